@@ -1,0 +1,1 @@
+"""Ways to run Windlass: on one machine, in containers, in a cluster."""

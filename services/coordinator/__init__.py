@@ -1,0 +1,1 @@
+"""The coordinator service: the journal and the rules by which executions move."""

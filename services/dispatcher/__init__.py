@@ -1,0 +1,1 @@
+"""The dispatcher service: the durable queue, the slots and the leases of executions."""
