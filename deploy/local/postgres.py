@@ -1,0 +1,271 @@
+"""The embedded PostgreSQL: made, started, watched and stopped by us.
+
+The promises of a production server are kept: fsync on, scram passwords, loopback only, an unprivileged user. What is
+ours to add is the life cycle:
+
+- Made whole or not at all. initdb writes beside the data directory and the result is renamed into place.
+- One server per data directory. The server *inherits* a lock on `<data>.lock`; while the server or any backend of it
+  lives, even orphaned, the lock is taken and a next start waits (and says for whom).
+- It dies with its supervisor. The death signal is SIGINT, PostgreSQL's fast shutdown: sessions are ended, a checkpoint
+  is written, the next start needs no recovery. SIGQUIT would be quicker by that checkpoint, and pay for it with a
+  replay at the next start; nothing waits for a server whose supervisor is gone, so the clean way is the cheaper one.
+- After a SIGKILL of everything it recovers from its log, for as long as that takes: readiness is a login that works,
+  and there is no limit but the death of the process.
+
+Hazards: `postmaster.pid` outlives a SIGKILL, and its pid may since belong to an innocent process of the same user, which
+makes PostgreSQL refuse to start; holding the lock proves that no server of this directory lives, so the file is removed.
+"""
+
+import asyncio
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psycopg
+
+from deploy.local import binaries
+
+LAUNCHER = Path(__file__).with_name("launch.py")
+SUPERUSER = "windlass"
+CONNECT_TIMEOUT_SECONDS = 5
+PROBE_SECONDS_MIN = 0.02
+PROBE_SECONDS_MAX = 0.5
+REPORT_EVERY_SECONDS = 5.0
+
+# Each value is for a machine shared with the four services; durability is never traded.
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "96MB",  # the hot tables are small, and memory here is taken from the services
+    "work_mem": "4MB",
+    "maintenance_work_mem": "32MB",
+    "max_locks_per_transaction": "256",  # partitioned tables lock each partition that a statement may touch
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "wal_buffers": "8MB",
+    "max_wal_size": "2GB",
+    "min_wal_size": "256MB",  # recycled segments are cheaper than new ones
+    "checkpoint_timeout": "15min",
+    "checkpoint_completion_target": "0.9",
+    "jit": "off",  # compiling a plan costs more than any statement of ours
+    "max_parallel_workers_per_gather": "0",
+    "io_method": "sync",  # everything hot is in memory; no worker processes for reads that do not happen
+    "autovacuum_naptime": "5s",  # queue tables turn over completely within seconds
+    "autovacuum_max_workers": "2",
+    "autovacuum_vacuum_scale_factor": "0.05",
+    "autovacuum_analyze_scale_factor": "0.1",
+    "client_connection_check_interval": "1s",  # a statement of a killed service does not keep its locks
+    "tcp_keepalives_idle": "30",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_line_prefix": "%m [%p] %q%u@%d ",
+    "log_connections": "",
+    "log_checkpoints": "off",
+    "logging_collector": "off",
+}
+
+Report = Callable[[str], None]
+
+
+class PostgresFailed(Exception):
+    """The server could not be made or started; the message says why and where its log is."""
+
+
+class PostgresServer:
+    """One data directory and, while it runs, the server on it.
+
+    `directory` is where the caller wants the data; as root it may be kept elsewhere (binaries.reachable_place).
+    """
+
+    def __init__(self, directory: Path, *, port: int, log: Path, password_file: Path, report: Report | None = None) -> None:
+        self._account = binaries.unprivileged_account()
+        self.data = binaries.reachable_place(self._account, directory)
+        self.port = port
+        self._log = log
+        self._password_file = password_file
+        self._report: Report = report or (lambda _text: None)
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock: int | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    @property
+    def password(self) -> str:
+        return self._password_file.read_text().strip()
+
+    def url(self, database: str = "postgres") -> str:
+        """The superuser's address; for making roles and databases, never for a service."""
+        return f"postgresql://{SUPERUSER}:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    async def start(self) -> None:
+        """Return when logins work. A data directory is made first where there is none."""
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        await self._take_lock()
+        if not (self.data / "PG_VERSION").exists():
+            await self._initialise()
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+        self._write_settings()
+        self._process = await self._launch("postgres", ["-D", str(self.data)], death_signal="SIGINT")
+        await self._ready()
+
+    async def wait(self) -> int:
+        """Return the exit code when the server has ended, for whatever reason."""
+        assert self._process is not None, "not started"
+        return await self._process.wait()
+
+    async def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT: fast, clean. SIGQUIT: immediate, recovery at the next start. SIGKILL: as a crash would."""
+        if self._process is not None:
+            if self._process.returncode is None:
+                self._process.send_signal(how)
+            await self._process.wait()
+        self._release_lock()
+
+    async def _take_lock(self) -> None:
+        # Anew at a restart too: backends of a killed server may live on for a moment, and hold what they inherited.
+        self._release_lock()
+        lock = os.open(self.data.with_name(self.data.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        waiting = _Waiting(self._report, "waiting for the previous PostgreSQL on this data to end")
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._end_orphan()
+                await waiting.turn()
+            else:
+                self._lock = lock
+                return
+
+    def _end_orphan(self) -> None:
+        """Ask a server that outlived its supervisor to end. Only one whose working directory is our data is ours."""
+        try:
+            pid = int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
+            if Path(f"/proc/{pid}/cwd").readlink() == self.data:
+                os.kill(pid, signal.SIGINT)
+        except (OSError, ValueError):
+            pass  # none, gone, or not ours: the lock alone decides
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def _initialise(self) -> None:
+        self._report("making a new database")
+        password = secrets.token_urlsafe(24)
+        write_private(self._password_file, password)
+        aside = self.data.with_name(self.data.name + ".new")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(mode=0o700)
+        handed = aside.with_name(aside.name + ".pw")
+        write_private(handed, password)
+        if self._account is not None:
+            for path in (aside, handed):
+                os.chown(path, self._account.uid, self._account.gid)
+        try:
+            process = await self._launch(
+                "initdb",
+                [
+                    *("-D", str(aside), "--username", SUPERUSER, f"--pwfile={handed}", "--auth=scram-sha-256"),
+                    *("--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
+                ],
+                death_signal="SIGKILL",
+            )
+            code = await process.wait()
+        finally:
+            handed.unlink(missing_ok=True)
+        if code != 0:
+            raise PostgresFailed(f"initdb ended with {code}; see {self._log}")
+        aside.rename(self.data)
+        _sync_directory(self.data.parent)
+
+    def _write_settings(self) -> None:
+        """The whole of postgresql.conf is ours and written at every start, so that no old value lingers."""
+        lines = [f"{name} = '{value}'\n" for name, value in {**SETTINGS, "port": str(self.port)}.items()]
+        path = self.data / "postgresql.conf"
+        path.write_text("# Written at every start by deploy/local/postgres.py; changes here are lost.\n" + "".join(lines))
+        if self._account is not None:
+            os.chown(path, self._account.uid, self._account.gid)
+
+    async def _launch(self, program: str, args: Sequence[str], *, death_signal: str) -> asyncio.subprocess.Process:
+        rights = [] if self._account is None else ["--uid", str(self._account.uid), "--gid", str(self._account.gid)]
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        assert self._lock is not None
+        with self._log.open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", str(LAUNCHER), "--parent", str(os.getpid()), "--death-signal", death_signal),
+                *rights,
+                *("--", str(binaries.programs(self._account) / program), *args),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+                pass_fds=(self._lock,),
+            )
+
+    async def _ready(self) -> None:
+        assert self._process is not None
+        waiting = _Waiting(self._report, "PostgreSQL is recovering")
+        while True:
+            if self._process.returncode is not None:
+                raise PostgresFailed(f"PostgreSQL ended with {self._process.returncode} while starting; see {self._log}")
+            try:
+                connection = await psycopg.AsyncConnection.connect(self.url(), connect_timeout=CONNECT_TIMEOUT_SECONDS)
+            except psycopg.OperationalError as error:
+                if "password authentication failed" in str(error):
+                    raise PostgresFailed(f"the password in {self._password_file} is not that of {self.data}") from error
+                await waiting.turn()
+            else:
+                await connection.close()
+                return
+
+
+class _Waiting:
+    """Pauses that grow to half a second, and a word to the person every five."""
+
+    def __init__(self, report: Report, what: str) -> None:
+        self._report = report
+        self._what = what
+        self._pause = PROBE_SECONDS_MIN
+        self._began = self._told = time.monotonic()
+
+    async def turn(self) -> None:
+        now = time.monotonic()
+        if now - self._told >= REPORT_EVERY_SECONDS:
+            self._told = now
+            self._report(f"{self._what} ({now - self._began:.0f} s so far)")
+        await asyncio.sleep(self._pause)
+        self._pause = min(self._pause * 1.5, PROBE_SECONDS_MAX)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace the file at once and readable by its owner only; durable before it is relied upon."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(path)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

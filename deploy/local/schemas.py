@@ -1,0 +1,19 @@
+"""Bring every service's schema to the version that this tree knows; `windlass migrate` and `windlass up` do it here.
+
+Each service's migrations run as that service's own role, in its own schema: a migration cannot reach what its service
+could not.
+"""
+
+from collections.abc import Mapping
+from importlib.resources import as_file, files
+
+from services.chassis import migrations
+
+from deploy.local.provision import OWNERS
+
+
+async def migrate(urls: Mapping[str, str]) -> None:
+    """`urls` by service; each must be that of the service's own role."""
+    for service in OWNERS:
+        with as_file(files(f"services.{service}") / "migrations") as directory:
+            await migrations.apply(urls[service], service, directory)

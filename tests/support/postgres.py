@@ -1,0 +1,121 @@
+"""A real PostgreSQL for the tests: one server per session, a fresh database per module in some tens of milliseconds.
+
+    async def test_x(postgres: PostgresCluster) -> None:
+        database = await postgres.database()          # empty schemas, roles in place
+        database = await postgres.database(migrated=True)   # as after `windlass migrate`
+        database.url("dispatcher"), database.superuser_url
+
+Hazards: the roles belong to the server, so they are shared by all databases of the session. The server is the
+product's own (deploy.local.postgres, same settings, fsync on) and dies with the test process.
+"""
+
+import itertools
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest_asyncio
+from psycopg import sql
+
+from deploy.local import provision
+from deploy.local.postgres import PostgresServer
+from deploy.local.schemas import migrate
+
+PASSWORDS = {service: f"{service}-password" for service in provision.OWNERS}
+EMPTY_TEMPLATE = "template_empty"
+MIGRATED_TEMPLATE = "template_migrated"
+PORTS = range(18_000, 30_000)
+# Several test processes may run at once: each walks the range from a place of its own.
+_candidates = itertools.cycle((*PORTS[os.getpid() * 97 % len(PORTS) :], *PORTS[: os.getpid() * 97 % len(PORTS)]))
+
+
+def free_port() -> int:
+    """A port that was free a moment ago; below the range that the kernel hands to clients, so that it stays so."""
+    for port in itertools.islice(_candidates, 2000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no free port")
+
+
+def reachable_directory(prefix: str) -> Path:
+    """A temporary directory that an unprivileged server can reach (pytest's own are closed to others)."""
+    directory = Path(tempfile.mkdtemp(prefix=prefix))
+    directory.chmod(0o711)
+    return directory
+
+
+@dataclass(frozen=True)
+class Database:
+    name: str
+    superuser_url: str
+
+    def url(self, service: str) -> str:
+        return provision.service_url(self.superuser_url, service, PASSWORDS[service], self.name)
+
+
+class PostgresCluster:
+    """The session's server and the databases made on it."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.server = server
+        self._numbers = itertools.count(1)
+        self._templates: set[str] = set()
+
+    async def database(self, *, migrated: bool = False) -> Database:
+        template = MIGRATED_TEMPLATE if migrated else EMPTY_TEMPLATE
+        if template not in self._templates:
+            await self._make_template(template, migrated=migrated)
+        name = f"test_{next(self._numbers)}"
+        async with await psycopg.AsyncConnection.connect(self.server.url(), autocommit=True) as connection:
+            await connection.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+            )
+        database = Database(name, self.server.url(name))
+        # Rights on a database and settings per database are not part of the template.
+        await provision.provision(self.server.url(), PASSWORDS, name)
+        return database
+
+    async def drop(self, database: Database) -> None:
+        async with await psycopg.AsyncConnection.connect(self.server.url(), autocommit=True) as connection:
+            await connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database.name)))
+
+    async def _make_template(self, template: str, *, migrated: bool) -> None:
+        await provision.provision(self.server.url(), PASSWORDS, template)
+        if migrated:
+            made = Database(template, self.server.url(template))
+            await migrate({service: made.url(service) for service in provision.OWNERS})
+        self._templates.add(template)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def postgres() -> AsyncIterator[PostgresCluster]:
+    directory = reachable_directory("windlass-tests-")
+    server = PostgresServer(
+        directory / "postgres",
+        port=free_port(),
+        log=directory / "postgres.log",
+        password_file=directory / "postgres.password",
+    )
+    try:
+        await server.start()
+        yield PostgresCluster(server)
+    finally:
+        await server.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def database(postgres: PostgresCluster) -> AsyncIterator[Database]:
+    """A migrated database of the module's own, gone afterwards."""
+    made = await postgres.database(migrated=True)
+    yield made
+    await postgres.drop(made)
