@@ -2,43 +2,86 @@
 # A fresh machine needs python3.11, make and the package index; nothing else is taken from it.
 
 PYTHON  ?= python3.11
-UV      := .tools/bin/uv
-UV_PIN  := uv==0.13.8
+UV_PIN  := 0.13.8
+# The pin is in the path, so that another pin is another folder and nothing has to be compared.
+TOOLS   := .tools/uv-$(UV_PIN)
+UV      := $(TOOLS)/bin/uv
 BIN     := .venv/bin
 PY      := $(BIN)/python
-
-# The stamp ties the environment to what it was made from; a changed lock makes it anew.
+# What the environment was made from; a changed lock makes it anew.
 STAMP   := .venv/.made
+CODE    := services client/windlass deploy tests $(wildcard benchmarks) protos/generate.py
+# Images of the contracts: as they landed last (committed), and as they are now.
+LANDED  := protos/landed.binpb
+PRESENT := .cache/present.binpb
 
-export PYTHONDONTWRITEBYTECODE ?=
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
-# Forks of a process that holds gRPC threads warn and can hang (docs/dependencies.md, grpcio).
+# Forks of a process that holds gRPC threads warn and can hang; docs/dependencies.md, grpcio.
 export GRPC_ENABLE_FORK_SUPPORT := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help
-help: ## print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+.PHONY: help env demo up test test-long bench lint format protos protos-land clean
 
-.PHONY: env
+help: ## print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
 env: $(STAMP) ## the Python environment in .venv, exactly as uv.lock says
 
-$(UV): Makefile
-	@$(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11), sys.version' || \
-		{ echo "Windlass needs Python 3.11; name it with: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv .tools
-	.tools/bin/python -m pip install --quiet --disable-pip-version-check $(UV_PIN)
-	@touch $@
+$(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+		{ echo "Windlass needs Python 3.11; name yours: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_PIN)
 
 $(STAMP): $(UV) pyproject.toml uv.lock
 	$(UV) sync --quiet --frozen --all-extras --python $(PYTHON)
 	@touch $@
 
-.PHONY: demo
 demo: env ## a worked example on a stack of its own, which is gone afterwards
 	@$(BIN)/windlass demo
 
-.PHONY: up
 up: env ## the whole stack, kept in .windlass/, until Ctrl-C
 	@exec $(BIN)/windlass up
+
+test: lint ## lint, then every test that is not marked long
+	$(PY) -m pytest -q
+
+test-long: lint ## lint, then every test: hundreds of kills, Jaeger, soak
+	$(PY) -m pytest -q -m ""
+
+bench: env ## one JSON line per workload and peer; see benchmarks/README.md
+	$(PY) -m benchmarks
+
+lint: env ## style, types, layers, contracts
+	$(BIN)/ruff check --quiet $(CODE)
+	$(BIN)/ruff format --check --quiet $(CODE) || { echo "not formatted; run: make format" >&2; exit 1; }
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/mypy --no-error-summary $(CODE)
+	$(PY) protos/generate.py --check
+	$(BIN)/buf lint protos
+	$(BIN)/buf format --diff --exit-code protos/windlass
+	@$(MAKE) --no-print-directory $(PRESENT)
+	@test -f $(LANDED) || { echo "$(LANDED) is missing; without it nothing guards the contracts" >&2; exit 1; }
+	$(BIN)/buf breaking $(PRESENT) --against $(LANDED) --exclude-imports
+
+format: env ## lay out Python and protos as lint wants them
+	$(BIN)/ruff check --quiet --select I --fix $(CODE)
+	$(BIN)/ruff format --quiet $(CODE)
+	$(BIN)/buf format --write protos/windlass
+
+protos: env ## generate protos/gen anew from the .proto files
+	$(PY) protos/generate.py
+
+protos-land: protos $(PRESENT) ## record the contracts as landed: what later changes must stay compatible with
+	@if test -f $(LANDED); then $(BIN)/buf breaking $(PRESENT) --against $(LANDED) --exclude-imports; fi
+	cp $(PRESENT) $(LANDED)
+
+.PHONY: $(PRESENT)
+$(PRESENT): env
+	@mkdir -p $(@D)
+	$(BIN)/buf build --path protos/windlass --exclude-source-info -o $@
+
+clean: ## remove what was built; .windlass/ (data) is left
+	rm -rf .venv .tools .cache dist build .coverage htmlcov .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
