@@ -1,0 +1,122 @@
+"""Lists as binary PostgreSQL array parameters, for statements that carry a whole batch.
+
+psycopg would look at every element to find a type; here the caller names it, and the bytes are put together in C
+as far as possible: several times cheaper for a flush of hundreds of rows.
+`Texts(names)`, `Bytes(blobs)`, `BigInts(numbers)`, … are parameters as they stand; None is NULL.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from psycopg.adapt import Buffer, Dumper
+from psycopg.adapters import types as _types
+from psycopg.pq import Format
+
+_NULL: Final = b"\xff\xff\xff\xff"
+_HEADER: Final = struct.Struct("!iiIii")  # dimensions, has NULLs, type of elements, length, lower bound
+_LENGTH: Final = struct.Struct("!i")
+_EMPTY: Final = struct.Struct("!iiI")
+_POSTGRES_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class Array:
+    """A list whose element type is named; the subclasses below are the names."""
+
+    __slots__ = ("items",)
+    element: str
+    encode: Callable[[Sequence[Any]], list[bytes]]
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self.items = items
+
+
+def _prefixed(value: bytes) -> bytes:
+    return _LENGTH.pack(len(value)) + value
+
+
+def _texts(items: Sequence[str | None]) -> list[bytes]:
+    return [_NULL if item is None else _prefixed(item.encode()) for item in items]
+
+
+def _bytes(items: Sequence[bytes | None]) -> list[bytes]:
+    return [_NULL if item is None else _prefixed(item) for item in items]
+
+
+def _fixed(form: str) -> Callable[[Sequence[Any]], list[bytes]]:
+    packer = struct.Struct("!i" + form)
+    size = packer.size - 4
+
+    def encode(items: Sequence[Any]) -> list[bytes]:
+        return [_NULL if item is None else packer.pack(size, item) for item in items]
+
+    return encode
+
+
+_long: Final = _fixed("q")
+
+
+def _times(items: Sequence[datetime | None]) -> list[bytes]:
+    return _long([None if item is None else _microseconds(item) for item in items])
+
+
+def _microseconds(moment: datetime) -> int:
+    since = moment - _POSTGRES_EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+class Texts(Array):
+    element, encode = "text", staticmethod(_texts)
+
+
+class Bytes(Array):
+    element, encode = "bytea", staticmethod(_bytes)
+
+
+class Ints(Array):
+    element, encode = "int4", staticmethod(_fixed("i"))
+
+
+class BigInts(Array):
+    element, encode = "int8", staticmethod(_fixed("q"))
+
+
+class Floats(Array):
+    element, encode = "float8", staticmethod(_fixed("d"))
+
+
+class Bools(Array):
+    element, encode = "bool", staticmethod(_fixed("?"))
+
+
+class Times(Array):
+    """Aware datetimes, as timestamptz."""
+
+    element, encode = "timestamptz", staticmethod(_times)
+
+
+def dumper_of(kind: type[Array]) -> type[Dumper]:
+    info = _types[kind.element]
+    element_oid, array_oid, encode = info.oid, info.array_oid, kind.encode
+    empty = _EMPTY.pack(0, 0, element_oid)
+
+    class ArrayDumper(Dumper):
+        format = Format.BINARY
+        oid = array_oid
+
+        def dump(self, obj: Array) -> Buffer | None:
+            items = obj.items
+            if not items:
+                return empty
+            parts = encode(items)
+            has_null = 1 if _NULL in parts else 0
+            return _HEADER.pack(1, has_null, element_oid, len(items), 1) + b"".join(parts)
+
+    return ArrayDumper
+
+
+ARRAYS: Final = (Texts, Bytes, Ints, BigInts, Floats, Bools, Times)
+DUMPERS: Final = {kind: dumper_of(kind) for kind in ARRAYS}

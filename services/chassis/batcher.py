@@ -1,0 +1,138 @@
+"""Group commit without a timer, and the flag that wakes a loop.
+
+One flusher takes everything that has gathered while the last flush was under way, and starts the
+next as soon as that is done: alone, an item waits for nothing; under load the batch grows by itself.
+A wake-up is a level (a flag that is read again), never an edge: one set while the loop is busy is
+seen at its next turn. Both are bounded: a full batcher makes its callers wait, it never drops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Level:
+    """Set by many, awaited by one loop."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, poll_seconds: float | None = None) -> bool:
+        """True when it was set, False when the poll came first; lowered in both cases.
+
+        Lower it before reading what it speaks of: what is set during the reading counts for the next turn.
+        """
+        if not self._is_set:
+            if self._waiter is not None and not self._waiter.done():
+                raise RuntimeError("a level has one waiter")
+            await self._wait_for_set(poll_seconds)
+        was_set, self._is_set = self._is_set, False
+        return was_set
+
+    async def _wait_for_set(self, poll_seconds: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        # A timer that completes the future, not wait_for: no cancellation, no second task.
+        poll = None
+        if poll_seconds is not None:
+            poll = loop.call_later(poll_seconds, lambda: waiter.done() or waiter.set_result(None))
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if poll is not None:
+                poll.cancel()
+
+
+class Batcher(Generic[Item, Result]):
+    """`flush` gets a list and answers one result per item, in order; an Exception there fails that item alone."""
+
+    def __init__(
+        self,
+        flush: Callable[[list[Item]], Awaitable[Sequence[Result | Exception]]],
+        *,
+        items_per_flush: int = 500,
+        items_waiting: int = 10_000,
+    ) -> None:
+        self._flush = flush
+        self._items_per_flush = items_per_flush
+        self._items_waiting = items_waiting
+        self._gathered: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._level = Level()
+        self._room: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._gathered)
+
+    async def submit(self, item: Item) -> Result:
+        """Wait for room, then for the answer. Giving up leaves the item to be flushed all the same."""
+        while len(self._gathered) >= self._items_waiting:
+            await self._wait_for_room()
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._gathered.append((item, answer))
+        self._level.set()
+        return await answer
+
+    async def run(self) -> None:
+        """The one flusher, for ever. Failures of `flush` go to the items; it does not end by them."""
+        while True:
+            await self._level.wait()
+            while self._gathered:
+                await self._flush_gathered()
+
+    async def _flush_gathered(self) -> None:
+        count = min(len(self._gathered), self._items_per_flush)
+        batch = [self._gathered.popleft() for _ in range(count)]
+        self._make_room()
+        try:
+            results = await self._flush([item for item, _ in batch])
+            if len(results) != len(batch):
+                raise RuntimeError(f"a flush of {len(batch)} items answered {len(results)}")
+        except Exception as failure:
+            results = [failure] * len(batch)
+        except BaseException:
+            for _, answer in batch:
+                answer.cancel()
+            raise
+        for (_, answer), result in zip(batch, results, strict=True):
+            if answer.done():  # its submitter has gone
+                continue
+            if isinstance(result, Exception):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+
+    async def _wait_for_room(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._room.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._make_room()  # the turn was given to one who left: pass it on
+            raise
+
+    def _make_room(self) -> None:
+        free = self._items_waiting - len(self._gathered)
+        while free > 0 and self._room:
+            waiter = self._room.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                free -= 1

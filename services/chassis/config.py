@@ -1,0 +1,77 @@
+"""The settings that every process has; each service adds its own in its config.py.
+
+From the environment only (`WINDLASS_…`), read once at start: a process never changes under its own feet, and no
+secret is ever on a command line. What belongs together is checked together, before anything is opened.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.chassis.identity import ServiceCredential
+from services.chassis.naming import ENVIRONMENT_PREFIX
+from services.chassis.tls import Tls
+
+
+class ProcessSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, extra="ignore", frozen=True)
+
+    # Loopback unless told otherwise: nothing is open to a network by default.
+    grpc_address: str = "127.0.0.1:0"
+    # "" = no metrics endpoint.
+    metrics_address: str = ""
+    # Carries the password of the service's own role, so it is never printed.
+    database_url: str = Field(default="", repr=False)
+    # The same from a file that only we may read, so that it is not in the environment either; database_url wins.
+    database_url_file: Path | None = None
+    # OTLP/gRPC collector; "" = tracing off, and nothing of it loaded.
+    otlp_endpoint: str = ""
+    service_secret_file: Path | None = None
+    # All lease terms times this; 0.1 in tests.
+    lease_scale: float = Field(default=1.0, gt=0)
+    # Tells the replicas of one service apart in logs, spans and session names.
+    replica: str = "0"
+    log_level: str = "INFO"
+    # What SIGTERM gives the work in hand; orchestrators kill after 30 s, `up` after 15 s.
+    drain_seconds: float = Field(default=10.0, ge=0)
+    tls_certificate_file: Path | None = None
+    tls_key_file: Path | None = None
+    # The authority that signed the peers; with it, both sides must show a certificate.
+    tls_authority_file: Path | None = None
+    # The name in the peers' certificates when they are reached by address.
+    tls_server_name: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _database_url_from_file(cls, given: dict[str, object]) -> dict[str, object]:
+        path = given.get("database_url_file")
+        if path and not given.get("database_url"):
+            return given | {"database_url": Path(str(path)).read_text(encoding="utf-8").strip()}
+        return given
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_certificate_file and tls_key_file come together")
+        return self
+
+    @property
+    def tls(self) -> Tls | None:
+        if self.tls_certificate_file is None or self.tls_key_file is None:
+            return None
+        return Tls(
+            certificate_file=self.tls_certificate_file,
+            key_file=self.tls_key_file,
+            authority_file=self.tls_authority_file,
+            server_name=self.tls_server_name,
+        )
+
+    def credential(self, service: str) -> ServiceCredential | None:
+        """How this process signs its calls as `service`, and knows those of others."""
+        if self.service_secret_file is None:
+            return None
+        return ServiceCredential.from_file(self.service_secret_file, service)

@@ -1,0 +1,309 @@
+"""What stands before every handler, in one pass: who calls, may he, is it well formed, for how long, how did it end.
+
+One wrapper per method, made when the method is registered, instead of a chain of interceptors made anew for
+each call (each of those costs a unary call several times what all of this does).
+Order matters: the identity is settled before the request is decoded, so that nobody without a
+key learns what a well-formed request is; errors are mapped outermost, so that nothing of ours gets out.
+Hazard: cancellation (the caller has gone) passes through untouched; it is no failure of the handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import grpc
+
+from services.chassis.errors import Refusal, status_code, status_of, trailers_of
+from services.chassis.identity import (
+    ANONYMOUS,
+    Identity,
+    KeyReader,
+    Kind,
+    Rule,
+    ServiceCredential,
+    set_caller,
+)
+from services.chassis.metrics import counter, gauge, histogram
+from services.chassis.naming import SERVICE_CREDENTIAL_KEY
+from services.chassis.telemetry import (
+    TRACEPARENT,
+    Sampler,
+    TraceContext,
+    emit_span,
+    new_trace,
+    parse_traceparent,
+    service_name,
+    set_present_trace,
+    tracing_is_on,
+)
+from services.chassis.validation import decode, validate
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+_BEARER: Final = "bearer "
+
+_handled = counter("grpc_server_handled_total", "Finished RPCs.", ["method", "code"])
+_seconds = histogram("grpc_server_handling_seconds", "How long RPCs took.", ["method"])
+_streams = gauge("grpc_server_streams", "Streams that are open.", ["method"])
+
+
+class _Served(NamedTuple):
+    """The span of one RPC: its own context, and its caller's if that brought one."""
+
+    own: TraceContext
+    parent: TraceContext | None
+
+
+class _Gauges:
+    """The metric children of one method, looked up once."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+        self._by_code: dict[str, Any] = {}
+        self._seconds = _seconds.labels(method)
+        self.streams = _streams.labels(method)
+
+    def ended(self, code: str) -> None:
+        child = self._by_code.get(code)
+        if child is None:
+            child = self._by_code[code] = _handled.labels(self._method, code)
+        child.inc()
+
+    def took(self, seconds: float) -> None:
+        self._seconds.observe(seconds)
+
+
+class Guard:
+    def __init__(
+        self,
+        rules: Mapping[str, Rule],
+        *,
+        keys: KeyReader | None = None,
+        credential: ServiceCredential | None = None,
+        sampler: Sampler | None = None,
+    ) -> None:
+        self._rules = dict(rules)
+        self._keys = keys
+        self._credential = credential
+        self._sampler = sampler
+
+    def with_rules(self, rules: Mapping[str, Rule]) -> Guard:
+        """The same callers under other rules."""
+        return Guard(rules, keys=self._keys, credential=self._credential)
+
+    def rule_of(self, method: str) -> Rule:
+        rule = self._rules.get(method)
+        if rule is None:
+            raise LookupError(f"{method} has no rule: say who may call it, or do not serve it")
+        return rule
+
+    def wrap(
+        self, method: str, handler: grpc.RpcMethodHandler[Any, Any]
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """The same handler behind this guard."""
+        rule = self.rule_of(method)
+        behaviour = _behaviour(handler)
+        if not (inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)):
+            raise TypeError(f"{method} is not implemented: its servicer method is not async")
+        from_bytes = handler.request_deserializer
+        assert from_bytes is not None
+        if handler.request_streaming or handler.response_streaming:
+            return self._wrap_stream(method, handler, behaviour, rule)
+        return grpc.unary_unary_rpc_method_handler(
+            self._unary(method, behaviour, from_bytes, rule),
+            request_deserializer=None,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _unary(
+        self, method: str, behaviour: Any, from_bytes: Callable[[bytes], Any], rule: Rule
+    ) -> Callable[[bytes, Context], Awaitable[Any]]:
+        gauges = _Gauges(method)
+        seconds_max = rule.seconds_max
+
+        async def call(raw: bytes, context: Context) -> Any:
+            start = time.perf_counter()
+            code, trace = "OK", None
+            try:
+                trace = await self._admit(context, method, rule)
+                request = decode(from_bytes, raw)
+                validate(request)
+                if _has_time(context, seconds_max):
+                    return await behaviour(request, context)
+                async with asyncio.timeout(seconds_max):
+                    return await behaviour(request, context)
+            except grpc.aio.AbortError:  # a library's handler that chose its own end
+                code = "ABORTED_BY_HANDLER"
+                raise
+            except asyncio.CancelledError:
+                code = "CANCELLED"
+                raise
+            except Exception as failure:
+                status = status_of(failure, where=method)
+                code = status_code(status).name
+                await context.abort(status_code(status), status.message, trailers_of(status))
+            finally:
+                took = time.perf_counter() - start
+                gauges.ended(code)
+                gauges.took(took)
+                if trace is not None:
+                    _emit_served(method, trace, took, code)
+
+        return call
+
+    def _wrap_stream(
+        self,
+        method: str,
+        handler: grpc.RpcMethodHandler[Any, Any],
+        behaviour: Any,
+        rule: Rule,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        from_bytes = handler.request_deserializer
+        if handler.request_streaming:
+            deserializer: Any = lambda raw: decode(from_bytes, raw)  # noqa: E731
+            prepare: Callable[[Any], Any] = lambda stream: stream  # noqa: E731
+        else:
+            deserializer = None
+
+            def prepare(raw: Any) -> Any:
+                request = decode(from_bytes, raw)
+                validate(request)
+                return request
+
+        make = {
+            (False, True): grpc.unary_stream_rpc_method_handler,
+            (True, False): grpc.stream_unary_rpc_method_handler,
+            (True, True): grpc.stream_stream_rpc_method_handler,
+        }[handler.request_streaming, handler.response_streaming]
+        wrapped = self._stream(method, behaviour, prepare, rule)
+        return make(
+            wrapped,
+            request_deserializer=deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _stream(
+        self, method: str, behaviour: Any, prepare: Callable[[Any], Any], rule: Rule
+    ) -> Callable[[Any, Context], Any]:
+        gauges = _Gauges(method)
+
+        async def served(request: Any, context: Context) -> Any:
+            await self._admit(context, method, rule)
+            return await behaviour(prepare(request), context)
+
+        async def generated(request: Any, context: Context) -> None:
+            await self._admit(context, method, rule)
+            responses: AsyncIterator[Any] = behaviour(prepare(request), context)
+            async for response in responses:
+                await context.write(response)
+
+        work = generated if inspect.isasyncgenfunction(behaviour) else served
+
+        async def stream(request: Any, context: Context) -> Any:
+            code = "OK"
+            gauges.streams.inc()
+            try:
+                return await work(request, context)
+            except grpc.aio.AbortError:
+                code = "ABORTED_BY_HANDLER"
+                raise
+            except asyncio.CancelledError:
+                code = "CANCELLED"
+                raise
+            except Exception as failure:
+                if context.cancelled() or context.done():  # the other side has gone: nobody to tell
+                    code = "CANCELLED"
+                    return None
+                status = status_of(failure, where=method)
+                code = status_code(status).name
+                await context.abort(status_code(status), status.message, trailers_of(status))
+            finally:
+                gauges.streams.dec()
+                gauges.ended(code)
+
+        return stream
+
+    async def _admit(self, context: Context, method: str, rule: Rule) -> _Served | None:
+        """Settle who calls; refuse who may not. The context of the server's span, if there is to be one."""
+        key = service = traceparent = None
+        for name, value in context.invocation_metadata() or ():
+            if name == "authorization":
+                key = str(value)
+            elif name == SERVICE_CREDENTIAL_KEY:
+                service = str(value)
+            elif name == TRACEPARENT:
+                traceparent = str(value)
+        if rule.is_open:
+            identity = ANONYMOUS
+        else:
+            identity = await self._identify(context, key, service)
+            if not rule.allows(identity):
+                raise _not_allowed(method, rule, identity)
+        set_caller(identity)
+        if traceparent is None and not rule.is_traced:
+            return None
+        return self._trace(traceparent, rule)
+
+    async def _identify(self, context: Context, key: str | None, service: str | None) -> Identity:
+        if key is not None:
+            if self._keys is None or key[: len(_BEARER)].lower() != _BEARER:
+                raise Refusal("KEY_INVALID", "the authorization is no key that this service knows")
+            return await self._keys.identify(key[len(_BEARER) :].strip())
+        if service is not None:
+            name = None if self._credential is None else self._credential.verify(service)
+            if name is None:
+                raise Refusal("KEY_INVALID", "the service credential does not fit")
+            return Identity(Kind.SERVICE, name)
+        # Only a server that demands client certificates finds one here.
+        for common_name in context.auth_context().get("x509_common_name", ()):
+            return Identity(Kind.SERVICE, common_name.decode())
+        raise Refusal("KEY_MISSING", "send the metadata `authorization: Bearer <key>`")
+
+    def _trace(self, traceparent: str | None, rule: Rule) -> _Served | None:
+        """The span of this RPC; None when unsampled, though present_trace() knows the context all the same."""
+        incoming = None if traceparent is None else parse_traceparent(traceparent)
+        if incoming is None:
+            if not rule.is_traced:
+                return None
+            own = new_trace(self._sampler is not None and self._sampler.take())
+        else:
+            own = incoming.child() if incoming.sampled else incoming
+        set_present_trace(own)
+        return _Served(own, incoming) if own.sampled and tracing_is_on() else None
+
+
+def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Any:
+    return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+
+
+def _has_time(context: Context, seconds_max: float | None) -> bool:
+    """Whether the caller's own deadline, which gRPC enforces, already keeps this call inside the cap."""
+    if seconds_max is None:
+        return True
+    remaining = context.time_remaining()
+    return remaining is not None and remaining <= seconds_max
+
+
+def _not_allowed(method: str, rule: Rule, identity: Identity) -> Refusal:
+    return Refusal(
+        "ROLE_REQUIRED",
+        f"{method} is for: {rule}",
+        metadata={"method": method, "required": str(rule), "have": identity.grade},
+    )
+
+
+def _emit_served(method: str, span: _Served, took: float, code: str) -> None:
+    end_ns = time.time_ns()
+    emit_span(
+        f"{service_name()}.{method.rpartition('/')[2]}",
+        span.own,
+        parent=span.parent,
+        start_ns=end_ns - round(took * 1e9),
+        end_ns=end_ns,
+        attributes={"rpc.system": "grpc", "rpc.method": method, "rpc.grpc.status": code},
+        error="" if code == "OK" else code,
+        kind="server",
+    )

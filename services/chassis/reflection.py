@@ -1,0 +1,50 @@
+"""Server reflection, so that grpcurl and its like need no proto file; both names of the protocol.
+
+grpcio-reflection serves v1alpha only. v1 is the same protocol, byte for byte, under another package name, so
+the one implementation is registered twice, and a descriptor of v1 is derived so that v1 can describe itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+V1ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
+V1: Final = "grpc.reflection.v1.ServerReflection"
+METHOD: Final = "ServerReflectionInfo"
+
+
+def handlers(services: Iterable[str]) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
+    """Handlers by service name, which tell of `services` and of reflection itself."""
+    _describe_v1()
+    servicer = reflection.aio.ReflectionServicer([*services, V1ALPHA, V1])
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    return {name: {METHOD: handler} for name in (V1ALPHA, V1)}
+
+
+def _describe_v1() -> None:
+    pool = descriptor_pool.Default()
+    file = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(file)
+    raw_package, renamed = file.package, file.package.replace("v1alpha", "v1")
+    file.name = file.name.replace("v1alpha", "v1")
+    file.package = renamed
+    for message in file.message_type:
+        for field in message.field:
+            if field.HasField("type_name"):
+                field.type_name = field.type_name.replace(raw_package, renamed)
+    for method in file.service[0].method:
+        method.input_type = method.input_type.replace(raw_package, renamed)
+        method.output_type = method.output_type.replace(raw_package, renamed)
+    try:
+        pool.FindFileByName(file.name)
+    except KeyError:
+        pool.AddSerializedFile(file.SerializeToString())

@@ -1,0 +1,201 @@
+"""A gRPC server with nothing left open: every method behind the guard, or the server does not start.
+
+It is handed to the generated `add_…Servicer_to_server` like any other server, and wraps the handlers as they are
+registered. `start` adds health, reflection (both open) and channelz (the operator's), and binds the port.
+
+Hazards of the library that the options below answer, each of which has cost someone days:
+- more than 1,000 RPCs not yet accepted are refused as bare CANCELLED unless the pending limits are raised;
+- clients that ping more often than every five minutes get GOAWAY unless that is permitted;
+- a port taken by another process is silently shared (SO_REUSEPORT) unless that is switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
+
+from services.chassis import health, reflection
+from services.chassis.guard import Guard
+from services.chassis.health import HealthBoard
+from services.chassis.identity import Rule, anyone, system
+from services.chassis.tls import Tls
+
+MEBIBYTE: Final = 1024 * 1024
+KEEPALIVE_PING_SECONDS_MIN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    receive_bytes_max: int = 4 * MEBIBYTE
+    send_bytes_max: int = 64 * MEBIBYTE
+    metadata_bytes_max: int = 16 * 1024
+    streams_per_connection_max: int = 10_000
+    # None: a connection lives as long as its client wants. Behind a load balancer an age spreads clients anew.
+    connection_age_seconds: int | None = None
+    rpcs_pending_max: int = 20_000
+
+
+PUBLIC: Final = Limits()
+# Batches between our own services: many items of up to 256 KiB each.
+INTERNAL: Final = Limits(receive_bytes_max=64 * MEBIBYTE)
+
+CHANNELZ: Final = "grpc.channelz.v1.Channelz"
+_OWN_RULES: Final[Mapping[str, Rule]] = {
+    f"/{health.SERVICE_NAME}/Check": anyone(),
+    f"/{health.SERVICE_NAME}/List": anyone(),
+    f"/{health.SERVICE_NAME}/Watch": anyone(),
+    f"/{reflection.V1}/{reflection.METHOD}": anyone(),
+    f"/{reflection.V1ALPHA}/{reflection.METHOD}": anyone(),
+    **{
+        f"/{CHANNELZ}/{method}": system()
+        for method in (
+            "GetTopChannels",
+            "GetServers",
+            "GetServer",
+            "GetServerSockets",
+            "GetChannel",
+            "GetSubchannel",
+            "GetSocket",
+        )
+    },
+}
+
+
+def server_options(limits: Limits) -> list[tuple[str, Any]]:
+    options: list[tuple[str, Any]] = [
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", limits.receive_bytes_max),
+        ("grpc.max_send_message_length", limits.send_bytes_max),
+        # Soft and hard alike: between the two gRPC refuses at random.
+        ("grpc.max_metadata_size", limits.metadata_bytes_max),
+        ("grpc.absolute_max_metadata_size", limits.metadata_bytes_max),
+        ("grpc.max_concurrent_streams", limits.streams_per_connection_max),
+        ("grpc.server.max_pending_requests", limits.rpcs_pending_max),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * limits.rpcs_pending_max),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_PING_SECONDS_MIN * 1_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # The server's own pings find clients that vanished without a word.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    if limits.connection_age_seconds is not None:
+        options.append(("grpc.max_connection_age_ms", limits.connection_age_seconds * 1_000))
+        options.append(("grpc.max_connection_age_grace_ms", 30_000))
+    return options
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs alone
+    """One dictionary of full method names."""
+
+    def __init__(self) -> None:
+        self.by_method: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        return self.by_method.get(handler_call_details.method)
+
+
+class GrpcServer(grpc.aio.Server):
+    def __init__(
+        self, address: str, *, guard: Guard, limits: Limits = PUBLIC, tls: Tls | None = None
+    ) -> None:
+        self.health = HealthBoard()
+        self._address = address
+        self._guard = guard
+        self._tls = tls
+        self._handlers = _Handlers()
+        self._services: list[str] = []
+        self._server = grpc.aio.server(options=server_options(limits))
+        self._server.add_generic_rpc_handlers([self._handlers])
+
+    @property
+    def methods(self) -> frozenset[str]:
+        """Full names of everything that is served so far."""
+        return frozenset(self._handlers.by_method)
+
+    def add_registered_method_handlers(
+        self, service_name: str, method_handlers: dict[str, grpc.RpcMethodHandler[Any, Any]]
+    ) -> None:
+        """What generated code calls; the only way in."""
+        self._register(service_name, method_handlers, self._guard)
+        self._services.append(service_name)
+
+    def add_generic_rpc_handlers(
+        self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]
+    ) -> None:
+        """Generated code registers the same handlers a second time in this older way, which cannot be guarded."""
+
+    def _register(
+        self,
+        service: str,
+        handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
+        guard: Guard,
+    ) -> None:
+        for name, handler in handlers.items():
+            method = f"/{service}/{name}"
+            self._handlers.by_method[method] = guard.wrap(method, handler)
+
+    async def start(self) -> int:  # type: ignore[override]
+        """Serve; the port that was bound. OSError names an address that is taken."""
+        self._add_own_services()
+        self.health.announce(self._services)
+        try:
+            port = self._bind()
+        except RuntimeError as failure:
+            raise OSError(f"cannot listen on {self._address} (is the port taken?)") from failure
+        await self._server.start()
+        return port
+
+    def _bind(self) -> int:
+        if self._tls is None:
+            return self._server.add_insecure_port(self._address)
+        return self._server.add_secure_port(self._address, self._tls.for_server())
+
+    def _add_own_services(self) -> None:
+        from grpc_channelz.v1 import channelz, channelz_pb2_grpc
+
+        own = self._guard.with_rules(_OWN_RULES)
+        collected = _Collector()
+        health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer(), collected)
+        channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), collected)
+        collected.by_service.update(
+            reflection.handlers([*self._services, *collected.by_service])
+        )
+        for service, handlers in collected.by_service.items():
+            self._register(service, handlers, own)
+
+    async def stop(self, grace: float | None) -> None:
+        """New RPCs are refused at once, those under way get `grace` seconds."""
+        self.health.close()
+        await self._server.stop(grace)
+
+    async def wait_for_termination(self, timeout: float | None = None) -> bool:
+        return await self._server.wait_for_termination(timeout)
+
+    def add_insecure_port(self, address: str) -> int:
+        raise NotImplementedError("the address is given once, at construction")
+
+    def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
+        raise NotImplementedError("the address is given once, at construction")
+
+
+class _Collector:
+    """Stands in for a server while a library registers its services."""
+
+    def __init__(self) -> None:
+        self.by_service: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
+
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """The same handlers again, in the older way."""
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: dict[str, grpc.RpcMethodHandler[Any, Any]]
+    ) -> None:
+        self.by_service[service] = handlers

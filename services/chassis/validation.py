@@ -1,0 +1,103 @@
+"""Whether a request is well formed, by the rules that its own proto declares (protovalidate) and two of ours.
+
+Ours: bytes that are no such message, and NUL inside any text (PostgreSQL cannot store it). Both are the
+caller's fault and are told as such; without this they would surface far inside as internal errors.
+The validator is imported at its first use; the first message of a type compiles its rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from services.chassis.errors import Refusal, Violation
+
+_collect: Callable[[Message], list[Any]] | None = None
+
+
+def decode(from_bytes: Callable[[bytes], Message], raw: bytes) -> Message:
+    """The message, or INVALID_REQUEST: truncated, text that is no UTF-8, nested too deep, NUL in text."""
+    try:
+        message = from_bytes(raw)
+    except DecodeError:
+        raise Refusal("INVALID_REQUEST", "the request is no well-formed message of its type") from None
+    # Almost no message contains a zero byte, and the search for one is a memchr.
+    if b"\x00" in raw:
+        refuse_nul(message)
+    return message
+
+
+def validate(message: Message) -> None:
+    """Raise INVALID_REQUEST with one violation per faulty field."""
+    global _collect
+    if _collect is None:
+        import protovalidate
+
+        _collect = protovalidate.Validator().collect_violations
+    found = _collect(message)
+    if found:
+        violations = [_violation(each.proto) for each in found]
+        raise _invalid(violations)
+
+
+def refuse_nul(message: Message) -> None:
+    violations = [Violation(path, "NUL", "contains a NUL character") for path in _nul_paths(message, "")]
+    if violations:
+        raise _invalid(violations)
+
+
+def _invalid(violations: list[Violation]) -> Refusal:
+    first = violations[0]
+    more = len({each.field for each in violations}) - 1
+    tail = f" (and {more} more)" if more else ""
+    where = first.field or "the request"
+    return Refusal("INVALID_REQUEST", f"{where}: {first.message}{tail}", violations=violations)
+
+
+def _violation(proto: Any) -> Violation:
+    reason = (proto.rule_id or "invalid").upper().replace(".", "_")
+    return Violation(_path(proto.field), reason, proto.message or f"breaks the rule {proto.rule_id}")
+
+
+def _path(field: Any) -> str:
+    """`nodes[2].retry.attempts`, `labels["region"]`."""
+    if field is None:
+        return ""
+    parts: list[str] = []
+    for element in field.elements:
+        if parts:
+            parts.append(".")
+        parts.append(element.field_name)
+        parts.append(_subscript(element.subscript))
+    return "".join(parts)
+
+
+def _subscript(subscript: Any) -> str:
+    if subscript is None:
+        return ""
+    value = subscript.value
+    return f'["{value}"]' if isinstance(value, str) else f"[{value}]"
+
+
+def _nul_paths(message: Message, prefix: str) -> Iterator[str]:
+    for field, value in message.ListFields():
+        path = f"{prefix}{field.name}"
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            for key, entry in value.items():
+                yield from _nul_paths_of(key, f"{path}[key]")
+                yield from _nul_paths_of(entry, f"{path}[{key!r}]")
+        elif field.is_repeated:
+            for index, entry in enumerate(value):
+                yield from _nul_paths_of(entry, f"{path}[{index}]")
+        else:
+            yield from _nul_paths_of(value, path)
+
+
+def _nul_paths_of(value: object, path: str) -> Iterator[str]:
+    if isinstance(value, str):
+        if "\x00" in value:
+            yield path.replace("\x00", "?")
+    elif isinstance(value, Message):
+        yield from _nul_paths(value, f"{path}.")
