@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from psycopg.adapt import Buffer, Dumper
-from psycopg.adapters import types as _types
+from psycopg.postgres import types as _types
 from psycopg.pq import Format
 
 _NULL: Final = b"\xff\xff\xff\xff"
