@@ -1,0 +1,256 @@
+"""The laws of the house that a linter cannot state, each as a function from a source to its breaches.
+
+A rule sees one parsed file (`Source`) and yields lines "path:line: what is wrong"; tests/test_tidy.py runs every
+rule over every file, and proves on small bad samples that each rule can fail.
+
+Hazards: rules work on the syntax tree, so a ban holds for code and not for the prose that explains it; only the
+rules about comments read text.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 600
+
+# A name that says nothing about what is inside; such a file collects what nobody wanted to place.
+VAGUE_NAMES = frozenset(
+    "utils util common helpers helper base misc manager managers stuff shared lib tools general".split()
+)
+# A second file with a suffix instead of a changed first.
+SECOND_FILE = re.compile(r"(?:_(?:v?\d+|new|old|final|copy|bak|backup|tmp|temp|fixed|improved|orig))$")
+# Words that speak of how the tree came to be rather than of the product.
+FOREIGN_WORDS = re.compile(
+    r"\b(?:as (?:requested|asked|instructed)|(?:auto|machine|ai)-generated code|sub-?agents?|prompts? said"
+    r"|the (?:user|reviewer|brief|ticket|issue) (?:asked|asks|wants|wanted|says|said|demands))\b",
+    re.IGNORECASE,
+)
+UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK|TBD)\b")
+BARE_IGNORE = re.compile(r"#\s*type:\s*ignore(?!\[)|#\s*noqa(?!:)|#\s*mypy:\s*ignore-errors")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Python file: its path inside the tree and its text."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The syntax tree; a file that does not parse fails the test that reads it."""
+        return ast.parse(self.text, self.path)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the tree, walked once for all rules."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def comments(self) -> list[tuple[int, str]]:
+        """Line and text of each comment."""
+        tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
+        return [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+
+    @property
+    def is_test(self) -> bool:
+        """True below tests/."""
+        return self.path.startswith("tests/")
+
+    def at(self, place: ast.AST | int, what: str) -> str:
+        """One breach, in the form that an editor can jump to."""
+        line = place if isinstance(place, int) else getattr(place, "lineno", 1)
+        return f"{self.path}:{line}: {what}"
+
+
+Rule = Callable[[Source], Iterator[str]]
+RULES: list[Rule] = []
+
+
+def rule(function: Rule) -> Rule:
+    """Adds a rule to those that run over the tree."""
+    RULES.append(function)
+    return function
+
+
+def breaches(source: Source) -> list[str]:
+    """All that is wrong with one file."""
+    return [breach for check in RULES for breach in check(source)]
+
+
+def called(node: ast.AST) -> str:
+    """The dotted name that a call calls, or nothing."""
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+
+
+def has_keyword(node: ast.Call, name: str) -> bool:
+    """Whether the call gives this keyword, and gives it something."""
+    return any(keyword.arg == name and ast.unparse(keyword.value) not in {"''", "None"} for keyword in node.keywords)
+
+
+@rule
+def module_size(source: Source) -> Iterator[str]:
+    """A file that does not fit into a head is two files."""
+    lines = source.text.count("\n")
+    if lines > MODULE_LINES_MAX:
+        yield source.at(1, f"module of {lines} lines; {MODULE_LINES_MAX} at most")
+
+
+@rule
+def function_size(source: Source) -> Iterator[str]:
+    """A function that does not fit on a screen is several."""
+    for node in source.nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield source.at(node, f"{node.name} has {lines} lines; {FUNCTION_LINES_MAX} at most")
+
+
+@rule
+def names_say_what_is_inside(source: Source) -> Iterator[str]:
+    """Folders and files are named for what they hold."""
+    for part in Path(source.path).with_suffix("").parts:
+        words = part.removeprefix("test_")
+        if words in VAGUE_NAMES or set(words.split("_")) & {"utils", "util", "helpers", "misc", "manager"}:
+            yield source.at(1, f"the name {part!r} says nothing about what is inside")
+        if SECOND_FILE.search(words):
+            yield source.at(1, f"{part!r} looks like a second file with a suffix; change the first")
+
+
+@rule
+def module_has_docstring(source: Source) -> Iterator[str]:
+    """Purpose first, then hazards."""
+    if source.text.strip() and not ast.get_docstring(source.tree):
+        yield source.at(1, "no module docstring")
+
+
+@rule
+def no_dangerous_calls(source: Source) -> Iterator[str]:
+    """Nothing that runs what it is given: pickle, eval, exec, yaml.load, a shell."""
+    banned = re.compile(r"^(?:builtins\.)?(?:eval|exec)$|^(?:pickle|cPickle|marshal|shelve|dill)\.|^os\.(?:system|popen)$")
+    for node in source.nodes:
+        name = called(node)
+        if banned.search(name) or name in {"yaml.load", "yaml.unsafe_load", "yaml.full_load"}:
+            yield source.at(node, f"{name} is banned")
+        if isinstance(node, ast.keyword) and node.arg == "shell" and ast.unparse(node.value) != "False":
+            yield source.at(node.value, "shell=True is banned; use an argv list")
+        modules = imported(node)
+        if modules & {"pickle", "cPickle", "marshal", "shelve", "dill"}:
+            yield source.at(node, "pickle and its kin are banned")
+
+
+def imported(node: ast.AST) -> set[str]:
+    """First names of the modules that an import statement brings in."""
+    if isinstance(node, ast.Import):
+        return {alias.name.partition(".")[0] for alias in node.names}
+    if isinstance(node, ast.ImportFrom) and node.level == 0:
+        return {(node.module or "").partition(".")[0]}
+    return set()
+
+
+@rule
+def ignores_name_their_rule(source: Source) -> Iterator[str]:
+    """A silenced checker says which rule is silenced."""
+    for line, comment in source.comments:
+        if BARE_IGNORE.search(comment):
+            yield source.at(line, "an ignore without its code")
+
+
+@rule
+def nothing_unfinished(source: Source) -> Iterator[str]:
+    """What is not done is an issue, not a remark."""
+    for line, comment in source.comments:
+        if UNFINISHED.search(comment):
+            yield source.at(line, "an unfinished mark")
+    for node in source.nodes:
+        # With a message it refuses part of somebody else's interface; bare, it is a gap.
+        if isinstance(node, ast.Raise) and node.exc and ast.unparse(node.exc).rstrip("()") in {
+            "NotImplementedError",
+            "NotImplemented",
+        }:
+            yield source.at(node, "NotImplementedError: write it, or declare a Protocol")
+
+
+@rule
+def no_bare_except(source: Source) -> Iterator[str]:
+    """It would catch cancellation."""
+    for node in source.nodes:
+        if isinstance(node, ast.ExceptHandler) and node.type is None:
+            yield source.at(node, "bare except")
+
+
+@rule
+def services_do_not_print(source: Source) -> Iterator[str]:
+    """A service speaks through its log."""
+    if source.path.startswith("services/"):
+        for node in source.nodes:
+            if called(node) in {"print", "pprint", "sys.stdout.write"}:
+                yield source.at(node, "print in a service; log it")
+
+
+@rule
+def tests_do_not_sleep(source: Source) -> Iterator[str]:
+    """A test awaits a probe or moves the clock; asyncio.sleep(0), which only yields, is allowed."""
+    if not source.is_test:
+        return
+    for node in source.nodes:
+        if isinstance(node, ast.Call) and called(node) in {"time.sleep", "asyncio.sleep", "sleep", "anyio.sleep"}:
+            if [ast.unparse(argument) for argument in node.args] != ["0"]:
+                yield source.at(node, "a test that sleeps; await a probe or move the clock")
+
+
+@rule
+def skips_have_reasons(source: Source) -> Iterator[str]:
+    """A test that does not run says why."""
+    if not source.is_test:
+        return
+    for node in source.nodes:
+        name = called(node)
+        if re.fullmatch(r"pytest\.(?:skip|xfail|mark\.skip|mark\.skipif|mark\.xfail)", name):
+            assert isinstance(node, ast.Call)
+            positional = bool(node.args) and not name.startswith("pytest.mark")
+            if not positional and not has_keyword(node, "reason"):
+                yield source.at(node, f"{name} without a reason")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for decorator in node.decorator_list:
+                if ast.unparse(decorator) in {"pytest.mark.skip", "pytest.mark.xfail"}:
+                    yield source.at(decorator, "skip without a reason")
+
+
+@rule
+def cores_read_no_clock(source: Source) -> Iterator[str]:
+    """`datetime` is a value in a core; the present arrives in the call. (.importlinter bans the rest.)"""
+    if re.match(r"services/(?:\w+/core|chassis/lease)/", source.path):
+        for node in source.nodes:
+            if re.search(r"(?:^|\.)(?:now|utcnow|today)$", called(node)) and "datetime" in called(node):
+                yield source.at(node, "a core read the clock")
+
+
+@rule
+def status_codes_have_one_home(source: Source) -> Iterator[str]:
+    """Status codes are chosen in chassis/errors.py; a servicer that aborts by itself has a second opinion."""
+    if re.match(r"services/(?:api|dispatcher|coordinator|runner)/(?:rpc|core|handler)", source.path):
+        for node in source.nodes:
+            if isinstance(node, ast.Attribute) and node.attr == "StatusCode":
+                yield source.at(node, "a status code outside chassis/errors.py")
+            if called(node).endswith("context.abort"):
+                yield source.at(node, "context.abort outside the chassis; raise what chassis/errors.py translates")
+
+
+@rule
+def speaks_of_the_product_only(source: Source) -> Iterator[str]:
+    """How the tree came to be is no part of it."""
+    yield from foreign_words(source.path, source.text)
+
+
+def foreign_words(path: str, text: str) -> Iterator[str]:
+    """Breaches of the rule above, in a file of any kind."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := FOREIGN_WORDS.search(line):
+            yield f"{path}:{number}: {found.group(0)!r} is no word of the product"

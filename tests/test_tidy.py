@@ -1,0 +1,177 @@
+"""The tree keeps the laws of CONTRIBUTING.md; each law is shown to be able to fail.
+
+The rules themselves are in tests/support/tidiness.py. This file and that one quote what they forbid, so the rule
+about words leaves them out.
+"""
+
+import configparser
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.tidiness import RULES, Source, breaches, foreign_words
+
+ROOT = Path(__file__).resolve().parents[1]
+CODE = ("services", "client", "deploy", "tests", "benchmarks", "protos")
+QUOTES_WHAT_IT_BANS = {"tests/test_tidy.py", "tests/support/tidiness.py"}
+PROSE = {".md", ".toml", ".yaml", ".yml", ".proto", ".sql", ".sh", ".ts", ".tsx"}
+
+
+def files() -> Iterator[Path]:
+    """What is ours to keep tidy: not generated, not vendored, not built."""
+    for folder in CODE:
+        for path in sorted((ROOT / folder).rglob("*")):
+            inside = path.relative_to(ROOT).as_posix()
+            if path.is_file() and not inside.startswith(("protos/gen/", "protos/vendored/")):
+                yield path
+    yield from sorted(path for path in ROOT.iterdir() if path.is_file())
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+
+
+def sources() -> list[Source]:
+    """Every Python file of the tree."""
+    return [
+        Source(path.relative_to(ROOT).as_posix(), path.read_text())
+        for path in files()
+        if path.suffix == ".py" and "__pycache__" not in path.parts
+    ]
+
+
+def test_every_file_keeps_every_law() -> None:
+    found = [
+        breach
+        for source in sources()
+        for check in RULES
+        if not (check.__name__ == "speaks_of_the_product_only" and source.path in QUOTES_WHAT_IT_BANS)
+        for breach in check(source)
+    ]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_prose_speaks_of_the_product_only() -> None:
+    texts = [path for path in files() if path.suffix in PROSE or path.name == "Makefile"]
+    found = [
+        breach for path in texts for breach in foreign_words(path.relative_to(ROOT).as_posix(), path.read_text())
+    ]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_namespace_package_has_no_init() -> None:
+    """client/windlass and protos/gen/windlass are one package only as long as neither has an __init__.py."""
+    joined = [ROOT / "client/windlass/__init__.py", ROOT / "protos/gen/windlass/__init__.py"]
+    assert [path for path in joined if path.exists()] == []
+
+
+def test_every_dependency_has_its_line() -> None:
+    """docs/dependencies.md says of each what it is for; and of nothing that is not there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lists = [
+        project["project"]["dependencies"],
+        *project["project"]["optional-dependencies"].values(),
+        *project["dependency-groups"].values(),
+        project["build-system"]["requires"],
+    ]
+    declared = {requirement_name(line) for group in lists for line in group} - {"windlass"}
+    rows = re.findall(r"^\| (`[^|]+?) *\|", (ROOT / "docs/dependencies.md").read_text(), re.MULTILINE)
+    described = {name.lower() for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    assert described == declared
+
+
+def test_dependencies_that_break_others_stay_out() -> None:
+    """xds-protos overwrites files of opentelemetry-proto, and the OTLP exporter then fails at import."""
+    locked = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    assert {package["name"] for package in locked} & {"grpcio-admin", "grpcio-csds", "xds-protos"} == set()
+
+
+def test_layer_contracts_see_something() -> None:
+    """A contract over packages that are not there would be kept for ever."""
+    contracts = configparser.ConfigParser(comment_prefixes=("#",))
+    contracts.read(ROOT / ".importlinter")
+    patterns = {
+        pattern
+        for section in contracts.sections()
+        for key in ("modules", "source_modules", "containers")
+        for pattern in contracts[section].get(key, "").split()
+    }
+    assert patterns
+    assert [pattern for pattern in sorted(patterns) if not matches(pattern)] == []
+
+
+def requirement_name(line: str) -> str:
+    """`psycopg[binary,pool]>=3.3` → `psycopg`."""
+    found = re.match(r"[A-Za-z0-9._-]+", line)
+    assert found, line
+    return found.group(0).lower()
+
+
+def matches(pattern: str) -> bool:
+    """Whether a module, or one at least for a pattern, is in the tree."""
+    path = pattern.replace(".", "/")
+    return any(list(ROOT.glob(start + path + end)) for start in ("", "client/") for end in (".py", "/*.py"))
+
+
+LONG_FUNCTION = '"""m"""\ndef f() -> None:\n' + "    x = 1\n" * 70
+BAD_SAMPLES = [
+    ("module_size", "services/api/x.py", '"""m"""\n' + "x = 1\n" * 600),
+    ("function_size", "services/api/x.py", LONG_FUNCTION),
+    ("names_say_what_is_inside", "services/api/utils.py", '"""m"""'),
+    ("names_say_what_is_inside", "services/api/helpers/x.py", '"""m"""'),
+    ("names_say_what_is_inside", "services/api/lease_manager.py", '"""m"""'),
+    ("names_say_what_is_inside", "services/api/decide_v2.py", '"""m"""'),
+    ("names_say_what_is_inside", "services/api/decide_new.py", '"""m"""'),
+    ("module_has_docstring", "services/api/x.py", "x = 1\n"),
+    ("no_dangerous_calls", "services/api/x.py", '"""m"""\neval("1")\n'),
+    ("no_dangerous_calls", "services/api/x.py", '"""m"""\nexec("1")\n'),
+    ("no_dangerous_calls", "services/api/x.py", '"""m"""\nimport pickle\n'),
+    ("no_dangerous_calls", "services/api/x.py", '"""m"""\nfrom pickle import loads\n'),
+    ("no_dangerous_calls", "services/api/x.py", '"""m"""\nyaml.load(text)\n'),
+    ("no_dangerous_calls", "services/api/x.py", '"""m"""\nsubprocess.run("ls", shell=True)\n'),
+    ("no_dangerous_calls", "services/api/x.py", '"""m"""\nos.system("ls")\n'),
+    ("ignores_name_their_rule", "services/api/x.py", '"""m"""\nx = 1  # type: ignore\n'),
+    ("ignores_name_their_rule", "services/api/x.py", '"""m"""\nx = 1  # noqa\n'),
+    ("nothing_unfinished", "services/api/x.py", '"""m"""\nx = 1  # TODO: later\n'),
+    ("nothing_unfinished", "services/api/x.py", '"""m"""\nraise NotImplementedError\n'),
+    ("no_bare_except", "services/api/x.py", '"""m"""\ntry:\n    f()\nexcept:\n    pass\n'),
+    ("services_do_not_print", "services/api/x.py", '"""m"""\nprint(1)\n'),
+    ("tests_do_not_sleep", "tests/unit/test_x.py", '"""m"""\nawait asyncio.sleep(0.1)\n'),
+    ("tests_do_not_sleep", "tests/unit/test_x.py", '"""m"""\ntime.sleep(delay)\n'),
+    ("skips_have_reasons", "tests/unit/test_x.py", '"""m"""\npytest.skip()\n'),
+    ("skips_have_reasons", "tests/unit/test_x.py", '"""m"""\n@pytest.mark.skip\ndef test_x(): ...\n'),
+    ("skips_have_reasons", "tests/unit/test_x.py", '"""m"""\n@pytest.mark.skipif(True)\ndef test_x(): ...\n'),
+    ("skips_have_reasons", "tests/unit/test_x.py", '"""m"""\n@pytest.mark.xfail(reason="")\ndef test_x(): ...\n'),
+    ("cores_read_no_clock", "services/api/core/x.py", '"""m"""\nnow = datetime.now(UTC)\n'),
+    ("cores_read_no_clock", "services/chassis/lease/x.py", '"""m"""\nnow = datetime.datetime.utcnow()\n'),
+    ("status_codes_have_one_home", "services/api/rpc/x.py", '"""m"""\nc = grpc.StatusCode.INTERNAL\n'),
+    ("status_codes_have_one_home", "services/api/rpc/x.py", '"""m"""\nawait context.abort(c, "no")\n'),
+    ("speaks_of_the_product_only", "services/api/x.py", '"""Done as requested."""\n'),
+]
+
+
+@pytest.mark.parametrize(("law", "path", "text"), BAD_SAMPLES)
+def test_law_can_fail(law: str, path: str, text: str) -> None:
+    broken = [check.__name__ for check in RULES if list(check(Source(path, text)))]
+    assert broken == [law]
+
+
+def test_every_law_has_a_sample_that_breaks_it() -> None:
+    assert {law for law, _, _ in BAD_SAMPLES} == {check.__name__ for check in RULES}
+
+
+GOOD_SAMPLE = '''"""A module that explains why eval, pickle and print are banned."""
+
+import re
+
+
+async def probe(cursor: Cursor) -> None:
+    """Yields once; compiles a pattern; runs a statement."""
+    await asyncio.sleep(0)
+    re.compile("x")
+    await cursor.execute("SELECT 1")  # type: ignore[no-untyped-call]
+'''
+
+
+def test_good_sample_breaks_nothing() -> None:
+    assert breaches(Source("tests/unit/test_probe.py", GOOD_SAMPLE)) == []
