@@ -1,12 +1,13 @@
 """Where the PostgreSQL programs are, and as whom they run.
 
-PostgreSQL refuses to run as root, so root hands it to the account `nobody`. That account must be able to reach the
-programs and the data through every parent directory; a checkout under /root is not reachable. Rather than opening
-directories that are not ours, the programs are then copied, and the data kept, below /var/lib/windlass.
+PostgreSQL refuses to run as root, so root hands it to the account `nobody`. That account must be able to
+reach the programs and the data through every parent directory; a checkout under /root is not reachable.
+Rather than opening directories that are not ours, the programs are then copied, and the data kept, below
+/var/lib/windlass.
 
-Hazards: the wheel's own Python package is never imported (its wrapper opens parent directories as root and trusts every
-local user); only its files are used. Their libraries are found relative to the program, so a copy keeps the
-wheel's folders side by side.
+Hazards: the wheel's own Python package is never imported (its wrapper opens parent directories as root and
+trusts every local user); only its files are used. Their libraries are found relative to the program, so a
+copy keeps the wheel's folders side by side.
 """
 
 import hashlib
@@ -41,7 +42,7 @@ def unprivileged_account() -> Account | None:
 
 
 def can_reach(account: Account | None, path: Path) -> bool:
-    """Whether the account may pass through every directory above `path`, by owner, group and other bits alone."""
+    """Whether the account may pass through every directory above `path`, by mode bits alone."""
     if account is None:
         return True
     for parent in path.absolute().parents:
@@ -71,7 +72,9 @@ def programs(account: Account | None) -> Path:
     """The directory that holds `initdb` and `postgres`, reachable for the account."""
     spec = importlib.util.find_spec(WHEEL_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise FileNotFoundError("the embedded PostgreSQL is not installed; install windlass[local], or pass --database-url")
+        raise FileNotFoundError(
+            "the embedded PostgreSQL is not installed; install windlass[local], or pass --database-url"
+        )
     installed = Path(spec.submodule_search_locations[0]) / INSTALLATION
     if not can_reach(account, installed / "bin" / "postgres"):
         installed = _copied(installed)
@@ -84,7 +87,8 @@ def _copied(installed: Path) -> Path:
     target = REACHABLE_ROOT / stamp
     if not target.exists():
         REACHABLE_ROOT.mkdir(parents=True, exist_ok=True)
-        # Copied aside and renamed: a start that dies halfway leaves no half installation behind the final name.
+        # Copied aside and renamed: a start that dies halfway leaves no half installation behind the final
+        # name.
         aside = Path(tempfile.mkdtemp(dir=REACHABLE_ROOT, prefix=".copy-"))
         shutil.copytree(installed, aside / package.name / INSTALLATION, symlinks=True)
         libraries = package.parent / f"{package.name}.libs"

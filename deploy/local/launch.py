@@ -1,11 +1,12 @@
 """Become another program: own process group, fewer rights, and a death tied to the parent's.
 
-Run as `python -I -S launch.py OPTIONS -- PROGRAM ARG…`: a program of its own and not a `preexec_fn`, because code between
-fork and exec in a process with threads (gRPC, psycopg) may hang on a lock that a vanished thread holds.
+Run as `python -I -S launch.py OPTIONS -- PROGRAM ARG…`: a program of its own and not a `preexec_fn`, because
+code between fork and exec in a process with threads (gRPC, psycopg) may hang on a lock that a vanished thread
+holds.
 
-Hazards: the order below matters. The kernel forgets the death signal when the user id changes, so it is asked for
-last; and a parent that died before that is only seen by comparing its pid. The signal comes when the *thread* that
-forked ends: start children from the main thread.
+Hazards: the order below matters. The kernel forgets the death signal when the user id changes, so it is asked
+for last; and a parent that died before that is only seen by comparing its pid. The signal comes when the
+*thread* that forked ends: start children from the main thread.
 """
 
 import argparse
@@ -20,7 +21,9 @@ PR_SET_PDEATHSIG = 1
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--parent", type=int, required=True, help="pid whose death is to be followed")
-    parser.add_argument("--death-signal", required=True, help="name of the signal that the parent's death sends")
+    parser.add_argument(
+        "--death-signal", required=True, help="name of the signal that the parent's death sends"
+    )
     parser.add_argument("--uid", type=int)
     parser.add_argument("--gid", type=int)
     parser.add_argument("program", nargs="+")
@@ -37,7 +40,7 @@ def main() -> None:
         sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
     if os.getppid() != args.parent:
         sys.exit("the parent is gone")
-    os.execv(args.program[0], args.program)
+    os.execv(args.program[0], args.program)  # noqa: S606 (an argv list of our own making)
 
 
 if __name__ == "__main__":

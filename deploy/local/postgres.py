@@ -1,19 +1,21 @@
 """The embedded PostgreSQL: made, started, watched and stopped by us.
 
-The promises of a production server are kept: fsync on, scram passwords, loopback only, an unprivileged user. What is
-ours to add is the life cycle:
+The promises of a production server are kept: fsync on, scram passwords, loopback only, an unprivileged user.
+What is ours to add is the life cycle:
 
 - Made whole or not at all. initdb writes beside the data directory and the result is renamed into place.
-- One server per data directory. The server *inherits* a lock on `<data>.lock`; while the server or any backend of it
-  lives, even orphaned, the lock is taken and a next start waits (and says for whom).
-- It dies with its supervisor. The death signal is SIGINT, PostgreSQL's fast shutdown: sessions are ended, a checkpoint
-  is written, the next start needs no recovery. SIGQUIT would be quicker by that checkpoint, and pay for it with a
-  replay at the next start; nothing waits for a server whose supervisor is gone, so the clean way is the cheaper one.
-- After a SIGKILL of everything it recovers from its log, for as long as that takes: readiness is a login that works,
-  and there is no limit but the death of the process.
+- One server per data directory. The server *inherits* a lock on `<data>.lock`; while the server or any
+  backend of it lives, even orphaned, the lock is taken and a next start waits (and says for whom).
+- It dies with its supervisor. The death signal is SIGINT, PostgreSQL's fast shutdown: sessions are ended, a
+  checkpoint is written, the next start needs no recovery. SIGQUIT would be quicker by that checkpoint, and
+  pay for it with a replay at the next start; nothing waits for a server whose supervisor is gone, so the
+  clean way is the cheaper one.
+- After a SIGKILL of everything it recovers from its log, for as long as that takes: readiness is a login that
+  works, and there is no limit but the death of the process.
 
-Hazards: `postmaster.pid` outlives a SIGKILL, and its pid may since belong to an innocent process of the same user, which
-makes PostgreSQL refuse to start; holding the lock proves that no server of this directory lives, so the file is removed.
+Hazards: `postmaster.pid` outlives a SIGKILL, and its pid may since belong to an innocent process of the same
+user, which makes PostgreSQL refuse to start; holding the lock proves that no server of this directory lives,
+so the file is removed.
 """
 
 import asyncio
@@ -30,7 +32,8 @@ from pathlib import Path
 
 import psycopg
 
-from deploy.local import binaries
+from deploy.local import binaries, ports
+from deploy.local.files import sync_directory, write_private
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 SUPERUSER = "windlass"
@@ -83,10 +86,13 @@ class PostgresFailed(Exception):
 class PostgresServer:
     """One data directory and, while it runs, the server on it.
 
-    `directory` is where the caller wants the data; as root it may be kept elsewhere (binaries.reachable_place).
+    `directory` is where the caller wants the data; as root it may be kept elsewhere
+    (binaries.reachable_place).
     """
 
-    def __init__(self, directory: Path, *, port: int, log: Path, password_file: Path, report: Report | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, port: int, log: Path, password_file: Path, report: Report | None = None
+    ) -> None:
         self._account = binaries.unprivileged_account()
         self.data = binaries.reachable_place(self._account, directory)
         self.port = port
@@ -112,6 +118,7 @@ class PostgresServer:
         """Return when logins work. A data directory is made first where there is none."""
         self.data.parent.mkdir(parents=True, exist_ok=True)
         await self._take_lock()
+        ports.require_free("127.0.0.1", self.port, "PostgreSQL")
         if not (self.data / "PG_VERSION").exists():
             await self._initialise()
         (self.data / "postmaster.pid").unlink(missing_ok=True)
@@ -133,9 +140,12 @@ class PostgresServer:
         self._release_lock()
 
     async def _take_lock(self) -> None:
-        # Anew at a restart too: backends of a killed server may live on for a moment, and hold what they inherited.
+        # Anew at a restart too: backends of a killed server may live on for a moment, and hold what they
+        # inherited.
         self._release_lock()
-        lock = os.open(self.data.with_name(self.data.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(
+            self.data.with_name(self.data.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
         waiting = _Waiting(self._report, "waiting for the previous PostgreSQL on this data to end")
         while True:
             try:
@@ -148,7 +158,7 @@ class PostgresServer:
                 return
 
     def _end_orphan(self) -> None:
-        """Ask a server that outlived its supervisor to end. Only one whose working directory is our data is ours."""
+        """Ask a server that outlived its supervisor to end. It is ours if it works in our data."""
         try:
             pid = int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
             if Path(f"/proc/{pid}/cwd").readlink() == self.data:
@@ -177,8 +187,20 @@ class PostgresServer:
             process = await self._launch(
                 "initdb",
                 [
-                    *("-D", str(aside), "--username", SUPERUSER, f"--pwfile={handed}", "--auth=scram-sha-256"),
-                    *("--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
+                    *(
+                        "-D",
+                        str(aside),
+                        "--username",
+                        SUPERUSER,
+                        f"--pwfile={handed}",
+                        "--auth=scram-sha-256",
+                    ),
+                    *(
+                        "--encoding=UTF8",
+                        "--locale-provider=builtin",
+                        "--builtin-locale=C.UTF-8",
+                        "--locale=C",
+                    ),
                 ],
                 death_signal="SIGKILL",
             )
@@ -188,23 +210,40 @@ class PostgresServer:
         if code != 0:
             raise PostgresFailed(f"initdb ended with {code}; see {self._log}")
         aside.rename(self.data)
-        _sync_directory(self.data.parent)
+        sync_directory(self.data.parent)
 
     def _write_settings(self) -> None:
         """The whole of postgresql.conf is ours and written at every start, so that no old value lingers."""
         lines = [f"{name} = '{value}'\n" for name, value in {**SETTINGS, "port": str(self.port)}.items()]
         path = self.data / "postgresql.conf"
-        path.write_text("# Written at every start by deploy/local/postgres.py; changes here are lost.\n" + "".join(lines))
+        path.write_text(
+            "# Written at every start by deploy/local/postgres.py; changes here are lost.\n" + "".join(lines)
+        )
         if self._account is not None:
             os.chown(path, self._account.uid, self._account.gid)
 
-    async def _launch(self, program: str, args: Sequence[str], *, death_signal: str) -> asyncio.subprocess.Process:
-        rights = [] if self._account is None else ["--uid", str(self._account.uid), "--gid", str(self._account.gid)]
+    async def _launch(
+        self, program: str, args: Sequence[str], *, death_signal: str
+    ) -> asyncio.subprocess.Process:
+        rights = (
+            []
+            if self._account is None
+            else ["--uid", str(self._account.uid), "--gid", str(self._account.gid)]
+        )
         self._log.parent.mkdir(parents=True, exist_ok=True)
         assert self._lock is not None
         with self._log.open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", str(LAUNCHER), "--parent", str(os.getpid()), "--death-signal", death_signal),
+                *(
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    str(LAUNCHER),
+                    "--parent",
+                    str(os.getpid()),
+                    "--death-signal",
+                    death_signal,
+                ),
                 *rights,
                 *("--", str(binaries.programs(self._account) / program), *args),
                 stdin=subprocess.DEVNULL,
@@ -220,12 +259,18 @@ class PostgresServer:
         waiting = _Waiting(self._report, "PostgreSQL is recovering")
         while True:
             if self._process.returncode is not None:
-                raise PostgresFailed(f"PostgreSQL ended with {self._process.returncode} while starting; see {self._log}")
+                raise PostgresFailed(
+                    f"PostgreSQL ended with {self._process.returncode} while starting; see {self._log}"
+                )
             try:
-                connection = await psycopg.AsyncConnection.connect(self.url(), connect_timeout=CONNECT_TIMEOUT_SECONDS)
+                connection = await psycopg.AsyncConnection.connect(
+                    self.url(), connect_timeout=CONNECT_TIMEOUT_SECONDS
+                )
             except psycopg.OperationalError as error:
                 if "password authentication failed" in str(error):
-                    raise PostgresFailed(f"the password in {self._password_file} is not that of {self.data}") from error
+                    raise PostgresFailed(
+                        f"the password in {self._password_file} is not that of {self.data}"
+                    ) from error
                 await waiting.turn()
             else:
                 await connection.close()
@@ -248,24 +293,3 @@ class _Waiting:
             self._report(f"{self._what} ({now - self._began:.0f} s so far)")
         await asyncio.sleep(self._pause)
         self._pause = min(self._pause * 1.5, PROBE_SECONDS_MAX)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace the file at once and readable by its owner only; durable before it is relied upon."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(path)
-    _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

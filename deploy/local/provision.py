@@ -1,10 +1,12 @@
 """The database, its roles and their schemas: one role and one schema per service that owns tables.
 
-Each role owns its own schema and may not even look into another's; `public` is closed to all of them. Works on any
-PostgreSQL from 15 with a superuser's (or CREATEROLE + CREATEDB) address, and may be repeated at every start.
+Each role owns its own schema and may not even look into another's; `public` is closed to all of them. Works
+on any PostgreSQL from 15 with a superuser's (or CREATEROLE + CREATEDB) address, and may be repeated at every
+start.
 
-Hazards: roles belong to the whole server, not to one database, so a second database on the same server shares them and
-their passwords. Passwords travel as scram verifiers, never in clear, so that no server log can hold one.
+Hazards: roles belong to the whole server, not to one database, so a second database on the same server shares
+them and their passwords. Passwords travel as scram verifiers, never in clear, so that no server log can hold
+one.
 """
 
 from collections.abc import Mapping
@@ -29,7 +31,9 @@ def role_of(service: str) -> str:
 def service_url(superuser_url: str, service: str, password: str, database: str = DATABASE) -> str:
     parts = urlsplit(superuser_url)
     host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{role_of(service)}:{quote(password, safe='')}@{host}", path=f"/{database}"))
+    return urlunsplit(
+        parts._replace(netloc=f"{role_of(service)}:{quote(password, safe='')}@{host}", path=f"/{database}")
+    )
 
 
 def with_database(url: str, database: str) -> str:
@@ -40,7 +44,9 @@ async def provision(superuser_url: str, passwords: Mapping[str, str], database: 
     """Make, or bring into order, the roles, the database and the schemas. `passwords` is by service."""
     async with await psycopg.AsyncConnection.connect(superuser_url, autocommit=True) as connection:
         if connection.info.server_version < POSTGRES_VERSION_MIN:
-            raise TooOld(f"PostgreSQL {connection.info.server_version // 10000} is too old; Windlass needs 15 or newer")
+            raise TooOld(
+                f"PostgreSQL {connection.info.server_version // 10000} is too old; Windlass needs 15 or newer"
+            )
         for service in OWNERS:
             await _role(connection, role_of(service), passwords[service])
         found = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
@@ -55,7 +61,9 @@ async def _role(connection: psycopg.AsyncConnection, role: str, password: str) -
     found = await connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,))
     verb = sql.SQL("ALTER ROLE" if await found.fetchone() else "CREATE ROLE")
     rights = sql.SQL("LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOINHERIT NOREPLICATION NOBYPASSRLS PASSWORD")
-    await connection.execute(sql.SQL("{} {} {} {}").format(verb, sql.Identifier(role), rights, sql.Literal(verifier)))
+    await connection.execute(
+        sql.SQL("{} {} {} {}").format(verb, sql.Identifier(role), rights, sql.Literal(verifier))
+    )
 
 
 async def _schemas(connection: psycopg.AsyncConnection, database: str) -> None:
@@ -70,4 +78,6 @@ async def _schemas(connection: psycopg.AsyncConnection, database: str) -> None:
             # A CREATEROLE user of PostgreSQL 16+ must be able to become the role to hand the schema over.
             await connection.execute(sql.SQL("CREATE SCHEMA {}").format(schema))
         await connection.execute(sql.SQL("ALTER SCHEMA {} OWNER TO {}").format(schema, role))
-        await connection.execute(sql.SQL("ALTER ROLE {} IN DATABASE {} SET search_path = {}").format(role, name, schema))
+        await connection.execute(
+            sql.SQL("ALTER ROLE {} IN DATABASE {} SET search_path = {}").format(role, name, schema)
+        )

@@ -1,15 +1,15 @@
-"""Bring every service's schema to the version that this tree knows; `windlass migrate` and `windlass up` do it here.
+"""Bring every service's schema to the version that this tree knows; `windlass migrate` and `windlass up` do
+it here.
 
-Each service's migrations run as that service's own role, in its own schema: a migration cannot reach what its service
-could not.
+Each service's migrations run as that service's own role, in its own schema: a migration cannot reach what its
+service could not.
 """
 
 from collections.abc import Mapping
 from importlib.resources import as_file, files
 
-from services.chassis import migrations
-
 from deploy.local.provision import OWNERS
+from services.chassis import migrations
 
 
 async def migrate(urls: Mapping[str, str]) -> None:

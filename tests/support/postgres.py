@@ -1,4 +1,5 @@
-"""A real PostgreSQL for the tests: one server per session, a fresh database per module in some tens of milliseconds.
+"""A real PostgreSQL for the tests: one server per session, a fresh database per module in some tens of
+milliseconds.
 
     async def test_x(postgres: PostgresCluster) -> None:
         database = await postgres.database()          # empty schemas, roles in place
@@ -31,18 +32,21 @@ EMPTY_TEMPLATE = "template_empty"
 MIGRATED_TEMPLATE = "template_migrated"
 PORTS = range(18_000, 30_000)
 # Several test processes may run at once: each walks the range from a place of its own.
-_candidates = itertools.cycle((*PORTS[os.getpid() * 97 % len(PORTS) :], *PORTS[: os.getpid() * 97 % len(PORTS)]))
+_candidates = itertools.cycle(
+    (*PORTS[os.getpid() * 97 % len(PORTS) :], *PORTS[: os.getpid() * 97 % len(PORTS)])
+)
 
 
 def free_port() -> int:
-    """A port that was free a moment ago; below the range that the kernel hands to clients, so that it stays so."""
-    for port in itertools.islice(_candidates, 2000):
+    """A port free a moment ago; below the range that the kernel hands to clients, so it stays so."""
+    for _ in range(2000):
+        port = next(_candidates)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
+            return int(port)
     raise RuntimeError("no free port")
 
 
@@ -77,7 +81,9 @@ class PostgresCluster:
         name = f"test_{next(self._numbers)}"
         async with await psycopg.AsyncConnection.connect(self.server.url(), autocommit=True) as connection:
             await connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                    sql.Identifier(name), sql.Identifier(template)
+                )
             )
         database = Database(name, self.server.url(name))
         # Rights on a database and settings per database are not part of the template.
@@ -86,7 +92,9 @@ class PostgresCluster:
 
     async def drop(self, database: Database) -> None:
         async with await psycopg.AsyncConnection.connect(self.server.url(), autocommit=True) as connection:
-            await connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database.name)))
+            await connection.execute(
+                sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database.name))
+            )
 
     async def _make_template(self, template: str, *, migrated: bool) -> None:
         await provision.provision(self.server.url(), PASSWORDS, template)

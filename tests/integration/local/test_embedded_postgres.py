@@ -1,4 +1,4 @@
-"""The embedded server keeps its promises: durable settings, closed doors, and a life tied to its supervisor's."""
+"""The embedded server's promises: durable settings, closed doors, a life tied to its supervisor's."""
 
 import asyncio
 import os
@@ -45,7 +45,12 @@ def server_in(home: Path, port: int) -> PostgresServer:
 
 async def test_settings_are_those_of_production(postgres: PostgresCluster) -> None:
     async with await psycopg.AsyncConnection.connect(postgres.server.url()) as connection:
-        for name, value in {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "jit": "off"}.items():
+        for name, value in {
+            "fsync": "on",
+            "synchronous_commit": "on",
+            "full_page_writes": "on",
+            "jit": "off",
+        }.items():
             row = await (await connection.execute("SELECT current_setting(%s)", (name,))).fetchone()
             assert row == (value,), name
 
@@ -59,7 +64,9 @@ async def test_server_of_root_runs_unprivileged(postgres: PostgresCluster) -> No
 
 async def test_password_is_needed(postgres: PostgresCluster) -> None:
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-        await psycopg.AsyncConnection.connect(postgres.server.url().replace(postgres.server.password, "guess"))
+        await psycopg.AsyncConnection.connect(
+            postgres.server.url().replace(postgres.server.password, "guess")
+        )
 
 
 @pytest.mark.parametrize("service", provision.OWNERS)
@@ -67,7 +74,9 @@ async def test_role_is_denied_the_schemas_of_others(postgres: PostgresCluster, s
     database = await postgres.database()
     for owner in provision.OWNERS:
         async with await psycopg.AsyncConnection.connect(database.url(owner)) as connection:
-            await connection.execute("CREATE TABLE secrets (value text)")  # lands in the owner's schema by search_path
+            await connection.execute(
+                "CREATE TABLE secrets (value text)"
+            )  # lands in the owner's schema by search_path
     async with await psycopg.AsyncConnection.connect(database.url(service), autocommit=True) as connection:
         await connection.execute("SELECT * FROM secrets")
         for owner in set(provision.OWNERS) - {service}:
@@ -89,7 +98,11 @@ async def test_committed_row_survives_the_kill_of_server_and_supervisor(home: Pa
     async with await psycopg.AsyncConnection.connect(server.url(), autocommit=True) as connection:
         await connection.execute("CREATE TABLE kept (value int)")
         await connection.execute("INSERT INTO kept VALUES (1)")
-        for process in (supervisor.pid, postmaster, *(child.pid for child in psutil.Process(postmaster).children())):
+        for process in (
+            supervisor.pid,
+            postmaster,
+            *(child.pid for child in psutil.Process(postmaster).children()),
+        ):
             os.kill(process, signal.SIGKILL)
     await supervisor.wait()
 
@@ -132,7 +145,9 @@ async def test_unfinished_initialisation_is_begun_again(home: Path) -> None:
 async def test_provisioning_may_be_repeated_and_changes_passwords(postgres: PostgresCluster) -> None:
     database = await postgres.database()
     await provision.provision(postgres.server.url(), PASSWORDS, database.name)
-    async with await psycopg.AsyncConnection.connect(Database(database.name, postgres.server.url()).url("api")) as link:
+    async with await psycopg.AsyncConnection.connect(
+        Database(database.name, postgres.server.url()).url("api")
+    ) as link:
         assert await (await link.execute("SELECT current_schema()")).fetchone() == ("api",)
     await postgres.drop(database)
 

@@ -1,0 +1,169 @@
+"""One child process: started through the launcher, watched, started again when it dies, stopped within its
+time.
+
+Hazards: children are started from the main thread (launch.py says why). A child is its own process group, and
+the whole group is killed when it does not end in time, so that what a runner's module started goes with it.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from deploy.local.plan import Member
+
+LAUNCHER = Path(__file__).with_name("launch.py")
+PROBE_SECONDS = 0.05
+PROBE_TIMEOUT_SECONDS = 1.0
+BACKOFF_SECONDS_FIRST = 0.2
+BACKOFF_SECONDS_MAX = 10.0
+# Who has lived this long was well; its next death starts the backoff anew.
+STEADY_SECONDS = 10.0
+LOG_LINES_SHOWN = 15
+# What a child gets when the supervisor dies without a word. PostgreSQL is then ending too, so there is
+# nothing to drain into, and the ports are free at once for the next start.
+DEATH_SIGNAL = "SIGKILL"
+# A port that is not open yet is tried again at the pace of our probes, not of gRPC's default of seconds.
+CHANNEL_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 100),
+]
+
+
+class ChildFailed(Exception):
+    """A process ended before it was ever ready; the message holds the end of its log."""
+
+
+class Child:
+    def __init__(
+        self, member: Member, log: Path, changed: Callable[[], None], say: Callable[[str], None]
+    ) -> None:
+        self.member = member
+        self.is_ready = False
+        self.start_time = 0.0
+        self._log = log
+        self._changed = changed
+        self._say = say
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def start(self) -> None:
+        """Return when the process says SERVING; ChildFailed when it ends before."""
+        await self._spawn()
+        assert self._process is not None
+        ended = asyncio.create_task(self._process.wait())
+        serving = asyncio.create_task(serving_at(self.member.grpc))
+        try:
+            await asyncio.wait({ended, serving}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                raise ChildFailed(self._obituary(ended.result()))
+        finally:
+            ended.cancel()
+            serving.cancel()
+        self.is_ready = True
+        self._changed()
+
+    async def keep(self, *, restart: bool) -> None:
+        """Follow the process to its end; start it again, later each time it dies young."""
+        pause = BACKOFF_SECONDS_FIRST
+        while True:
+            assert self._process is not None
+            code = await self._process.wait()
+            self._kill_group()  # what it left behind
+            self.is_ready = False
+            self._changed()
+            self._say(f"{self.member.name} ended ({_reason(code)})" + ("" if restart else ", and is left so"))
+            if not restart:
+                return
+            if time.time() - self.start_time >= STEADY_SECONDS:
+                pause = BACKOFF_SECONDS_FIRST
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, BACKOFF_SECONDS_MAX)
+            try:
+                await self.start()
+            except ChildFailed:
+                continue  # its end is reported by the next turn
+            self._say(f"{self.member.name} runs again as process {self.pid}")
+
+    async def stop(self, seconds: float) -> None:
+        """SIGTERM, and SIGKILL when the time is over. Nobody may keep it any more."""
+        if self._process is None or self._process.returncode is not None:
+            return
+        self._process.terminate()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._process.wait()
+        except TimeoutError:
+            self._say(f"{self.member.name} did not end within {seconds:g} s and is killed")
+        self._kill_group()
+        await self._process.wait()
+
+    async def _spawn(self) -> None:
+        inherited = {name: value for name, value in os.environ.items() if name != "WINDLASS_DATABASE_URL"}
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    str(LAUNCHER),
+                    "--parent",
+                    str(os.getpid()),
+                    "--death-signal",
+                    DEATH_SIGNAL,
+                ),
+                # -P: a folder named `services` where the person happens to be must not be taken for ours.
+                *("--", sys.executable, "-P", "-m", f"services.{self.member.service}"),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=inherited | dict(self.member.env),
+            )
+        self.start_time = time.time()
+        self._changed()
+
+    def _kill_group(self) -> None:
+        assert self._process is not None
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # all of it has ended
+
+    def _obituary(self, code: int) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+        return "\n".join(
+            [
+                f"{self.member.name} ended before it was ready ({_reason(code)}); the end of {self._log}:",
+                *lines,
+            ]
+        )
+
+
+async def serving_at(address: str) -> None:
+    """Return when the health service at `address` says SERVING."""
+    check: Callable[..., Awaitable[health_pb2.HealthCheckResponse]]
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check  # type: ignore[attr-defined]
+        while True:
+            try:
+                answer = await check(health_pb2.HealthCheckRequest(), timeout=PROBE_TIMEOUT_SECONDS)
+                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+            except grpc.aio.AioRpcError:
+                pass  # not listening yet
+            await asyncio.sleep(PROBE_SECONDS)
+
+
+def _reason(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

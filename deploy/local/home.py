@@ -1,0 +1,123 @@
+"""The home of one stack: its files, who may read them, and the lock that says which `up` has it.
+
+Layout:
+    up.lock  up.json  admin.key  system.key  runner.key
+    credentials/<owner>.password  credentials/<service>.url  credentials/service.secret  credentials/database
+    peers/<service>s        addresses of the replicas, one a line; services read them again when they change
+    postgres/  logs/<service>-<replica>.log  outputs/
+
+Hazards: everything secret is 0600 and is handed to children by path only, never on a command line. up.json of
+a killed stack stays behind: whether a stack runs is told by the lock alone, which the kernel gives back.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from deploy.local.files import write_private, write_whole
+
+DEFAULT_HOME = Path(".windlass")
+KEYS = ("admin", "system", "runner")
+
+
+class HomeTaken(Exception):
+    """Another `up` has this home; `pid` is its process."""
+
+    def __init__(self, root: Path, pid: int) -> None:
+        super().__init__(f"{root} is in use by process {pid}")
+        self.pid = pid
+
+
+class Home:
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.postgres = self.root / "postgres"
+        self.logs = self.root / "logs"
+        self.outputs = self.root / "outputs"
+        self.service_secret = self.root / "credentials" / "service.secret"
+        self._lock_file = self.root / "up.lock"
+        self._lock: int | None = None
+
+    def take(self) -> None:
+        """Make the folders and hold the lock until the process ends; HomeTaken names who has it."""
+        for folder in (self.root, self.logs, self.outputs, self.root / "peers"):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.service_secret.parent.mkdir(mode=0o700, exist_ok=True)
+        # Passable, not readable: the unprivileged owner of postgres/ must get through.
+        self.root.chmod(0o711)
+        lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise HomeTaken(self.root, self._pid_in_lock()) from None
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())
+        self._lock = lock
+        self.up_file.unlink(missing_ok=True)
+
+    def holder(self) -> int | None:
+        """The pid of the `up` that has this home now."""
+        try:
+            lock = os.open(self._lock_file, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return self._pid_in_lock()
+        finally:
+            os.close(lock)
+        return None
+
+    def _pid_in_lock(self) -> int:
+        text = self._lock_file.read_text().strip()
+        return int(text) if text.isdigit() else 0  # taken a moment ago, its name not yet written
+
+    @property
+    def up_file(self) -> Path:
+        return self.root / "up.json"
+
+    def read_up(self) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads(self.up_file.read_text())
+        except FileNotFoundError:
+            return None
+        return found
+
+    def write_up(self, content: dict[str, Any]) -> None:
+        write_whole(self.up_file, json.dumps(content, indent=1) + "\n")
+
+    def key_file(self, name: str) -> Path:
+        return self.root / f"{name}.key"
+
+    def password_file(self, owner: str) -> Path:
+        return self.root / "credentials" / f"{owner}.password"
+
+    def url_file(self, service: str) -> Path:
+        return self.root / "credentials" / f"{service}.url"
+
+    @property
+    def database_file(self) -> Path:
+        """Which database the keys belong to; another one needs keys of its own."""
+        return self.root / "credentials" / "database"
+
+    def peers_file(self, service: str) -> Path:
+        return self.root / "peers" / f"{service}s"
+
+    def log_file(self, service: str, replica: int) -> Path:
+        return self.logs / f"{service}-{replica}.log"
+
+    def password(self, owner: str) -> str:
+        """The kept password, or a fresh one."""
+        path = self.password_file(owner)
+        if not path.exists():
+            write_private(path, secrets.token_urlsafe(24))
+        return path.read_text().strip()
+
+    def ensure_service_secret(self) -> None:
+        if not self.service_secret.exists():
+            write_private(self.service_secret, secrets.token_hex(32))

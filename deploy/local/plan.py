@@ -1,0 +1,131 @@
+"""What `up` runs: which processes, on which ports, with which environment. Pure but for reading the options'
+paths.
+
+Hazard: a secret reaches a child by the path of its file; nothing here may put one into a value or an
+argument.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.local.files import write_whole
+from deploy.local.home import Home
+from deploy.local.provision import OWNERS
+
+LOOPBACK = "127.0.0.1"
+POSTGRES_PORT = 7400
+GRPC_PORTS = {"api": 7401, "dispatcher": 7402, "coordinator": 7403, "runner": 7404}
+METRICS_PORTS = {"api": 9401, "dispatcher": 9402, "coordinator": 9403, "runner": 9404}
+HTTP_PORT = 8401
+REPLICA_STEP = 10
+
+# Whom a service calls, hence whose addresses it is given: the setting and the service behind it.
+PEERS: Mapping[str, Mapping[str, str]] = {
+    "api": {"WINDLASS_DISPATCHERS": "dispatcher", "WINDLASS_COORDINATORS": "coordinator"},
+    "dispatcher": {},
+    "coordinator": {"WINDLASS_DISPATCHERS": "dispatcher", "WINDLASS_APIS": "api"},
+    "runner": {"WINDLASS_COORDINATORS": "coordinator"},
+}
+
+# Who stops when, and how long each may take; with PostgreSQL's 2 s the sum stays under the promised 15 s.
+# First the door, then the work in hand, then those who record it.
+STOP_SECONDS: Mapping[str, float] = {"api": 2.5, "runner": 4.0, "coordinator": 3.0, "dispatcher": 2.0}
+# What of it is left for closing when the drain has used its part.
+CLOSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Options:
+    home: Path
+    port_offset: int = 0
+    replicas: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(GRPC_PORTS, 1))
+    modules: Sequence[Path] = ()
+    lease_scale: float = 1.0
+    database_url: str | None = None
+    otlp_endpoint: str | None = None
+    restart: bool = True
+    # SERVICE:KEY=VALUE or SERVICE-REPLICA:KEY=VALUE, for experiments and tests.
+    extra_env: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process of the stack."""
+
+    service: str
+    replica: int
+    grpc: str
+    metrics: str
+    http: str | None
+    env: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.service}-{self.replica}"
+
+    def addresses(self) -> dict[str, str]:
+        """What it listens on, by purpose."""
+        found = {"gRPC": self.grpc, "metrics": self.metrics}
+        return found if self.http is None else found | {"HTTP": self.http}
+
+
+def postgres_port(options: Options) -> int:
+    return POSTGRES_PORT + options.port_offset
+
+
+def members(options: Options, home: Home) -> list[Member]:
+    return [
+        _member(options, home, service, replica)
+        for service in GRPC_PORTS
+        for replica in range(options.replicas.get(service, 1))
+    ]
+
+
+def write_peers(home: Home, planned: Sequence[Member]) -> None:
+    for service in {peer for peers in PEERS.values() for peer in peers.values()}:
+        lines = [f"{member.grpc}\n" for member in planned if member.service == service]
+        write_whole(home.peers_file(service), "".join(lines))
+
+
+def _member(options: Options, home: Home, service: str, replica: int) -> Member:
+    shift = options.port_offset + REPLICA_STEP * replica
+    grpc = f"{LOOPBACK}:{GRPC_PORTS[service] + shift}"
+    metrics = f"{LOOPBACK}:{METRICS_PORTS[service] + shift}"
+    http = f"{LOOPBACK}:{HTTP_PORT + shift}" if service == "api" else None
+    env = {
+        "WINDLASS_GRPC_ADDRESS": grpc,
+        "WINDLASS_METRICS_ADDRESS": metrics,
+        "WINDLASS_REPLICA": str(replica),
+        "WINDLASS_LEASE_SCALE": repr(options.lease_scale),
+        "WINDLASS_SERVICE_SECRET_FILE": str(home.service_secret),
+        "WINDLASS_DRAIN_SECONDS": str(STOP_SECONDS[service] - CLOSE_SECONDS),
+        # Nothing forks in a process of ours; gRPC's fork handlers would only warn (or hang) if something did.
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
+        **{setting: f"@{home.peers_file(peer)}" for setting, peer in PEERS[service].items()},
+    }
+    if options.otlp_endpoint:
+        env["WINDLASS_OTLP_ENDPOINT"] = options.otlp_endpoint
+    if service in OWNERS:
+        env["WINDLASS_DATABASE_URL_FILE"] = str(home.url_file(service))
+    if http is not None:
+        env["WINDLASS_HTTP_ADDRESS"] = http
+    if service == "runner":
+        env["WINDLASS_RUNNER_KEY_FILE"] = str(home.key_file("runner"))
+        env["WINDLASS_OUTPUT_STORE"] = str(home.outputs)
+        env["WINDLASS_MODULES"] = os.pathsep.join(str(path.absolute()) for path in options.modules)
+    env |= _extra(options.extra_env, service, replica)
+    return Member(service, replica, grpc, metrics, http, env)
+
+
+def _extra(entries: Sequence[str], service: str, replica: int) -> dict[str, str]:
+    found = {}
+    for entry in entries:
+        target, colon, assignment = entry.partition(":")
+        name, equals, value = assignment.partition("=")
+        if not (colon and equals and target.partition("-")[0] in GRPC_PORTS):
+            raise ValueError(f"{entry!r} is not SERVICE:KEY=VALUE")
+        if target in (service, f"{service}-{replica}"):
+            found[name] = value
+    return found

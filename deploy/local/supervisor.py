@@ -1,0 +1,238 @@
+"""`windlass up`: PostgreSQL, the schemas, the keys, the four services; kept running, and stopped in order.
+
+Order of a start: the home's lock, the ports, PostgreSQL, roles and schemas, keys, then all services at once
+(each is built to wait for the others), then up.json. Of a stop: api, runners, coordinators, dispatchers,
+PostgreSQL, so that each still has whom it reports to; within 15 s in all, by force where needed.
+
+Hazards: up.json lists living processes only and is rewritten at each change, so it may for a moment lack a
+replica that is being restarted. Everything runs in one task group: an error here stops the whole stack in the
+same order.
+"""
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+
+from deploy.local import ports, provision
+from deploy.local.child import BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX, Child
+from deploy.local.files import write_private
+from deploy.local.home import KEYS, Home
+from deploy.local.plan import LOOPBACK, STOP_SECONDS, Options, members, postgres_port, write_peers
+from deploy.local.postgres import PostgresFailed, PostgresServer
+from deploy.local.schemas import migrate
+
+POSTGRES_STOP_SECONDS = 2.0
+DATABASE_CONNECT_SECONDS = 10
+TELL_SECONDS = 5.0
+
+Say = Callable[[str], None]
+
+
+class Supervisor:
+    def __init__(self, options: Options, say: Say) -> None:
+        self._options = options
+        self._say = say
+        self.home = Home(options.home)
+        self._postgres: PostgresServer | None = None
+        self._children: list[Child] = []
+        self._is_up = False
+        self._stop = asyncio.Event()
+        self._starting: asyncio.Task[None] | None = None
+        self._keepers: list[asyncio.Task[None]] = []
+
+    def stop(self) -> None:
+        """End the stack, or the start of it."""
+        self._stop.set()
+        if self._starting is not None:
+            self._starting.cancel()
+
+    async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Return when told to stop and all has ended; raises what kept the stack from starting."""
+        self._starting = asyncio.current_task()
+        try:
+            async with self.running():
+                self._starting = None
+                on_ready()
+                await self._stop.wait()
+                self._say("stopping")
+        except asyncio.CancelledError:
+            if not self._stop.is_set():
+                raise
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The stack is up inside the block, and ended in order after it."""
+        self.home.take()
+        self._children = [
+            Child(member, self.home.log_file(member.service, member.replica), self._changed, self._say)
+            for member in members(self._options, self.home)
+        ]
+        for child in self._children:
+            for purpose, address in child.member.addresses().items():
+                ports.require_free(
+                    LOOPBACK, int(address.rpartition(":")[2]), f"{child.member.name} ({purpose})"
+                )
+        try:
+            async with asyncio.TaskGroup() as keepers:
+                try:
+                    await self._start(keepers)
+                    yield
+                finally:
+                    await self._end()
+        finally:
+            self.home.up_file.unlink(missing_ok=True)
+
+    async def _start(self, keepers: asyncio.TaskGroup) -> None:
+        superuser_url = await self._database(keepers)
+        await self._prepare(superuser_url)
+        write_peers(self.home, [child.member for child in self._children])
+        self._say("starting " + ", ".join(child.member.name for child in self._children))
+        teller = asyncio.create_task(self._tell_who_is_awaited())
+        try:
+            async with asyncio.TaskGroup() as starting:
+                for child in self._children:
+                    starting.create_task(child.start())
+        finally:
+            teller.cancel()
+        for child in self._children:
+            self._keepers.append(keepers.create_task(child.keep(restart=self._options.restart)))
+        self._is_up = True
+        self._changed()
+
+    async def _tell_who_is_awaited(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_SECONDS)
+            self._say(
+                "waiting for "
+                + ", ".join(child.member.name for child in self._children if not child.is_ready)
+            )
+
+    async def _database(self, keepers: asyncio.TaskGroup) -> str:
+        """A superuser's address of the database server; the embedded one is started."""
+        if self._options.database_url is not None:
+            return self._options.database_url
+        self._postgres = PostgresServer(
+            self.home.postgres,
+            port=postgres_port(self._options),
+            log=self.home.logs / "postgres.log",
+            password_file=self.home.password_file("postgres"),
+            report=self._say,
+        )
+        await self._postgres.start()
+        self._keepers.append(keepers.create_task(self._keep_postgres(self._postgres)))
+        return self._postgres.url()
+
+    async def _prepare(self, superuser_url: str) -> None:
+        passwords = {service: self.home.password(service) for service in provision.OWNERS}
+        await provision.provision(superuser_url, passwords)
+        urls = {
+            service: provision.service_url(superuser_url, service, passwords[service])
+            for service in passwords
+        }
+        for service, url in urls.items():
+            write_private(self.home.url_file(service), url)
+        self.home.ensure_service_secret()
+        await migrate(urls)
+        await ensure_keys(self.home, await database_name(superuser_url), urls["api"])
+
+    async def _keep_postgres(self, server: PostgresServer) -> None:
+        pause = BACKOFF_SECONDS_FIRST
+        while True:
+            code = await server.wait()
+            if self._stop.is_set():
+                return
+            self._changed()
+            self._say(f"PostgreSQL ended with {code}" + ("" if self._options.restart else ", and is left so"))
+            if not self._options.restart:
+                return
+            try:
+                await server.start()
+            except (PostgresFailed, ports.PortTaken) as error:
+                self._say(str(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, BACKOFF_SECONDS_MAX)
+            else:
+                pause = BACKOFF_SECONDS_FIRST
+                self._say(f"PostgreSQL runs again as process {server.pid}")
+                self._changed()
+
+    async def _end(self) -> None:
+        """Stop what still runs, in order."""
+        self._stop.set()
+        self._is_up = False
+        for keeper in self._keepers:
+            keeper.cancel()  # before anything is stopped, lest it be started again
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        for service, seconds in STOP_SECONDS.items():
+            replicas = [child for child in self._children if child.member.service == service]
+            await asyncio.gather(*(child.stop(seconds) for child in replicas))
+        if self._postgres is not None:
+            try:
+                async with asyncio.timeout(POSTGRES_STOP_SECONDS):
+                    await self._postgres.stop()
+            except TimeoutError:
+                # Immediate: what was committed is in its log, and is recovered at the next start.
+                await self._postgres.stop(signal.SIGQUIT)
+
+    def _changed(self) -> None:
+        """Rewrite up.json; before the stack is ready there is none."""
+        if self._is_up:
+            self.home.write_up(self._described())
+
+    def _described(self) -> dict[str, Any]:
+        if self._postgres is not None:
+            postgres = {"pid": self._postgres.pid, "port": self._postgres.port}
+        else:
+            postgres = {"pid": None, "port": urlsplit(self._options.database_url or "").port or 5432}
+        return {
+            "home": str(self.home.root),
+            "pid": self.home.holder(),
+            "postgres": postgres,
+            "processes": [_entry(child) for child in self._children if child.pid is not None],
+        }
+
+
+def _entry(child: Child) -> dict[str, Any]:
+    member = child.member
+    return {
+        "service": member.service,
+        "replica": member.replica,
+        "pid": child.pid,
+        "grpc": member.grpc,
+        "http": member.http,
+        "metrics": member.metrics,
+        "ready": child.is_ready,
+        "start_time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(child.start_time)),
+    }
+
+
+async def ensure_keys(home: Home, database: str, api_url: str) -> None:
+    """Make the three keys unless the home has those of this very database."""
+    from services.api.bootstrap import bootstrap
+
+    kept = home.database_file.read_text().strip() if home.database_file.exists() else None
+    if kept == database and all(home.key_file(name).exists() for name in KEYS):
+        return
+    keys = await bootstrap(api_url)
+    for name in KEYS:
+        write_private(home.key_file(name), getattr(keys, name))
+    # Last: a start that dies before this makes the keys again.
+    write_private(home.database_file, database)
+
+
+async def database_name(superuser_url: str) -> str:
+    """A name that no other database has, however it is reached."""
+    async with await psycopg.AsyncConnection.connect(
+        superuser_url, connect_timeout=DATABASE_CONNECT_SECONDS
+    ) as connection:
+        row = await (
+            await connection.execute("SELECT system_identifier::text FROM pg_control_system()")
+        ).fetchone()
+    assert row is not None
+    return f"{row[0]}/{provision.DATABASE}"

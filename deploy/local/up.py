@@ -1,0 +1,90 @@
+"""What a person sees of the local stack: start it, stop it from elsewhere, look at it. Each returns an exit
+code.
+
+Hazard: `down` trusts the home's lock, not up.json: the file of a killed stack may name a pid that is somebody
+else's by now.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from deploy.local.child import ChildFailed
+from deploy.local.home import DEFAULT_HOME, Home, HomeTaken
+from deploy.local.plan import Options
+from deploy.local.ports import PortTaken
+from deploy.local.postgres import PostgresFailed
+from deploy.local.provision import TooOld
+from deploy.local.supervisor import Supervisor
+
+DONE, FAILED = 0, 1
+# A stop is promised within 15 s; who waits longer than this waits for something that will not come.
+DOWN_SECONDS = 20.0
+POLL_SECONDS = 0.1
+
+EXPECTED = (HomeTaken, PortTaken, PostgresFailed, ChildFailed, TooOld, psycopg.Error, OSError)
+Say = Callable[[str], None]
+
+
+def up(options: Options, say: Say, show: Callable[[Home], None]) -> int:
+    """Run the stack until SIGTERM or Ctrl-C; `show` is called once, when all is ready."""
+    supervisor = Supervisor(options, say)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, supervisor.stop)
+        await supervisor.run(lambda: show(supervisor.home))
+
+    failed = False
+    try:
+        asyncio.run(run())
+    except* EXPECTED as errors:
+        failed = True
+        for error in _leaves(errors):
+            say(explain(error, supervisor.home))
+    return FAILED if failed else DONE
+
+
+def explain(error: BaseException, home: Home) -> str:
+    if isinstance(error, HomeTaken):
+        return f"{error}; stop it with: windlass down --home {os.path.relpath(home.root)}"
+    return str(error)
+
+
+def down(home: Home, say: Say) -> int:
+    pid = home.holder()
+    if not pid:
+        say(f"nothing runs on {home.root}")
+        return DONE
+    os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + DOWN_SECONDS
+    while home.holder() == pid:
+        if time.monotonic() > until:
+            say(f"process {pid} has not ended in {DOWN_SECONDS:g} s")
+            return FAILED
+        time.sleep(POLL_SECONDS)
+    say(f"stopped {home.root}")
+    return DONE
+
+
+def status(home: Home) -> dict[str, Any] | None:
+    """What up.json says, if the stack it speaks of runs; None when nothing does."""
+    return home.read_up() if home.holder() else None
+
+
+def home_at(path: Path | None) -> Home:
+    return Home(path or DEFAULT_HOME)
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return found
