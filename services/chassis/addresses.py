@@ -25,7 +25,7 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():
         raise ValueError(f"{address!r} is not host:port")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 (":port" means all, as everywhere)
+    return host.strip("[]") or "0.0.0.0", int(port)  # ":port" means all, as everywhere
 
 
 class AddressBook:
@@ -71,7 +71,9 @@ class AddressBook:
             self._stamp = stamp
         except (OSError, ValueError) as failure:
             if self._stamp is not None:
-                log.warning("cannot read the list of peers, keeping the last", path=str(path), error=str(failure))
+                log.warning(
+                    "cannot read the list of peers, keeping the last", path=str(path), error=str(failure)
+                )
                 self._stamp = None
 
     async def _resolve(self, name_and_port: str) -> None:
@@ -80,7 +82,9 @@ class AddressBook:
         try:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as failure:
-            log.warning("cannot resolve a peer's name, keeping its last addresses", name=host, error=str(failure))
+            log.warning(
+                "cannot resolve a peer's name, keeping its last addresses", name=host, error=str(failure)
+            )
             return
         self._present = frozenset(_join(each[4][0], port) for each in found)
 

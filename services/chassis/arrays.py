@@ -1,7 +1,7 @@
 """Lists as binary PostgreSQL array parameters, for statements that carry a whole batch.
 
-psycopg would look at every element to find a type; here the caller names it, and the bytes are put together in C
-as far as possible: several times cheaper for a flush of hundreds of rows.
+psycopg would look at every element to find a type; here the caller names it, and the bytes are put together
+in C as far as possible: several times cheaper for a flush of hundreds of rows.
 `Texts(names)`, `Bytes(blobs)`, `BigInts(numbers)`, … are parameters as they stand; None is NULL.
 """
 

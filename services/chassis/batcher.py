@@ -51,7 +51,7 @@ class Level:
         # A timer that completes the future, not wait_for: no cancellation, no second task.
         poll = None
         if poll_seconds is not None:
-            poll = loop.call_later(poll_seconds, lambda: waiter.done() or waiter.set_result(None))
+            poll = loop.call_later(poll_seconds, _complete, waiter)
         try:
             await waiter
         finally:
@@ -60,8 +60,13 @@ class Level:
                 poll.cancel()
 
 
+def _complete(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
 class Batcher(Generic[Item, Result]):
-    """`flush` gets a list and answers one result per item, in order; an Exception there fails that item alone."""
+    """`flush` answers one result per item, in order; an Exception among them fails that item alone."""
 
     def __init__(
         self,
@@ -105,7 +110,7 @@ class Batcher(Generic[Item, Result]):
             results = await self._flush([item for item, _ in batch])
             if len(results) != len(batch):
                 raise RuntimeError(f"a flush of {len(batch)} items answered {len(results)}")
-        except Exception as failure:
+        except Exception as failure:  # noqa: BLE001 - it is handed to those whom it concerns
             results = [failure] * len(batch)
         except BaseException:
             for _, answer in batch:

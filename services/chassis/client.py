@@ -1,8 +1,8 @@
 """Channels to our own services, made once per address, with the credential and a deadline on every call.
 
-A channel here is a thin wrapper that adds what each call must carry; interceptors would do the same at several
-times the cost. Deadlines go as `timeout=` on each call, because one in a service config fires
-early and never reaches the server.
+A channel here is a thin wrapper that adds what each call must carry; interceptors would do the same at
+several times the cost. Deadlines go as `timeout=` on each call, because one in a service config fires early
+and never reaches the server.
 Hazard: a channel reconnects by itself for ever; `forget` those whose address has left the address book.
 """
 

@@ -1,8 +1,10 @@
 """Statements composed with SQLAlchemy Core, as text and parameters for our own connections.
 
-Only the compiler of SQLAlchemy is used: no engine, no pool of its own, no greenlets. So composed statements have the
-deadlines and the shield of every other one. Imported at the first composed statement, for it costs 20 MB.
-Hazard: types with a result processor (enums of Python, custom types) are not applied; rows are what psycopg gives.
+Only the compiler of SQLAlchemy is used: no engine, no pool of its own, no greenlets. So composed statements
+have the deadlines and the shield of every other one. Imported at the first composed statement, for it costs
+20 MB.
+Hazard: types with a result processor (enums of Python, custom types) are not applied; rows are what psycopg
+gives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The settings that every process has; each service adds its own in its config.py.
 
-From the environment only (`WINDLASS_…`), read once at start: a process never changes under its own feet, and no
-secret is ever on a command line. What belongs together is checked together, before anything is opened.
+From the environment only (`WINDLASS_…`), read once at start: a process never changes under its own feet,
+and no secret is ever on a command line. What belongs together is checked together, before anything is
+opened.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class ProcessSettings(BaseSettings):
     metrics_address: str = ""
     # Carries the password of the service's own role, so it is never printed.
     database_url: str = Field(default="", repr=False)
-    # The same from a file that only we may read, so that it is not in the environment either; database_url wins.
+    # The same from a file of ours alone, so that it is not in the environment; database_url wins.
     database_url_file: Path | None = None
     # OTLP/gRPC collector; "" = tracing off, and nothing of it loaded.
     otlp_endpoint: str = ""

@@ -1,9 +1,9 @@
 """A small, fixed number of connections that many calls share, for everything that is not a writer loop.
 
 Made of lanes, so each call has their guarantees: a deadline, a shield from cancellation, no connection
-returned dirty. A call that finds all lanes busy waits its turn, first come first served; how many may wait is bounded,
-because work that waits longer than its deadline is better refused at once.
-Composed statements (SQLAlchemy Core) are compiled here and run on the same lanes: one pool, one set of rules.
+returned dirty. A call that finds all lanes busy waits its turn, first come first served; how many may wait
+is bounded, because work that waits longer than its deadline is better refused at once. Composed statements
+(SQLAlchemy Core) are compiled here and run on the same lanes: one pool, one set of rules.
 """
 
 from __future__ import annotations
@@ -33,13 +33,9 @@ _PROBE_SECONDS: Final = 2.0
 
 
 class Database:
-    def __init__(
-        self, url: str, *, name: str, connections: int = 4, statement_seconds: float = 5.0
-    ) -> None:
+    def __init__(self, url: str, *, name: str, connections: int = 4, statement_seconds: float = 5.0) -> None:
         # Last in, first out: the busiest connections stay warm, the others idle.
-        self._free = [
-            Lane(url, name=name, statement_seconds=statement_seconds) for _ in range(connections)
-        ]
+        self._free = [Lane(url, name=name, statement_seconds=statement_seconds) for _ in range(connections)]
         self._lanes = tuple(self._free)
         self._probe_lane = Lane(url, name=f"{name}-probe", statement_seconds=_PROBE_SECONDS)
         self._waiting: deque[asyncio.Future[Lane]] = deque()
@@ -81,9 +77,7 @@ class Database:
         """BEGIN, `work`, COMMIT; rolled back when `work` raises."""
         return await self._with_lane(lambda lane: lane.transaction(work, seconds=seconds))
 
-    async def select(
-        self, statement: Executable, *, seconds: float | None = None
-    ) -> list[tuple[Any, ...]]:
+    async def select(self, statement: Executable, *, seconds: float | None = None) -> list[tuple[Any, ...]]:
         """A statement composed with SQLAlchemy Core; its rows as plain tuples."""
         from services.chassis.composed import compiled
 
@@ -91,7 +85,7 @@ class Database:
         return await self.fetch(sql, params, seconds=seconds)
 
     async def probe(self) -> bool:
-        """Whether the database answers now: asked on a connection of its own, so that a busy pool is no outage."""
+        """Whether the database answers now; on a connection of its own, so that a busy pool is no outage."""
         try:
             await self._probe_lane.fetch("SELECT 1", seconds=_PROBE_SECONDS)
         except DatabaseAway:

@@ -104,7 +104,7 @@ class QuotaViolation(NamedTuple):
 
 
 class Refusal(Exception):
-    """An expected answer that is no success. A value as much as an exception: pure code returns it, rpc/ raises it."""
+    """An expected answer that is no success: pure code returns it, rpc/ raises it."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class RemoteError(Exception):
 
 
 def as_refusal(failure: BaseException, *, where: str = "") -> Refusal:
-    """What a caller may know of any failure. What is ours is logged here, under the id that the caller gets."""
+    """What a caller may know of any failure; what is ours is logged, under the id that the caller gets."""
     if isinstance(failure, Refusal):
         return failure
     if isinstance(failure, grpc.aio.AioRpcError):
@@ -207,7 +207,7 @@ def as_refusal(failure: BaseException, *, where: str = "") -> Refusal:
 
 
 def status_of(failure: BaseException, *, where: str = "") -> status_pb2.Status:
-    """Any failure as `google.rpc.Status`: for trailers, for the items of a batch, for other faces than gRPC."""
+    """Any failure as `google.rpc.Status`: for trailers, items of a batch, faces other than gRPC."""
     refusal = as_refusal(failure, where=where)
     status = status_pb2.Status(code=refusal.code.value[0], message=_clipped(refusal.message))
     metadata = {key: value[:METADATA_VALUE_CHARACTERS_MAX] for key, value in refusal.metadata.items()}
@@ -275,9 +275,7 @@ def _retry_and_quota(
     return details
 
 
-def _bad_request(
-    violations: Sequence[Violation], room: int
-) -> tuple[error_details_pb2.BadRequest, int]:
+def _bad_request(violations: Sequence[Violation], room: int) -> tuple[error_details_pb2.BadRequest, int]:
     """One violation per field, as many as fit; how many did not."""
     fields: dict[str, Violation] = {}
     for violation in violations:
@@ -296,8 +294,12 @@ def _bad_request(
     return bad_request, 0
 
 
-def _packed(message: error_details_pb2.ErrorInfo | error_details_pb2.BadRequest
-            | error_details_pb2.RetryInfo | error_details_pb2.QuotaFailure) -> Any:
+def _packed(
+    message: error_details_pb2.ErrorInfo
+    | error_details_pb2.BadRequest
+    | error_details_pb2.RetryInfo
+    | error_details_pb2.QuotaFailure,
+) -> Any:
     packed = Any()
     packed.Pack(message)
     return packed

@@ -1,15 +1,16 @@
-"""What stands before every handler, in one pass: who calls, may he, is it well formed, for how long, how did it end.
+"""What stands before every handler, in one pass: who calls, may he, is it well formed, how did it end.
 
 One wrapper per method, made when the method is registered, instead of a chain of interceptors made anew for
-each call (each of those costs a unary call several times what all of this does).
-Order matters: the identity is settled before the request is decoded, so that nobody without a
-key learns what a well-formed request is; errors are mapped outermost, so that nothing of ours gets out.
+each call (each of those costs a unary call several times what all of this does). Order matters: the
+identity is settled before the request is decoded, so that nobody without a key learns what a well-formed
+request is; errors are mapped outermost, so that nothing of ours gets out.
 Hazard: cancellation (the caller has gone) passes through untouched; it is no failure of the handler.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -100,9 +101,7 @@ class Guard:
             raise LookupError(f"{method} has no rule: say who may call it, or do not serve it")
         return rule
 
-    def wrap(
-        self, method: str, handler: grpc.RpcMethodHandler[Any, Any]
-    ) -> grpc.RpcMethodHandler[Any, Any]:
+    def wrap(self, method: str, handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
         """The same handler behind this guard."""
         rule = self.rule_of(method)
         behaviour = _behaviour(handler)
@@ -141,7 +140,7 @@ class Guard:
             except asyncio.CancelledError:
                 code = "CANCELLED"
                 raise
-            except Exception as failure:
+            except Exception as failure:  # noqa: BLE001 - this is the outermost handler
                 status = status_of(failure, where=method)
                 code = status_code(status).name
                 await context.abort(status_code(status), status.message, trailers_of(status))
@@ -161,18 +160,7 @@ class Guard:
         behaviour: Any,
         rule: Rule,
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        from_bytes = handler.request_deserializer
-        if handler.request_streaming:
-            deserializer: Any = lambda raw: decode(from_bytes, raw)  # noqa: E731
-            prepare: Callable[[Any], Any] = lambda stream: stream  # noqa: E731
-        else:
-            deserializer = None
-
-            def prepare(raw: Any) -> Any:
-                request = decode(from_bytes, raw)
-                validate(request)
-                return request
-
+        deserializer, prepare = _stream_input(handler)
         make = {
             (False, True): grpc.unary_stream_rpc_method_handler,
             (True, False): grpc.stream_unary_rpc_method_handler,
@@ -213,7 +201,7 @@ class Guard:
             except asyncio.CancelledError:
                 code = "CANCELLED"
                 raise
-            except Exception as failure:
+            except Exception as failure:  # noqa: BLE001 - this is the outermost handler
                 if context.cancelled() or context.done():  # the other side has gone: nobody to tell
                     code = "CANCELLED"
                     return None
@@ -263,12 +251,12 @@ class Guard:
         raise Refusal("KEY_MISSING", "send the metadata `authorization: Bearer <key>`")
 
     def _trace(self, traceparent: str | None, rule: Rule) -> _Served | None:
-        """The span of this RPC; None when unsampled, though present_trace() knows the context all the same."""
+        """The span of this RPC; None when unsampled, though present_trace() knows the context then too."""
         incoming = None if traceparent is None else parse_traceparent(traceparent)
         if incoming is None:
             if not rule.is_traced:
                 return None
-            own = new_trace(self._sampler is not None and self._sampler.take())
+            own = new_trace(False if self._sampler is None else self._sampler.take())
         else:
             own = incoming.child() if incoming.sampled else incoming
         set_present_trace(own)
@@ -279,11 +267,28 @@ def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Any:
     return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
 
+def _stream_input(
+    handler: grpc.RpcMethodHandler[Any, Any],
+) -> tuple[Callable[[bytes], Any] | None, Callable[[Any], Any]]:
+    """Who decodes: gRPC message by message for a stream of requests, the guard for a single one."""
+    from_bytes = handler.request_deserializer
+    assert from_bytes is not None
+    if handler.request_streaming:
+        return functools.partial(decode, from_bytes), lambda requests: requests
+
+    def decoded(raw: bytes) -> Any:
+        request = decode(from_bytes, raw)
+        validate(request)
+        return request
+
+    return None, decoded
+
+
 def _has_time(context: Context, seconds_max: float | None) -> bool:
     """Whether the caller's own deadline, which gRPC enforces, already keeps this call inside the cap."""
     if seconds_max is None:
         return True
-    remaining = context.time_remaining()
+    remaining: float | None = context.time_remaining()  # None without a deadline, whatever its stubs say
     return remaining is not None and remaining <= seconds_max
 
 

@@ -38,7 +38,7 @@ class HealthBoard:
         self._tell()
 
     def set(self, service: str, is_serving: bool) -> None:
-        """"" sets every service at once."""
+        """ "" sets every service at once."""
         names = list(self._serving) if service == "" else [service]
         before = {name: self._serving.get(name) for name in names}
         for name in names:
@@ -64,7 +64,7 @@ class HealthBoard:
         while True:
             try:
                 holds = await probe()
-            except Exception as failure:
+            except Exception as failure:  # noqa: BLE001 - whatever it is, it is no yes
                 log.warning("a health probe failed", error=str(failure))
                 holds = False
             for name in names:
@@ -116,6 +116,6 @@ class _Servicer(health_pb2_grpc.HealthServicer):
 
     async def List(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         names = ["", *sorted(self._board._serving)]
-        return health_pb2.HealthListResponse(
+        return health_pb2.HealthListResponse(  # type: ignore[attr-defined] # newer than its stubs
             statuses={name: _Status(status=self._board.status(name)) for name in names}
         )

@@ -1,9 +1,9 @@
 """Who calls, and who may: identities, the rule that each RPC declares, and the credential between services.
 
-Default deny: a method without a rule is not served (server.py refuses to start with one).
-A service credential is `<service>:<hex hmac-sha256(secret, "<product>-service:" + service)>`, so that the secret
-itself never travels. The secret file may hold several lines: the first signs, all are accepted, so
-that a secret is changed without an outage.
+Default deny: a method without a rule is not served (server.py refuses to start with one). A service
+credential is `<service>:<hex hmac-sha256(secret, "<product>-service:" + service)>`, so that the secret
+itself never travels. The secret file may hold several lines: the first signs, all are accepted, so that a
+secret is changed without an outage.
 Hazard: the credential is replayable by whoever reads the wire; across machines use TLS (mTLS: the identity
 is then the common name of the client's certificate and no header is needed).
 """
@@ -56,7 +56,7 @@ def caller() -> Identity:
 
 
 def set_caller(identity: Identity) -> None:
-    """For the guard, and for faces other than gRPC. Every RPC is a task with a context of its own, so nothing is reset."""
+    """For the guard, and faces other than gRPC. Each RPC is a task with its own context: nothing to reset."""
     _caller.set(identity)
 
 

@@ -1,12 +1,14 @@
-"""One PostgreSQL connection that is always usable: it reconnects by itself, answers in time, and is never left dirty.
+"""One PostgreSQL connection that is always usable: reconnects by itself, answers in time, never left dirty.
 
 A lane runs one thing at a time: the connection of a writer loop, or one of those in a `Database`.
 
 Four things that go wrong with connections, and what is done about each:
-- *A server that is stopped, not dead.* The kernel still acknowledges, so TCP notices nothing. Every call has a
-  deadline of ours; when it passes the socket is shut, the driver sees an end of file, and the connection is discarded.
-- *An awaiter that is cancelled.* The driver would cancel the statement and might break the connection between
-  statement and commit. Here every call is a task of its own behind a shield: it runs to its end (or deadline).
+- *A server that is stopped, not dead.* The kernel still acknowledges, so TCP notices nothing. Every call
+  has a deadline of ours; when it passes the socket is shut, the driver sees an end of file, and the
+  connection is discarded.
+- *An awaiter that is cancelled.* The driver would cancel the statement and might break the connection
+  between statement and commit. Here every call is a task of its own behind a shield: it runs to its end (or
+  deadline).
 - *An answer that is lost.* Then it is not known whether the commit happened: `CommitUnknown`. What surely
   did not commit is `DatabaseAway`. Who writes must treat the two differently; who reads need not.
 - *A client that is stopped inside a transaction.* The server ends such a session, and its locks, by itself.
@@ -125,18 +127,14 @@ class Lane:
     ) -> list[list[tuple[Any, ...]]]:
         """All of them in one transaction and one round trip; the rows of each.
 
-        The server takes what comes before one Sync as one transaction: it commits there, or nothing of it happened.
-        Each statement has a snapshot of its own, so one may count what an earlier one has locked.
+        The server takes what comes before one Sync as one transaction: it commits there, or nothing of it
+        happened. Each statement has a snapshot of its own, so one may count what an earlier one has locked.
         """
 
         async def work(connection: Connection) -> list[list[tuple[Any, ...]]]:
             async with connection.pipeline():
-                cursors = [
-                    await connection.execute(sql, params, binary=True) for sql, params in statements
-                ]
-            return [
-                await cursor.fetchall() if cursor.description is not None else [] for cursor in cursors
-            ]
+                cursors = [await connection.execute(sql, params, binary=True) for sql, params in statements]
+            return [await cursor.fetchall() if cursor.description is not None else [] for cursor in cursors]
 
         return await self.run(work, seconds=seconds)
 
@@ -162,12 +160,17 @@ class Lane:
         return await asyncio.shield(task)
 
     def when_idle(self, tell: Callable[[Lane], None]) -> None:
-        """Call `tell` when nothing is under way here any more: now, or when the last call that was left behind ends."""
+        """Call `tell` once nothing is under way here: now, or when the last call left behind ends."""
         if not self._at_work:
             tell(self)
             return
+
+        def ended(_: asyncio.Task[Any]) -> None:
+            if not self._at_work:
+                tell(self)
+
         for task in self._at_work:
-            task.add_done_callback(lambda _: self._at_work or tell(self))
+            task.add_done_callback(ended)
 
     async def close(self) -> None:
         """What is under way ends first, within its own deadline."""
@@ -180,9 +183,7 @@ class Lane:
         if not task.cancelled():
             task.exception()  # looked at, in case nobody waits any more
 
-    async def _take_turn(
-        self, work: Callable[[Connection], Awaitable[Result]], seconds: float
-    ) -> Result:
+    async def _take_turn(self, work: Callable[[Connection], Awaitable[Result]], seconds: float) -> Result:
         async with self._turn:
             connection = await self._connected()
             try:
@@ -230,7 +231,7 @@ def _is_clean(connection: Connection) -> bool:
 
 
 def _has_news(connection: Connection) -> bool:
-    """An idle connection says something only to take its leave (the server restarted): do not entrust it a statement."""
+    """An idle connection says something only to take its leave: do not entrust it with a statement."""
     poll = select.poll()
     poll.register(connection.pgconn.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
     return bool(poll.poll(0))
@@ -238,10 +239,9 @@ def _has_news(connection: Connection) -> bool:
 
 def _shut(descriptor: int) -> None:
     """End of file for both sides: wakes the driver, whatever it waits for, without cancelling it."""
-    with contextlib.suppress(OSError):
-        # A duplicate: closing the driver's own descriptor under it could hit a stranger's.
-        with socket.socket(fileno=os.dup(descriptor)) as duplicate:
-            duplicate.shutdown(socket.SHUT_RDWR)
+    # A duplicate: closing the driver's own descriptor under it could hit a stranger's.
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 def _first_line(failure: psycopg.Error) -> str:

@@ -1,14 +1,15 @@
 """A process: its loops, its drain, its end.
 
-All background work runs in one TaskGroup, by name. A loop that dies (raises, or returns while nobody asked the
-process to stop) takes the process with it, exit code 1: half a process that still answers is worse than none,
-and the supervisor starts it again.
+All background work runs in one TaskGroup, by name. A loop that dies (raises, or returns while nobody asked
+the process to stop) takes the process with it, exit code 1: half a process that still answers is worse than
+none, and the supervisor starts it again.
 
     wiring ──► running ──SIGTERM──► draining ──hooks done or time over──► closing ──► exit 0
                   └──a loop dies──────────────────────────────────────────► closing ──► exit 1
 
-Drain hooks run one after another in the order of registration, within one total time; close hooks run
-in reverse order, always. A second signal ends the process at once. A thread that hangs cannot keep a closed process alive.
+Drain hooks run one after another in the order of registration, within one total time; close hooks run in
+reverse order, always. A second signal ends the process at once. A thread that hangs cannot keep a closed
+process alive.
 """
 
 from __future__ import annotations
@@ -102,9 +103,7 @@ class Process:
         log.info("ended", process=self.name, exit_code=code)
         return code
 
-    async def _live(
-        self, wire: Callable[[Process], Awaitable[None]], group: asyncio.TaskGroup
-    ) -> None:
+    async def _live(self, wire: Callable[[Process], Awaitable[None]], group: asyncio.TaskGroup) -> None:
         if not await self._wired(wire):
             return
         self._group = group
@@ -168,7 +167,7 @@ async def _attempt(name: str, hook: Hook) -> None:
 
 
 def _tasks_of(group: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
-    tasks: set[asyncio.Task[Any]] = group._tasks  # type: ignore[attr-defined]
+    tasks: set[asyncio.Task[Any]] = group._tasks
     return list(tasks)
 
 

@@ -90,5 +90,5 @@ class _IntoStructlog(logging.Handler):
             if record.exc_info:
                 fields["exc_info"] = record.exc_info
             structlog.get_logger().log(record.levelno, record.getMessage(), **fields)
-        except Exception:  # a log line is never worth a process
+        except Exception:  # noqa: BLE001 - a log line is never worth a process
             self.handleError(record)

@@ -1,7 +1,7 @@
 """Prometheus metrics: declared at module level, shown by a small HTTP endpoint on the process's own loop.
 
-The endpoint answers GET /metrics and nothing else, without a credential: it is bound to an address of its own,
-which nobody but the scraper needs to reach, and no metric may carry an id of a customer or a secret.
+The endpoint answers GET /metrics and nothing else, without a credential: it is bound to an address of its
+own, which nobody but the scraper needs to reach, and no metric may carry an id of a customer or a secret.
 On the loop on purpose: a scrape that hangs says that the loop does.
 """
 

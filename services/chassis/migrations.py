@@ -1,8 +1,8 @@
 """Numbered SQL files, applied forward only, each in one transaction with the line that records it.
 
-`0001_initial.sql`, `0002_….sql`: the number is the version. A file that was applied never changes (its checksum is
-kept and compared). Who starts compares and refuses (`check`); only the migrate command changes anything (`apply`),
-under an advisory lock, so that two at once are one after the other.
+`0001_initial.sql`, `0002_….sql`: the number is the version. A file that was applied never changes (its
+checksum is kept and compared). Who starts compares and refuses (`check`); only the migrate command changes
+anything (`apply`), under an advisory lock, so that two at once are one after the other.
 Hazard: statements that cannot run in a transaction (CREATE INDEX CONCURRENTLY) do not belong here.
 """
 
@@ -51,7 +51,7 @@ def migrations_in(directory: Path) -> list[Migration]:
 
 
 async def apply(url: str, schema: str, directory: Path) -> list[str]:
-    """Bring `schema` to the newest version; the names of what was applied. The schema is created when absent."""
+    """Bring `schema` (made when absent) to the newest version; the names of what was applied."""
     wanted = migrations_in(directory)
     connection = await AsyncConnection.connect(url, autocommit=True)
     async with connection:
@@ -106,9 +106,7 @@ async def _applied(connection: AsyncConnection, schema: str) -> list[tuple[int, 
     return [(version, checksum) for version, checksum in await (await connection.execute(query)).fetchall()]
 
 
-def _compare(
-    schema: str, wanted: Sequence[Migration], applied: Sequence[tuple[int, str]]
-) -> None:
+def _compare(schema: str, wanted: Sequence[Migration], applied: Sequence[tuple[int, str]]) -> None:
     if len(applied) > len(wanted):
         raise SchemaMismatch(
             f"schema {schema} is at version {applied[-1][0]}, this program knows {len(wanted)}"

@@ -39,9 +39,7 @@ class Notifications:
         backoff = Backoff()
         while True:
             try:
-                connection = await connect(
-                    self._url, name=self._name, statement_seconds=_STATEMENT_SECONDS
-                )
+                connection = await connect(self._url, name=self._name, statement_seconds=_STATEMENT_SECONDS)
                 try:
                     await self._listen(connection)
                     backoff.reset()

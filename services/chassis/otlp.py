@@ -1,8 +1,10 @@
 """The pipeline to an OTLP/gRPC collector: batches on a thread of its own, bounded, dropping when it is full.
 
-Spans are handed to OpenTelemetry's batch processor ready made (no Tracer, no context stack), because the ids
-are chosen before the span ends. Only telemetry.py imports this, and only where an endpoint is configured.
-Hazard: a collector that is away costs spans, never time: the queue drops, the exporter's retries stay on its thread.
+Spans are handed to OpenTelemetry's batch processor ready made (no Tracer, no context stack), because the
+ids are chosen before the span ends. Only telemetry.py imports this, and only where an endpoint is
+configured.
+Hazard: a collector that is away costs spans, never time: the queue drops, the exporter's retries stay on
+its thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A gRPC server with nothing left open: every method behind the guard, or the server does not start.
 
-It is handed to the generated `add_…Servicer_to_server` like any other server, and wraps the handlers as they are
-registered. `start` adds health, reflection (both open) and channelz (the operator's), and binds the port.
+It is handed to the generated `add_…Servicer_to_server` like any other server, and wraps the handlers as
+they are registered. `start` adds health, reflection (both open) and channelz (the operator's), and binds
+the port.
 
 Hazards of the library that the options below answer, each of which has cost someone days:
 - more than 1,000 RPCs not yet accepted are refused as bare CANCELLED unless the pending limits are raised;
@@ -11,7 +12,7 @@ Hazards of the library that the options below answer, each of which has cost som
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ class Limits:
     send_bytes_max: int = 64 * MEBIBYTE
     metadata_bytes_max: int = 16 * 1024
     streams_per_connection_max: int = 10_000
-    # None: a connection lives as long as its client wants. Behind a load balancer an age spreads clients anew.
+    # None: as long as its client wants. Behind a load balancer an age spreads the clients anew.
     connection_age_seconds: int | None = None
     rpcs_pending_max: int = 20_000
 
@@ -90,7 +91,7 @@ def server_options(limits: Limits) -> list[tuple[str, Any]]:
     return options
 
 
-class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs alone
+class _Handlers(grpc.GenericRpcHandler):
     """One dictionary of full method names."""
 
     def __init__(self) -> None:
@@ -112,6 +113,7 @@ class GrpcServer(grpc.aio.Server):
         self._tls = tls
         self._handlers = _Handlers()
         self._services: list[str] = []
+        self._announced: list[str] = []
         self._server = grpc.aio.server(options=server_options(limits))
         self._server.add_generic_rpc_handlers([self._handlers])
 
@@ -121,16 +123,17 @@ class GrpcServer(grpc.aio.Server):
         return frozenset(self._handlers.by_method)
 
     def add_registered_method_handlers(
-        self, service_name: str, method_handlers: dict[str, grpc.RpcMethodHandler[Any, Any]]
+        self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
     ) -> None:
         """What generated code calls; the only way in."""
         self._register(service_name, method_handlers, self._guard)
         self._services.append(service_name)
 
-    def add_generic_rpc_handlers(
-        self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]
-    ) -> None:
-        """Generated code registers the same handlers a second time in this older way, which cannot be guarded."""
+    def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """Generated code registers the same handlers a second time in this older way; `start` compares."""
+        for handler in generic_rpc_handlers:
+            name = handler.service_name() if isinstance(handler, grpc.ServiceRpcHandler) else None
+            self._announced.append(name or repr(handler))
 
     def _register(
         self,
@@ -144,6 +147,8 @@ class GrpcServer(grpc.aio.Server):
 
     async def start(self) -> int:  # type: ignore[override]
         """Serve; the port that was bound. OSError names an address that is taken."""
+        if unguarded := set(self._announced) - set(self._services):
+            raise LookupError(f"registered in a way that cannot be guarded: {sorted(unguarded)}")
         self._add_own_services()
         self.health.announce(self._services)
         try:
@@ -163,11 +168,12 @@ class GrpcServer(grpc.aio.Server):
 
         own = self._guard.with_rules(_OWN_RULES)
         collected = _Collector()
-        health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer(), collected)
-        channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), collected)
-        collected.by_service.update(
-            reflection.handlers([*self._services, *collected.by_service])
+        health_pb2_grpc.add_HealthServicer_to_server(
+            self.health.servicer(),
+            collected,  # type: ignore[arg-type] # only registers
         )
+        channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), collected)
+        collected.by_service.update(reflection.handlers([*self._services, *collected.by_service]))
         for service, handlers in collected.by_service.items():
             self._register(service, handlers, own)
 

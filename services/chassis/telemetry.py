@@ -19,7 +19,20 @@ from contextvars import ContextVar
 from typing import Final, NamedTuple
 
 AttributeValue = str | int | float | bool
-Emit = Callable[[str, "TraceContext", "TraceContext | None", int, int, Mapping[str, AttributeValue], str, Sequence["TraceContext"], str], None]
+Emit = Callable[
+    [
+        str,
+        "TraceContext",
+        "TraceContext | None",
+        int,
+        int,
+        Mapping[str, AttributeValue],
+        str,
+        Sequence["TraceContext"],
+        str,
+    ],
+    None,
+]
 
 TRACEPARENT: Final = "traceparent"
 _TRACEPARENT_FORM: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
@@ -124,14 +137,14 @@ def emit_span(
     links: Sequence[TraceContext] = (),
     kind: str = "internal",
 ) -> None:
-    """Record a span that is over, under the ids of `context`. `kind`: internal, server, client, producer, consumer."""
+    """Record a span that is over, under the ids of `context`. `kind`: internal, server, client, …"""
     if not context.sampled or _emit is None:
         return
     _emit(name, context, parent, start_ns, max(start_ns, end_ns), attributes or {}, error, links, kind)
 
 
 def setup_tracing(*, service: str, version: str, instance: str, endpoint: str) -> None:
-    """Once per process, before it serves. `endpoint`: http://host:port or host:port of an OTLP/gRPC collector; "" = off."""
+    """Once per process, before it serves. `endpoint`: of an OTLP/gRPC collector, or "" for none."""
     global _emit, _flush, _service_name
     _service_name = service
     if not endpoint:
@@ -149,11 +162,15 @@ async def flush_tracing(seconds: float = 2.0) -> bool:
     done: asyncio.Future[None] = loop.create_future()
     flush = _flush
 
+    def finish() -> None:
+        if not done.done():
+            done.set_result(None)
+
     def work() -> None:
         try:
             flush()
         finally:
-            loop.call_soon_threadsafe(lambda: done.done() or done.set_result(None))
+            loop.call_soon_threadsafe(finish)
 
     # A daemon: an exporter that hangs must not keep the process from ending.
     threading.Thread(target=work, name="flush-spans", daemon=True).start()

@@ -1,8 +1,8 @@
-"""Certificates of a process: one pair for both directions, and the authority that its peers must be signed by.
+"""Certificates of a process: one pair for both directions, and the authority that signed its peers.
 
-With an authority both sides must show a certificate (mTLS) and the common name of the caller's is its identity;
-without one the channel is encrypted and callers are known by their keys alone.
-Read at start: a renewed certificate is taken up by a restart, which costs nothing here.
+With an authority both sides must show a certificate (mTLS) and the common name of the caller's is its
+identity; without one the channel is encrypted and callers are known by their keys alone. Read at start: a
+renewed certificate is taken up by a restart, which costs nothing here.
 """
 
 from __future__ import annotations

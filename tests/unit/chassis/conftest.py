@@ -1,4 +1,4 @@
-"""A shop that sells shoes, served on the chassis: compiled from shop.proto beside this file, for these tests only."""
+"""A shop that sells shoes, served on the chassis; compiled from the shop.proto beside this file."""
 
 from __future__ import annotations
 
