@@ -60,7 +60,7 @@ lint: env ## style, types, layers, contracts
 	$(BIN)/mypy --no-error-summary $(CODE)
 	$(PY) protos/generate.py --check
 	$(BIN)/buf lint protos
-	$(BIN)/buf format --diff --exit-code protos/windlass
+	$(BIN)/buf format protos --path protos/windlass --diff --exit-code
 	@$(MAKE) --no-print-directory $(PRESENT)
 	@test -f $(LANDED) || { echo "$(LANDED) is missing; without it nothing guards the contracts" >&2; exit 1; }
 	$(BIN)/buf breaking $(PRESENT) --against $(LANDED) --exclude-imports
@@ -68,7 +68,7 @@ lint: env ## style, types, layers, contracts
 format: env ## lay out Python and protos as lint wants them
 	$(BIN)/ruff check --quiet --select I --fix $(CODE)
 	$(BIN)/ruff format --quiet $(CODE)
-	$(BIN)/buf format --write protos/windlass
+	$(BIN)/buf format protos --path protos/windlass --write
 
 protos: env ## generate protos/gen anew from the .proto files
 	$(PY) protos/generate.py

@@ -32,7 +32,9 @@ VALIDATE = PROTOS / "vendored" / "protovalidate" / "buf" / "validate" / "validat
 def main() -> int:
     """Parses the arguments; the exit code is the answer of --check."""
     parser = argparse.ArgumentParser(description="Generate protos/gen from the .proto files.")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if protos/gen is not current")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit 1 if protos/gen is not current"
+    )
     check = parser.parse_args().check
     with tempfile.TemporaryDirectory(prefix="windlass-protos-") as scratch:
         fresh = Path(scratch)
@@ -60,7 +62,13 @@ def protoc(arguments: list[str]) -> None:
     A file is named by the first include that holds it: the vendored ones come before the folder that holds them.
     """
     includes = [*VENDORED, PROTOS, Path(str(importlib.resources.files("grpc_tools"))) / "_proto"]
-    command = [sys.executable, "-m", "grpc_tools.protoc", *(f"--proto_path={path}" for path in includes), *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "grpc_tools.protoc",
+        *(f"--proto_path={path}" for path in includes),
+        *arguments,
+    ]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     subprocess.run(command, check=True, env={**os.environ, "PATH": path})
 
@@ -76,13 +84,17 @@ def prune(target: Path) -> None:
 def differences(fresh: Path, committed: Path) -> list[str]:
     """The names of files that are missing, left over or different in what is committed."""
     wanted, found = files_of(fresh), files_of(committed)
-    changed = {name for name in wanted & found if not filecmp.cmp(fresh / name, committed / name, shallow=False)}
+    changed = {
+        name for name in wanted & found if not filecmp.cmp(fresh / name, committed / name, shallow=False)
+    }
     return sorted((wanted ^ found) | changed)
 
 
 def files_of(folder: Path) -> set[str]:
     """Paths of the generated files below a folder, relative to it."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*_pb2*.py*") if path.suffix in {".py", ".pyi"}}
+    return {
+        str(path.relative_to(folder)) for path in folder.rglob("*_pb2*.py*") if path.suffix in {".py", ".pyi"}
+    }
 
 
 def bring_up_to_date(stale: list[str], fresh: Path) -> None:
@@ -99,7 +111,9 @@ def report(stale: list[str]) -> int:
     """Prints what is not current and how it is mended."""
     if not stale:
         return 0
-    print("protos/gen is not what the protos say; run `make protos` and commit the result:", *stale, sep="\n  ")
+    print(
+        "protos/gen is not what the protos say; run `make protos` and commit the result:", *stale, sep="\n  "
+    )
     return 1
 
 

@@ -52,9 +52,11 @@ def test_every_file_keeps_every_law() -> None:
 
 
 def test_prose_speaks_of_the_product_only() -> None:
-    texts = [path for path in files() if path.suffix in PROSE or path.name == "Makefile"]
     found = [
-        breach for path in texts for breach in foreign_words(path.relative_to(ROOT).as_posix(), path.read_text())
+        breach
+        for path in files()
+        if path.suffix in PROSE or path.name == "Makefile"
+        for breach in foreign_words(path.relative_to(ROOT).as_posix(), path.read_text())
     ]
     assert not found, "\n" + "\n".join(found)
 
@@ -141,7 +143,11 @@ BAD_SAMPLES = [
     ("skips_have_reasons", "tests/unit/test_x.py", '"""m"""\npytest.skip()\n'),
     ("skips_have_reasons", "tests/unit/test_x.py", '"""m"""\n@pytest.mark.skip\ndef test_x(): ...\n'),
     ("skips_have_reasons", "tests/unit/test_x.py", '"""m"""\n@pytest.mark.skipif(True)\ndef test_x(): ...\n'),
-    ("skips_have_reasons", "tests/unit/test_x.py", '"""m"""\n@pytest.mark.xfail(reason="")\ndef test_x(): ...\n'),
+    (
+        "skips_have_reasons",
+        "tests/unit/test_x.py",
+        '"""m"""\n@pytest.mark.xfail(reason="")\ndef test_x(): ...\n',
+    ),
     ("cores_read_no_clock", "services/api/core/x.py", '"""m"""\nnow = datetime.now(UTC)\n'),
     ("cores_read_no_clock", "services/chassis/lease/x.py", '"""m"""\nnow = datetime.datetime.utcnow()\n'),
     ("status_codes_have_one_home", "services/api/rpc/x.py", '"""m"""\nc = grpc.StatusCode.INTERNAL\n'),
