@@ -11,6 +11,8 @@ PY      := $(BIN)/python
 # What the environment was made from; a changed lock makes it anew.
 STAMP   := .venv/.made
 CODE    := services client/windlass deploy tests $(wildcard benchmarks) protos/generate.py
+# The pure rules, whose branches are all tested.
+CORES   := $(wildcard services/*/core) services/chassis/lease
 # Images of the contracts: as they landed last (committed), and as they are now.
 LANDED  := protos/landed.binpb
 PRESENT := .cache/present.binpb
@@ -21,7 +23,7 @@ export UV_PROJECT_ENVIRONMENT := .venv
 export GRPC_ENABLE_FORK_SUPPORT := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo up test test-long bench lint format protos protos-land clean
+.PHONY: help env demo up test test-long cover bench lint format protos protos-land clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +51,9 @@ test: lint ## lint, then every test that is not marked long
 
 test-long: lint ## lint, then every test: hundreds of kills, Jaeger, soak
 	$(PY) -m pytest -q -m ""
+
+cover: env ## branch coverage of the pure rules by their unit tests, which is to be 100 %
+	$(PY) -m pytest -q tests/unit $(CORES:%=--cov=%) --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
 bench: env ## one JSON line per workload and peer; see benchmarks/README.md
 	$(PY) -m benchmarks

@@ -112,7 +112,11 @@ def requirement_name(line: str) -> str:
 def matches(pattern: str) -> bool:
     """Whether a module, or one at least for a pattern, is in the tree."""
     path = pattern.replace(".", "/")
-    return any(list(ROOT.glob(start + path + end)) for start in ("", "client/") for end in (".py", "/*.py"))
+    return any(
+        list(ROOT.glob(start + path + end))
+        for start in ("", "client/", "protos/gen/")
+        for end in (".py", "/*.py")
+    )
 
 
 LONG_FUNCTION = '"""m"""\ndef f() -> None:\n' + "    x = 1\n" * 70
