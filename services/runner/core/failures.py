@@ -1,0 +1,66 @@
+"""Which class a failure has. The coordinator's retry policy acts on nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ErrorClass(StrEnum):
+    """As in windlass.coordinator.v1.ErrorClass."""
+
+    TRANSIENT = "TRANSIENT"
+    PERMANENT = "PERMANENT"
+    TIMEOUT = "TIMEOUT"
+    CIRCUIT_OPEN = "CIRCUIT_OPEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an attempt failed."""
+
+    error_class: ErrorClass
+    type: str
+    message: str
+    retry_after_seconds: float | None = None
+
+
+# What trying again cannot mend: the module or its input is wrong.
+_PERMANENT = (
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    ImportError,
+)
+
+# HTTP answers below 500 that ask for another try (RFC 9110, RFC 6585, RFC 8470).
+_RETRIED_STATUSES = frozenset({408, 425, 429})
+
+MESSAGE_CHARACTERS_MAX = 4_096
+
+
+def of_exception(error: BaseException) -> Failure:
+    """Class of what a module raised, when it did not say so itself."""
+    if isinstance(error, TimeoutError):
+        return Failure(
+            ErrorClass.TIMEOUT, "TIMEOUT", cut(str(error)) or "something it waited for took too long"
+        )
+    error_class = ErrorClass.PERMANENT if isinstance(error, _PERMANENT) else ErrorClass.TRANSIENT
+    return Failure(error_class, type(error).__name__, cut(str(error)))
+
+
+def of_status(status: int) -> ErrorClass | None:
+    """Class of an HTTP answer; None when it is no failure."""
+    if status < 400:
+        return None
+    if status >= 500 or status in _RETRIED_STATUSES:
+        return ErrorClass.TRANSIENT
+    return ErrorClass.PERMANENT
+
+
+def cut(text: str) -> str:
+    """Error texts are for people: bounded, and without the NUL that PostgreSQL refuses."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")[:MESSAGE_CHARACTERS_MAX]

@@ -1,0 +1,320 @@
+"""The worker: takes grants, runs as many at once as it may, reports every outcome.
+
+A run lives in one of three places: the queue (granted, not begun), the going set (a task of its own), or the holder's
+unacknowledged reports. Short modules have no task: they run where the grant is taken, a bounded number at a turn.
+
+Hazards: nothing begins past the self-fence; a queue that waits behind long work is handed back, because another runner
+may be idle; a revoked run is stopped and says nothing more, its late report would only be refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import orjson
+
+from services.chassis.clock import Clock
+from services.chassis.logs import logger
+from services.chassis.telemetry import TraceContext, emit_span, parse_traceparent
+from services.runner.attempt import Attempt, Outputs, call, call_inline, failure_of, is_small, prepare, stored
+from services.runner.core.failures import Failure
+from services.runner.core.job import Ended, Job, News, Outcome, OutputRef, Released
+from services.runner.core.window import Window
+from services.runner.rendering import Renderer
+from services.runner.store.outputs import OutputMissing
+from windlass.sdk import Context, Module, Registry, TransientError
+
+log = logger(__name__)
+
+# Short modules run on the event loop: after so many of them the loop gets a turn, so that beats stay in time.
+INLINE_PER_TURN = 100
+# A granted run that has waited so long behind others goes back: somebody else may have nothing to do.
+QUEUE_SECONDS_MAX = 1.0
+
+_RENDER_ONLY = Module(
+    "$render",
+    lambda _ctx, _inputs, config: config,
+    idempotent=True,
+    is_async=False,
+    inline=True,
+    raw_config=frozenset(),
+)
+
+
+class Holder(Protocol):
+    """The lease session, as the worker needs it."""
+
+    def may_start(self) -> bool: ...
+
+    def set_capacity(self, capacity: int, /) -> None: ...
+
+    def report(self, ended: Ended, /) -> None: ...
+
+
+@dataclass(slots=True)
+class Going:
+    """A run with a task of its own."""
+
+    job: Job
+    task: asyncio.Task[None]
+    start_ns: int
+    context: Context | None = None
+    heartbeats_told: int = -1
+
+
+class Worker:
+    """Runs jobs for one holder."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        renderer: Renderer,
+        outputs: Outputs,
+        holder: Holder,
+        clock: Clock,
+        concurrency: int,
+    ) -> None:
+        self._registry = registry
+        self._renderer = renderer
+        self._outputs = outputs
+        self._holder = holder
+        self._clock = clock
+        self._concurrency = concurrency
+        self._window = Window(concurrency)
+        self._queue: deque[tuple[float, Job]] = deque()
+        self._going: dict[str, Going] = {}
+        self._has_turn = False
+        self._is_draining = False
+
+    @property
+    def going(self) -> int:
+        """Runs begun and not over."""
+        return len(self._going)
+
+    def take(self, jobs: Sequence[Job]) -> None:
+        """New grants."""
+        now = self._clock.monotonic()
+        self._queue.extend((now, job) for job in jobs)
+        self._turn()
+
+    def drop(self, run_ids: Sequence[str]) -> None:
+        """Leases taken back: stop that work and say nothing."""
+        gone = set(run_ids)
+        self._queue = deque(entry for entry in self._queue if entry[1].run_id not in gone)
+        for run_id in gone:
+            going = self._going.get(run_id)
+            if going is not None:
+                self._stop(going)
+
+    def drop_all(self) -> None:
+        """The holder's instance was ended: none of its leases is ours any more."""
+        self._queue.clear()
+        for going in list(self._going.values()):
+            self._stop(going)
+
+    def resume(self) -> None:
+        """The self-fence is lifted: what was granted may begin."""
+        self._turn()
+
+    def drain(self) -> None:
+        """Begin nothing more; hand back what has not begun."""
+        self._is_draining = True
+        self._hand_back("DRAINING")
+
+    def hand_back_going(self, reason: str) -> None:
+        """Give up what is still going at the end of a drain: it goes elsewhere at once, no attempt is charged."""
+        for going in list(self._going.values()):
+            self._stop(going)
+            self._report(
+                Ended(
+                    going.job, Released(reason, may_have_begun=True), going.start_ns, self._clock.epoch_ns()
+                )
+            )
+
+    def tend(self) -> None:
+        """Once a second or so: narrow the window, hand back what waits behind long work."""
+        now = self._clock.monotonic()
+        self._holder.set_capacity(self._window.capacity(now))
+        if self._queue and self._queue[0][0] < now - QUEUE_SECONDS_MAX and self._holder.may_start():
+            self._hand_back("QUEUED_TOO_LONG")
+
+    def news(self) -> list[News]:
+        """What has not been said yet of the runs that are going."""
+        told = []
+        for going in self._going.values():
+            context = going.context
+            if context is None or going.heartbeats_told == context.heartbeats:
+                continue
+            going.heartbeats_told = context.heartbeats
+            cursor = orjson.dumps(context.told_cursor) if context.told_cursor is not None else b""
+            told.append(
+                News(
+                    going.job.run_id,
+                    going.job.epoch,
+                    going.start_ns,
+                    context.progress,
+                    context.message,
+                    cursor,
+                )
+            )
+        return told
+
+    def _turn(self) -> None:
+        begun_inline = 0
+        while self._queue and len(self._going) < self._concurrency and self._holder.may_start():
+            if begun_inline == INLINE_PER_TURN:
+                self._turn_later()
+                break
+            _, job = self._queue.popleft()
+            module = _RENDER_ONLY if job.is_render_only else self._registry.get(job.module)
+            if module is None:
+                now_ns = self._clock.epoch_ns()
+                self._report(Ended(job, Released("UNKNOWN_MODULE", may_have_begun=False), now_ns, now_ns))
+            elif module.inline and not any(isinstance(value, OutputRef) for value in job.outputs.values()):
+                self._run_inline(job, module)
+                begun_inline += 1
+            else:
+                self._begin(job, module)
+        if begun_inline:
+            now = self._clock.monotonic()
+            self._window.finished(now, begun_inline)
+            self._holder.set_capacity(self._window.capacity(now))
+
+    def _turn_later(self) -> None:
+        if not self._has_turn:
+            self._has_turn = True
+            asyncio.get_running_loop().call_soon(self._later)
+
+    def _later(self) -> None:
+        self._has_turn = False
+        self._turn()
+
+    def _run_inline(self, job: Job, module: Module) -> None:
+        start_ns = self._clock.epoch_ns()
+        span = _span_of(job)
+        try:
+            attempt = prepare(job, module, self._renderer, {}, span.header() if span else "")
+        except Exception as error:
+            self._end(job, failure_of(error), start_ns, None, span)
+            return
+        outcome = call_inline(attempt)
+        if is_small(outcome):
+            self._end(job, outcome, start_ns, attempt, span)
+        else:
+            self._spawn(job, lambda going: self._store_and_end(going, outcome, attempt, span), start_ns)
+
+    def _begin(self, job: Job, module: Module) -> None:
+        self._spawn(job, lambda going: self._run(going, module), self._clock.epoch_ns())
+
+    def _spawn(self, job: Job, work: Callable[[Going], object], start_ns: int) -> None:
+        async def guarded() -> None:
+            await asyncio.sleep(0)
+            going = self._going[job.run_id]
+            try:
+                await work(going)  # type: ignore[misc]
+            finally:
+                if self._going.get(job.run_id) is going:
+                    del self._going[job.run_id]
+                self._turn_later()
+
+        self._going[job.run_id] = Going(
+            job, asyncio.create_task(guarded(), name=f"run {job.run_id}"), start_ns
+        )
+
+    async def _run(self, going: Going, module: Module) -> None:
+        job = going.job
+        span = _span_of(job)
+        attempt: Attempt | None = None
+        try:
+            loaded = await self._load(job)
+            attempt = prepare(job, module, self._renderer, loaded, span.header() if span else "")
+            going.context = attempt.context
+            outcome = await call(attempt)
+        except Exception as error:
+            outcome = failure_of(error)
+        await self._store_and_end(going, outcome, attempt, span)
+        now = self._clock.monotonic()
+        self._window.finished(now, 1)
+        self._holder.set_capacity(self._window.capacity(now))
+
+    async def _load(self, job: Job) -> dict[str, bytes]:
+        refs = {node: value for node, value in job.outputs.items() if isinstance(value, OutputRef)}
+        try:
+            return {node: await self._outputs.get(ref) for node, ref in refs.items()}
+        except OutputMissing as missing:
+            raise TransientError(
+                f"an earlier output cannot be read: {missing}", type="OUTPUT_MISSING"
+            ) from None
+
+    async def _store_and_end(
+        self, going: Going, outcome: Outcome, attempt: Attempt | None, span: TraceContext | None
+    ) -> None:
+        try:
+            outcome = await stored(outcome, self._outputs)
+        except OSError as error:
+            outcome = failure_of(
+                TransientError(f"the output cannot be kept: {error.strerror}", type="OUTPUT_STORE")
+            )
+        self._end(going.job, outcome, going.start_ns, attempt, span)
+
+    def _end(
+        self, job: Job, outcome: Outcome, start_ns: int, attempt: Attempt | None, span: TraceContext | None
+    ) -> None:
+        end_ns = self._clock.epoch_ns()
+        if attempt is None:
+            ended = Ended(job, outcome, start_ns, end_ns)
+        else:
+            hashes = attempt.inputs_hash, attempt.config_hash
+            ended = Ended(job, outcome, start_ns, end_ns, *hashes, attempt.context.cost_tokens)
+        if span is not None:
+            _emit(span, ended)
+        self._report(ended)
+
+    def _report(self, ended: Ended) -> None:
+        self._holder.report(ended)
+
+    def _stop(self, going: Going) -> None:
+        if going.context is not None:
+            going.context.cancelled = True
+        self._going.pop(going.job.run_id, None)
+        going.task.cancel()
+
+    def _hand_back(self, reason: str) -> None:
+        now_ns = self._clock.epoch_ns()
+        queued, self._queue = self._queue, deque()
+        for _, job in queued:
+            self._report(Ended(job, Released(reason, may_have_begun=False), now_ns, now_ns))
+
+
+def _span_of(job: Job) -> TraceContext | None:
+    if not job.traceparent.endswith("1"):
+        return None
+    parent = parse_traceparent(job.traceparent)
+    return parent.child() if parent is not None and parent.sampled else None
+
+
+def _emit(span: TraceContext, ended: Ended) -> None:
+    job = ended.job
+    error = f"{ended.outcome.type}: {ended.outcome.message}" if isinstance(ended.outcome, Failure) else ""
+    emit_span(
+        "run.execute",
+        span,
+        parent=parse_traceparent(job.traceparent),
+        start_ns=ended.start_ns,
+        end_ns=ended.end_ns,
+        attributes={
+            "run.id": job.run_id,
+            "execution.id": job.execution_id,
+            "task.id": job.node,
+            "attempt": job.attempt,
+            "module": job.module,
+            "windlass.workspace": job.workspace,
+            "windlass.workflow": job.workflow,
+        },
+        error=error,
+    )

@@ -1,0 +1,97 @@
+"""Modules that shape the flow and touch nothing outside: noop, transform, condition, switch, delay, fail."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from windlass.sdk import (
+    Branch,
+    CircuitOpenError,
+    Context,
+    ModuleError,
+    ModuleTimeout,
+    PermanentError,
+    Registry,
+)
+from windlass.sdk.registry import Returned
+
+BUILT_IN = Registry()
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BRACES = re.compile(r"\s*\{\{(.*)\}\}\s*", re.DOTALL)
+_ERRORS = {"PERMANENT": PermanentError, "TIMEOUT": ModuleTimeout, "CIRCUIT_OPEN": CircuitOpenError}
+
+
+@BUILT_IN.declare("noop@1", idempotent=True, inline=True)
+def noop(_ctx: Context, _inputs: Any, _config: Any) -> Returned:
+    """Nothing; its output is null."""
+    return None
+
+
+@BUILT_IN.declare("transform@1", idempotent=True, inline=True)
+def transform(_ctx: Context, inputs: Any, _config: Any) -> Returned:
+    """Its rendered inputs are its output."""
+    output: Returned = inputs
+    return output
+
+
+@BUILT_IN.declare("condition@1", idempotent=True, inline=True, raw_config=frozenset({"expression"}))
+def condition(ctx: Context, _inputs: Any, config: Any) -> Returned:
+    """Takes the branch `true` or `false` by the truth of config.expression."""
+    truth = bool(ctx.evaluate(bare(_required(config, "expression"))))
+    return Branch("true" if truth else "false", output={"result": truth})
+
+
+@BUILT_IN.declare("switch@1", idempotent=True, inline=True, raw_config=frozenset({"cases"}))
+def switch(ctx: Context, _inputs: Any, config: Any) -> Returned:
+    """Takes the branch of the first case whose `when` is true, else config.default."""
+    for case in _required(config, "cases"):
+        if ctx.evaluate(bare(_required(case, "when"))):
+            return Branch(str(_required(case, "branch")), output={"branch": case["branch"]})
+    default = config.get("default")
+    if default is None:
+        raise PermanentError("no case is true and there is no default", type="NO_BRANCH")
+    return Branch(str(default), output={"branch": default})
+
+
+@BUILT_IN.declare("delay@1", idempotent=True)
+async def delay(_ctx: Context, _inputs: Any, config: Any) -> Returned:
+    """Holds its runner's place for config.duration. For long waits use sleep@1, which holds nothing."""
+    await asyncio.sleep(seconds_of(_required(config, "duration")))
+    return None
+
+
+@BUILT_IN.declare("fail@1", idempotent=True, inline=True)
+def fail(ctx: Context, inputs: Any, config: Any) -> Returned:
+    """Fails with config.type and config.message, until the attempt config.untilAttempt if that is given."""
+    until = config.get("untilAttempt")
+    if until is not None and ctx.attempt >= int(until):
+        return {"attempt": ctx.attempt, "inputs": inputs}
+    kind = str(config.get("type", "TRANSIENT"))
+    raised: type[ModuleError] = _ERRORS.get(kind, ModuleError)
+    raise raised(str(config.get("message", "failed as configured")), type=kind)
+
+
+def bare(expression: Any) -> str:
+    """The expression without the braces that people put around it by habit."""
+    whole = _BRACES.fullmatch(str(expression))
+    return whole.group(1) if whole else str(expression)
+
+
+def seconds_of(duration: Any) -> float:
+    """'1.5s', '250ms', '2m', or a number of seconds."""
+    if isinstance(duration, int | float) and not isinstance(duration, bool) and duration >= 0:
+        return float(duration)
+    parts = _DURATION.fullmatch(str(duration))
+    if parts is None:
+        raise PermanentError(f"{duration!r} is no duration; write for example '1.5s'", type="INVALID_CONFIG")
+    return float(parts.group(1)) * _UNIT_SECONDS[parts.group(2)]
+
+
+def _required(config: Any, key: str) -> Any:
+    if not isinstance(config, dict) or key not in config:
+        raise PermanentError(f"config.{key} is missing", type="INVALID_CONFIG")
+    return config[key]

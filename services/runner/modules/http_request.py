@@ -1,0 +1,123 @@
+"""http.request@1: one HTTP request, its answer as output.
+
+config: method (GET), url, headers{}, query{}, json | body, timeout. Output: {status, headers, body}, body parsed when
+the answer says it is JSON. 5xx, 408, 425, 429 and network faults are TRANSIENT (Retry-After is honoured), other 4xx
+PERMANENT. Every request carries `Idempotency-Key: <effect key>`, so that a second attempt need be no second effect.
+
+Hazards: the address is checked after the name was resolved, at each connection, so that redirects and rebinding cannot
+reach what is denied; bodies are cut off at a bound rather than read into memory.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import Any
+
+import aiohttp
+import orjson
+
+from services.runner.core.failures import ErrorClass, of_status
+from services.runner.modules.flow import seconds_of
+from windlass.sdk import Context, ModuleTimeout, PermanentError, Registry, TransientError
+from windlass.sdk.registry import Returned
+
+BUILT_IN = Registry()
+
+ANSWER_BYTES_MAX = 8 * 1024 * 1024
+REDIRECTS_MAX = 5
+_SECONDS = 30.0
+
+# Cloud metadata lives here; no workflow has business with it.
+DENIED = tuple(ipaddress.ip_network(net) for net in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128"))
+
+
+class _Denied(Exception):
+    """The resolved address is one that no node may call."""
+
+
+def _guarded_socket(info: Any) -> socket.socket:
+    family, kind, protocol, _, address = info
+    target = ipaddress.ip_address(address[0].split("%")[0])
+    mapped = getattr(target, "ipv4_mapped", None)
+    if any((mapped or target) in network for network in DENIED):
+        raise _Denied(str(target))
+    return socket.socket(family=family, type=kind, proto=protocol)
+
+
+@BUILT_IN.declare("http.request@1")
+async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
+    """One request."""
+    url = config.get("url")
+    if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+        raise PermanentError("config.url must be an http:// or https:// address", type="INVALID_CONFIG")
+    headers = {
+        "Idempotency-Key": ctx.effect_key,
+        **{str(k): str(v) for k, v in config.get("headers", {}).items()},
+    }
+    if ctx.traceparent:
+        headers.setdefault("traceparent", ctx.traceparent)
+    timeout = aiohttp.ClientTimeout(total=seconds_of(config.get("timeout", _SECONDS)))
+    connector = aiohttp.TCPConnector(socket_factory=_guarded_socket, force_close=True)
+    try:
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session,
+            session.request(
+                str(config.get("method", "GET")).upper(),
+                url,
+                headers=headers,
+                params={str(k): str(v) for k, v in config.get("query", {}).items()} or None,
+                json=config.get("json"),
+                data=config.get("body"),
+                max_redirects=REDIRECTS_MAX,
+            ) as answer,
+        ):
+            return await _output(answer)
+    except TimeoutError:
+        raise ModuleTimeout(f"no answer from {url} in time", type="HTTP_TIMEOUT") from None
+    except _Denied as denied:
+        raise PermanentError(f"the address {denied} may not be called", type="ADDRESS_DENIED") from None
+    except (aiohttp.InvalidURL, aiohttp.TooManyRedirects) as error:
+        raise PermanentError(f"{type(error).__name__}: {url}", type="HTTP_INVALID") from None
+    except aiohttp.ClientError as error:
+        raise TransientError(f"{type(error).__name__} from {url}", type="HTTP_NETWORK") from None
+
+
+async def _output(answer: aiohttp.ClientResponse) -> Returned:
+    body = await _bounded_body(answer)
+    error_class = of_status(answer.status)
+    if error_class is not None:
+        message = f"HTTP {answer.status}: {body[:500].decode('utf-8', 'replace')}"
+        kind = f"HTTP_{answer.status}"
+        if error_class is ErrorClass.PERMANENT:
+            raise PermanentError(message, type=kind)
+        raise TransientError(message, type=kind, retry_after=_retry_after(answer))
+    text = body.decode(answer.charset or "utf-8", "replace")
+    if answer.content_type.endswith("json"):
+        try:
+            parsed = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            parsed = text
+    else:
+        parsed = text
+    return {
+        "status": answer.status,
+        "headers": {k.lower(): v for k, v in answer.headers.items()},
+        "body": parsed,
+    }
+
+
+async def _bounded_body(answer: aiohttp.ClientResponse) -> bytes:
+    chunks: list[bytes] = []
+    size_bytes = 0
+    async for chunk in answer.content.iter_chunked(65536):
+        size_bytes += len(chunk)
+        if size_bytes > ANSWER_BYTES_MAX:
+            raise PermanentError(f"the answer is over {ANSWER_BYTES_MAX} bytes", type="HTTP_ANSWER_TOO_LARGE")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _retry_after(answer: aiohttp.ClientResponse) -> float | None:
+    value = answer.headers.get("Retry-After", "")
+    return float(value) if value.isdigit() else None

@@ -1,0 +1,23 @@
+"""User modules: Python files named at start, imported once, registering what they declare with `@module`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from windlass.sdk import registry
+
+
+def import_files(files: Sequence[Path]) -> list[str]:
+    """Import each file; the names of the modules that they declared. A file that fails to import fails the start."""
+    for number, file in enumerate(files):
+        name = f"windlass_user_modules_{number}_{file.stem}"
+        spec = importlib.util.spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise FileNotFoundError(f"{file} is no Python file")
+        loaded = importlib.util.module_from_spec(spec)
+        sys.modules[name] = loaded
+        spec.loader.exec_module(loaded)
+    return list(registry)

@@ -1,0 +1,1 @@
+"""The session with coordinators: codec, translation, callbacks."""

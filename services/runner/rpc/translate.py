@@ -1,0 +1,96 @@
+"""Between protobuf and the runner's own words. Nothing is decided here."""
+
+from __future__ import annotations
+
+from services.runner.core.failures import ErrorClass, Failure
+from services.runner.core.job import Ended, Job, News, OutputRef, Released, Succeeded, Value
+from windlass.coordinator.v1 import sessions_pb2 as pb
+from windlass.types.v1 import session_pb2
+
+_CLASSES = {
+    ErrorClass.TRANSIENT: pb.ERROR_CLASS_TRANSIENT,
+    ErrorClass.PERMANENT: pb.ERROR_CLASS_PERMANENT,
+    ErrorClass.TIMEOUT: pb.ERROR_CLASS_TIMEOUT,
+    ErrorClass.CIRCUIT_OPEN: pb.ERROR_CLASS_CIRCUIT_OPEN,
+}
+_BILLION = 1_000_000_000
+
+
+def job_of(grant: pb.RunGrant) -> Job:
+    """A grant, as the worker sees it."""
+    timeout = grant.timeout
+    return Job(
+        run_id=grant.lease.lease_id,
+        epoch=grant.lease.epoch,
+        execution_id=grant.execution_id,
+        workspace=grant.workspace,
+        workflow=grant.workflow,
+        node=grant.node,
+        module=grant.module,
+        attempt=grant.attempt,
+        config=grant.config,
+        inputs=grant.inputs,
+        has_templates=grant.has_templates,
+        execution_input=grant.execution_input,
+        state=grant.state,
+        outputs={node: _value_of(output) for node, output in grant.outputs.items()} if grant.outputs else {},
+        timeout_seconds=timeout.seconds + timeout.nanos / _BILLION,
+        effect_key=grant.effect_key,
+        may_have_run_before=grant.may_have_run_before,
+        is_render_only=grant.render_only,
+        traceparent=grant.traceparent,
+        cursor=grant.cursor,
+    )
+
+
+def report_of(ended: Ended, report_id: str) -> pb.RunReport:
+    """An outcome, as coordinators take it."""
+    job, outcome = ended.job, ended.outcome
+    report = pb.RunReport(
+        head=session_pb2.ReportHead(report_id=report_id, lease_id=job.run_id, epoch=job.epoch),
+        inputs_hash=ended.inputs_hash,
+        config_hash=ended.config_hash,
+        cost_tokens=ended.cost_tokens,
+    )
+    report.start_time.seconds, report.start_time.nanos = divmod(ended.start_ns, _BILLION)
+    report.end_time.seconds, report.end_time.nanos = divmod(ended.end_ns, _BILLION)
+    match outcome:
+        case Succeeded():
+            _set_output(report.succeeded.output, outcome.output)
+            report.succeeded.branch = outcome.branch
+        case Failure():
+            _set_failure(report.failed, outcome)
+        case Released():
+            report.released.reason = outcome.reason
+            report.released.may_have_begun = outcome.may_have_begun
+    return report
+
+
+def progress_of(news: News) -> pb.RunProgress:
+    """What a going run says with a beat."""
+    progress = pb.RunProgress(
+        run_id=news.run_id, epoch=news.epoch, fraction=news.fraction, message=news.message, cursor=news.cursor
+    )
+    progress.start_time.seconds, progress.start_time.nanos = divmod(news.start_ns, _BILLION)
+    return progress
+
+
+def _value_of(output: pb.Output) -> Value:
+    if output.WhichOneof("value") == "ref":
+        return OutputRef(output.ref.key, output.ref.sha256, output.ref.size_bytes)
+    return output.json
+
+
+def _set_output(output: pb.Output, value: Value) -> None:
+    if isinstance(value, bytes):
+        output.json = value
+    else:
+        output.ref.key, output.ref.sha256, output.ref.size_bytes = value.key, value.sha256, value.size_bytes
+
+
+def _set_failure(failed: pb.RunReport.Failed, failure: Failure) -> None:
+    setattr(failed, "class", _CLASSES[failure.error_class])
+    failed.type = failure.type
+    failed.message = failure.message
+    if failure.retry_after_seconds is not None:
+        failed.retry_after.FromNanoseconds(int(failure.retry_after_seconds * _BILLION))

@@ -1,0 +1,1 @@
+"""Where results live that are too large to travel."""

@@ -1,0 +1,96 @@
+"""Composition root of the runner: no database, no server but health; sessions to every coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+
+from services.chassis.addresses import AddressBook
+from services.chassis.client import ChannelPool
+from services.chassis.clock import SystemClock
+from services.chassis.lease.profile import HolderProfile
+from services.chassis.lease.timing import RUN
+from services.chassis.lifecycle import Process
+from services.chassis.logs import logger, setup_logging
+from services.chassis.guard import Guard
+from services.chassis.metrics import LoopLag, MetricsEndpoint
+from services.chassis.server import INTERNAL, GrpcServer
+from services.chassis.session import SessionHolder
+from services.chassis.telemetry import flush_tracing, setup_tracing
+from services.runner.config import Settings
+from services.runner.handler import Worker
+from services.runner.loops.tender import WorkerTender
+from services.runner.modules import built_in
+from services.runner.modules.user import import_files
+from services.runner.rendering import Renderer
+from services.runner.rpc.sessions import CODEC, CoordinatorSessions
+from services.runner.store.outputs import DirectoryOutputs
+from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsStub
+from windlass.sdk import registry
+
+log = logger(__name__)
+
+
+def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
+    """How this process is put together."""
+
+    async def start(process: Process) -> None:
+        release = version("windlass")
+        setup_logging(service="runner", replica=settings.replica, level=settings.log_level)
+        setup_tracing(
+            service="windlass-runner",
+            version=release,
+            instance=settings.name,
+            endpoint=settings.otlp_endpoint,
+        )
+        for module in built_in():
+            registry.add(module)
+        modules = import_files(settings.module_files) or list(registry)
+
+        key = (
+            settings.runner_key_file.read_text(encoding="utf-8").strip() if settings.runner_key_file else None
+        )
+        channels = ChannelPool(credential=None, bearer=key, tls=settings.tls)
+        clock = SystemClock()
+        sessions = CoordinatorSessions()
+        holder = SessionHolder(
+            profile=HolderProfile(settings.name, version=release, labels=settings.labels, modules=modules),
+            capacity=settings.runner_concurrency,
+            timing=RUN.scaled(settings.lease_scale),
+            codec=CODEC,
+            open_stream=lambda address: RunnerSessionsStub(channels.get(address)).Session(),
+            owner=sessions,
+        )
+        worker = Worker(
+            registry=registry,
+            renderer=Renderer(),
+            outputs=DirectoryOutputs(settings.output_store),
+            holder=sessions,
+            clock=clock,
+            concurrency=settings.runner_concurrency,
+        )
+        sessions.join(holder, worker)
+
+        server = GrpcServer(settings.grpc_address, guard=Guard({}), limits=INTERNAL, tls=settings.tls)
+        server.health.set("", True)
+        await server.start()
+        if settings.metrics_address:
+            metrics = MetricsEndpoint(settings.metrics_address)
+            await metrics.start()
+            process.on_close("metrics", metrics.stop)
+        process.loop("sessions", lambda: holder.run(AddressBook(settings.coordinators).changes()))
+        process.loop("loop lag", LoopLag().run)
+        process.loop("tender", WorkerTender(worker, clock).run)
+
+        async def drain() -> None:
+            worker.drain()
+            await holder.drain()
+
+        process.on_drain("work", drain)
+        process.on_close("sessions", holder.stop)
+        process.on_close("server", lambda: server.stop(1.0))
+        process.on_close("channels", channels.close)
+        process.on_close("spans", flush_tracing)
+        log.info("runner ready", runner=settings.name, modules=len(modules))
+
+    return start

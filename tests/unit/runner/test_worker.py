@@ -1,0 +1,316 @@
+"""The worker: what it begins, what it hands back, what it says of an outcome."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from services.chassis.clock import ManualClock
+from services.runner.core.failures import ErrorClass, Failure
+from services.runner.core.job import Ended, Job, OutputRef, Released, Succeeded
+from services.runner.handler import Worker
+from services.runner.modules import built_in
+from services.runner.rendering import Renderer
+from services.runner.store.outputs import DirectoryOutputs
+from windlass.sdk import Context, Registry, TransientError
+
+
+class Desk:
+    """Stands where the session stands: keeps what was reported and says whether work may begin."""
+
+    def __init__(self) -> None:
+        self.is_fenced = False
+        self.capacity = 0
+        self.ended: list[Ended] = []
+        self.news = asyncio.Event()
+
+    def may_start(self) -> bool:
+        return not self.is_fenced
+
+    def set_capacity(self, capacity: int) -> None:
+        self.capacity = capacity
+
+    def report(self, ended: Ended) -> None:
+        self.ended.append(ended)
+        self.news.set()
+
+    async def until(self, count: int) -> list[Ended]:
+        while len(self.ended) < count:
+            self.news.clear()
+            await self.news.wait()
+        return self.ended
+
+
+class Bench:
+    """A worker with the built-in modules and some of the test's own."""
+
+    def __init__(self, directory: Any, concurrency: int = 10) -> None:
+        self.desk = Desk()
+        self.clock = ManualClock()
+        self.registry = Registry()
+        for module in built_in():
+            self.registry.add(module)
+        self.outputs = DirectoryOutputs(directory)
+        self.worker = Worker(
+            registry=self.registry,
+            renderer=Renderer(),
+            outputs=self.outputs,
+            holder=self.desk,
+            clock=self.clock,
+            concurrency=concurrency,
+        )
+
+    async def outcome(self, job: Job) -> Any:
+        self.worker.take([job])
+        return (await self.desk.until(len(self.desk.ended) or 1))[-1].outcome
+
+
+@pytest.fixture
+def bench(tmp_path: Any) -> Bench:
+    return Bench(tmp_path)
+
+
+def a_job(module: str = "noop@1", number: int = 1, **given: Any) -> Job:
+    values: dict[str, Any] = {
+        "run_id": f"e.{number}",
+        "epoch": 2,
+        "execution_id": "e",
+        "workspace": "default",
+        "workflow": "w",
+        "node": "n",
+        "module": module,
+        "attempt": 1,
+        "config": b"{}",
+        "inputs": b"{}",
+        "has_templates": False,
+        "execution_input": b'{"id": 7}',
+        "state": b"{}",
+        "outputs": {},
+        "timeout_seconds": 0.0,
+        "effect_key": "key",
+        "may_have_run_before": False,
+        "is_render_only": False,
+        "traceparent": "",
+        "cursor": b"",
+    }
+    return Job(
+        **(
+            values
+            | {k: orjson.dumps(v) if isinstance(v, dict) and k != "outputs" else v for k, v in given.items()}
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("job", "output", "branch"),
+    [
+        (a_job(), None, ""),
+        (a_job("transform@1", inputs={"a": "{{ input.id }}"}, has_templates=True), {"a": 7}, ""),
+        (a_job("condition@1", config={"expression": "input.id > 5"}), {"result": True}, "true"),
+        (
+            a_job("condition@1", config={"expression": "{{ input.id > 9 }}"}, has_templates=True),
+            {"result": False},
+            "false",
+        ),
+        (
+            a_job(
+                "switch@1",
+                config={"cases": [{"when": "input.id == 7", "branch": "seven"}], "default": "other"},
+            ),
+            {"branch": "seven"},
+            "seven",
+        ),
+        (a_job("switch@1", config={"cases": [], "default": "other"}), {"branch": "other"}, "other"),
+        (a_job("fail@1", config={"untilAttempt": 2}, attempt=2), {"attempt": 2, "inputs": {}}, ""),
+        (
+            a_job("sleep@1", config={"d": "{{ input.id }}"}, has_templates=True, is_render_only=True),
+            {"d": 7},
+            "",
+        ),
+    ],
+)
+async def test_built_in_modules(bench: Bench, job: Job, output: Any, branch: str) -> None:
+    outcome = await bench.outcome(job)
+    assert outcome == Succeeded(orjson.dumps(output), branch)
+
+
+@pytest.mark.parametrize(
+    ("job", "error_class", "kind"),
+    [
+        (a_job("fail@1"), ErrorClass.TRANSIENT, "TRANSIENT"),
+        (a_job("fail@1", config={"type": "PERMANENT"}), ErrorClass.PERMANENT, "PERMANENT"),
+        (a_job("fail@1", config={"type": "CARD_DECLINED"}), ErrorClass.TRANSIENT, "CARD_DECLINED"),
+        (a_job("switch@1", config={"cases": []}), ErrorClass.PERMANENT, "NO_BRANCH"),
+        (a_job("condition@1"), ErrorClass.PERMANENT, "INVALID_CONFIG"),
+        (
+            a_job("transform@1", inputs={"a": "{{ input.no }}"}, has_templates=True),
+            ErrorClass.PERMANENT,
+            "TEMPLATE_ERROR",
+        ),
+        (a_job("delay@1", config={"duration": "soon"}), ErrorClass.PERMANENT, "INVALID_CONFIG"),
+        (
+            a_job("delay@1", config={"duration": "60s"}, timeout_seconds=0.01),
+            ErrorClass.TIMEOUT,
+            "NODE_TIMEOUT",
+        ),
+        (a_job("http.request@1", config={"url": "ftp://x"}), ErrorClass.PERMANENT, "INVALID_CONFIG"),
+        (
+            a_job("http.request@1", config={"url": "http://169.254.169.254/"}),
+            ErrorClass.PERMANENT,
+            "ADDRESS_DENIED",
+        ),
+    ],
+)
+async def test_failures_have_a_class(bench: Bench, job: Job, error_class: ErrorClass, kind: str) -> None:
+    outcome = await bench.outcome(job)
+    assert isinstance(outcome, Failure)
+    assert (outcome.error_class, outcome.type) == (error_class, kind)
+
+
+async def test_no_more_run_at_once_than_allowed(tmp_path: Any) -> None:
+    bench = Bench(tmp_path, concurrency=3)
+    going, most, gate = 0, 0, asyncio.Event()
+
+    async def hold(_ctx: Context, _inputs: Any, _config: Any) -> None:
+        nonlocal going, most
+        going += 1
+        most = max(most, going)
+        if going == 3:
+            gate.set()
+        await gate.wait()
+        going -= 1
+
+    bench.registry.declare("test.hold@1")(hold)
+    bench.worker.take([a_job("test.hold@1", number) for number in range(9)])
+    assert len(await bench.desk.until(9)) == 9
+    assert most == 3
+
+
+async def test_nothing_begins_past_the_self_fence_and_all_begins_after_it(bench: Bench) -> None:
+    bench.desk.is_fenced = True
+    bench.worker.take([a_job()])
+    assert bench.desk.ended == []
+    bench.desk.is_fenced = False
+    bench.worker.resume()
+    assert len(bench.desk.ended) == 1
+
+
+async def test_work_queued_behind_long_work_is_handed_back_unbegun(tmp_path: Any) -> None:
+    bench = Bench(tmp_path, concurrency=1)
+    bench.worker.take([a_job("delay@1", 1, config={"duration": "60s"}), a_job("noop@1", 2)])
+    bench.clock.advance(1.5)
+    bench.worker.tend()
+    assert [(e.job.run_id, e.outcome) for e in bench.desk.ended] == [
+        ("e.2", Released("QUEUED_TOO_LONG", False))
+    ]
+    bench.worker.drop_all()
+
+
+async def test_an_unknown_module_is_handed_back(bench: Bench) -> None:
+    assert await bench.outcome(a_job("billing.charge@2")) == Released("UNKNOWN_MODULE", may_have_begun=False)
+
+
+async def test_a_revoked_run_is_stopped_and_says_nothing(bench: Bench) -> None:
+    seen: list[Context] = []
+    stopped = asyncio.Event()
+
+    async def wait(ctx: Context, _inputs: Any, _config: Any) -> None:
+        seen.append(ctx)
+        bench.desk.news.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    bench.registry.declare("test.wait@1")(wait)
+    bench.worker.take([a_job("test.wait@1")])
+    await bench.desk.news.wait()
+    bench.worker.drop(["e.1"])
+    await stopped.wait()
+    assert seen[0].cancelled
+    assert (bench.desk.ended, bench.worker.going) == ([], 0)
+
+
+async def test_drain_hands_back_what_has_not_begun_and_then_what_is_going(tmp_path: Any) -> None:
+    bench = Bench(tmp_path, concurrency=1)
+    bench.worker.take([a_job("delay@1", 1, config={"duration": "60s"}), a_job("noop@1", 2)])
+    bench.worker.drain()
+    bench.worker.hand_back_going("DRAINING")
+    assert [(e.job.run_id, e.outcome) for e in bench.desk.ended] == [
+        ("e.2", Released("DRAINING", False)),
+        ("e.1", Released("DRAINING", True)),
+    ]
+
+
+async def test_news_of_a_run_is_told_once(bench: Bench) -> None:
+    told: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
+
+    async def step(ctx: Context, _inputs: Any, _config: Any) -> None:
+        told[0].set()
+        await told[1].wait()
+        await ctx.heartbeat(0.5, "half", {"page": 2})
+        told[0].set()
+        await asyncio.Event().wait()
+
+    bench.registry.declare("test.step@1")(step)
+    bench.worker.take([a_job("test.step@1")])
+    await told[0].wait()
+    assert [(n.fraction, n.message) for n in bench.worker.news()] == [(0.0, "")]
+    assert bench.worker.news() == []
+    told[0].clear()
+    told[1].set()
+    await told[0].wait()
+    assert [(n.fraction, n.message, n.cursor) for n in bench.worker.news()] == [(0.5, "half", b'{"page":2}')]
+    bench.worker.drop_all()
+
+
+async def test_a_large_output_is_kept_before_it_is_reported(bench: Bench) -> None:
+    big = {"text": "x" * 300_000}
+    outcome = await bench.outcome(a_job("transform@1", inputs=big))
+    assert isinstance(outcome, Succeeded)
+    assert isinstance(outcome.output, OutputRef)
+    assert await bench.outputs.get(outcome.output) == orjson.dumps(big)
+    ref = outcome.output
+    bench.desk.ended.clear()
+    job = a_job(
+        "transform@1",
+        outputs={"up": ref},
+        inputs={"n": "{{ nodes.up.output.text|length }}"},
+        has_templates=True,
+    )
+    assert await bench.outcome(job) == Succeeded(b'{"n":300000}')
+
+
+@pytest.mark.parametrize("returned", [float("nan"), {"a": [float("inf")]}, {1: 2}, object()])
+async def test_what_is_not_json_is_a_permanent_failure(bench: Bench, returned: Any) -> None:
+    bench.registry.declare("test.bad@1", inline=True)(lambda _ctx, _inputs, _config: returned)
+    outcome = await bench.outcome(a_job("test.bad@1"))
+    assert isinstance(outcome, Failure)
+    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "OUTPUT_NOT_JSON")
+
+
+async def test_plain_functions_run_off_the_event_loop_and_their_errors_are_classed(bench: Bench) -> None:
+    import threading
+
+    def blocking(ctx: Context, _inputs: Any, _config: Any) -> None:
+        ctx.cost(5)
+        raise TransientError(threading.current_thread().name, type="BUSY", retry_after=2.0)
+
+    bench.registry.declare("test.blocking@1")(blocking)
+    outcome = await bench.outcome(a_job("test.blocking@1"))
+    assert isinstance(outcome, Failure)
+    assert (outcome.type, outcome.retry_after_seconds) == ("BUSY", 2.0)
+    assert outcome.message != threading.main_thread().name
+    assert bench.desk.ended[0].cost_tokens == 5
+
+
+def test_short_work_widens_what_is_asked_for(tmp_path: Any) -> None:
+    bench = Bench(tmp_path)
+    _take(bench.worker.take)
+    assert bench.desk.capacity == 10 + 50
+
+
+def _take(take: Callable[[list[Job]], None]) -> None:
+    take([a_job(number=number) for number in range(50)])
