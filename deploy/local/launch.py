@@ -40,7 +40,7 @@ def main() -> None:
         sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
     if os.getppid() != args.parent:
         sys.exit("the parent is gone")
-    os.execv(args.program[0], args.program)  # noqa: S606 (an argv list of our own making)
+    os.execv(args.program[0], args.program)
 
 
 if __name__ == "__main__":

@@ -119,13 +119,18 @@ def _member(options: Options, home: Home, service: str, replica: int) -> Member:
     return Member(service, replica, grpc, metrics, http, env)
 
 
+def ill_formed(entry: str) -> bool:
+    """Whether an `extra_env` entry says nothing."""
+    target, colon, assignment = entry.partition(":")
+    name, equals, _ = assignment.partition("=")
+    return not (colon and equals and name and target.partition("-")[0] in GRPC_PORTS)
+
+
 def _extra(entries: Sequence[str], service: str, replica: int) -> dict[str, str]:
     found = {}
     for entry in entries:
-        target, colon, assignment = entry.partition(":")
-        name, equals, value = assignment.partition("=")
-        if not (colon and equals and target.partition("-")[0] in GRPC_PORTS):
-            raise ValueError(f"{entry!r} is not SERVICE:KEY=VALUE")
+        target, _, assignment = entry.partition(":")
+        name, _, value = assignment.partition("=")
         if target in (service, f"{service}-{replica}"):
             found[name] = value
     return found

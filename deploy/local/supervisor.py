@@ -17,18 +17,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-import psycopg
-
-from deploy.local import ports, provision
+from deploy.local import ports
 from deploy.local.child import BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX, Child
-from deploy.local.files import write_private
-from deploy.local.home import KEYS, Home
+from deploy.local.home import Home
+from deploy.local.installation import ensure_keys, prepare
 from deploy.local.plan import LOOPBACK, STOP_SECONDS, Options, members, postgres_port, write_peers
 from deploy.local.postgres import PostgresFailed, PostgresServer
-from deploy.local.schemas import migrate
 
 POSTGRES_STOP_SECONDS = 2.0
-DATABASE_CONNECT_SECONDS = 10
 TELL_SECONDS = 5.0
 
 Say = Callable[[str], None]
@@ -90,7 +86,8 @@ class Supervisor:
 
     async def _start(self, keepers: asyncio.TaskGroup) -> None:
         superuser_url = await self._database(keepers)
-        await self._prepare(superuser_url)
+        await prepare(self.home, superuser_url)
+        await ensure_keys(self.home, superuser_url)
         write_peers(self.home, [child.member for child in self._children])
         self._say("starting " + ", ".join(child.member.name for child in self._children))
         teller = asyncio.create_task(self._tell_who_is_awaited())
@@ -127,19 +124,6 @@ class Supervisor:
         await self._postgres.start()
         self._keepers.append(keepers.create_task(self._keep_postgres(self._postgres)))
         return self._postgres.url()
-
-    async def _prepare(self, superuser_url: str) -> None:
-        passwords = {service: self.home.password(service) for service in provision.OWNERS}
-        await provision.provision(superuser_url, passwords)
-        urls = {
-            service: provision.service_url(superuser_url, service, passwords[service])
-            for service in passwords
-        }
-        for service, url in urls.items():
-            write_private(self.home.url_file(service), url)
-        self.home.ensure_service_secret()
-        await migrate(urls)
-        await ensure_keys(self.home, await database_name(superuser_url), urls["api"])
 
     async def _keep_postgres(self, server: PostgresServer) -> None:
         pause = BACKOFF_SECONDS_FIRST
@@ -210,29 +194,3 @@ def _entry(child: Child) -> dict[str, Any]:
         "ready": child.is_ready,
         "start_time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(child.start_time)),
     }
-
-
-async def ensure_keys(home: Home, database: str, api_url: str) -> None:
-    """Make the three keys unless the home has those of this very database."""
-    from services.api.bootstrap import bootstrap
-
-    kept = home.database_file.read_text().strip() if home.database_file.exists() else None
-    if kept == database and all(home.key_file(name).exists() for name in KEYS):
-        return
-    keys = await bootstrap(api_url)
-    for name in KEYS:
-        write_private(home.key_file(name), getattr(keys, name))
-    # Last: a start that dies before this makes the keys again.
-    write_private(home.database_file, database)
-
-
-async def database_name(superuser_url: str) -> str:
-    """A name that no other database has, however it is reached."""
-    async with await psycopg.AsyncConnection.connect(
-        superuser_url, connect_timeout=DATABASE_CONNECT_SECONDS
-    ) as connection:
-        row = await (
-            await connection.execute("SELECT system_identifier::text FROM pg_control_system()")
-        ).fetchone()
-    assert row is not None
-    return f"{row[0]}/{provision.DATABASE}"

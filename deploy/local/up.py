@@ -10,13 +10,12 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from deploy.local.child import ChildFailed
-from deploy.local.home import DEFAULT_HOME, Home, HomeTaken
+from deploy.local.home import Home, HomeTaken
 from deploy.local.plan import Options
 from deploy.local.ports import PortTaken
 from deploy.local.postgres import PostgresFailed
@@ -77,10 +76,6 @@ def down(home: Home, say: Say) -> int:
 def status(home: Home) -> dict[str, Any] | None:
     """What up.json says, if the stack it speaks of runs; None when nothing does."""
     return home.read_up() if home.holder() else None
-
-
-def home_at(path: Path | None) -> Home:
-    return Home(path or DEFAULT_HOME)
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:

@@ -1,0 +1,5 @@
+"""`python -m windlass.cli`, where no script is installed."""
+
+from windlass.cli import main
+
+main()

@@ -1,0 +1,183 @@
+"""`windlass keys …` with an ADMIN key, `windlass workspace …` with the system key."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from windlass.cli.connection import (
+    DEFAULT_HOME,
+    AddressOption,
+    HomeOption,
+    JsonOption,
+    KeyFileOption,
+    connected,
+)
+
+keys = typer.Typer(help="API keys of a workspace.", no_args_is_help=True, rich_markup_mode=None)
+workspaces = typer.Typer(
+    help="Workspaces; needs the system key.", no_args_is_help=True, rich_markup_mode=None
+)
+
+WorkspaceArgument = Annotated[str, typer.Argument(metavar="WORKSPACE")]
+WorkspaceOption = Annotated[
+    str, typer.Option("--workspace", help="Another than the key's own: with the system key.")
+]
+
+
+class Role(StrEnum):
+    VIEWER = "VIEWER"
+    WORKFLOW = "WORKFLOW"
+    ADMIN = "ADMIN"
+    RUNNER = "RUNNER"
+
+
+class Tier(StrEnum):
+    FREE = "FREE"
+    PRO = "PRO"
+    ENTERPRISE = "ENTERPRISE"
+
+
+@keys.command("create")
+def create_key(
+    role: Role,
+    title: Annotated[str, typer.Option(help="Who has it and what for.")] = "",
+    workspace: WorkspaceOption = "",
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key; it is shown this once."""
+    from windlass.api.v1 import workspaces_pb2 as messages
+    from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
+
+    with connected(home, address, key_file, key=_key_for(workspace)) as api:
+        wanted = messages.Role.Value(role.value)
+        request = messages.CreateApiKeyRequest(workspace=workspace, role=wanted, title=title)
+        answer = api.call(ApiKeyServiceStub, "CreateApiKey", request)
+    if as_json:
+        _json(answer)
+        return
+    typer.echo(f"key {answer.api_key.key_id} of workspace {answer.api_key.workspace}; shown once:", err=True)
+    typer.echo(answer.key)
+
+
+@keys.command("list")
+def list_keys(
+    workspace: WorkspaceOption = "",
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keys of a workspace, without their secrets."""
+    from windlass.api.v1 import workspaces_pb2 as messages
+    from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
+    from windlass.cli.render import date, table
+
+    with connected(home, address, key_file, key=_key_for(workspace)) as api:
+        request = messages.ListApiKeysRequest(workspace=workspace, page_size=1000)
+        answer = api.call(ApiKeyServiceStub, "ListApiKeys", request)
+    if as_json:
+        _json(answer)
+        return
+    rows = [
+        (
+            each.key_id,
+            messages.Role.Name(each.role),
+            each.title,
+            date(each.create_time),
+            date(each.expire_time),
+            date(each.revoke_time),
+        )
+        for each in answer.api_keys
+    ]
+    table(("key", "role", "title", "made", "expires", "revoked"), rows)
+
+
+@keys.command("revoke")
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID")],
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+) -> None:
+    """Refuse a key from now on."""
+    from windlass.api.v1 import workspaces_pb2 as messages
+    from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
+
+    with connected(home, address, key_file) as api:
+        api.call(ApiKeyServiceStub, "RevokeApiKey", messages.RevokeApiKeyRequest(key_id=key_id))
+    typer.echo(f"{key_id} is refused from now on")
+
+
+@workspaces.command("create")
+def create_workspace(
+    workspace: WorkspaceArgument,
+    tier: Annotated[Tier, typer.Option()] = Tier.FREE,
+    executions_max: Annotated[
+        int, typer.Option(help="Executions at once; 0 = the tier's number.", min=0)
+    ] = 0,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a workspace."""
+    from windlass.api.v1 import workspaces_pb2 as messages
+    from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
+
+    request = messages.CreateWorkspaceRequest(
+        workspace=workspace,
+        tier=messages.Tier.Value(tier.value),
+        limits=messages.Limits(executions_max=executions_max),
+    )
+    with connected(home, address, key_file, key="system") as api:
+        answer = api.call(WorkspaceServiceStub, "CreateWorkspace", request)
+    if as_json:
+        _json(answer)
+    else:
+        typer.echo(f"{workspace} is made; its first key: windlass keys create ADMIN --workspace {workspace}")
+
+
+@workspaces.command("list")
+def list_workspaces(
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """All workspaces with their limits."""
+    from windlass.api.v1 import workspaces_pb2 as messages
+    from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
+    from windlass.cli.render import date, table
+
+    with connected(home, address, key_file, key="system") as api:
+        answer = api.call(
+            WorkspaceServiceStub, "ListWorkspaces", messages.ListWorkspacesRequest(page_size=1000)
+        )
+    if as_json:
+        _json(answer)
+        return
+    rows = [
+        (
+            each.workspace,
+            messages.Tier.Name(each.tier),
+            str(each.limits.executions_max),
+            str(each.limits.queued_max),
+            date(each.create_time),
+        )
+        for each in answer.workspaces
+    ]
+    table(("workspace", "tier", "at once", "queued", "made"), rows)
+
+
+def _key_for(workspace: str) -> str:
+    return "system" if workspace else "admin"
+
+
+def _json(message: Any) -> None:
+    from windlass.cli.render import as_json
+
+    as_json(message)

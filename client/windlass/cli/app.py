@@ -1,0 +1,39 @@
+"""All commands in one tree. Exit codes: 0 done, 1 failed, 2 usage."""
+
+import sys
+
+import typer
+
+from windlass.cli import access, executions, stack, workflows
+
+app = typer.Typer(
+    name="windlass",
+    help="Windlass, a durable workflow engine: nothing finished is lost or done again.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+stack.register(app)
+app.add_typer(workflows.app, name="workflow")
+executions.register(app)
+app.add_typer(access.keys, name="keys")
+app.add_typer(access.workspaces, name="workspace")
+app.add_typer(stack.admin, name="admin")
+
+FAILED, INTERRUPTED = 1, 130
+
+
+def run(tree: typer.Typer) -> int:
+    """The exit code: 0 done, 1 failed, 2 usage."""
+    try:
+        tree(standalone_mode=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # `windlass list | head`
+        sys.stderr.close()
+        return 0
+    return 0

@@ -1,0 +1,130 @@
+"""How a command finds the api and proves who asks: options first, then the environment, then the home of a
+local stack.
+
+Hazard: a key is read from a file or the environment, never taken as an argument: command lines are public.
+"""
+
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+DEFAULT_HOME = Path(".windlass")
+CALL_SECONDS = 30.0
+# A repeat is harmless: every command that changes something carries a request id or is idempotent by nature.
+TRIES = 5
+TRY_AGAIN_SECONDS = 0.3
+
+HomeOption = Annotated[Path, typer.Option("--home", help="Home of the local stack.", envvar="WINDLASS_HOME")]
+AddressOption = Annotated[
+    str | None, typer.Option("--address", help="host:port of an api.", envvar="WINDLASS_ADDRESS")
+]
+KeyFileOption = Annotated[
+    Path | None, typer.Option("--key-file", help="File with the key; WINDLASS_KEY also does.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+
+Answer = TypeVar("Answer")
+
+
+class Unusable(Exception):
+    """Where to call, or with which key, is not to be found; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A channel to the api; every call carries the key."""
+
+    channel: Any
+    key: str
+
+    def call(self, stub: Callable[[Any], Any], method: str, request: Any) -> Any:
+        """One unary call, repeated while the api (or what it depends on) is away."""
+        import grpc
+
+        callable_ = getattr(stub(self.channel), method)
+        for attempt in range(1, TRIES + 1):
+            try:
+                return callable_(request, timeout=CALL_SECONDS, metadata=self.metadata)
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or attempt == TRIES:
+                    raise
+                time.sleep(TRY_AGAIN_SECONDS * attempt)
+        raise AssertionError("the last try returns or raises")
+
+    @property
+    def metadata(self) -> list[tuple[str, str]]:
+        return [("authorization", f"Bearer {self.key}")]
+
+
+@contextlib.contextmanager
+def connected(
+    home: Path, address: str | None, key_file: Path | None, *, key: str = "admin"
+) -> Iterator[Connection]:
+    """A connection; an error inside the block is told in words and ends the command with 1."""
+    import grpc
+
+    try:
+        target, secret = address or _address_of(home), _key(home, key_file, key)
+        with grpc.insecure_channel(target) as channel:
+            yield Connection(channel, secret)
+    except Unusable as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    except grpc.RpcError as error:
+        _tell(error)
+        raise typer.Exit(1) from None
+
+
+def request_id() -> str:
+    return str(uuid.uuid4())
+
+
+def _address_of(home: Path) -> str:
+    try:
+        found = json.loads((home / "up.json").read_text())
+    except FileNotFoundError:
+        raise Unusable(
+            f"nothing runs on {home}; start it with: windlass up --home {home}\nor name an api with --address host:port"
+        ) from None
+    apis = [each["grpc"] for each in found["processes"] if each["service"] == "api"]
+    if not apis:
+        raise Unusable(f"no api runs on {home}; see: windlass status --home {home}")
+    return str(apis[0])
+
+
+def _key(home: Path, key_file: Path | None, name: str) -> str:
+    if key_file is None and (given := os.environ.get("WINDLASS_KEY")):
+        return given
+    path = key_file or home / f"{name}.key"
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise Unusable(
+            f"cannot read the key in {path}: {error.strerror}; name another with --key-file"
+        ) from None
+
+
+def _tell(error: Any) -> None:
+    """The message, the reason, each faulty field, and the command that helps."""
+    from google.rpc import error_details_pb2
+    from grpc_status import rpc_status
+
+    typer.echo(f"{error.details()}", err=True)
+    status = rpc_status.from_call(error)
+    info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    for detail in status.details if status is not None else ():
+        if detail.Unpack(bad):
+            for violation in bad.field_violations:
+                typer.echo(f"  {violation.field}: {violation.description}", err=True)
+        detail.Unpack(info)
+    typer.echo(f"reason: {info.reason or error.code().name}", err=True)
+    if hint := info.metadata.get("try"):
+        typer.echo(f"try:    {hint}", err=True)

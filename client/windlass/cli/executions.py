@@ -1,0 +1,325 @@
+"""Executions: start, watch, look, cancel."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from windlass.cli.connection import (
+    DEFAULT_HOME,
+    TRY_AGAIN_SECONDS,
+    AddressOption,
+    Connection,
+    HomeOption,
+    JsonOption,
+    KeyFileOption,
+    connected,
+    request_id,
+)
+
+FINAL = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
+IdArgument = Annotated[str, typer.Argument(metavar="EXECUTION_ID")]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (start, watch, get, cancel, runs, events):
+        app.command()(command)
+    app.command("list")(list_)
+
+
+def start(
+    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW")],
+    input_: Annotated[str, typer.Option("--input", help="JSON, or @FILE.")] = "{}",
+    version: Annotated[int, typer.Option(help="0 = the newest.", min=0)] = 0,
+    label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeatable.")] = None,
+    priority: Annotated[int, typer.Option(help="1 (lowest) to 5.", min=1, max=5)] = 3,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds until it ends as TIMEOUT.", min=0.001)
+    ] = None,
+    same_as: Annotated[str, typer.Option("--request-id", help="A repeat with it starts nothing new.")] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Until it is final; exit code 1 unless SUCCESS.")
+    ] = False,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start an execution."""
+    values, labels = _input(input_), _labels(label or ())
+    from windlass.api.v1 import executions_pb2 as messages
+    from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
+
+    request = messages.StartExecutionRequest(
+        workflow=workflow,
+        version=version,
+        input=values,
+        labels=labels,
+        priority=priority,
+        request_id=same_as or request_id(),
+    )
+    if timeout is not None:
+        request.timeout.FromNanoseconds(round(timeout * 1e9))
+    with connected(home, address, key_file) as api:
+        execution = api.call(ExecutionServiceStub, "StartExecution", request).execution
+        if wait:
+            for _event in _events_of(api, execution.id, 0):
+                pass
+            found = messages.GetExecutionRequest(execution_id=execution.id)
+            execution = api.call(ExecutionServiceStub, "GetExecution", found).execution
+    _show(execution, as_json=as_json)
+    raise typer.Exit(1 if wait and _state(execution) != "SUCCESS" else 0)
+
+
+def watch(
+    execution_id: IdArgument,
+    after_seq: Annotated[int, typer.Option(help="Go on after this one.", min=0)] = 0,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Follow its events to the end; exit code 1 unless it ends in SUCCESS."""
+    last = None
+    with connected(home, address, key_file) as api:
+        for event in _events_of(api, execution_id, after_seq):
+            last = event
+            _show_event(event, as_json=as_json)
+    raise typer.Exit(0 if last is None or _state(last) == "SUCCESS" else 1)
+
+
+def get(
+    execution_id: IdArgument,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """An execution and what became of it."""
+    from windlass.api.v1 import executions_pb2 as messages
+    from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
+
+    with connected(home, address, key_file) as api:
+        request = messages.GetExecutionRequest(execution_id=execution_id)
+        execution = api.call(ExecutionServiceStub, "GetExecution", request).execution
+    _show(execution, as_json=as_json)
+
+
+def list_(
+    filter_: Annotated[str, typer.Option("--filter", help='AIP-160: state = FAILED AND workflow = "x"')] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Executions, newest first."""
+    from windlass.api.v1 import executions_pb2 as messages
+    from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
+    from windlass.cli import render
+
+    with connected(home, address, key_file) as api:
+        request = messages.ListExecutionsRequest(filter=filter_, page_size=limit)
+        answer = api.call(ExecutionServiceStub, "ListExecutions", request)
+    if as_json:
+        render.as_json(answer)
+        return
+    rows = [
+        (each.id, f"{each.workflow}@{each.version}", _state(each), render.date(each.create_time), _took(each))
+        for each in answer.executions
+    ]
+    render.table(("execution", "workflow", "state", "started", "took"), rows)
+
+
+def cancel(
+    execution_id: IdArgument,
+    reason: Annotated[str, typer.Option()] = "",
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End an execution; its running nodes are told to stop."""
+    from windlass.api.v1 import executions_pb2 as messages
+    from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
+
+    with connected(home, address, key_file) as api:
+        request = messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)
+        execution = api.call(ExecutionServiceStub, "CancelExecution", request).execution
+    _show(execution, as_json=as_json)
+
+
+def runs(
+    execution_id: IdArgument,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Every attempt at every node of an execution, and when it ran."""
+    from windlass.api.v1 import runs_pb2 as messages
+    from windlass.api.v1.runs_pb2_grpc import RunServiceStub
+    from windlass.cli import render
+
+    with connected(home, address, key_file) as api:
+        request = messages.ListRunsRequest(execution_id=execution_id, page_size=1000)
+        answer = api.call(RunServiceStub, "ListRuns", request)
+    if as_json:
+        render.as_json(answer)
+        return
+    show_runs(answer.runs)
+
+
+def events(
+    execution_id: IdArgument,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Its journal so far."""
+    from windlass.api.v1 import executions_pb2 as messages
+    from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
+
+    with connected(home, address, key_file) as api:
+        token = ""
+        while True:
+            request = messages.ListEventsRequest(execution_id=execution_id, page_size=1000, page_token=token)
+            answer = api.call(ExecutionServiceStub, "ListEvents", request)
+            for event in answer.events:
+                _show_event(event, as_json=as_json)
+            if not (token := answer.next_page_token):
+                return
+
+
+def show_runs(found: Any) -> None:
+    """A table of attempts and, below it, their timeline."""
+    from windlass.cli import render
+
+    rows = [
+        (
+            each.id.rpartition(".")[2],
+            each.node,
+            each.module,
+            str(each.attempt),
+            run_state(each),
+            render.clock(each.start_time),
+            render.duration(each.duration),
+            each.runner,
+            f"{each.error.type}: {each.error.message}" if each.error.type else "",
+        )
+        for each in found
+    ]
+    render.table(("run", "node", "module", "attempt", "state", "began", "took", "runner", "error"), rows)
+    typer.echo("")
+    render.timeline(found, run_state)
+
+
+def run_state(run: Any) -> str:
+    from windlass.api.v1 import resources_pb2
+
+    return str(resources_pb2.Run.State.Name(run.state))
+
+
+def _state(message: Any) -> str:
+    from windlass.api.v1 import resources_pb2
+
+    return str(resources_pb2.Execution.State.Name(message.state))
+
+
+def _events_of(api: Connection, execution_id: str, after_seq: int) -> Iterator[Any]:
+    """Every event once and in order; a stream that is lost is taken up again where it was."""
+    import grpc
+
+    from windlass.api.v1 import executions_pb2 as messages
+    from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
+
+    stub: Any = ExecutionServiceStub(api.channel)
+    failures = 0
+    while True:
+        try:
+            request = messages.WatchExecutionRequest(execution_id=execution_id, after_seq=after_seq)
+            for answer in stub.WatchExecution(request, metadata=api.metadata):
+                failures, after_seq = 0, answer.event.seq
+                yield answer.event
+            return
+        except grpc.RpcError as error:
+            failures += 1
+            if error.code() is not grpc.StatusCode.UNAVAILABLE or failures > 20:
+                raise
+            time.sleep(TRY_AGAIN_SECONDS)
+
+
+def _show(execution: Any, *, as_json: bool) -> None:
+    from windlass.cli import render
+
+    if as_json:
+        render.as_json(execution)
+        return
+    facts = {
+        "execution": execution.id,
+        "workflow": f"{execution.workflow}@{execution.version}",
+        "state": _state(execution),
+        "created": render.date(execution.create_time),
+        "took": _took(execution),
+        "input": render.compact(execution.input),
+        "output": render.compact(execution.output) if execution.HasField("output") else "",
+        "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
+        "error": f"{execution.error.node} {execution.error.type}: {execution.error.message}".strip()
+        if execution.HasField("error")
+        else "",
+        **{
+            name: ", ".join(getattr(execution.summary, name))
+            for name in ("succeeded", "failed", "skipped", "blocked")
+        },
+        "runs": f"{execution.metrics.runs}, {execution.metrics.retries} of them retries"
+        if execution.metrics.runs
+        else "",
+        "trace": execution.trace_id,
+    }
+    for name, value in facts.items():
+        if value:
+            render.console().print(f"{name:<10} {render.coloured(value)}", soft_wrap=True)
+
+
+def _show_event(event: Any, *, as_json: bool) -> None:
+    from windlass.cli import render
+
+    if as_json:
+        from google.protobuf.json_format import MessageToDict
+
+        typer.echo(json.dumps(MessageToDict(event), ensure_ascii=False))
+        return
+    details = render.compact(event.details) if event.details.fields else ""
+    subject = f" {event.node}" if event.node else ""
+    typer.echo(f"{event.seq:>4}  {render.clock(event.time)}  {event.type}{subject}  {details}".rstrip())
+
+
+def _took(execution: Any) -> str:
+    from windlass.cli import render
+
+    return render.duration(execution.metrics.duration)
+
+
+def _input(text: str) -> Any:
+    from google.protobuf.json_format import ParseDict, ParseError
+    from google.protobuf.struct_pb2 import Struct
+
+    try:
+        found = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+        return ParseDict(found, Struct())
+    except (OSError, ValueError, TypeError, AttributeError, ParseError) as error:
+        raise typer.BadParameter(f"not a JSON object: {error}", param_hint="--input") from None
+
+
+def _labels(entries: Any) -> dict[str, str]:
+    found = {}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{entry!r} is not NAME=VALUE", param_hint="--label")
+        found[name] = value
+    return found

@@ -1,0 +1,106 @@
+"""Tables, states and timelines for people; JSON for programs. rich is imported when something is shown."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import typer
+
+STATE_COLOURS = {
+    "SUCCESS": "green",
+    "FAILED": "red",
+    "TIMEOUT": "red",
+    "DLQ": "red",
+    "CANCELLED": "yellow",
+    "RUNNING": "cyan",
+    "LEASED": "cyan",
+}
+BAR_WIDTH = 40
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    made = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for row in rows:
+        made.add_row(*(coloured(cell) for cell in row))
+    console().print(made)
+
+
+def console() -> Any:
+    """Wide enough for whole ids when the output is a file or a pipe, where nobody's window limits it."""
+    from rich.console import Console
+
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=200)
+
+
+def coloured(cell: str) -> str:
+    from rich.markup import escape
+
+    colour = STATE_COLOURS.get(cell)
+    return f"[{colour}]{cell}[/{colour}]" if colour else escape(cell)
+
+
+def as_json(message: Any) -> None:
+    """A message in protobuf's JSON form."""
+    from google.protobuf.json_format import MessageToJson
+
+    typer.echo(MessageToJson(message, indent=1, ensure_ascii=False))
+
+
+def compact(message: Any) -> str:
+    """A Struct or Value on one line."""
+    from google.protobuf.json_format import MessageToDict
+
+    return json.dumps(MessageToDict(message), ensure_ascii=False)
+
+
+def name_of(enum: Any, value: int) -> str:
+    return str(enum.Name(value))
+
+
+def clock(timestamp: Any) -> str:
+    """Local time of day, to the millisecond; empty when unset."""
+    return _when(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3] if timestamp.ByteSize() else ""
+
+
+def date(timestamp: Any) -> str:
+    return _when(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S") if timestamp.ByteSize() else ""
+
+
+def duration(message: Any) -> str:
+    return span(message.seconds + message.nanos / 1e9) if message.ByteSize() else ""
+
+
+def span(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def timeline(runs: Sequence[Any], state_of: Callable[[Any], str]) -> None:
+    """Each run as a bar from its start to its end, on one common scale."""
+    started = [run for run in runs if run.start_time.ByteSize() and run.end_time.ByteSize()]
+    if not started:
+        return
+    first = min(_when(run.start_time) for run in started)
+    whole = max((max(_when(run.end_time) for run in started) - first).total_seconds(), 1e-6)
+    width = max(len(run.node) for run in started)
+    for run in started:
+        begin = (_when(run.start_time) - first).total_seconds()
+        length = (_when(run.end_time) - _when(run.start_time)).total_seconds()
+        left = min(int(begin / whole * BAR_WIDTH), BAR_WIDTH - 1)
+        bar = " " * left + "━" * max(1, min(round(length / whole * BAR_WIDTH), BAR_WIDTH - left))
+        colour = STATE_COLOURS.get(state_of(run), "white")
+        attempt = f" attempt {run.attempt}" if run.attempt > 1 or state_of(run) == "FAILED" else ""
+        console().print(
+            f"  {run.node:<{width}} [{colour}]{bar:<{BAR_WIDTH}}[/{colour}] {span(length)} {state_of(run)}{attempt}"
+        )
+
+
+def _when(timestamp: Any) -> datetime:
+    from datetime import UTC
+
+    found: datetime = timestamp.ToDatetime(tzinfo=UTC)
+    return found

@@ -1,0 +1,212 @@
+"""Commands that run Windlass: the local stack, single processes, schemas and first keys.
+
+They need the extra `windlass[local]` (or that of the one service); without it they say so.
+"""
+
+import json
+import os
+import runpy
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+HomeOption = Annotated[
+    Path, typer.Option("--home", help="Where the stack keeps its state.", show_default=True)
+]
+DEFAULT_HOME = Path(".windlass")
+USAGE = 2
+
+admin = typer.Typer(
+    help="First keys, and what only an operator does.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+class Service(StrEnum):
+    API = "api"
+    DISPATCHER = "dispatcher"
+    COORDINATOR = "coordinator"
+    RUNNER = "runner"
+
+
+def register(app: typer.Typer) -> None:
+    for command in (up, down, status, serve, migrate, demo):
+        app.command()(command)
+    admin.command()(bootstrap)
+
+
+def up(
+    home: HomeOption = DEFAULT_HOME,
+    port_offset: Annotated[int, typer.Option(help="Added to every port.", min=0, max=55000)] = 0,
+    apis: Annotated[int, typer.Option(min=1, max=50)] = 1,
+    dispatchers: Annotated[int, typer.Option(min=1, max=50)] = 1,
+    coordinators: Annotated[int, typer.Option(min=1, max=50)] = 1,
+    runners: Annotated[int, typer.Option(min=0, max=50)] = 1,
+    modules: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file of user modules for the runners; repeatable.", exists=True, dir_okay=False),
+    ] = None,
+    lease_scale: Annotated[float, typer.Option(help="All lease times, times this.", min=0.01, max=100)] = 1.0,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            help="A superuser's URL of any PostgreSQL from 15, instead of the embedded one.",
+            envvar="WINDLASS_DATABASE_URL",
+        ),
+    ] = None,
+    otlp_endpoint: Annotated[str | None, typer.Option(help="OTLP/gRPC collector; no traces without.")] = None,
+    no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave a dead process dead.")] = False,
+    env: Annotated[list[str] | None, typer.Option(hidden=True, help="SERVICE[-REPLICA]:KEY=VALUE")] = None,
+) -> None:
+    """Run the whole stack until Ctrl-C."""
+    from deploy.local.plan import Options, ill_formed
+    from deploy.local.up import up as run
+
+    for entry in filter(ill_formed, env or ()):
+        raise typer.BadParameter(f"{entry!r} is not SERVICE:KEY=VALUE", param_hint="--env")
+    options = Options(
+        home=home,
+        port_offset=port_offset,
+        replicas={"api": apis, "dispatcher": dispatchers, "coordinator": coordinators, "runner": runners},
+        modules=modules or (),
+        lease_scale=lease_scale,
+        database_url=database_url,
+        otlp_endpoint=otlp_endpoint,
+        restart=not no_restart,
+        extra_env=env or (),
+    )
+    raise typer.Exit(run(options, _say, _show_up))
+
+
+def down(home: HomeOption = DEFAULT_HOME) -> None:
+    """Stop the stack of a home, from elsewhere."""
+    from deploy.local import up as stack
+    from deploy.local.home import Home
+
+    raise typer.Exit(stack.down(Home(home), _say))
+
+
+def status(home: HomeOption = DEFAULT_HOME, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """What runs, where, since when. Exit code 1 when nothing does."""
+    from deploy.local import up as stack
+    from deploy.local.home import Home
+
+    found = stack.status(Home(home))
+    if found is None:
+        _say(f"nothing runs on {home}; start it with: windlass up --home {home}")
+        raise typer.Exit(1)
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        _show_processes(found)
+
+
+def serve(
+    service: Service,
+    grpc_address: Annotated[str | None, typer.Option(help="WINDLASS_GRPC_ADDRESS")] = None,
+    http_address: Annotated[str | None, typer.Option(help="WINDLASS_HTTP_ADDRESS (api)")] = None,
+    metrics_address: Annotated[str | None, typer.Option(help="WINDLASS_METRICS_ADDRESS")] = None,
+    replica: Annotated[str | None, typer.Option(help="WINDLASS_REPLICA")] = None,
+    lease_scale: Annotated[float | None, typer.Option(help="WINDLASS_LEASE_SCALE")] = None,
+) -> None:
+    """Run one process in the foreground, as production does; set by WINDLASS_… and these options."""
+    given = {
+        "GRPC_ADDRESS": grpc_address,
+        "HTTP_ADDRESS": http_address,
+        "METRICS_ADDRESS": metrics_address,
+        "REPLICA": replica,
+        "LEASE_SCALE": lease_scale,
+    }
+    os.environ.update({f"WINDLASS_{name}": str(value) for name, value in given.items() if value is not None})
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    sys.argv = [f"windlass-{service.value}"]
+    runpy.run_module(f"services.{service.value}", run_name="__main__", alter_sys=True)
+
+
+def migrate(
+    home: HomeOption = DEFAULT_HOME,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            help="A superuser's URL; WINDLASS_DATABASE_URL when absent.", envvar="WINDLASS_DATABASE_URL"
+        ),
+    ] = None,
+) -> None:
+    """Create or upgrade database, roles and schemas. The passwords of the roles are kept in the home."""
+    from deploy.local.installation import migrate as run
+
+    raise typer.Exit(run(home, _needed(database_url), _say))
+
+
+def bootstrap(
+    home: HomeOption = DEFAULT_HOME,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            help="A superuser's URL; WINDLASS_DATABASE_URL when absent.", envvar="WINDLASS_DATABASE_URL"
+        ),
+    ] = None,
+) -> None:
+    """Make the workspace `default` and the first keys, kept in the home (mode 0600)."""
+    from deploy.local.installation import bootstrap as run
+
+    raise typer.Exit(run(home, _needed(database_url), _say))
+
+
+def demo() -> None:
+    """A worked example on a stack of its own, which is gone afterwards."""
+    from deploy.local.demo import demo as run
+
+    raise typer.Exit(run())
+
+
+def _needed(database_url: str | None) -> str:
+    if not database_url:
+        raise typer.BadParameter("give --database-url or WINDLASS_DATABASE_URL", param_hint="--database-url")
+    return database_url
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _show_up(home: Any) -> None:
+    found = home.read_up()
+    assert found is not None, "up.json is written before the stack is shown"
+    _show_processes(found)
+    grpc = next(each["grpc"] for each in found["processes"] if each["service"] == "api")
+    place = "" if home.root == DEFAULT_HOME.absolute() else f" --home {os.path.relpath(home.root)}"
+    typer.echo(f"\nWindlass is up; Ctrl-C stops it. In another terminal:\n\n  windlass list{place}")
+    typer.echo(f"  grpcurl -plaintext {grpc} list\n")
+
+
+def _show_processes(found: dict[str, Any]) -> None:
+    from windlass.cli.render import table
+
+    rows = [
+        (
+            "postgres",
+            "",
+            str(found["postgres"]["pid"] or "elsewhere"),
+            f"127.0.0.1:{found['postgres']['port']}",
+            "",
+            "",
+            "",
+        )
+    ]
+    for each in found["processes"]:
+        state = each["start_time"] if each["ready"] else "starting"
+        rows.append(
+            (
+                each["service"],
+                str(each["replica"]),
+                str(each["pid"]),
+                each["grpc"],
+                each["http"] or "",
+                each["metrics"],
+                state,
+            )
+        )
+    table(("service", "replica", "pid", "gRPC", "HTTP", "metrics", "since"), rows)

@@ -1,0 +1,211 @@
+"""`windlass workflow …`: definitions and their versions."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from windlass.cli.connection import (
+    DEFAULT_HOME,
+    AddressOption,
+    HomeOption,
+    JsonOption,
+    KeyFileOption,
+    connected,
+)
+
+app = typer.Typer(help="Definitions and their versions.", no_args_is_help=True, rich_markup_mode=None)
+
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="YAML or JSON; - reads the standard input.")
+]
+NameArgument = Annotated[str, typer.Argument(metavar="WORKFLOW")]
+
+
+@app.command()
+def apply(
+    file: FileArgument,
+    etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = "",
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a workflow, or a new version of it."""
+    definition = read_definition(file)
+    from windlass.api.v1 import workflows_pb2 as messages
+    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+
+    with connected(home, address, key_file) as api:
+        request = messages.ApplyWorkflowRequest(definition=definition, etag=etag)
+        answer = api.call(WorkflowServiceStub, "ApplyWorkflow", request)
+    if as_json:
+        _json(answer)
+        return
+    change = messages.ApplyWorkflowResponse.Change.Name(answer.change)
+    typer.echo(f"{answer.workflow.workflow} version {answer.workflow.version} {change}")
+    _show_faults("warning", answer.warnings)
+
+
+@app.command()
+def validate(
+    file: FileArgument,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Name every fault of a definition; record nothing. Exit code 1 when there is one."""
+    definition = read_definition(file)
+    from windlass.api.v1 import workflows_pb2 as messages
+    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+
+    with connected(home, address, key_file) as api:
+        request = messages.ValidateWorkflowRequest(definition=definition)
+        answer = api.call(WorkflowServiceStub, "ValidateWorkflow", request)
+    if as_json:
+        _json(answer)
+    else:
+        _show_faults("fault", answer.faults)
+        _show_faults("warning", answer.warnings)
+        if not answer.faults:
+            typer.echo("no fault")
+    raise typer.Exit(1 if answer.faults else 0)
+
+
+@app.command()
+def get(
+    workflow: NameArgument,
+    version: Annotated[int, typer.Option(help="0 = the newest.", min=0)] = 0,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a definition as YAML, or all that is known of it as JSON."""
+    from windlass.api.v1 import workflows_pb2 as messages
+    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+
+    with connected(home, address, key_file) as api:
+        request = messages.GetWorkflowRequest(workflow=workflow, version=version)
+        found = api.call(WorkflowServiceStub, "GetWorkflow", request).workflow
+    if as_json:
+        _json(found)
+        return
+    import yaml
+    from google.protobuf.json_format import MessageToDict
+
+    typer.echo(f"# {found.workflow} version {found.version}, etag {found.etag}")
+    typer.echo(yaml.safe_dump(MessageToDict(found.definition), sort_keys=False, allow_unicode=True), nl=False)
+
+
+@app.command("list")
+def list_(
+    archived: Annotated[bool, typer.Option("--archived", help="Archived ones too.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """All workflows, by name."""
+    from windlass.api.v1 import workflows_pb2 as messages
+    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+    from windlass.cli.render import date, table
+
+    with connected(home, address, key_file) as api:
+        request = messages.ListWorkflowsRequest(page_size=1000, show_archived=archived)
+        answer = api.call(WorkflowServiceStub, "ListWorkflows", request)
+    if as_json:
+        _json(answer)
+        return
+    rows = [
+        (each.workflow, str(each.version), date(each.update_time), date(each.archive_time), each.description)
+        for each in answer.workflows
+    ]
+    table(("workflow", "version", "changed", "archived", "description"), rows)
+
+
+@app.command()
+def versions(
+    workflow: NameArgument,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """All versions of a workflow, newest first."""
+    from windlass.api.v1 import workflows_pb2 as messages
+    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+    from windlass.cli.render import date, table
+
+    with connected(home, address, key_file) as api:
+        request = messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000)
+        answer = api.call(WorkflowServiceStub, "ListWorkflowVersions", request)
+    if as_json:
+        _json(answer)
+        return
+    table(("version", "made"), [(str(each.version), date(each.create_time)) for each in answer.versions])
+
+
+@app.command()
+def archive(
+    workflow: NameArgument,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+) -> None:
+    """Let no new execution of it start."""
+    from windlass.api.v1 import workflows_pb2 as messages
+    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+
+    with connected(home, address, key_file) as api:
+        api.call(WorkflowServiceStub, "ArchiveWorkflow", messages.ArchiveWorkflowRequest(workflow=workflow))
+    typer.echo(f"{workflow} is archived; undo it with: windlass workflow restore {workflow}")
+
+
+@app.command()
+def restore(
+    workflow: NameArgument,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+) -> None:
+    """Undo archive."""
+    from windlass.api.v1 import workflows_pb2 as messages
+    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+
+    with connected(home, address, key_file) as api:
+        api.call(WorkflowServiceStub, "RestoreWorkflow", messages.RestoreWorkflowRequest(workflow=workflow))
+    typer.echo(f"{workflow} can be started again")
+
+
+def read_definition(file: Path) -> Any:
+    """The definition as a Struct; what cannot be one is a usage error."""
+    import yaml
+    from google.protobuf.json_format import ParseDict, ParseError
+    from google.protobuf.struct_pb2 import Struct
+
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+        found = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise typer.BadParameter(f"{file}: {error}") from None
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"{file} holds no definition (a mapping with name, nodes, edges)")
+    try:
+        return ParseDict(found, Struct())
+    except (ParseError, TypeError, ValueError) as error:
+        raise typer.BadParameter(f"{file}: {error}") from None
+
+
+def _show_faults(kind: str, faults: Any) -> None:
+    for fault in faults:
+        typer.echo(f"{kind}: {fault.path}: {fault.message} ({fault.reason})")
+
+
+def _json(message: Any) -> None:
+    from windlass.cli.render import as_json
+
+    as_json(message)

@@ -1,0 +1,96 @@
+"""Prepare a database for Windlass without running it: what `up` does before it starts anything, as commands.
+
+Hazard: the passwords of the service roles are made here and kept in the home; give the services their addresses from
+<home>/credentials/<service>.url (WINDLASS_DATABASE_URL_FILE).
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from deploy.local import provision
+from deploy.local.files import write_private
+from deploy.local.home import KEYS, Home, HomeTaken
+from deploy.local.schemas import migrate as migrate_schemas
+
+CONNECT_SECONDS = 10
+Say = Callable[[str], None]
+
+
+async def prepare(home: Home, superuser_url: str) -> None:
+    """Roles, database, schemas at their newest version, addresses and the service secret in the home."""
+    passwords = {service: home.password(service) for service in provision.OWNERS}
+    await provision.provision(superuser_url, passwords)
+    urls = {
+        service: provision.service_url(superuser_url, service, password)
+        for service, password in passwords.items()
+    }
+    for service, url in urls.items():
+        write_private(home.url_file(service), url)
+    home.ensure_service_secret()
+    await migrate_schemas(urls)
+
+
+async def ensure_keys(home: Home, superuser_url: str) -> bool:
+    """Make the three keys unless the home has those of this very database; whether they were made."""
+    from services.api.bootstrap import bootstrap
+
+    database = await _database_name(superuser_url)
+    kept = home.database_file.read_text().strip() if home.database_file.exists() else None
+    if kept == database and all(home.key_file(name).exists() for name in KEYS):
+        return False
+    keys = await bootstrap(home.url_file("api").read_text().strip())
+    for name in KEYS:
+        write_private(home.key_file(name), getattr(keys, name))
+    # Last: a start that dies before this makes the keys again.
+    write_private(home.database_file, database)
+    return True
+
+
+def migrate(root: Path, superuser_url: str, say: Say) -> int:
+    home = Home(root)
+
+    async def work() -> None:
+        await prepare(home, superuser_url)
+        say(
+            f"the schemas are at their newest version; the services' addresses are in {home.url_file('*').parent}"
+        )
+
+    return _run(home, work(), say)
+
+
+def bootstrap(root: Path, superuser_url: str, say: Say) -> int:
+    home = Home(root)
+
+    async def work() -> None:
+        await prepare(home, superuser_url)
+        made = await ensure_keys(home, superuser_url)
+        files = ", ".join(str(home.key_file(name)) for name in KEYS)
+        say(f"{'made' if made else 'there already'}: {files}")
+
+    return _run(home, work(), say)
+
+
+def _run(home: Home, work: Coroutine[Any, Any, None], say: Say) -> int:
+    try:
+        home.take()
+        asyncio.run(work)
+    except (HomeTaken, provision.TooOld, psycopg.Error, OSError) as error:
+        work.close()
+        say(str(error))
+        return 1
+    return 0
+
+
+async def _database_name(superuser_url: str) -> str:
+    """A name that no other database has, however it is reached."""
+    async with await psycopg.AsyncConnection.connect(
+        superuser_url, connect_timeout=CONNECT_SECONDS
+    ) as connection:
+        found = await connection.execute("SELECT system_identifier::text FROM pg_control_system()")
+        row = await found.fetchone()
+    assert row is not None
+    return f"{row[0]}/{provision.DATABASE}"

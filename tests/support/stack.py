@@ -1,0 +1,318 @@
+"""A whole stack of real processes for a test: `windlass up` on free ports, leases at a tenth.
+
+    async with running_stack(coordinators=3) as stack:
+        channel = stack.channel()                          # to the api, with the ADMIN key
+        pid = stack.kill("coordinator", 1)                 # SIGKILL; the supervisor starts it again
+        await stack.ready_again("coordinator", 1, pid)
+
+At its end everything it started is gone, or the test fails: `windlass up` is told to stop, killed when it does not,
+and each pid ever seen is looked for.
+
+Hazards: with `own_postgres` the server belongs to the test (`stack.postgres`), which may stop it for as long as it
+likes; otherwise it is the supervisor's, which starts a dead one again at once.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+import psutil
+
+from deploy.local.home import Home
+from deploy.local.plan import Member, Options, members, postgres_port
+from deploy.local.postgres import PostgresServer
+from tests.support.postgres import free_port, reachable_directory
+
+LAUNCHER = Path(__file__).resolve().parents[2] / "deploy/local/launch.py"
+READY_SECONDS = 60.0
+# The promise is 15 s.
+STOP_SECONDS = 18.0
+POLL_SECONDS = 0.02
+OFFSETS = range(1_000, 22_000, 100)
+
+
+@dataclass
+class Stack:
+    """One running `windlass up`."""
+
+    options: Options
+    process: asyncio.subprocess.Process
+    output: Path
+    postgres: PostgresServer | None
+    seen: set[int] = field(default_factory=set)
+    _stopped: set[int] = field(default_factory=set)
+    _channels: list[grpc.aio.Channel] = field(default_factory=list)
+
+    @property
+    def home(self) -> Home:
+        return Home(self.options.home)
+
+    def up(self) -> dict[str, Any]:
+        """up.json as it is now."""
+        found = self.home.read_up()
+        assert found is not None, f"the stack is not up:\n{self.output.read_text()}"
+        self.seen.update(each["pid"] for each in found["processes"])
+        if found["postgres"]["pid"] is not None:
+            self.seen.add(found["postgres"]["pid"])
+        return found
+
+    def entries(self, service: str) -> list[dict[str, Any]]:
+        return [each for each in self.up()["processes"] if each["service"] == service]
+
+    def pid(self, service: str, replica: int = 0) -> int:
+        return next(each["pid"] for each in self.entries(service) if each["replica"] == replica)
+
+    def member(self, service: str, replica: int = 0) -> Member:
+        """Its planned addresses; they hold while it is down, too."""
+        planned = members(self.options, self.home)
+        return next(each for each in planned if (each.service, each.replica) == (service, replica))
+
+    def key(self, name: str = "admin") -> str:
+        return self.home.key_file(name).read_text().strip()
+
+    def metadata(self, key: str = "admin") -> list[tuple[str, str]]:
+        return [("authorization", f"Bearer {self.key(key)}")]
+
+    def channel(self, service: str = "api", replica: int = 0) -> grpc.aio.Channel:
+        """A plain channel, closed with the stack; calls need `metadata=stack.metadata()`."""
+        options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
+        made = grpc.aio.insecure_channel(self.member(service, replica).grpc, options=options)
+        self._channels.append(made)
+        return made
+
+    def log(self, service: str, replica: int = 0) -> str:
+        return self.home.log_file(service, replica).read_text()
+
+    def kill(self, service: str, replica: int = 0, how: signal.Signals = signal.SIGKILL) -> int:
+        """Send the signal; the pid it went to."""
+        pid = self.pid(service, replica)
+        os.kill(pid, how)
+        return pid
+
+    @contextlib.contextmanager
+    def stopped(self, service: str, replica: int = 0) -> Iterator[int]:
+        """SIGSTOP inside the block, SIGCONT after it."""
+        pid = self.kill(service, replica, signal.SIGSTOP)
+        self._stopped.add(pid)
+        try:
+            yield pid
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+            self._stopped.discard(pid)
+
+    async def ready_again(
+        self, service: str, replica: int, previous_pid: int, seconds: float = READY_SECONDS
+    ) -> int:
+        """The pid of the successor, once it is ready."""
+
+        def successor() -> int | None:
+            for each in self.entries(service):
+                if each["replica"] == replica and each["pid"] != previous_pid and each["ready"]:
+                    return int(each["pid"])
+            return None
+
+        return await until(successor, seconds, f"{service}-{replica} to run again")
+
+    def kill_postgres(self, how: signal.Signals = signal.SIGKILL) -> int:
+        """End the embedded server; the supervisor starts it again."""
+        pid = self.up()["postgres"]["pid"]
+        assert isinstance(pid, int), "the server is the test's own: stack.postgres"
+        os.kill(pid, how)
+        return pid
+
+    async def postgres_again(self, previous_pid: int, seconds: float = READY_SECONDS) -> int:
+        def successor() -> int | None:
+            pid = self.up()["postgres"]["pid"]
+            return int(pid) if pid is not None and pid != previous_pid else None
+
+        return await until(successor, seconds, "PostgreSQL to run again")
+
+    def superuser_url(self, database: str = "windlass") -> str:
+        """For looking into the database behind the services' backs."""
+        if self.postgres is not None:
+            return self.postgres.url(database)
+        password = self.home.password_file("postgres").read_text().strip()
+        return f"postgresql://windlass:{password}@127.0.0.1:{postgres_port(self.options)}/{database}"
+
+    async def close(self) -> list[int]:
+        """End it as Ctrl-C would; the pids of those that are still there (none)."""
+        for channel in self._channels:
+            await channel.close(None)
+        for pid in self._stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        if self.home.read_up() is not None:
+            self.up()
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self.process.wait()
+            except TimeoutError:
+                self.process.kill()
+                await self.process.wait()
+        return [pid for pid in self.seen if is_alive(pid)]
+
+
+@contextlib.asynccontextmanager
+async def running_stack(
+    *,
+    apis: int = 1,
+    dispatchers: int = 1,
+    coordinators: int = 1,
+    runners: int = 1,
+    modules: Sequence[Path] = (),
+    lease_scale: float = 0.1,
+    otlp_endpoint: str | None = None,
+    restart: bool = True,
+    extra_env: Sequence[str] = (),
+    own_postgres: bool = False,
+    home: Path | None = None,
+    port_offset: int | None = None,
+) -> AsyncIterator[Stack]:
+    """A ready stack; `home` and `port_offset` are given by a test that starts the same one again."""
+    place = home or reachable_directory("windlass-stack-")
+    options = Options(
+        home=place,
+        port_offset=0 if port_offset is None else port_offset,
+        replicas={"api": apis, "dispatcher": dispatchers, "coordinator": coordinators, "runner": runners},
+        modules=modules,
+        lease_scale=lease_scale,
+        otlp_endpoint=otlp_endpoint,
+        restart=restart,
+        extra_env=extra_env,
+    )
+    if port_offset is None:
+        options = free_options(options)
+    postgres = await _postgres_in(place) if own_postgres else None
+    stack = await start_stack(options, postgres)
+    try:
+        await stack_is_up(stack)
+        yield stack
+    finally:
+        left = await stack.close()
+        if postgres is not None:
+            await postgres.stop()
+        if home is None:
+            shutil.rmtree(place, ignore_errors=True)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert not left, f"left behind: {left}\n"
+
+
+async def start_stack(options: Options, postgres: PostgresServer | None = None) -> Stack:
+    """`windlass up` as a child that dies with us; not yet ready."""
+    output = options.home / "up.log"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    environment = dict(os.environ)
+    if postgres is not None:
+        environment["WINDLASS_DATABASE_URL"] = postgres.url()
+    with output.open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(LAUNCHER)),
+            *("--parent", str(os.getpid()), "--death-signal", "SIGTERM", "--"),
+            *command_line(options),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+        )
+    return Stack(options, process, output, postgres, seen={process.pid})
+
+
+def command_line(options: Options) -> list[str]:
+    """The options as a person would type them."""
+    line = [sys.executable, "-m", "windlass.cli", "up", "--home", str(options.home)]
+    line += ["--port-offset", str(options.port_offset), "--lease-scale", str(options.lease_scale)]
+    for service, count in options.replicas.items():
+        line += [f"--{service}s", str(count)]
+    for module in options.modules:
+        line += ["--modules", str(module)]
+    for entry in options.extra_env:
+        line += ["--env", entry]
+    if options.otlp_endpoint:
+        line += ["--otlp-endpoint", options.otlp_endpoint]
+    return line if options.restart else [*line, "--no-restart"]
+
+
+async def stack_is_up(stack: Stack, seconds: float = READY_SECONDS) -> None:
+    def ready() -> bool:
+        assert stack.process.returncode is None, f"windlass up has ended:\n{stack.output.read_text()}"
+        return stack.home.read_up() is not None
+
+    await until(ready, seconds, "the stack to be up")
+    stack.up()
+
+
+def free_options(options: Options) -> Options:
+    """The options with an offset at which every port is free."""
+    start = os.getpid() % len(OFFSETS)
+    for offset in (*OFFSETS[start:], *OFFSETS[:start]):
+        shifted = replace(options, port_offset=offset)
+        wanted = {postgres_port(shifted)}
+        for member in members(shifted, Home(options.home)):
+            wanted.update(int(address.rpartition(":")[2]) for address in member.addresses().values())
+        if all(_is_free(port) for port in wanted):
+            return shifted
+    raise RuntimeError("no free port offset")
+
+
+T = TypeVar("T")
+
+
+async def until(probe: Callable[[], T | None | Awaitable[T | None]], seconds: float, what: str) -> T:
+    """The first true answer of the probe; a plain or an async function."""
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                found = probe()
+                if inspect.isawaitable(found):
+                    found = await found
+                if found:
+                    return found
+                await asyncio.sleep(POLL_SECONDS)
+    except TimeoutError:
+        raise AssertionError(f"waited {seconds:g} s for {what}") from None
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie is dead; whoever started it has only not asked yet."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+async def _postgres_in(place: Path) -> PostgresServer:
+    server = PostgresServer(
+        place / "test-postgres",
+        port=free_port(),
+        log=place / "test-postgres.log",
+        password_file=place / "test-postgres.password",
+    )
+    await server.start()
+    return server
