@@ -52,7 +52,7 @@ class Attempt:
 def prepare(
     job: Job, module: Module, renderer: Renderer, loaded: Mapping[str, bytes], traceparent: str
 ) -> Attempt:
-    """Parse and render. Raises PermanentError when a template does not resolve. `loaded`: outputs fetched beforehand."""
+    """Parse and render; `loaded` are outputs fetched beforehand. Raises ModuleError when a template does not resolve."""
     scope: dict[str, Any] = {}
 
     def evaluate(expression: str) -> Any:
@@ -90,7 +90,7 @@ def call_inline(attempt: Attempt) -> Outcome:
     try:
         returned = attempt.module.function(attempt.context, attempt.inputs, attempt.config)
         return _encoded(returned)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a module may raise anything; it is an outcome of its run
         return failure_of(error)
 
 
@@ -106,7 +106,7 @@ async def call(attempt: Attempt) -> Outcome:
             else:
                 returned = await _in_thread(attempt)
             return _encoded(returned)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a module may raise anything; it is an outcome of its run
         if isinstance(error, TimeoutError) and limit.expired():
             attempt.context.cancelled = True
             return Failure(ErrorClass.TIMEOUT, "NODE_TIMEOUT", f"not done after {timeout:g} s")

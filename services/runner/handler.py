@@ -26,7 +26,7 @@ from services.runner.core.job import Ended, Job, News, Outcome, OutputRef, Relea
 from services.runner.core.window import Window
 from services.runner.rendering import Renderer
 from services.runner.store.outputs import OutputMissing
-from windlass.sdk import Context, Module, Registry, TransientError
+from windlass.sdk import Context, Module, ModuleError, Registry, TransientError
 
 log = logger(__name__)
 
@@ -199,7 +199,7 @@ class Worker:
         span = _span_of(job)
         try:
             attempt = prepare(job, module, self._renderer, {}, span.header() if span else "")
-        except Exception as error:
+        except ModuleError as error:
             self._end(job, failure_of(error), start_ns, None, span)
             return
         outcome = call_inline(attempt)
@@ -235,7 +235,7 @@ class Worker:
             attempt = prepare(job, module, self._renderer, loaded, span.header() if span else "")
             going.context = attempt.context
             outcome = await call(attempt)
-        except Exception as error:
+        except ModuleError as error:
             outcome = failure_of(error)
         await self._store_and_end(going, outcome, attempt, span)
         now = self._clock.monotonic()

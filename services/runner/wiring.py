@@ -8,11 +8,11 @@ from importlib.metadata import version
 from services.chassis.addresses import AddressBook
 from services.chassis.client import ChannelPool
 from services.chassis.clock import SystemClock
+from services.chassis.guard import Guard
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import RUN
 from services.chassis.lifecycle import Process
 from services.chassis.logs import logger, setup_logging
-from services.chassis.guard import Guard
 from services.chassis.metrics import LoopLag, MetricsEndpoint
 from services.chassis.server import INTERNAL, GrpcServer
 from services.chassis.session import SessionHolder
