@@ -8,8 +8,8 @@ none, and the supervisor starts it again.
                   └──a loop dies──────────────────────────────────────────► closing ──► exit 1
 
 Drain hooks run one after another in the order of registration, within one total time; close hooks run in
-reverse order, always. A second signal ends the process at once. A thread that hangs cannot keep a closed
-process alive.
+reverse order, always. A second signal ends the process at once. Neither a task that swallows its
+cancellation nor a thread that hangs can keep it alive much longer than these times.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Process:
         self._loops: list[tuple[str, Hook]] = []
         self._group: asyncio.TaskGroup | None = None
         self._stop_asked = asyncio.Event()
+        self._owns_interpreter = False
 
     def loop(self, name: str, run: Hook) -> None:
         """Run it until the process ends; may be called before the start and at any time after."""
@@ -70,9 +71,16 @@ class Process:
     def stop(self) -> None:
         """As SIGTERM does."""
         self._stop_asked.set()
+        self._limit_the_end(self._drain_seconds)
 
-    def main(self, wire: Callable[[Process], Awaitable[None]]) -> int:
-        """For `__main__`: a loop of its own, signals, the exit code."""
+    def main(
+        self,
+        wire: Callable[[Process], Awaitable[None]],
+        *,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    ) -> int:
+        """For `__main__`: a loop of its own (`new_loop`: uvloop's, say), signals, the exit code."""
+        self._owns_interpreter = True
 
         async def run() -> int:
             loop = asyncio.get_running_loop()
@@ -80,8 +88,9 @@ class Process:
                 loop.add_signal_handler(number, self._signalled, number)
             return await self.run(wire)
 
-        code = asyncio.run(run())
-        _arm_last_resort(code)
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            code = runner.run(run())
+            _exit_after(_LAST_RESORT_SECONDS, code)
         return code
 
     async def run(self, wire: Callable[[Process], Awaitable[None]]) -> int:
@@ -131,9 +140,13 @@ class Process:
             await asyncio.gather(wiring, stop, return_exceptions=True)
 
     async def _guarded(self, name: str, run: Hook) -> None:
-        await run()
-        if not self.draining.is_set():
-            raise LoopEnded(name)
+        try:
+            await run()
+            if not self.draining.is_set():
+                raise LoopEnded(name)
+        except Exception:
+            self._limit_the_end(0.0)
+            raise
 
     async def _drain(self) -> None:
         try:
@@ -150,6 +163,11 @@ class Process:
                     await _attempt(name, hook)
         except TimeoutError:
             log.warning("the time for closing is over", process=self.name)
+
+    def _limit_the_end(self, drain_seconds: float) -> None:
+        """From here on it ends, even when a task swallows its cancellation or a hook blocks the loop."""
+        if self._owns_interpreter:
+            _exit_after(drain_seconds + _CLOSE_SECONDS + _LAST_RESORT_SECONDS, 1)
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._stop_asked.is_set():
@@ -178,12 +196,12 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     return found
 
 
-def _arm_last_resort(code: int) -> None:
+def _exit_after(seconds: float, code: int) -> None:
     def end() -> None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
         os._exit(code)
 
-    timer = threading.Timer(_LAST_RESORT_SECONDS, end)
+    timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()

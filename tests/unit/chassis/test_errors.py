@@ -1,0 +1,160 @@
+"""Refusals out, remote errors in, and nothing of ours in between."""
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from services.chassis.errors import (
+    DETAILS_BYTES_MAX,
+    DETAILS_KEY,
+    DependencyUnavailable,
+    QuotaViolation,
+    Refusal,
+    RemoteError,
+    Violation,
+    code_of,
+    remote_error,
+    remote_status,
+    status_of,
+    trailers_of,
+)
+
+CONTRACT = {
+    "KEY_MISSING": "UNAUTHENTICATED",
+    "KEY_INVALID": "UNAUTHENTICATED",
+    "KEY_EXPIRED": "UNAUTHENTICATED",
+    "ROLE_REQUIRED": "PERMISSION_DENIED",
+    "WORKFLOW_NOT_FOUND": "NOT_FOUND",
+    "EXECUTION_NOT_FOUND": "NOT_FOUND",
+    "DEAD_LETTER_NOT_FOUND": "NOT_FOUND",
+    "INVALID_REQUEST": "INVALID_ARGUMENT",
+    "INVALID_DEFINITION": "INVALID_ARGUMENT",
+    "INPUT_MISMATCH": "INVALID_ARGUMENT",
+    "REQUEST_ID_REUSED": "ALREADY_EXISTS",
+    "WORKSPACE_EXISTS": "ALREADY_EXISTS",
+    "EXECUTION_FINAL": "FAILED_PRECONDITION",
+    "EXECUTION_NOT_PAUSED": "FAILED_PRECONDITION",
+    "WORKFLOW_ARCHIVED": "FAILED_PRECONDITION",
+    "LEASE_FENCED": "FAILED_PRECONDITION",
+    "ETAG_MISMATCH": "ABORTED",
+    "QUEUE_FULL": "RESOURCE_EXHAUSTED",
+    "DEPENDENCY_UNAVAILABLE": "UNAVAILABLE",
+    "INTERNAL": "INTERNAL",
+}
+
+
+@pytest.mark.parametrize(("reason", "code"), CONTRACT.items())
+def test_each_reason_has_the_code_of_the_contract(reason: str, code: str) -> None:
+    assert code_of(reason).name == code
+
+
+def test_a_reason_nobody_knows_is_found_where_it_is_made() -> None:
+    with pytest.raises(ValueError, match="has no status code"):
+        Refusal("WHATEVER", "?")
+
+
+def test_a_refusal_survives_the_wire_whole() -> None:
+    refusal = Refusal(
+        "QUEUE_FULL",
+        "the backlog is full",
+        metadata={"workspace": "w", "try": "windlass queue"},
+        violations=[Violation("input.id", "REQUIRED", "must be set")],
+        retry_after=1.5,
+        quota=[QuotaViolation("workspace:w", "100 queued")],
+    )
+    status = status_of(refusal)
+    remote = remote_status(status)
+    assert remote.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (remote.reason, remote.message) == ("QUEUE_FULL", "the backlog is full")
+    assert remote.metadata == refusal.metadata
+    assert remote.violations == refusal.violations
+    assert remote.quota == refusal.quota
+    assert remote.retry_after == 1.5
+    passed_on = remote.refusal()
+    assert isinstance(passed_on, Refusal)
+    assert status_of(passed_on) == status
+
+
+def test_there_is_exactly_one_error_info_of_our_domain() -> None:
+    status = status_of(Refusal("EXECUTION_NOT_FOUND", "no execution x"))
+    infos = [d for d in status.details if d.Is(error_details_pb2.ErrorInfo.DESCRIPTOR)]
+    assert len(infos) == 1
+    assert error_details_pb2.ErrorInfo.FromString(infos[0].value).domain == "windlass"
+
+
+def test_each_field_has_one_violation() -> None:
+    twice = [Violation("a", "X", "first"), Violation("a", "Y", "second"), Violation("b", "Z", "third")]
+    remote = remote_status(status_of(Refusal("INVALID_REQUEST", "bad", violations=twice)))
+    assert [(v.field, v.message) for v in remote.violations] == [("a", "first"), ("b", "third")]
+
+
+def test_what_does_not_fit_into_trailers_is_counted_not_sent() -> None:
+    many = [Violation(f"nodes[{n}]", "CYCLE", "x" * 5_000) for n in range(2_000)]
+    status = status_of(
+        Refusal("INVALID_DEFINITION", "ü" * 10_000, metadata={"id": "y" * 9_000}, violations=many)
+    )
+    remote = remote_status(status)
+    assert len(trailers_of(status)[0][1]) < DETAILS_BYTES_MAX + 1_000
+    assert remote.violations
+    assert len(remote.violations) + int(remote.metadata["violations_omitted"]) == 2_000
+    assert remote.message.endswith("…")
+
+
+def test_text_that_cannot_be_encoded_does_not_break_the_answer() -> None:
+    assert status_of(Refusal("INVALID_REQUEST", "half a pair \ud800")).message == "half a pair ?"
+
+
+def test_what_is_ours_shows_an_id_and_nothing_else() -> None:
+    status = status_of(RuntimeError("SELECT secret FROM keys"))
+    remote = remote_status(status)
+    assert (remote.code, remote.reason) == (grpc.StatusCode.INTERNAL, "INTERNAL")
+    assert remote.metadata.keys() == {"error_id"}
+    assert remote.metadata["error_id"] in status.message
+    assert b"SELECT" not in status.SerializeToString()
+    assert b"RuntimeError" not in status.SerializeToString()
+
+
+def test_a_dependency_that_is_away_asks_to_be_tried_again() -> None:
+    remote = remote_status(status_of(DependencyUnavailable("the database", "host 10.0.0.1 refused")))
+    assert (remote.code, remote.reason) == (grpc.StatusCode.UNAVAILABLE, "DEPENDENCY_UNAVAILABLE")
+    assert remote.retry_after == 1.0
+    assert remote.may_retry
+    assert "10.0.0.1" not in remote.message
+    assert isinstance(remote.refusal(), DependencyUnavailable)
+
+
+def test_time_that_is_over_has_its_code() -> None:
+    assert remote_status(status_of(TimeoutError())).code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def failed_call(
+    code: grpc.StatusCode, details: str, status: status_pb2.Status | None = None
+) -> grpc.aio.AioRpcError:
+    trailers = grpc.aio.Metadata(*(trailers_of(status) if status else ()))
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailers, details=details)
+
+
+def test_a_failed_call_without_details_is_known_by_its_code() -> None:
+    remote = remote_error(failed_call(grpc.StatusCode.UNAVAILABLE, "connection refused"))
+    assert (remote.code, remote.reason) == (grpc.StatusCode.UNAVAILABLE, "")
+    assert str(remote) == "UNAVAILABLE : connection refused"
+
+
+def test_a_failed_call_is_decoded_from_its_trailers() -> None:
+    status = status_of(Refusal("ETAG_MISMATCH", "changed meanwhile"))
+    error = failed_call(grpc.StatusCode.ABORTED, "changed meanwhile", status)
+    assert (DETAILS_KEY, status.SerializeToString()) in list(error.trailing_metadata())
+    assert remote_error(error).reason == "ETAG_MISMATCH"
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
+def test_a_service_that_did_not_answer_is_a_dependency_for_our_caller(code: grpc.StatusCode) -> None:
+    assert remote_status(status_of(failed_call(code, "x"))).reason == "DEPENDENCY_UNAVAILABLE"
+
+
+def test_what_another_service_hides_stays_hidden() -> None:
+    remote = RemoteError(grpc.StatusCode.INTERNAL, "INTERNAL", "internal error 1", metadata={"error_id": "1"})
+    passed_on = remote.refusal()
+    assert isinstance(passed_on, Refusal)
+    assert (passed_on.reason, passed_on.metadata) == ("INTERNAL", {"error_id": "1"})
+    assert remote_status(status_of(failed_call(grpc.StatusCode.UNKNOWN, "boom"))).reason == "INTERNAL"

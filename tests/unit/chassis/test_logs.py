@@ -1,0 +1,68 @@
+"""One JSON object a line, and no secret in it; on a process of its own, for logging is a global matter."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from services.chassis.logs import setup_logging, without_secrets
+
+
+def logged(program: str) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-c", "from services.chassis.logs import *\n" + program],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == ""
+    return [json.loads(line) for line in done.stderr.splitlines()]
+
+
+def test_a_line_has_its_event_fields_and_origin() -> None:
+    (line,) = logged(
+        "log = logger('shop.till')\n"
+        "setup_logging(service='shop', replica='2', level='INFO')\n"
+        "log.debug('not shown')\n"
+        "log.info('sold', pairs=2, raw=b'x')\n"
+    )
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "event": "sold", "pairs": 2, "raw": "b'x'", "level": "info",
+        "service": "shop", "replica": "2", "origin": "shop.till",
+    }  # fmt: skip
+
+
+def test_libraries_speak_in_the_same_form_from_warning_on() -> None:
+    lines = logged(
+        "import logging\n"
+        "setup_logging(service='shop', level='DEBUG')\n"
+        "logging.getLogger('lib').info('chatter')\n"
+        "try:\n"
+        "    raise ValueError('broken')\n"
+        "except ValueError:\n"
+        "    logging.getLogger('lib').exception('went wrong: %s', 7)\n"
+    )
+    assert [(line["event"], line["level"], line["origin"]) for line in lines] == [
+        ("went wrong: 7", "error", "lib")
+    ]
+    assert "ValueError: broken" in lines[0]["exception"]
+
+
+def test_secrets_are_withheld_by_name_and_cut_out_of_urls() -> None:
+    event = {
+        "api_key": "x", "Authorization": "x", "service_secret": "x", "password": "x",
+        "key_id": "kept", "url": "dial postgresql://user:hidden@host/db now",
+    }  # fmt: skip
+    assert without_secrets(None, "info", dict(event)) == {
+        "api_key": "[withheld]", "Authorization": "[withheld]", "service_secret": "[withheld]",
+        "password": "[withheld]", "key_id": "kept",
+        "url": "dial postgresql://user:[withheld]@host/db now",
+    }  # fmt: skip
+
+
+def test_a_level_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="is none of"):
+        setup_logging(service="shop", level="LOUD")
