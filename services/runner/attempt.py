@@ -52,7 +52,7 @@ class Attempt:
 def prepare(
     job: Job, module: Module, renderer: Renderer, loaded: Mapping[str, bytes], traceparent: str
 ) -> Attempt:
-    """Parse and render; `loaded` are outputs fetched beforehand. Raises ModuleError when a template does not resolve."""
+    """Parse and render; `loaded` are outputs fetched before. Raises ModuleError when a template does not resolve."""
     scope: dict[str, Any] = {}
 
     def evaluate(expression: str) -> Any:
