@@ -72,7 +72,7 @@ class Stack:
         return [each for each in self.up()["processes"] if each["service"] == service]
 
     def pid(self, service: str, replica: int = 0) -> int:
-        return next(each["pid"] for each in self.entries(service) if each["replica"] == replica)
+        return int(next(each["pid"] for each in self.entries(service) if each["replica"] == replica))
 
     def member(self, service: str, replica: int = 0) -> Member:
         """Its planned addresses; they hold while it is down, too."""
@@ -274,7 +274,7 @@ def free_options(options: Options) -> Options:
 T = TypeVar("T")
 
 
-async def until(probe: Callable[[], T | None | Awaitable[T | None]], seconds: float, what: str) -> T:
+async def until(probe: Callable[[], T | Awaitable[T | None] | None], seconds: float, what: str) -> T:
     """The first true answer of the probe; a plain or an async function."""
     try:
         async with asyncio.timeout(seconds):

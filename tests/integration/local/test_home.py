@@ -1,0 +1,68 @@
+"""One stack per home, and files that only their owner reads."""
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.local.home import Home, HomeTaken
+from deploy.local.ports import PortTaken, require_free
+
+HOLD = """
+import sys
+from pathlib import Path
+from deploy.local.home import Home
+Home(Path(sys.argv[1])).take()
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_second_owner_is_refused_and_told_the_first(tmp_path: Path) -> None:
+    holder = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", HOLD, str(tmp_path)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    assert await holder.stdout.readline() == b"taken\n"
+    home = Home(tmp_path)
+    assert home.holder() == holder.pid
+    with pytest.raises(HomeTaken, match=f"process {holder.pid}") as refused:
+        home.take()
+    assert refused.value.pid == holder.pid
+
+    holder.kill()  # a killed owner leaves no lock behind
+    await holder.wait()
+    assert home.holder() is None
+    home.take()
+    assert home.holder() == os.getpid()
+
+
+def test_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.take()
+    home.password("api")
+    home.ensure_service_secret()
+    for path in (home.password_file("api"), home.service_secret):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert home.service_secret.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_password_is_made_once(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.take()
+    assert home.password("api") == Home(tmp_path).password("api") != home.password("dispatcher")
+
+
+def test_taken_port_is_named_with_who_needs_it() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        with pytest.raises(PortTaken, match=rf"port {port}, which dispatcher-0 \(gRPC\) needs"):
+            require_free("127.0.0.1", port, "dispatcher-0 (gRPC)")
+    require_free("127.0.0.1", port, "dispatcher-0 (gRPC)")
