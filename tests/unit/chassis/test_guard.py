@@ -1,0 +1,190 @@
+"""What stands before every handler, from the outside."""
+
+from typing import Any
+
+import grpc
+import pytest
+
+from services.chassis import telemetry
+from services.chassis.guard import Guard
+from services.chassis.identity import ServiceCredential, anyone, members, services
+from services.chassis.telemetry import Sampler, new_trace, parse_traceparent
+from tests.unit.chassis.shop import SECRET, SHOP_METHODS, Counter, Shop, guard_of, open_shop, refused
+
+BUY = SHOP_METHODS[0]
+
+
+async def test_who_is_allowed_is_served_and_known(counter: Counter) -> None:
+    answer = await counter.stub(bearer="admin").Buy(counter.order())
+    assert answer.receipt == "member:ADMIN key-admin"
+    credential = ServiceCredential([SECRET], "api")
+    answer = await counter.stub(credential=credential).Buy(counter.order())
+    assert answer.receipt == "service:api api"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code", "reason"),
+    [
+        ((), "UNAUTHENTICATED", "KEY_MISSING"),
+        ((("authorization", "Bearer nobody"),), "UNAUTHENTICATED", "KEY_INVALID"),
+        ((("authorization", "Basic YWRtaW46"),), "UNAUTHENTICATED", "KEY_INVALID"),
+        ((("authorization", ""),), "UNAUTHENTICATED", "KEY_INVALID"),
+        ((("x-windlass-service", "api:00"),), "UNAUTHENTICATED", "KEY_INVALID"),
+        ((("authorization", "Bearer viewer"),), "PERMISSION_DENIED", "ROLE_REQUIRED"),
+        ((("authorization", "Bearer unreachable"),), "UNAVAILABLE", "DEPENDENCY_UNAVAILABLE"),
+        (ServiceCredential([SECRET], "runner").metadata, "PERMISSION_DENIED", "ROLE_REQUIRED"),
+    ],
+)
+async def test_who_is_not_is_refused(counter: Counter, metadata: Any, code: str, reason: str) -> None:
+    stub = counter.stub()
+    for refusal in (
+        await refused(stub.Buy(counter.order(), metadata=metadata)),
+        await refused(stub.Follow(counter.order(), metadata=metadata).read()),
+        await refused(stub.Chat(metadata=metadata).read()),
+    ):
+        assert (refusal.code.name, refusal.reason) == (code, reason)
+
+
+async def test_without_a_key_nobody_learns_what_is_well_formed(counter: Counter) -> None:
+    refusal = await refused(counter.stub().Buy(counter.order(shoe="")))
+    assert refusal.reason == "KEY_MISSING"
+
+
+async def test_an_open_method_looks_at_no_credential(shop: Shop) -> None:
+    async with open_shop(shop, Guard(dict.fromkeys(SHOP_METHODS, anyone()))) as counter:
+        answer = await counter.stub(bearer="nonsense").Buy(counter.order())
+        assert answer.receipt.startswith("anonymous")
+
+
+async def test_without_readers_no_credential_is_good(shop: Shop) -> None:
+    rule = members("ADMIN") | services("api")
+    async with open_shop(shop, Guard(dict.fromkeys(SHOP_METHODS, rule))) as counter:
+        for who in ({"bearer": "admin"}, {"credential": ServiceCredential([SECRET], "api")}):
+            assert (await refused(counter.stub(**who).Buy(counter.order()))).reason == "KEY_INVALID"
+
+
+async def test_each_faulty_field_is_named(counter: Counter) -> None:
+    stub = counter.stub(bearer="admin")
+    bad = counter.order(shoe="", pairs=11)
+    for refusal in (await refused(stub.Buy(bad)), await refused(stub.Follow(bad).read())):
+        assert (refusal.code.name, refusal.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+        assert {violation.field for violation in refusal.violations} == {"shoe", "pairs"}
+
+
+async def test_nul_is_refused_wherever_it_hides(counter: Counter) -> None:
+    order = counter.order(labels={"a": "x\0"}, notes=["fine", "\0"], pairs=0)
+    order.extras.update({"deep": [{"er": "\0"}], "k\0ey": 1})
+    refusal = await refused(counter.stub(bearer="admin").Buy(order))
+    assert (refusal.code.name, refusal.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+    paths = " ".join(sorted(violation.field for violation in refusal.violations))
+    assert "labels['a']" in paths
+    assert "notes[1]" in paths
+    assert "extras.fields" in paths
+    assert "\0" not in paths
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xff", b"\x0a\x02\xff\xfe", b"\x0a\x7f"])
+async def test_bytes_that_are_no_message_are_the_callers_fault(counter: Counter, raw: bytes) -> None:
+    channel = counter.channel(bearer="admin")
+    chat = channel.stream_stream(SHOP_METHODS[2])()
+    await chat.write(raw)
+    for refusal in (await refused(channel.unary_unary(BUY)(raw)), await refused(chat.read())):
+        assert (refusal.code.name, refusal.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+
+
+async def test_a_bug_shows_an_id_and_nothing_else(counter: Counter) -> None:
+    stub = counter.stub(bearer="admin")
+    chat = stub.Chat()
+    await chat.write(counter.order("bug"))
+    for refusal in (
+        await refused(stub.Buy(counter.order("bug"))),
+        await refused(stub.Follow(counter.order("bug", pairs=0)).read()),
+        await refused(chat.read()),
+    ):
+        assert (refusal.code.name, refusal.reason) == ("INTERNAL", "INTERNAL")
+        assert refusal.metadata.keys() == {"error_id"}
+        assert "SELECT" not in str(refusal)
+    assert (await stub.Buy(counter.order())).receipt
+
+
+async def test_faults_beyond_what_trailers_hold_still_arrive(counter: Counter) -> None:
+    refusal = await refused(counter.stub(bearer="admin").Buy(counter.order("faults")))
+    assert refusal.reason == "INVALID_DEFINITION"
+    assert len(refusal.violations) + int(refusal.metadata["violations_omitted"]) == 2_000
+
+
+async def test_streams_serve_what_they_are_asked(counter: Counter) -> None:
+    stub = counter.stub(bearer="admin")
+    receipts = [response.receipt async for response in stub.Follow(counter.order(pairs=3))]
+    assert receipts == ["0", "1", "2"]
+    chat = stub.Chat()
+    for shoe in ("clog", "boot"):
+        await chat.write(counter.order(shoe))
+        assert (await chat.read()).receipt == shoe
+    await chat.done_writing()
+    assert await chat.read() is grpc.aio.EOF
+    assert await chat.code() is grpc.StatusCode.OK
+
+
+async def test_a_call_takes_no_longer_than_its_rule(shop: Shop) -> None:
+    async with open_shop(shop, guard_of(members("ADMIN").within(0.05))) as counter:
+        refusal = await refused(counter.stub(bearer="admin").Buy(counter.order("slow"), timeout=60))
+        assert (refusal.code.name, refusal.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_PASSED")
+
+
+async def test_a_callers_own_deadline_holds(counter: Counter) -> None:
+    refusal = await refused(counter.stub(bearer="admin").Buy(counter.order("slow"), timeout=0.05))
+    assert refusal.code.name == "DEADLINE_EXCEEDED"
+
+
+async def test_a_call_that_is_cancelled_leaves_the_service_well(counter: Counter) -> None:
+    stub = counter.stub(bearer="admin")
+    call, chat = stub.Buy(counter.order("slow")), stub.Chat()
+    await chat.write(counter.order())
+    await chat.read()
+    for each in (call, chat):
+        each.cancel()
+    assert (await stub.Buy(counter.order())).receipt
+
+
+async def test_the_trace_of_the_caller_is_known_inside(counter: Counter) -> None:
+    stub = counter.stub(bearer="admin")
+
+    async def inside(header: str | None) -> str:
+        metadata = (("traceparent", header),) if header is not None else ()
+        receipt: str = (await stub.Buy(counter.order("trace"), metadata=metadata)).receipt
+        return receipt
+
+    sampled, unsampled = new_trace(True), new_trace(False)
+    own = parse_traceparent(await inside(sampled.header()))
+    assert own is not None
+    assert (own.trace_id, own.sampled) == (sampled.trace_id, True)
+    assert own.span_id != sampled.span_id
+    assert await inside(unsampled.header()) == unsampled.header()
+    assert await inside(None) == ""
+    assert await inside("nonsense") == ""
+
+
+async def test_a_method_may_begin_traces_as_the_sampler_allows(shop: Shop) -> None:
+    rule = members("ADMIN").with_trace()
+    async with open_shop(shop, guard_of(rule, sampler=Sampler(0.001, burst=1))) as counter:
+        stub = counter.stub(bearer="admin")
+        receipts = [(await stub.Buy(counter.order("trace"))).receipt for _ in range(3)]
+    assert [receipt[-2:] for receipt in receipts] == ["01", "00", "00"]
+
+
+async def test_a_sampled_call_is_written_down_as_a_span(
+    counter: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(telemetry, "_emit", lambda *span: spans.append(span))
+    monkeypatch.setattr(telemetry, "_service_name", "shop")
+    stub, parent = counter.stub(bearer="admin"), new_trace(True)
+    metadata = (("traceparent", parent.header()),)
+    await stub.Buy(counter.order(), metadata=metadata)
+    await refused(stub.Buy(counter.order(shoe=""), metadata=metadata))
+    await stub.Buy(counter.order(), metadata=(("traceparent", new_trace(False).header()),))
+    assert [(span[0], span[2], span[6], span[8]) for span in spans] == [
+        ("shop.Buy", parent, "", "server"),
+        ("shop.Buy", parent, "INVALID_ARGUMENT", "server"),
+    ]

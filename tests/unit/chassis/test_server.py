@@ -1,0 +1,188 @@
+"""A server with nothing left open, that tells what it serves and how it is."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2
+from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+
+from services.chassis.guard import Guard
+from services.chassis.health import HealthBoard
+from services.chassis.identity import members
+from services.chassis.reflection import METHOD, V1, V1ALPHA
+from services.chassis.server import PUBLIC, GrpcServer, server_options
+from tests.unit.chassis.shop import SHOP_METHODS, Counter, Shop, guard_of, open_shop, refused, servicer_of
+
+SHOP = "shoes.v1.ShopService"
+SERVING, NOT_SERVING = (
+    health_pb2.HealthCheckResponse.SERVING,
+    health_pb2.HealthCheckResponse.NOT_SERVING,
+)
+
+
+def test_a_method_without_a_rule_is_not_served(shop: Shop) -> None:
+    server = GrpcServer("127.0.0.1:0", guard=Guard(dict.fromkeys(SHOP_METHODS[:2], members("ADMIN"))))
+    with pytest.raises(LookupError, match="/Chat has no rule"):
+        shop.services.add_ShopServiceServicer_to_server(servicer_of(shop), server)
+
+
+def test_a_method_that_is_not_implemented_is_not_declared_either(shop: Shop) -> None:
+    server = GrpcServer("127.0.0.1:0", guard=guard_of())
+    with pytest.raises(TypeError, match="is not implemented"):
+        shop.services.add_ShopServiceServicer_to_server(shop.services.ShopServiceServicer(), server)
+
+
+async def test_what_comes_in_by_a_way_around_the_guard_is_not_served(shop: Shop) -> None:
+    server = GrpcServer("127.0.0.1:0", guard=guard_of())
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("shoes.v1.BackDoor", {})])
+    with pytest.raises(LookupError, match="BackDoor"):
+        await server.start()
+    with pytest.raises(NotImplementedError):
+        server.add_insecure_port("127.0.0.1:0")
+
+
+async def test_a_port_that_is_taken_is_named(counter: Counter) -> None:
+    second = GrpcServer(counter.address, guard=guard_of())
+    with pytest.raises(OSError, match=counter.address):
+        await second.start()
+
+
+async def test_the_server_knows_all_that_it_serves(counter: Counter) -> None:
+    assert set(SHOP_METHODS) < counter.server.methods
+    refusal = await refused(counter.channel(bearer="admin").unary_unary("/shoes.v1.ShopService/Steal")(b""))
+    assert refusal.code is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("name", [V1, V1ALPHA])
+async def test_reflection_tells_everything_to_anyone(counter: Counter, name: str) -> None:
+    call = counter.channel().stream_stream(
+        f"/{name}/{METHOD}",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )()
+
+    async def ask(**question: str) -> Any:
+        await call.write(reflection_pb2.ServerReflectionRequest(**question))
+        return await call.read()
+
+    listed = {each.name for each in (await ask(list_services="")).list_services_response.service}
+    assert {SHOP, V1, V1ALPHA, "grpc.health.v1.Health", "grpc.channelz.v1.Channelz"} == listed
+    for service in listed:
+        answer = await ask(file_containing_symbol=service)
+        files = [
+            descriptor_pb2.FileDescriptorProto.FromString(raw)
+            for raw in answer.file_descriptor_response.file_descriptor_proto
+        ]
+        described = {f"{file.package}.{each.name}" for file in files for each in file.service}
+        assert service in described
+    await call.done_writing()
+
+
+async def check(counter: Counter, service: str) -> Any:
+    stub = health_pb2_grpc.HealthStub(counter.channel())
+    return (await stub.Check(health_pb2.HealthCheckRequest(service=service))).status
+
+
+async def test_health_follows_the_truth_per_service(counter: Counter) -> None:
+    board = counter.server.health
+    assert [await check(counter, name) for name in (SHOP, "")] == [SERVING, SERVING]
+    board.set(SHOP, False)
+    assert [await check(counter, name) for name in (SHOP, "")] == [NOT_SERVING, NOT_SERVING]
+    board.set("", True)
+    assert [await check(counter, name) for name in (SHOP, "")] == [SERVING, SERVING]
+    stub = health_pb2_grpc.HealthStub(counter.channel())
+    unknown = await refused(stub.Check(health_pb2.HealthCheckRequest(service="nobody")))
+    assert unknown.code is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_health_watch_is_told_of_each_change(counter: Counter) -> None:
+    stub = health_pb2_grpc.HealthStub(counter.channel())
+    watch = stub.Watch(health_pb2.HealthCheckRequest(service=SHOP))
+    assert (await watch.read()).status == SERVING
+    counter.server.health.set(SHOP, False)
+    assert (await watch.read()).status == NOT_SERVING
+    counter.server.health.close()
+    counter.server.health.set(SHOP, True)
+    assert await check(counter, SHOP) == NOT_SERVING
+    watch.cancel()
+
+
+async def test_a_probe_that_fails_or_raises_says_no() -> None:
+    board, answers = HealthBoard(), iter([True, False, True])
+    board.announce([SHOP])
+    seen: list[int | None] = []
+
+    async def probe() -> bool:
+        seen.append(board.status(SHOP))
+        try:
+            return next(answers)
+        except StopIteration:
+            raise ConnectionError("away") from None
+
+    following = asyncio.create_task(board.follow(probe, every_seconds=0))
+    while len(seen) < 6:
+        await asyncio.sleep(0)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    assert seen[:5] == [SERVING, SERVING, NOT_SERVING, SERVING, NOT_SERVING]
+
+
+async def test_channelz_is_the_operators(counter: Counter) -> None:
+    request = channelz_pb2.GetServersRequest()
+    servers = await channelz_pb2_grpc.ChannelzStub(counter.channel(bearer="system")).GetServers(request)
+    assert servers.server
+    refusal = await refused(
+        channelz_pb2_grpc.ChannelzStub(counter.channel(bearer="admin")).GetServers(request)
+    )
+    assert refusal.reason == "ROLE_REQUIRED"
+
+
+@pytest.mark.parametrize(("size", "is_accepted"), [(4 * 1024 * 1024, True), (4 * 1024 * 1024 + 1, False)])
+async def test_a_public_message_is_at_most_four_mebibytes(
+    counter: Counter, size: int, is_accepted: bool
+) -> None:
+    request = counter.order(notes=[""])
+    request.notes[0] = "x" * (size - request.ByteSize() - 4)
+    while request.ByteSize() < size:
+        request.notes[0] += "x"
+    assert request.ByteSize() == size
+    call = counter.stub(bearer="admin").Buy(request)
+    if is_accepted:
+        assert (await call).receipt
+    else:
+        assert (await refused(call)).code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_metadata_is_at_most_sixteen_kibibytes(counter: Counter) -> None:
+    stub = counter.stub(bearer="admin")
+    assert (await stub.Buy(counter.order(), metadata=(("x-fits", "x" * 15_000),))).receipt
+    refusal = await refused(stub.Buy(counter.order(), metadata=(("x-does-not", "x" * 17_000),)))
+    assert refusal.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_burst_of_calls_is_served_not_cancelled(counter: Counter) -> None:
+    stub = counter.stub(bearer="admin", call_seconds=60)
+    answers = await asyncio.gather(*(stub.Buy(counter.order()) for _ in range(3_000)))
+    assert len(answers) == 3_000
+
+
+def test_idle_clients_may_ping() -> None:
+    options = dict(server_options(PUBLIC))
+    assert options["grpc.keepalive_permit_without_calls"] == 1
+    assert options["grpc.http2.min_recv_ping_interval_without_data_ms"] <= 10_000
+
+
+async def test_stopping_waits_for_what_is_under_way(shop: Shop) -> None:
+    async with open_shop(shop, guard_of()) as counter:
+        chat = counter.stub(bearer="admin").Chat()
+        await chat.write(counter.order())
+        await chat.read()
+        stopping = asyncio.create_task(counter.server.stop(60))
+        await chat.write(counter.order("last"))
+        assert (await chat.read()).receipt == "last"
+        await chat.done_writing()
+        await stopping
