@@ -1,0 +1,167 @@
+"""What is asked of an execution, in the imperative.
+
+Everything the core may not find out itself comes along: random numbers, who is alive, trace contexts. A run is named by
+its number and, where a holder speaks, by the epoch of its lease: both must fit, else the report is late.
+"""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
+from services.coordinator.core.state import Work
+from services.coordinator.core.values import Error, Instant, ReleaseReason, Span, Value
+
+
+@dataclass(slots=True)
+class Cancel:
+    """Idempotent: asked twice, it is cancelled once."""
+
+    message_id: str = ""
+    reason: str = ""
+    caller: str = ""
+
+
+@dataclass(slots=True)
+class Start:
+    epoch: int
+    holder: str
+    workspace: str
+    workflow: str
+    version: int
+    version_id: str = ""
+    input: bytes = b"{}"
+    labels: tuple[tuple[str, str], ...] = ()
+    priority: int = 3
+    trigger_type: int = 0
+    caller: str = ""
+    request_id: str = ""
+    parent_execution_id: str = ""
+    create_time: Instant = 0
+    grant_time: Instant = 0
+    # 0: from the workflow's own timeout, counted from `create_time`.
+    deadline: Instant = 0
+    traceparent: str = ""
+    retry: RetryPolicy = DEFAULT_RETRY
+    # Given when it was cancelled while it waited in the queue: it starts and ends in one decision, without any work.
+    cancel: Cancel | None = None
+
+
+@dataclass(slots=True)
+class Adopt:
+    """Go on with an execution whose journal was folded. Runs of instances that are not in `live` are lost."""
+
+    epoch: int
+    holder: str
+    live: Container[str]
+
+
+@dataclass(slots=True)
+class Grant:
+    work: Work
+    instance_id: str
+    runner: str
+    traceparent: str = ""
+
+
+@dataclass(slots=True)
+class Assign:
+    """Lease works from `Execution.ready` to runners that have room."""
+
+    grants: Sequence[Grant]
+
+
+@dataclass(slots=True)
+class ReportStarted:
+    number: int
+    epoch: int
+    start_time: Instant
+
+
+@dataclass(slots=True)
+class ReportProgress:
+    number: int
+    epoch: int
+    progress: float = 0.0
+    message: str = ""
+    cursor: bytes = b""
+
+
+@dataclass(slots=True)
+class ReportSuccess:
+    number: int
+    epoch: int
+    output: Value
+    branch: str = ""
+    start_time: Instant = 0
+    end_time: Instant = 0
+    inputs_hash: bytes = b""
+    config_hash: bytes = b""
+    cost_tokens: int = 0
+
+
+@dataclass(slots=True)
+class ReportFailure:
+    number: int
+    epoch: int
+    error: Error
+    # In [0, 1), for the jitter.
+    random: float
+    retry_after: Span = 0
+    start_time: Instant = 0
+    end_time: Instant = 0
+    inputs_hash: bytes = b""
+    config_hash: bytes = b""
+    cost_tokens: int = 0
+
+
+@dataclass(slots=True)
+class ReportStopped:
+    """The runner stopped the work because it was told to."""
+
+    number: int
+    epoch: int
+    start_time: Instant = 0
+    end_time: Instant = 0
+
+
+@dataclass(slots=True)
+class Release:
+    """Take a run back without an outcome: from its runner, or because it never reached one."""
+
+    number: int
+    epoch: int
+    reason: ReleaseReason
+    may_have_begun: bool = False
+
+
+@dataclass(slots=True)
+class LoseRunner:
+    """A runner instance is gone. Its idempotent work may be granted again at once, the rest after the full term."""
+
+    instance_id: str
+    is_idempotent_only: bool = False
+
+
+@dataclass(slots=True)
+class Tick:
+    """The time of `Execution.next_wake()` has come. Harmless at any other time."""
+
+    # In [0, 1), for the jitter of a run that is timed out.
+    random: float
+
+
+Command: TypeAlias = (
+    ReportSuccess
+    | Assign
+    | Start
+    | ReportFailure
+    | Tick
+    | ReportStarted
+    | ReportProgress
+    | ReportStopped
+    | Release
+    | LoseRunner
+    | Cancel
+    | Adopt
+)

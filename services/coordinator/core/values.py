@@ -1,0 +1,115 @@
+"""The small words of the core: times, payloads, states, errors.
+
+Hazards: instants and spans are plain integers, so that a thousand of them cost nothing; both count microseconds, an
+instant since the Unix epoch. 0 stands for "none" in both, as it does on the wire.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+Instant: TypeAlias = int
+Span: TypeAlias = int
+
+SECOND: Span = 1_000_000
+
+# A value above this is kept outside and travels as a reference.
+INLINE_BYTES_MAX = 256 * 1024
+
+
+class BrokenInvariant(Exception):
+    """The state contradicts itself: a bug, never an answer to anybody."""
+
+
+@dataclass(slots=True, frozen=True)
+class OutputRef:
+    """Where a payload above the inline limit is kept, and the proof that it is the same one."""
+
+    key: str
+    sha256: str
+    size_bytes: int
+
+
+Value: TypeAlias = bytes | OutputRef
+
+
+class ExecutionState(StrEnum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    WAITING = "WAITING"
+    PAUSED = "PAUSED"
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+
+
+class RunState(StrEnum):
+    PENDING = "PENDING"
+    LEASED = "LEASED"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    DLQ = "DLQ"
+    CANCELLED = "CANCELLED"
+    SKIPPED = "SKIPPED"
+
+
+class ErrorClass(StrEnum):
+    """How a failure is treated, not what it was."""
+
+    TRANSIENT = "TRANSIENT"
+    PERMANENT = "PERMANENT"
+    TIMEOUT = "TIMEOUT"
+    # The target was not even asked: costs no attempt.
+    CIRCUIT_OPEN = "CIRCUIT_OPEN"
+
+
+class FailureReason(StrEnum):
+    """Why a piece of work is not tried again."""
+
+    MAX_RETRIES = "MAX_RETRIES"
+    PERMANENT_ERROR = "PERMANENT_ERROR"
+    # Its runner died too often: it is set apart before it takes another one down.
+    POISON = "POISON"
+    # The execution was already ending; whether it might have been tried again was never asked.
+    STOPPED = "STOPPED"
+
+
+class ReleaseReason(StrEnum):
+    """Why a run came back without an outcome. None of them costs the work an attempt."""
+
+    DRAINED = "DRAINED"
+    # The grant never arrived, or its holder does not know of it.
+    WITHDRAWN = "WITHDRAWN"
+    # The runner cannot do it (unknown module, no room).
+    REFUSED = "REFUSED"
+
+
+@dataclass(slots=True, frozen=True)
+class Error:
+    """What went wrong in a run. `type` is UPPER_SNAKE or the name of an exception."""
+
+    error_class: ErrorClass
+    type: str
+    message: str
+
+
+@dataclass(slots=True, frozen=True)
+class Failure:
+    """What an execution reports as its error; `node` is empty where no node is to blame."""
+
+    node: str
+    type: str
+    message: str
+
+
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
+
+
+def fingerprint(module: str, error: Error) -> str:
+    """Equal for failures that a person would call the same one: numbers and ids in the message do not count."""
+    text = "\0".join((module, error.type, _NUMBERS.sub("#", error.message)))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
