@@ -7,11 +7,12 @@ argument.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deploy.local.files import write_whole
 from deploy.local.home import Home
+from deploy.local.ports import is_free
 from deploy.local.provision import OWNERS
 
 LOOPBACK = "127.0.0.1"
@@ -20,6 +21,8 @@ GRPC_PORTS = {"api": 7401, "dispatcher": 7402, "coordinator": 7403, "runner": 74
 METRICS_PORTS = {"api": 9401, "dispatcher": 9402, "coordinator": 9403, "runner": 9404}
 HTTP_PORT = 8401
 REPLICA_STEP = 10
+# Below the range that the kernel hands out to clients (32768 and up), metrics included.
+OFFSETS = range(1_000, 22_000, 100)
 
 # Whom a service calls, hence whose addresses it is given: the setting and the service behind it.
 PEERS: Mapping[str, Mapping[str, str]] = {
@@ -81,6 +84,22 @@ def members(options: Options, home: Home) -> list[Member]:
         for service in GRPC_PORTS
         for replica in range(options.replicas.get(service, 1))
     ]
+
+
+def on_free_ports(options: Options, first: int = 0) -> Options:
+    """The same with an offset at which every port is free; `first` spreads those who ask at the same time."""
+    for number in range(len(OFFSETS)):
+        shifted = replace(options, port_offset=OFFSETS[(first + number) % len(OFFSETS)])
+        wanted = {postgres_port(shifted)}
+        for member in members(shifted, Home(options.home)):
+            wanted.update(port_of(address) for address in member.addresses().values())
+        if all(is_free(LOOPBACK, port) for port in wanted):
+            return shifted
+    raise OSError("no free port offset")
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
 
 
 def write_peers(home: Home, planned: Sequence[Member]) -> None:

@@ -21,7 +21,7 @@ from deploy.local import ports
 from deploy.local.child import BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX, Child
 from deploy.local.home import Home
 from deploy.local.installation import ensure_keys, prepare
-from deploy.local.plan import LOOPBACK, STOP_SECONDS, Options, members, postgres_port, write_peers
+from deploy.local.plan import LOOPBACK, STOP_SECONDS, Options, members, port_of, postgres_port, write_peers
 from deploy.local.postgres import PostgresFailed, PostgresServer
 
 POSTGRES_STOP_SECONDS = 2.0
@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 class Supervisor:
     def __init__(self, options: Options, say: Say) -> None:
-        self._options = options
+        self.options = options
         self._say = say
         self.home = Home(options.home)
         self._postgres: PostgresServer | None = None
@@ -67,13 +67,11 @@ class Supervisor:
         self.home.take()
         self._children = [
             Child(member, self.home.log_file(member.service, member.replica), self._changed, self._say)
-            for member in members(self._options, self.home)
+            for member in members(self.options, self.home)
         ]
         for child in self._children:
             for purpose, address in child.member.addresses().items():
-                ports.require_free(
-                    LOOPBACK, int(address.rpartition(":")[2]), f"{child.member.name} ({purpose})"
-                )
+                ports.require_free(LOOPBACK, port_of(address), f"{child.member.name} ({purpose})")
         try:
             async with asyncio.TaskGroup() as keepers:
                 try:
@@ -98,7 +96,7 @@ class Supervisor:
         finally:
             teller.cancel()
         for child in self._children:
-            self._keepers.append(keepers.create_task(child.keep(restart=self._options.restart)))
+            self._keepers.append(keepers.create_task(child.keep(restart=self.options.restart)))
         self._is_up = True
         self._changed()
 
@@ -112,11 +110,11 @@ class Supervisor:
 
     async def _database(self, keepers: asyncio.TaskGroup) -> str:
         """A superuser's address of the database server; the embedded one is started."""
-        if self._options.database_url is not None:
-            return self._options.database_url
+        if self.options.database_url is not None:
+            return self.options.database_url
         self._postgres = PostgresServer(
             self.home.postgres,
-            port=postgres_port(self._options),
+            port=postgres_port(self.options),
             log=self.home.logs / "postgres.log",
             password_file=self.home.password_file("postgres"),
             report=self._say,
@@ -132,8 +130,8 @@ class Supervisor:
             if self._stop.is_set():
                 return
             self._changed()
-            self._say(f"PostgreSQL ended with {code}" + ("" if self._options.restart else ", and is left so"))
-            if not self._options.restart:
+            self._say(f"PostgreSQL ended with {code}" + ("" if self.options.restart else ", and is left so"))
+            if not self.options.restart:
                 return
             try:
                 await server.start()
@@ -173,7 +171,7 @@ class Supervisor:
         if self._postgres is not None:
             postgres = {"pid": self._postgres.pid, "port": self._postgres.port}
         else:
-            postgres = {"pid": None, "port": urlsplit(self._options.database_url or "").port or 5432}
+            postgres = {"pid": None, "port": urlsplit(self.options.database_url or "").port or 5432}
         return {
             "home": str(self.home.root),
             "pid": self.home.holder(),

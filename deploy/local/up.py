@@ -46,7 +46,7 @@ def up(options: Options, say: Say, show: Callable[[Home], None]) -> int:
         asyncio.run(run())
     except* EXPECTED as errors:
         failed = True
-        for error in _leaves(errors):
+        for error in leaves(errors):
             say(explain(error, supervisor.home))
     return FAILED if failed else DONE
 
@@ -78,8 +78,8 @@ def status(home: Home) -> dict[str, Any] | None:
     return home.read_up() if home.holder() else None
 
 
-def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
+def leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
     found: list[BaseException] = []
     for error in group.exceptions:
-        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+        found.extend(leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
     return found

@@ -14,33 +14,30 @@ likes; otherwise it is the supervisor's, which starts a dead one again at once.
 
 import asyncio
 import contextlib
-import inspect
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
 import psutil
 
 from deploy.local.home import Home
-from deploy.local.plan import Member, Options, members, postgres_port
+from deploy.local.plan import Member, Options, members, on_free_ports, postgres_port
 from deploy.local.postgres import PostgresServer
 from tests.support.postgres import free_port, reachable_directory
+from tests.support.probe import until
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "deploy/local/launch.py"
 READY_SECONDS = 60.0
 # The promise is 15 s.
 STOP_SECONDS = 18.0
-POLL_SECONDS = 0.02
-OFFSETS = range(1_000, 22_000, 100)
 
 
 @dataclass
@@ -260,33 +257,7 @@ async def stack_is_up(stack: Stack, seconds: float = READY_SECONDS) -> None:
 
 def free_options(options: Options) -> Options:
     """The options with an offset at which every port is free."""
-    start = os.getpid() % len(OFFSETS)
-    for offset in (*OFFSETS[start:], *OFFSETS[:start]):
-        shifted = replace(options, port_offset=offset)
-        wanted = {postgres_port(shifted)}
-        for member in members(shifted, Home(options.home)):
-            wanted.update(int(address.rpartition(":")[2]) for address in member.addresses().values())
-        if all(_is_free(port) for port in wanted):
-            return shifted
-    raise RuntimeError("no free port offset")
-
-
-T = TypeVar("T")
-
-
-async def until(probe: Callable[[], T | Awaitable[T | None] | None], seconds: float, what: str) -> T:
-    """The first true answer of the probe; a plain or an async function."""
-    try:
-        async with asyncio.timeout(seconds):
-            while True:
-                found = probe()
-                if inspect.isawaitable(found):
-                    found = await found
-                if found:
-                    return found
-                await asyncio.sleep(POLL_SECONDS)
-    except TimeoutError:
-        raise AssertionError(f"waited {seconds:g} s for {what}") from None
+    return on_free_ports(options, first=os.getpid())
 
 
 def is_alive(pid: int) -> bool:
@@ -295,16 +266,6 @@ def is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 async def _postgres_in(place: Path) -> PostgresServer:

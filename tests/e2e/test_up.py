@@ -1,0 +1,216 @@
+"""`windlass up` as a person meets it: one command, one home, nothing left behind, whatever is killed."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+import pytest_asyncio
+
+from deploy.local import provision
+from deploy.local.home import KEYS
+from deploy.local.plan import Options
+from tests.support.postgres import reachable_directory
+from tests.support.probe import until
+from tests.support.stack import Stack, free_options, is_alive, running_stack, stack_is_up, start_stack
+
+ENDED_SECONDS = 20.0
+ONE_NODE = "name: one\nnodes:\n  - {id: only, module: noop@1}\n"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def stack() -> AsyncIterator[Stack]:
+    async with running_stack(coordinators=2) as made:
+        yield made
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    directory = reachable_directory("windlass-up-")
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def windlass(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "windlass.cli", *arguments, "--home", str(home)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+async def test_up_file_describes_what_runs(stack: Stack) -> None:
+    up = stack.up()
+    assert up["home"] == str(stack.options.home)
+    assert is_alive(up["postgres"]["pid"])
+    services = [(each["service"], each["replica"]) for each in up["processes"]]
+    assert services == [("api", 0), ("dispatcher", 0), ("coordinator", 0), ("coordinator", 1), ("runner", 0)]
+    for each in up["processes"]:
+        assert is_alive(each["pid"])
+        assert each["ready"]
+        assert (each["http"] is None) == (each["service"] != "api")
+
+
+async def test_keys_and_credentials_are_private(stack: Stack) -> None:
+    files = [stack.home.key_file(name) for name in KEYS] + [
+        stack.home.url_file(name) for name in provision.OWNERS
+    ]
+    for path in files:
+        assert path.stat().st_mode & 0o777 == 0o600, path
+        assert len(path.read_text().splitlines()) == 1
+
+
+async def test_no_secret_is_on_a_command_line_or_in_an_environment(stack: Stack) -> None:
+    secrets = [stack.key(name) for name in KEYS]
+    secrets += [
+        stack.home.password_file(owner).read_text().strip() for owner in (*provision.OWNERS, "postgres")
+    ]
+    secrets.append(stack.home.service_secret.read_text().strip())
+    for pid in stack.seen:
+        process = psutil.Process(pid)
+        shown = " ".join([*process.cmdline(), *process.environ().values()])
+        assert not [secret for secret in secrets if secret in shown], process.name()
+
+
+async def test_second_up_on_the_home_is_refused_by_pid(stack: Stack) -> None:
+    second = windlass("up", home=stack.options.home)
+    assert second.returncode == 1
+    assert f"process {stack.process.pid}" in second.stderr
+    assert "windlass down" in second.stderr
+    assert stack.process.returncode is None
+
+
+async def test_status_tells_what_runs_and_where(stack: Stack) -> None:
+    shown = windlass("status", home=stack.options.home)
+    assert shown.returncode == 0
+    for each in stack.up()["processes"]:
+        assert each["grpc"] in shown.stdout
+    assert json.loads(windlass("status", "--json", home=stack.options.home).stdout) == stack.up()
+
+
+async def test_role_of_a_service_cannot_read_the_tables_of_another(stack: Stack) -> None:
+    async with await psycopg.AsyncConnection.connect(stack.superuser_url(), autocommit=True) as superuser:
+        found = await superuser.execute(
+            "SELECT schemaname, tablename FROM pg_tables WHERE schemaname = ANY(%s)",
+            (list(provision.OWNERS),),
+        )
+        tables = await found.fetchall()
+    assert {schema for schema, _ in tables} == set(provision.OWNERS)
+    for service in provision.OWNERS:
+        url = stack.home.url_file(service).read_text().strip()
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            for schema, table in tables:
+                if schema != service:
+                    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                        await connection.execute(f"SELECT 1 FROM {schema}.{table}")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("service", ["api", "dispatcher", "coordinator", "runner"])
+async def test_killed_child_is_started_again(stack: Stack, service: str) -> None:
+    killed = stack.kill(service)
+    successor = await stack.ready_again(service, 0, killed)
+    assert not is_alive(killed)
+    assert is_alive(successor)
+
+
+@pytest.mark.chaos
+async def test_killed_database_is_started_again(stack: Stack) -> None:
+    killed = stack.kill_postgres()
+    assert is_alive(await stack.postgres_again(killed))
+    await until(lambda: all(each["ready"] for each in stack.up()["processes"]), 30, "all to be ready")
+
+
+async def test_command_line_carries_an_execution_to_its_result(stack: Stack, tmp_path: Path) -> None:
+    definition = tmp_path / "one.yaml"
+    definition.write_text(ONE_NODE)
+    home = stack.options.home
+    assert "CREATED" in windlass("workflow", "apply", str(definition), home=home).stdout
+    started = windlass("start", "one", "--wait", "--json", home=home)
+    assert started.returncode == 0, started.stderr
+    execution = json.loads(started.stdout)
+    assert execution["state"] == "SUCCESS"
+    assert execution["id"] in windlass("list", home=home).stdout
+    assert "only" in windlass("runs", execution["id"], home=home).stdout
+    watched = windlass("watch", execution["id"], "--json", home=home)
+    assert [json.loads(line)["seq"] for line in watched.stdout.splitlines()] == [
+        str(number) for number in range(1, int(execution["lastSeq"]) + 1)
+    ]
+
+
+async def test_errors_name_the_reason_and_what_to_try(stack: Stack) -> None:
+    unknown = windlass("get", "01990000-0000-7000-8000-000000000000", home=stack.options.home)
+    assert unknown.returncode == 1
+    assert "EXECUTION_NOT_FOUND" in unknown.stderr
+    assert windlass("get", home=stack.options.home).returncode == 2
+
+
+async def test_down_ends_every_process_in_time(home: Path) -> None:
+    async with running_stack(home=home) as stack:
+        assert windlass("down", home=home).returncode == 0
+        assert await stack.process.wait() == 0
+        assert [pid for pid in stack.seen if is_alive(pid)] == []
+        assert not stack.home.up_file.exists()
+        assert windlass("status", home=home).returncode == 1
+        assert windlass("down", home=home).returncode == 0
+
+
+@pytest.mark.chaos
+async def test_stack_comes_back_after_a_kill_of_everything(home: Path) -> None:
+    options = free_options(Options(home=home, lease_scale=0.1))
+    stack = await start_stack(options)
+    await stack_is_up(stack)
+    key = stack.key()
+    before = sorted(
+        stack.seen, key=lambda pid: pid != stack.process.pid
+    )  # the supervisor first: nothing is orderly
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    await stack.process.wait()
+    async with running_stack(home=home, port_offset=options.port_offset) as again:
+        assert not set(before) & (again.seen - {again.process.pid})
+        assert again.key() == key
+        assert windlass("list", home=home).returncode == 0
+        assert not [pid for pid in before if is_alive(pid) and pid not in again.seen]
+
+
+async def test_children_die_with_a_killed_supervisor(home: Path) -> None:
+    options = free_options(Options(home=home, lease_scale=0.1))
+    stack = await start_stack(options)
+    await stack_is_up(stack)
+    stack.process.kill()
+    await stack.process.wait()
+    await until(
+        lambda: not [pid for pid in stack.seen if is_alive(pid)], ENDED_SECONDS, "the children to end"
+    )
+
+
+async def test_taken_port_is_named_with_its_process(home: Path) -> None:
+    options = free_options(Options(home=home))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 7402 + options.port_offset))
+        listener.listen()
+        refused = windlass("up", "--port-offset", str(options.port_offset), home=home)
+    assert refused.returncode == 1
+    assert f"port {7402 + options.port_offset}, which dispatcher-0 (gRPC) needs" in refused.stderr
+
+
+async def test_dead_child_is_left_so_on_request(home: Path) -> None:
+    async with running_stack(home=home, restart=False) as stack:
+        killed = stack.kill("runner")
+        await until(lambda: not stack.entries("runner"), 10, "up.json to forget the dead runner")
+        assert not is_alive(killed)
+        assert len(stack.entries("api")) == 1
+
+
+async def test_another_server_serves_instead_of_the_embedded_one(home: Path) -> None:
+    async with running_stack(home=home, own_postgres=True) as stack:
+        assert stack.up()["postgres"]["pid"] is None
+        assert stack.postgres is not None
+        assert stack.up()["postgres"]["port"] == stack.postgres.port
+        assert windlass("list", home=home).returncode == 0

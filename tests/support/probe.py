@@ -1,0 +1,27 @@
+"""Await what other processes bring about: the one place where a test waits by the clock, and always for something.
+
+Hazard: a probe that is true too early proves nothing; let it look at what only the awaited thing can make.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+POLL_SECONDS = 0.02
+T = TypeVar("T")
+
+
+async def until(probe: Callable[[], T | Awaitable[T | None] | None], seconds: float, what: str) -> T:
+    """The first true answer of the probe; a plain or an async function."""
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                found = probe()
+                if inspect.isawaitable(found):
+                    found = await found
+                if found:
+                    return found
+                await asyncio.sleep(POLL_SECONDS)
+    except TimeoutError:
+        raise AssertionError(f"waited {seconds:g} s for {what}") from None
