@@ -131,11 +131,8 @@ def installed_by(extra: str) -> set[str]:
         name = ahead.pop()
         found.add(name)
         package = packages[name]
-        further = [
-            *package.get("dependencies", []),
-            *sum(package.get("optional-dependencies", {}).values(), []),
-        ]
-        ahead |= {item["name"] for item in further if item["name"] != "windlass"} - found
+        groups = [package.get("dependencies", []), *package.get("optional-dependencies", {}).values()]
+        ahead |= {item["name"] for group in groups for item in group} - found
     return found
 
 
