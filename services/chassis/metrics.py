@@ -89,7 +89,9 @@ class MetricsEndpoint:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
+        with contextlib.suppress(
+            OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+        ):
             async with asyncio.timeout(_REQUEST_SECONDS):
                 request = await reader.readuntil(b"\r\n\r\n")
                 writer.write(_answer(request.split(b"\r\n", 1)[0]))

@@ -95,6 +95,8 @@ def servicer_of(shop: Shop) -> Any:
                 case "faults":
                     many = [Violation(f"nodes[{n}]", "CYCLE", "x" * 100) for n in range(2_000)]
                     raise Refusal("INVALID_DEFINITION", "very wrong", violations=many)
+                case _:
+                    pass
             return shop.messages.BuyResponse(receipt=f"{caller().grade} {caller().name}")
 
         async def Follow(self, request: Any, context: Any) -> AsyncIterator[Any]:

@@ -1,0 +1,225 @@
+"""A connection that is always usable, against a real server that is hurt on purpose."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from services.chassis.arrays import BigInts, Bools, Bytes, Floats, Ints, Texts, Times
+from services.chassis.lane import CommitUnknown, Connection, DatabaseAway, Lane
+from tests.support.postgres import PostgresCluster
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def url(postgres: PostgresCluster) -> AsyncIterator[str]:
+    database = await postgres.database()
+    async with await psycopg.AsyncConnection.connect(database.superuser_url, autocommit=True) as setup:
+        await setup.execute("CREATE TABLE shoes (id int PRIMARY KEY, name text)")
+    yield database.superuser_url
+    await postgres.drop(database)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def lane(url: str) -> AsyncIterator[Lane]:
+    opened = Lane(url, name="test-lane")
+    await opened.execute("TRUNCATE shoes")
+    yield opened
+    await opened.close()
+
+
+async def backend_of(lane: Lane) -> int:
+    pid: int = (await lane.fetch("SELECT pg_backend_pid()"))[0][0]
+    return pid
+
+
+async def wait_until(lane: Lane, sql: str) -> None:
+    """Ask over another lane until the answer is true."""
+    while not (await lane.fetch(sql))[0][0]:  # noqa: ASYNC110 - only the server knows
+        await asyncio.sleep(0)
+
+
+async def test_statements_are_autocommitted_and_prepared_at_their_first_use(lane: Lane, url: str) -> None:
+    assert await lane.execute("INSERT INTO shoes VALUES (%s, %s)", (1, "clog")) == 1
+    assert await lane.fetch("SELECT name FROM shoes WHERE id = %(id)s", {"id": 1}) == [("clog",)]
+    assert await lane.fetch("DELETE FROM shoes") == []
+    prepared = await lane.fetch("SELECT count(*) FROM pg_prepared_statements WHERE NOT from_sql")
+    assert prepared[0][0] >= 3
+
+
+async def test_a_pipeline_is_one_transaction(lane: Lane) -> None:
+    inserted, counted, _ = await lane.pipeline(
+        [
+            ("INSERT INTO shoes VALUES (%s, 'a'), (2, 'b') RETURNING id", (1,)),
+            ("SELECT count(*) FROM shoes", ()),
+            ("UPDATE shoes SET name = 'c'", ()),
+        ]
+    )
+    assert (inserted, counted) == ([(1,), (2,)], [(2,)])
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        await lane.pipeline(
+            [
+                ("INSERT INTO shoes VALUES (3, 'd')", ()),
+                ("INSERT INTO shoes VALUES (1, 'again')", ()),
+                ("INSERT INTO shoes VALUES (4, 'e')", ()),
+            ]
+        )
+    assert await lane.fetch("SELECT id, name FROM shoes ORDER BY id") == [(1, "c"), (2, "c")]
+
+
+async def test_each_statement_of_a_pipeline_sees_what_was_committed_before_it(lane: Lane, url: str) -> None:
+    """A count after a lock must include what the former holder of the lock committed."""
+    await lane.execute("INSERT INTO shoes VALUES (1, 'lock')")
+    other = Lane(url, name="other")
+    watcher = Lane(url, name="watcher")
+
+    async def hold(connection: Connection) -> None:
+        await connection.execute("SELECT 1 FROM shoes WHERE id = 1 FOR UPDATE")
+        held.set()
+        await connection.execute("INSERT INTO shoes VALUES (2, 'late')")
+        await wait_until(
+            watcher,
+            "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'test-lane'"
+            " AND wait_event_type = 'Lock')",
+        )
+
+    held = asyncio.Event()
+    holding = asyncio.create_task(other.transaction(hold))
+    await held.wait()
+    _, counted = await lane.pipeline(
+        [("SELECT 1 FROM shoes WHERE id = 1 FOR UPDATE", ()), ("SELECT count(*) FROM shoes", ())]
+    )
+    await holding
+    assert counted == [(2,)]
+    await other.close()
+    await watcher.close()
+
+
+async def test_a_transaction_is_whole_or_nothing(lane: Lane) -> None:
+    async def sell(connection: Connection) -> str:
+        await connection.execute("INSERT INTO shoes VALUES (1, 'a')")
+        return "sold"
+
+    async def regret(connection: Connection) -> None:
+        await connection.execute("INSERT INTO shoes VALUES (2, 'b')")
+        raise RuntimeError("changed my mind")
+
+    assert await lane.transaction(sell) == "sold"
+    with pytest.raises(RuntimeError, match="changed my mind"):
+        await lane.transaction(regret)
+    assert await lane.fetch("SELECT id FROM shoes") == [(1,)]
+
+
+async def test_a_plain_fault_is_the_stores_to_handle_and_leaves_the_lane_clean(lane: Lane) -> None:
+    before = await backend_of(lane)
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        await lane.fetch("SELECT * FROM boots")
+    assert await backend_of(lane) == before
+
+
+async def test_a_deadline_that_passes_discards_the_connection(lane: Lane) -> None:
+    before = await backend_of(lane)
+    with pytest.raises(CommitUnknown):
+        await lane.fetch("SELECT pg_sleep(600)", seconds=0.05)
+    assert not lane.is_connected
+    assert await backend_of(lane) != before
+
+
+async def test_a_backend_that_is_stopped_is_noticed_by_the_deadline(lane: Lane) -> None:
+    pid = await backend_of(lane)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(CommitUnknown):
+            await lane.fetch("SELECT 1", seconds=0.05)
+        assert await lane.fetch("SELECT 2") == [(2,)]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_connection_that_died_while_idle_is_replaced_without_a_word(lane: Lane, url: str) -> None:
+    pid = await backend_of(lane)
+    killer = Lane(url, name="killer")
+    await killer.fetch("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+    assert await lane.fetch("SELECT 1") == [(1,)]
+    await killer.close()
+
+
+async def test_a_connection_that_dies_under_a_statement_leaves_the_commit_unknown(
+    lane: Lane, url: str
+) -> None:
+    pid = await backend_of(lane)
+    killer = Lane(url, name="killer")
+    waiting = asyncio.create_task(lane.fetch("SELECT pg_sleep(600)"))
+    await wait_until(killer, f"SELECT strpos(query, 'pg_sleep') > 0 FROM pg_stat_activity WHERE pid = {pid}")
+    await killer.fetch("SELECT pg_terminate_backend(%s)", (pid,))
+    with pytest.raises(CommitUnknown):
+        await waiting
+    assert await lane.fetch("SELECT 1") == [(1,)]
+    await killer.close()
+
+
+async def test_a_cancelled_awaiter_loses_no_commit_and_breaks_no_connection(lane: Lane, url: str) -> None:
+    before = await backend_of(lane)
+    watcher = Lane(url, name="watcher")
+    insert = "INSERT INTO shoes SELECT 1, 'late' FROM pg_sleep(0.05)"
+    caller = asyncio.create_task(lane.execute(insert))
+    await wait_until(watcher, f"SELECT state = 'active' FROM pg_stat_activity WHERE pid = {before}")
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert await backend_of(lane) == before  # in its turn, after what was left behind
+    assert await lane.fetch("SELECT name FROM shoes") == [("late",)]
+    await watcher.close()
+
+
+async def test_random_cancellations_leave_the_lane_usable(lane: Lane) -> None:
+    before = await backend_of(lane)
+    for turns in range(60):
+        caller = asyncio.create_task(lane.pipeline([("SELECT 1", ()), ("SELECT 2", ())]))
+        for _ in range(turns % 13):
+            await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.gather(caller, return_exceptions=True)
+    assert await backend_of(lane) == before
+
+
+async def test_nobody_there_is_away_at_once() -> None:
+    lane = Lane("postgresql://nobody@127.0.0.1:1/nowhere", name="nobody")
+    with pytest.raises(DatabaseAway) as caught:
+        await lane.fetch("SELECT 1")
+    assert not isinstance(caught.value, CommitUnknown)
+    await lane.close()
+
+
+async def test_too_many_connections_and_lost_races_are_away_not_bugs(lane: Lane) -> None:
+    with pytest.raises(DatabaseAway) as caught:
+        await lane.fetch("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$")
+    assert not isinstance(caught.value, CommitUnknown)
+    with pytest.raises(DatabaseAway):
+        await lane.fetch("DO $$ BEGIN RAISE SQLSTATE '53300'; END $$")
+
+
+async def test_the_server_ends_a_statement_whose_client_has_died(lane: Lane) -> None:
+    assert await lane.fetch("SELECT current_setting('statement_timeout')") == [("10s",)]
+    idle = await lane.fetch("SELECT current_setting('idle_in_transaction_session_timeout')")
+    assert idle == [("10s",)]
+
+
+async def test_arrays_arrive_as_what_they_were(lane: Lane) -> None:
+    now = datetime(2026, 11, 18, 12, 30, 0, 123456, tzinfo=UTC)
+    before_epoch = datetime(1969, 7, 20, 20, 17, 40, 1, tzinfo=UTC)
+    values = [
+        Texts(["a", None, "é\n"]), Bytes([b"\x00\xff", None]), Ints([1, None, -(2**31)]),
+        BigInts([2**63 - 1, None]), Floats([1.5, None]), Bools([True, False, None]),
+        Times([now, None, before_epoch]), Texts([]),
+    ]  # fmt: skip
+    (row,) = await lane.fetch("SELECT " + ", ".join(["%s"] * len(values)), values)
+    assert list(row) == [value.items for value in values]
+    rows = await lane.fetch(
+        "SELECT * FROM unnest(%s::int8[], %s::text[])", (BigInts([1, 2]), Texts(["x", None]))
+    )
+    assert rows == [(1, "x"), (2, None)]

@@ -1,0 +1,40 @@
+"""Hints that something changed, over a connection that comes back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from services.chassis.lane import Lane
+from services.chassis.notifications import Notifications
+from tests.support.postgres import PostgresCluster
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def url(postgres: PostgresCluster) -> AsyncIterator[str]:
+    database = await postgres.database()
+    yield database.superuser_url
+    await postgres.drop(database)
+
+
+async def test_each_channel_is_heard_once_after_every_connect(url: str) -> None:
+    heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    listening = asyncio.create_task(
+        Notifications(url, ["shoes", "Odd Name"], lambda *notice: heard.put_nowait(notice), name="ear").run()
+    )
+    speaker = Lane(url, name="speaker")
+    assert [await heard.get(), await heard.get()] == [("shoes", ""), ("Odd Name", "")]
+    await speaker.fetch("SELECT pg_notify('Odd Name', 'clog')")
+    assert await heard.get() == ("Odd Name", "clog")
+
+    ended = await speaker.fetch(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ear'"
+    )
+    assert ended == [(True,)]
+    assert [await heard.get(), await heard.get()] == [("shoes", ""), ("Odd Name", "")]
+    await speaker.fetch("SELECT pg_notify('shoes', 'boot')")
+    assert await heard.get() == ("shoes", "boot")
+
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    await speaker.close()
