@@ -2,10 +2,9 @@
 
     python benchmarks/micro_session.py [items]
 
-Both ends share one event loop and one core, so the figure is the sum of both sides: codec, rules, gRPC and the kernel.
-Prints one JSON line: µs and items a second for a whole lease (grant, take, report, acknowledgement), and the cost of
-each pure part by itself.
-"""
+Both ends share one event loop and one core, so the figure is the sum of both sides: codec, rules, gRPC and
+the kernel. Prints one JSON line: µs and items a second for a whole lease (grant, take, report,
+acknowledgement), and the cost of each pure part by itself."""
 
 import asyncio
 import json
@@ -15,8 +14,6 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import grpc
-from windlass.coordinator.v1 import sessions_pb2, sessions_pb2_grpc
-from windlass.types.v1 import session_pb2
 
 from services.chassis.clock import SystemClock
 from services.chassis.lease.frames import Attach, Grant, Refused, Report, ServerFrame
@@ -28,6 +25,8 @@ from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.session.store import EndedInstance
+from windlass.coordinator.v1 import sessions_pb2, sessions_pb2_grpc
+from windlass.types.v1 import session_pb2
 
 CODEC = HopCodec(sessions_pb2.SessionRequest, sessions_pb2.SessionResponse, holder_notes="progress")
 
@@ -132,7 +131,7 @@ class _Servicer(sessions_pb2_grpc.RunnerSessionsServicer):
     def __init__(self, registry: SessionRegistry) -> None:
         self._registry = registry
 
-    async def Session(self, request_iterator: Any, context: Any) -> None:
+    async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         await self._registry.serve(context)
 
 

@@ -1,0 +1,72 @@
+"""How many grants may go to one holder: the server's half of the credit rule, exact under crossing messages.
+
+The holder states an absolute amount together with the number of grants it had seen. What is left of a
+statement is
+
+    amount - (granted - grants seen at the statement) - reserved
+
+where *reserved* is what a claim in progress may still turn into grants. Holder and server compute the same
+figure from their own ends of one ordered stream, so both know whether a new statement lowers what was left,
+and by how much. A lowering statement is confirmed once nothing more can come under the one before it: then
+the holder may give the difference to another server without ever having promised one place twice.
+"""
+
+
+class Credit:
+    """Counts, no items."""
+
+    __slots__ = ("_amount", "_number", "_seen_then", "_unconfirmed", "granted", "reserved")
+
+    def __init__(self) -> None:
+        self._amount = 0
+        self._number = 0
+        self._seen_then = 0
+        self._unconfirmed = 0
+        self.granted = 0
+        self.reserved = 0
+
+    @property
+    def left(self) -> int:
+        """May be negative for a moment after a lowering statement."""
+        return self._amount - (self.granted - self._seen_then) - self.reserved
+
+    def state(self, number: int, amount: int, grants_seen: int) -> bool:
+        """A new statement. False when it is older than the newest, which then stands."""
+        if number <= self._number:
+            return False
+        left_before = self.left
+        self._number, self._amount, self._seen_then = number, amount, grants_seen
+        if self.left < left_before or self._unconfirmed:
+            self._unconfirmed = number
+        return True
+
+    def reserve(self, wanted: int) -> int:
+        taken = max(0, min(wanted, self.left))
+        self.reserved += taken
+        return taken
+
+    def give_back(self, count: int) -> None:
+        if not 0 <= count <= self.reserved:
+            raise ValueError(f"cannot give back {count} of {self.reserved} reserved")
+        self.reserved -= count
+
+    def use(self, count: int) -> None:
+        """Reserved places become grants."""
+        self.give_back(count)
+        self.granted += count
+
+    def unuse(self, count: int) -> None:
+        """Grants that were never sent."""
+        self.granted -= count
+
+    def take_confirmation(self, has_unsent_grants: bool) -> int:
+        """The number to confirm now, or 0.
+
+        Asked when a frame is made, after its grants were taken into it.
+        """
+        if not self._unconfirmed:
+            return 0
+        if self.left < 0 and (self.reserved or has_unsent_grants):
+            return 0
+        number, self._unconfirmed = self._unconfirmed, 0
+        return number

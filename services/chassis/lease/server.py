@@ -1,0 +1,419 @@
+"""The server's side of one session.
+
+States, and what a holder may say in each (everything else is a fault, which is the last frame and closes
+the stream):
+
+    NEW ── attach, alone ──► OPENING ── accept ──► LIVE ── drain ──► DRAINING
+     │                          │ refuse             │                  │
+     └──────── fault ───────────┴────────────────────┴── fault, lost ───┴──► CLOSED
+
+| state    | attach           | beat, credit, refusals, reports, notes, drain  | nothing at all  |
+|----------|------------------|------------------------------------------------|-----------------|
+| NEW      | OpenInstance     | ATTACH_EXPECTED                                | ATTACH_EXPECTED |
+| OPENING  | ATTACH_PENDING   | ATTACH_PENDING                                 | ATTACH_PENDING  |
+| LIVE     | ATTACHED_ALREADY | served                                         | served          |
+| DRAINING | ATTACHED_ALREADY | served; credit is ignored, a second drain too  | served          |
+| CLOSED   | ignored          | ignored                                        | ignored         |
+
+Served, with these faults: a beat that is not the next number, or comes before the last was answered
+(BEAT_OUT_OF_ORDER); a credit below 0 or over the limit (CREDIT_INVALID; an old number is ignored); a count
+of grants that goes back or beyond what was sent (GRANTS_SEEN_INVALID); more unanswered reports than the
+limit (FLOOD); too many leases (HELD_EXCEEDED).
+
+Grants are answered by counting: one number in a frame takes all grants up to it, so a grant costs nothing
+after it was sent unless it is refused or stays uncounted. What the holder holds is known from its attach
+and beats alone.
+
+Hazard: `grant` is only for what `take_credit` reserved before the claim was made; that is what keeps the
+promise to the holder while a claim is being committed.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from enum import Enum, auto
+
+from services.chassis.lease.actions import (
+    CreditStated,
+    GrantsInDoubt,
+    GrantsRefused,
+    GrantsTaken,
+    GrantsWithdrawn,
+    HolderDrains,
+    NotesArrived,
+    OpenInstance,
+    RenewInstance,
+    ReportsArrived,
+    ServerAction,
+)
+from services.chassis.lease.credit import Credit
+from services.chassis.lease.frames import (
+    CREDIT_MAX,
+    FRAME_ITEMS_MAX,
+    HELD_MAX,
+    LABELS_MAX,
+    MODULES_MAX,
+    NAME_MAX,
+    OUTGOING_MAX,
+    REPORTS_FLOOD,
+    Attach,
+    Attached,
+    Beat,
+    BeatAnswer,
+    Fault,
+    Grant,
+    HolderFrame,
+    Lease,
+    Refused,
+    RefusedReport,
+    ServerFrame,
+)
+from services.chassis.lease.outgoing import Outgoing
+from services.chassis.lease.timing import LeaseTiming
+
+
+class ServerState(Enum):
+    NEW = auto()
+    OPENING = auto()
+    LIVE = auto()
+    DRAINING = auto()
+    CLOSED = auto()
+
+
+class ServerSessionRules:
+    """One stream's state. `now` is any monotonic clock in seconds."""
+
+    def __init__(self, session_id: str, server: str, timing: LeaseTiming) -> None:
+        self.session_id = session_id
+        self.state = ServerState.NEW
+        self.attach: Attach | None = None
+        self.fault: Fault | None = None
+        self.reports_unanswered = 0
+        self._server = server
+        self._timing = timing
+        self._credit = Credit()
+        self._held: dict[str, int] = {}
+        self._beat_number = 0
+        self._beat_in_flight = False
+        self._beat_time = 0.0
+        self._beat_heard_said = False
+        self._wants_full = False
+        self._demand_said: int | None = None
+        # Sent and not yet counted, oldest first: (time of granting, number of the first, grants).
+        self._uncounted: deque[tuple[float, int, list[Grant]]] = deque()
+        # Granted and not yet in a frame.
+        self._unsent: deque[tuple[float, Grant]] = deque()
+        self._sent = 0
+        self._seen = 0
+        self._out = Outgoing()
+
+    # ── what the holder says ──────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, frame: HolderFrame, now: float) -> list[ServerAction]:
+        match self.state:
+            case ServerState.NEW:
+                return self._open(frame)
+            case ServerState.OPENING:
+                return self._fail("ATTACH_PENDING", "wait for the answer to the attach")
+            case ServerState.LIVE | ServerState.DRAINING:
+                return self._serve(frame, now)
+            case ServerState.CLOSED:
+                return []
+
+    def _open(self, frame: HolderFrame) -> list[ServerAction]:
+        attach = frame.attach
+        if attach is None or frame != HolderFrame(attach=attach):
+            return self._fail("ATTACH_EXPECTED", "the first frame must hold an attach and nothing else")
+        if fault := _fault_in_attach(attach):
+            return self._fail("ATTACH_INVALID", fault)
+        if len(attach.held) > HELD_MAX:
+            return self._fail("HELD_EXCEEDED", f"at most {HELD_MAX} leases can be held by one instance")
+        self.attach = attach
+        self.state = ServerState.OPENING
+        return [OpenInstance(attach)]
+
+    def _serve(self, frame: HolderFrame, now: float) -> list[ServerAction]:
+        fault = self._fault_in(frame)
+        if fault is not None:
+            return self._fail(fault.reason, fault.message)
+        actions: list[ServerAction] = []
+        if frame.grants_seen > self._seen:
+            self._count(frame.grants_seen, frame.refused, actions)
+        if frame.refused:
+            actions.append(GrantsRefused(list(frame.refused)))
+        if frame.reports:
+            self.reports_unanswered += len(frame.reports)
+            actions.append(ReportsArrived(list(frame.reports)))
+        if frame.notes:
+            actions.append(NotesArrived(list(frame.notes)))
+        if frame.credit is not None and self.state is ServerState.LIVE:
+            if self._credit.state(frame.credit.number, frame.credit.amount, frame.grants_seen):
+                actions.append(CreditStated())
+        if frame.beat is not None:
+            self._hear(frame.beat, now)
+            actions.append(RenewInstance(frame.beat.number))
+        if frame.is_draining and self.state is ServerState.LIVE:
+            self.state = ServerState.DRAINING
+            actions.append(HolderDrains())
+        return actions
+
+    def _fault_in(self, frame: HolderFrame) -> Fault | None:
+        """Judged before anything of the frame takes effect, so that a faulty frame has none."""
+        if frame.attach is not None:
+            return Fault("ATTACHED_ALREADY", "a session attaches once; open another stream")
+        # 0 says nothing about grants: frames that only carry reports need not count.
+        if frame.grants_seen and not self._seen <= frame.grants_seen <= self._sent:
+            return Fault(
+                "GRANTS_SEEN_INVALID", f"{frame.grants_seen} is not within {self._seen} and {self._sent}"
+            )
+        if self.reports_unanswered + len(frame.reports) > REPORTS_FLOOD:
+            return Fault("FLOOD", f"more than {REPORTS_FLOOD} reports without an answer")
+        if frame.credit is not None and not 0 <= frame.credit.amount <= CREDIT_MAX:
+            return Fault("CREDIT_INVALID", f"a credit is 0 to {CREDIT_MAX}")
+        if frame.beat is not None:
+            return self._fault_in_beat(frame.beat)
+        return None
+
+    def _fault_in_beat(self, beat: Beat) -> Fault | None:
+        if self._beat_in_flight or beat.number != self._beat_number + 1:
+            return Fault(
+                "BEAT_OUT_OF_ORDER", f"expected beat {self._beat_number + 1}, after the answer to the last"
+            )
+        if len(beat.held) + (0 if beat.is_full else len(self._held)) > HELD_MAX:
+            return Fault("HELD_EXCEEDED", f"at most {HELD_MAX} leases can be held by one instance")
+        return None
+
+    def _count(self, seen: int, refused: Sequence[Refused], actions: list[ServerAction]) -> None:
+        """Take the grants up to the number `seen`; the frame's refusals are not among the taken."""
+        self._seen = seen
+        taken: list[Grant] = []
+        while self._uncounted and self._uncounted[0][1] <= seen:
+            time, first, grants = self._uncounted.popleft()
+            count = seen - first + 1
+            taken += grants[:count]
+            if count < len(grants):
+                self._uncounted.appendleft((time, first + count, grants[count:]))
+        if refused:
+            denied = {(each.lease_id, each.epoch) for each in refused}
+            taken = [grant for grant in taken if (grant.lease_id, grant.epoch) not in denied]
+        if taken:
+            actions.append(GrantsTaken(taken))
+
+    def _hear(self, beat: Beat, now: float) -> None:
+        self._beat_number = beat.number
+        self._beat_in_flight = True
+        self._beat_heard_said = False
+        self._beat_time = now
+        if beat.is_full:
+            self._held = dict(beat.held)
+        else:
+            self._held.update(beat.held)
+            for lease_id in beat.gone:
+                self._held.pop(lease_id, None)
+        # The sets can only drift by a bug of the holder; the cure is to hear them whole.
+        self._wants_full = len(self._held) != beat.held_count
+
+    # ── what the server decides ───────────────────────────────────────────────────────────────────────────
+
+    def accept(self, refused: Sequence[Refused]) -> None:
+        """The instance is open: answers OpenInstance. Nothing when the stream closed meanwhile."""
+        if self.state is ServerState.CLOSED:
+            return
+        if self.state is not ServerState.OPENING or self.attach is None:
+            raise ValueError(f"nothing to accept in state {self.state.name}")
+        self.state = ServerState.LIVE
+        gone = {each.lease_id for each in refused}
+        self._held = {lease_id: epoch for lease_id, epoch in self.attach.held if lease_id not in gone}
+        self._out.attached = Attached(self.session_id, self._server, self._timing, list(refused))
+
+    def refuse(self, reason: str, message: str) -> None:
+        """Close with a fault: an attach that cannot be served, or a server that gives up on the stream."""
+        if self.state is not ServerState.CLOSED:
+            self._fail(reason, message)
+
+    def renewed(self, number: int) -> None:
+        """The renewal is committed: answers RenewInstance."""
+        if self.state is not ServerState.CLOSED and self._beat_in_flight and number == self._beat_number:
+            self._beat_in_flight = False
+            self._out.beat = BeatAnswer(number, True, self._wants_full)
+
+    def ended(self) -> None:
+        """The instance is ENDED, whoever found out: the holder hears of a refused renewal."""
+        if self.state is not ServerState.CLOSED:
+            self._out.beat = BeatAnswer(self._beat_number, False)
+            self._fail("INSTANCE_ENDED", "the instance was ended; attach anew under a fresh instance_id")
+
+    @property
+    def is_serving(self) -> bool:
+        return self.state is ServerState.LIVE or self.state is ServerState.DRAINING
+
+    @property
+    def owes_beat_heard(self) -> bool:
+        return self._out.beat_heard != 0
+
+    @property
+    def credit(self) -> int:
+        """How many leases may be granted to it now."""
+        return max(0, self._credit.left) if self.state is ServerState.LIVE else 0
+
+    def holds(self, lease_id: str, epoch: int) -> bool:
+        """Whether its newest attach or beat named the lease, whoever granted it."""
+        return self._held.get(lease_id) == epoch
+
+    def take_credit(self, wanted: int) -> int:
+        return self._credit.reserve(wanted) if self.state is ServerState.LIVE else 0
+
+    def give_back(self, count: int) -> None:
+        self._credit.give_back(count)
+
+    def grant(self, grants: Sequence[Grant], now: float) -> bool:
+        """Queue grants under reserved credit.
+
+        False: nothing was or will be sent, the work must go elsewhere.
+        """
+        self._credit.use(len(grants))
+        if self.state is not ServerState.LIVE:
+            self._credit.unuse(len(grants))
+            return False
+        self._unsent.extend([(now, grant) for grant in grants])
+        return True
+
+    def acknowledge(self, report_ids: Sequence[str]) -> None:
+        self.reports_unanswered -= len(report_ids)
+        self._out.taken.extend(report_ids)
+        self._bound_outgoing()
+
+    def refuse_reports(self, refused: Sequence[RefusedReport]) -> None:
+        self.reports_unanswered -= len(refused)
+        self._out.refused_reports.extend(refused)
+        self._bound_outgoing()
+
+    def revoke(self, revoked: Iterable[Refused]) -> None:
+        self._out.revoked.extend(revoked)
+        self._bound_outgoing()
+
+    def claim(self, leases: Iterable[Lease]) -> None:
+        self._out.claims.extend(leases)
+        self._bound_outgoing()
+
+    def post(self, notes: Iterable[object]) -> None:
+        self._out.notes.extend(notes)
+        self._bound_outgoing()
+
+    def set_demand(self, demand: int) -> None:
+        """How much work waits for credit.
+
+        Said when it starts, stops or doubles: the rest goes with the beats.
+        """
+        said = self._demand_said
+        self._out.demand_newest = demand
+        if said is None or (demand > 0) != (said > 0) or demand > 2 * said:
+            self._out.owes_demand = True
+
+    def drain(self) -> None:
+        """Ask the holder to leave."""
+        self._out.owes_drain = True
+
+    def _fail(self, reason: str, message: str) -> list[ServerAction]:
+        self.fault = Fault(reason, message)
+        self.state = ServerState.CLOSED
+        return []
+
+    def _bound_outgoing(self) -> None:
+        if self.state is ServerState.CLOSED:
+            self._out = Outgoing()
+        elif len(self._out) > OUTGOING_MAX:
+            self._fail(
+                "NOT_READING", f"more than {OUTGOING_MAX} items wait for a holder that does not read them"
+            )
+
+    # ── time, writing, the end ────────────────────────────────────────────────────────────────────────────
+
+    def tick(self, now: float) -> list[ServerAction]:
+        """Withdraw what stayed unanswered. Called a few times per beat."""
+        if self.state is ServerState.CLOSED:
+            return []
+        if (
+            self._beat_in_flight
+            and not self._beat_heard_said
+            and now - self._beat_time > self._timing.beat / 2
+        ):
+            self._beat_heard_said = True
+            self._out.beat_heard = self._beat_number
+        overdue = now - self._timing.grant_answer
+        withdrawn: list[Grant] = []
+        while self._uncounted and self._uncounted[0][0] <= overdue:
+            # The holder counts them all the same, should it read them; the revocation follows them.
+            withdrawn += self._uncounted.popleft()[2]
+        self.revoke(Refused(each.lease_id, each.epoch, "GRANT_WITHDRAWN") for each in withdrawn)
+        while self._unsent and self._unsent[0][0] <= overdue:
+            withdrawn.append(self._unsent.popleft()[1])
+            self._credit.unuse(1)
+        return [GrantsWithdrawn(withdrawn)] if withdrawn else []
+
+    def lost(self) -> list[ServerAction]:
+        """The stream is gone (also after a fault): what was granted on it and never counted."""
+        self.state = ServerState.CLOSED
+        actions: list[ServerAction] = []
+        unsent = [grant for _, grant in self._unsent]
+        in_doubt = [grant for _, _, grants in self._uncounted for grant in grants]
+        self._unsent.clear()
+        self._uncounted.clear()
+        self._out = Outgoing()
+        if unsent:
+            actions.append(GrantsWithdrawn(unsent))
+        if in_doubt:
+            actions.append(GrantsInDoubt(in_doubt))
+        return actions
+
+    def take_frame(self, now: float, items_max: int = FRAME_ITEMS_MAX) -> ServerFrame | None:
+        """All that the holder is owed now, at most `items_max` items; None when that is nothing."""
+        if self.state is ServerState.CLOSED:
+            return self._take_last_frame()
+        if self.state is ServerState.NEW or self.state is ServerState.OPENING:
+            return None
+        out = self._out
+        frame = out.take(items_max - min(len(self._unsent), items_max))
+        grants = self._send(min(items_max, len(self._unsent)))
+        frame.grants = grants
+        if not self._unsent:
+            out.take_after_grants(frame, items_max - len(grants))
+        frame.credit_seen = self._credit.take_confirmation(bool(self._unsent))
+        if out.owes_demand or (frame.beat is not None and out.demand_newest != self._demand_said):
+            frame.demand = self._demand_said = out.demand_newest
+            out.owes_demand = False
+        return None if frame == _NOTHING else frame
+
+    def _send(self, count: int) -> list[Grant]:
+        """Move unsent grants to the uncounted, where they wait for the holder to have seen them."""
+        grants: list[Grant] = []
+        granted_at = 0.0
+        for _ in range(count):
+            at, grant = self._unsent.popleft()
+            if not grants:
+                granted_at = at
+            grants.append(grant)
+        if grants:
+            self._uncounted.append((granted_at, self._sent + 1, grants))
+            self._sent += len(grants)
+        return grants
+
+    def _take_last_frame(self) -> ServerFrame | None:
+        if self.fault is None or self._out.is_last_taken:
+            return None
+        self._out.is_last_taken = True
+        return ServerFrame(beat=self._out.beat, fault=self.fault)
+
+
+def _fault_in_attach(attach: Attach) -> str:
+    """What a database or a log would choke on; "" when it is well formed."""
+    if not attach.instance_id or not 0 <= attach.capacity <= HELD_MAX:
+        return f"an attach needs an instance_id, and a capacity of 0 to {HELD_MAX}"
+    if len(attach.labels) > LABELS_MAX or len(attach.modules) > MODULES_MAX:
+        return f"at most {LABELS_MAX} labels and {MODULES_MAX} modules"
+    texts = (attach.instance_id, attach.holder, attach.version, *attach.modules, *attach.labels)
+    if any(len(text) > NAME_MAX or "\0" in text for text in (*texts, *attach.labels.values())):
+        return f"names have at most {NAME_MAX} characters and no NUL"
+    return ""
+
+
+_NOTHING = ServerFrame(grants=[])

@@ -1,0 +1,320 @@
+"""Frames of the rules to and from a hop's protobuf messages. The hop's items pass through as they are.
+
+What is asked of a hop's two frame messages: a field `control` (HolderControl, ServerControl), a repeated
+field of reports in one and of grants in the other, and at will a repeated field of notes in each. A grant
+has a field `lease`, a report a field `head`.
+
+Hazard: `encode` may return several messages for one frame, since a message has a size limit and items have
+not; they must be written in order, and no other frame between them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from services.chassis.lease.frames import (
+    Attach,
+    Attached,
+    Beat,
+    BeatAnswer,
+    Credit,
+    Fault,
+    Grant,
+    HolderFrame,
+    Lease,
+    Refused,
+    RefusedReport,
+    Report,
+    ServerFrame,
+)
+from services.chassis.lease.timing import LeaseTiming
+from windlass.types.v1 import session_pb2 as pb
+
+# Below the 4 MiB that every gRPC endpoint of ours takes, with room for the control part.
+MESSAGE_BYTES_MAX = 3 * 1024 * 1024 + 512 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class HopCodec:
+    """The two frame messages of a hop and the names of their item fields."""
+
+    holder_frame: Callable[[], Any]
+    server_frame: Callable[[], Any]
+    reports: str = "reports"
+    grants: str = "grants"
+    holder_notes: str = ""
+    server_notes: str = ""
+
+    # ── holder to server ──────────────────────────────────────────────────────────────────────────────────
+
+    def encode_holder_frame(self, frame: HolderFrame) -> list[Message]:
+        message = self.holder_frame()
+        control = message.control
+        if frame.attach is not None:
+            _write_attach(frame.attach, control.attach)
+        control.grants_seen = frame.grants_seen
+        if frame.refused:
+            control.refusals.extend(
+                [pb.GrantRefusal(lease_id=i, epoch=e, reason=r, message=m) for i, e, r, m in frame.refused]
+            )
+        if frame.credit is not None:
+            control.credit.number, control.credit.amount = frame.credit.number, frame.credit.amount
+        if frame.beat is not None:
+            _write_beat(frame.beat, control.beat)
+        if frame.is_draining:
+            control.drain = True
+        return self._fit(
+            message,
+            self.holder_frame,
+            (self.reports, [report.body for report in frame.reports]),
+            (self.holder_notes, frame.notes),
+        )
+
+    def decode_holder_frame(self, message: Any) -> HolderFrame:
+        control = message.control
+        frame = HolderFrame(grants_seen=control.grants_seen, is_draining=control.drain)
+        if control.HasField("attach"):
+            frame.attach = _read_attach(control.attach)
+        if control.refusals:
+            frame.refused = [
+                Refused(each.lease_id, each.epoch, each.reason, each.message) for each in control.refusals
+            ]
+        if control.HasField("credit"):
+            frame.credit = Credit(control.credit.number, control.credit.amount)
+        if control.HasField("beat"):
+            frame.beat = _read_beat(control.beat)
+        reports = getattr(message, self.reports)
+        if reports:
+            frame.reports = [_read_report(each) for each in reports]
+        if self.holder_notes and (notes := getattr(message, self.holder_notes)):
+            frame.notes = list(notes)
+        return frame
+
+    # ── server to holder ──────────────────────────────────────────────────────────────────────────────────
+
+    def encode_server_frame(self, frame: ServerFrame) -> list[Message]:
+        message = self.server_frame()
+        control = message.control
+        if frame.attached is not None:
+            _write_attached(frame.attached, control.attached)
+        if frame.taken:
+            control.taken_reports.extend(frame.taken)
+        if frame.refused_reports:
+            control.refused_reports.extend(
+                [pb.ReportRefusal(report_id=i, reason=r) for i, r in frame.refused_reports]
+            )
+        if frame.beat is not None:
+            beat = frame.beat
+            control.beat.number, control.beat.renewed, control.beat.want_full = (
+                beat.number,
+                beat.is_renewed,
+                beat.wants_full,
+            )
+        if frame.demand is not None:
+            control.demand = frame.demand
+        if frame.beat_heard:
+            control.beat_heard = frame.beat_heard
+        return self._fit(
+            message,
+            self.server_frame,
+            (self.grants, [grant.work for grant in frame.grants]),
+            (self.server_notes, frame.notes),
+            lambda last: _write_after_grants(frame, last.control),
+        )
+
+    def decode_server_frame(self, message: Any) -> ServerFrame:
+        control = message.control
+        frame = ServerFrame(
+            credit_seen=control.credit_seen, beat_heard=control.beat_heard, is_draining=control.drain
+        )
+        if control.HasField("attached"):
+            frame.attached = _read_attached(control.attached)
+        if control.taken_reports:
+            frame.taken = list(control.taken_reports)
+        if control.refused_reports:
+            frame.refused_reports = [
+                RefusedReport(each.report_id, each.reason) for each in control.refused_reports
+            ]
+        if control.revoked:
+            frame.revoked = [Refused(each.lease_id, each.epoch, each.reason) for each in control.revoked]
+        if control.claims:
+            frame.claims = [Lease(each.lease_id, each.epoch) for each in control.claims]
+        if control.HasField("demand"):
+            frame.demand = control.demand
+        if control.HasField("beat"):
+            frame.beat = BeatAnswer(control.beat.number, control.beat.renewed, control.beat.want_full)
+        if control.HasField("fault"):
+            frame.fault = Fault(control.fault.reason, control.fault.message)
+        grants = getattr(message, self.grants)
+        if grants:
+            frame.grants = [_read_grant(each) for each in grants]
+        if self.server_notes and (notes := getattr(message, self.server_notes)):
+            frame.notes = list(notes)
+        return frame
+
+    # ── sizes ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @staticmethod
+    def _fit(
+        message: Any,
+        fresh: Callable[[], Any],
+        items: tuple[str, Sequence[object]],
+        notes: tuple[str, Sequence[object]],
+        finish: Callable[[Any], None] | None = None,
+    ) -> list[Message]:
+        """Fill one message; when it grows too large, spread the items over as many as they need.
+
+        The size is asked once for the whole, not for each item: almost every frame is small.
+        """
+        for name, values in (items, notes):
+            if values:
+                getattr(message, name).extend(values)
+        messages = [message]
+        if message.ByteSize() > MESSAGE_BYTES_MAX:
+            messages = _spread(message, fresh, (items, notes))
+        if finish is not None:
+            finish(messages[-1])
+        return messages
+
+
+def _spread(
+    message: Any, fresh: Callable[[], Any], fields: Iterable[tuple[str, Sequence[Any]]]
+) -> list[Message]:
+    for name, values in fields:
+        if values:
+            message.ClearField(name)
+    messages = [message]
+    room = MESSAGE_BYTES_MAX - message.ByteSize()
+    for name, values in fields:
+        for value in values:
+            size = (len(value) if isinstance(value, str) else value.ByteSize()) + 8
+            if size > room and messages[-1].ByteSize():
+                messages.append(fresh())
+                # A message without its control part would not be read as a frame of the session.
+                messages[-1].control.SetInParent()
+                room = MESSAGE_BYTES_MAX
+            getattr(messages[-1], name).append(value)
+            room -= size
+    return messages
+
+
+# ── grants and reports: the only code that runs once per item ─────────────────────────────────────────────
+
+
+def _read_report(body: Any) -> Report:
+    head = body.head
+    return Report(head.report_id, head.lease_id, head.epoch, body)
+
+
+def _read_grant(work: Any) -> Grant:
+    lease = work.lease
+    return Grant(lease.lease_id, lease.epoch, work)
+
+
+# ── control messages ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _write_attach(attach: Attach, message: pb.Attach) -> None:
+    message.holder = attach.holder
+    message.instance_id = attach.instance_id
+    message.version = attach.version
+    message.capacity = attach.capacity
+    message.held.extend(_leases(attach.held))
+    message.labels.update(attach.labels)
+    message.modules.extend(attach.modules)
+
+
+def _read_attach(message: pb.Attach) -> Attach:
+    return Attach(
+        holder=message.holder,
+        instance_id=message.instance_id,
+        capacity=message.capacity,
+        version=message.version,
+        held=[Lease(each.lease_id, each.epoch) for each in message.held],
+        labels=dict(message.labels),
+        modules=tuple(message.modules),
+    )
+
+
+def _write_attached(attached: Attached, message: pb.Attached) -> None:
+    message.session_id = attached.session_id
+    message.server = attached.server
+    message.refused.extend(
+        [
+            pb.Refused(lease_id=each.lease_id, epoch=each.epoch, reason=each.reason)
+            for each in attached.refused
+        ]
+    )
+    timing = attached.timing
+    for field, seconds in (
+        (message.timing.term, timing.term),
+        (message.timing.beat, timing.beat),
+        (message.timing.self_fence, timing.self_fence),
+        (message.timing.granted_again, timing.granted_again),
+    ):
+        _write_seconds(field, seconds)
+
+
+def _read_attached(message: pb.Attached) -> Attached:
+    timing = message.timing
+    return Attached(
+        session_id=message.session_id,
+        server=message.server,
+        timing=LeaseTiming(
+            term=_seconds(timing.term),
+            beat=_seconds(timing.beat),
+            self_fence=_seconds(timing.self_fence),
+            granted_again=_seconds(timing.granted_again),
+            closed_grace=0.0,
+        ),
+        refused=[Refused(each.lease_id, each.epoch, each.reason) for each in message.refused],
+    )
+
+
+def _write_beat(beat: Beat, message: pb.Beat) -> None:
+    message.number = beat.number
+    message.full = beat.is_full
+    message.held_count = beat.held_count
+    message.held.extend(_leases(beat.held))
+    message.gone.extend(beat.gone)
+    _write_seconds(message.loop_lag, beat.loop_lag)
+
+
+def _read_beat(message: pb.Beat) -> Beat:
+    return Beat(
+        number=message.number,
+        is_full=message.full,
+        held_count=message.held_count,
+        held=[Lease(each.lease_id, each.epoch) for each in message.held],
+        gone=list(message.gone),
+        loop_lag=_seconds(message.loop_lag),
+    )
+
+
+def _write_after_grants(frame: ServerFrame, control: pb.ServerControl) -> None:
+    """What may speak of a grant goes with or after the last of them."""
+    if frame.revoked:
+        control.revoked.extend([pb.Revoke(lease_id=i, epoch=e, reason=r) for i, e, r, _ in frame.revoked])
+    if frame.claims:
+        control.claims.extend(_leases(frame.claims))
+    if frame.credit_seen:
+        control.credit_seen = frame.credit_seen
+    if frame.is_draining:
+        control.drain = True
+    if frame.fault is not None:
+        control.fault.reason, control.fault.message = frame.fault.reason, frame.fault.message
+
+
+def _leases(leases: Iterable[Lease]) -> list[pb.Lease]:
+    return [pb.Lease(lease_id=lease_id, epoch=epoch) for lease_id, epoch in leases]
+
+
+def _write_seconds(message: Duration, seconds: float) -> None:
+    message.FromNanoseconds(int(seconds * 1e9))
+
+
+def _seconds(message: Duration) -> float:
+    return message.seconds + message.nanos / 1e9

@@ -1,0 +1,298 @@
+"""The holder's side of all its streams: one link per server, kept up for ever.
+
+Per link there is one reader and one writer task. What the owner says (`report`, `refuse`) is gathered and
+leaves with the writers' next frames; what the servers say reaches the owner in batches, from the reader, in
+the event loop.
+
+Hazards: all methods belong to one event loop. A link is broken by cancelling its *call*, never a pending
+read; the reader then sees the end. A server that has left the address book keeps its stream until that
+breaks by itself.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any
+from uuid import uuid4
+
+import grpc
+
+from services.chassis.backoff import Backoff
+from services.chassis.clock import Clock, SystemClock
+from services.chassis.lease.actions import (
+    Fenced,
+    GrantsArrived,
+    HolderAction,
+    InstanceEnded,
+    LeasesRevoked,
+    NotesArrived,
+    Redial,
+    ReportsRefused,
+    ReportsTaken,
+    Resumed,
+)
+from services.chassis.lease.frames import Report
+from services.chassis.lease.holder import HolderRules
+from services.chassis.lease.profile import HolderProfile
+from services.chassis.lease.timing import LeaseTiming
+from services.chassis.logs import logger
+from services.chassis.session.codec import HopCodec
+from services.chassis.session.owners import HolderOwner
+
+log = logger(__name__)
+
+
+class _Link:
+    """One dialled stream."""
+
+    __slots__ = ("call", "is_cut", "wanted")
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+        self.is_cut = False
+        self.wanted = asyncio.Event()
+
+    def cut(self) -> None:
+        self.is_cut = True
+        self.wanted.set()
+        self.call.cancel()
+
+
+class SessionHolder:
+    def __init__(
+        self,
+        *,
+        profile: HolderProfile,
+        capacity: int,
+        timing: LeaseTiming,
+        codec: HopCodec,
+        open_stream: Callable[[str], Any],
+        owner: HolderOwner,
+        clock: Clock | None = None,
+        fresh_instance: Callable[[], str] = lambda: str(uuid4()),
+    ) -> None:
+        """`open_stream` gives a fresh grpc.aio stream-stream call to an address."""
+        self._timing = timing
+        self._codec = codec
+        self._open_stream = open_stream
+        self._owner = owner
+        self._clock = clock or SystemClock()
+        self._rules = HolderRules(profile, capacity, timing, fresh_instance)
+        self._links: dict[str, _Link] = {}
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._wanted: frozenset[str] = frozenset()
+        self._reports_made = 0
+        self._is_kicked = False
+        self._stop_asked = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._stopped = asyncio.Event()
+
+    # ── for the hop ───────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def instance_id(self) -> str:
+        return self._rules.instance_id
+
+    @property
+    def leases(self) -> Mapping[str, int]:
+        """Held now, by id with their epochs; also those whose last report is not answered yet."""
+        return self._rules.leases
+
+    @property
+    def sessions_live(self) -> int:
+        return sum(stream.is_live for stream in self._rules.streams.values())
+
+    @property
+    def reports_waiting(self) -> int:
+        return self._rules.reports_unanswered
+
+    def may_start(self) -> bool:
+        """False from the self-fence until it is heard again: start nothing new; what runs goes on."""
+        return self._rules.may_start(self._clock.monotonic())
+
+    def new_report_id(self) -> str:
+        """Unique in this process, whatever its instance."""
+        self._reports_made += 1
+        return str(self._reports_made)
+
+    def report(self, report_id: str, lease_id: str, epoch: int, body: object, *, ends_lease: bool) -> None:
+        """Kept and repeated, to any server, until it is answered.
+
+        An ending one frees the lease's place at once.
+        """
+        self._rules.report(Report(report_id, lease_id, epoch, body), ends_lease=ends_lease)
+        self._kick()
+
+    def refuse(self, lease_id: str, epoch: int, reason: str, message: str = "") -> None:
+        """Hand a granted lease back before its work began; it will not be begun under this epoch."""
+        self._rules.refuse(lease_id, epoch, reason, message)
+        self._kick()
+
+    def post(self, address: str, notes: Iterable[object]) -> None:
+        """Notes to the server whose address came with `on_notes`. Lost with the stream."""
+        self._rules.post(address, notes)
+        self._kick()
+
+    def set_capacity(self, capacity: int) -> None:
+        """How many leases it wants at once, over all servers."""
+        if capacity != self._rules.capacity:
+            self._rules.set_capacity(capacity)
+            self._kick()
+
+    async def drain(self) -> None:
+        """Take no more grants; returns when no lease and no unanswered report is left."""
+        self._rules.drain()
+        self._kick()
+        await self._drained.wait()
+
+    async def stop(self) -> None:
+        """End all streams; `run` returns."""
+        self._stop_asked.set()
+        for link in list(self._links.values()):
+            link.cut()
+        await self._stopped.wait()
+
+    async def run(self, addresses: AsyncIterator[frozenset[str]]) -> None:
+        """Keep one stream with each of the present addresses, until `stop`."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                follower = group.create_task(self._follow(addresses, group))
+                ticker = group.create_task(self._tick())
+                await self._stop_asked.wait()
+                follower.cancel()
+                ticker.cancel()
+                for keeper in self._keepers.values():
+                    keeper.cancel()
+        finally:
+            self._stopped.set()
+
+    async def _follow(self, addresses: AsyncIterator[frozenset[str]], group: asyncio.TaskGroup) -> None:
+        async for present in addresses:
+            self._wanted = present
+            for address in present:
+                keeper = self._keepers.get(address)
+                if keeper is None or keeper.done():
+                    self._keepers[address] = group.create_task(self._keep(address))
+
+    # ── one server ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _keep(self, address: str) -> None:
+        """Dial, converse, dial again, as long as the address is wanted."""
+        # The first tries come within the grace that a server gives a closed stream.
+        cap = self._timing.beat / 2
+        backoff = Backoff(first=cap / 20, cap=cap)
+        while address in self._wanted and not self._stop_asked.is_set():
+            if await self._converse(address):
+                backoff.reset()
+            await self._clock.sleep(backoff.next())
+
+    async def _converse(self, address: str) -> bool:
+        """One stream from its attach to its end. Whether it ever went live."""
+        link = _Link(self._open_stream(address))
+        self._links[address] = link
+        self._rules.dialled(address, self._clock.monotonic())
+        writer = asyncio.create_task(self._write(address, link))
+        self._kick()
+        stream = self._rules.streams[address]
+        try:
+            await self._read(address, link)
+        finally:
+            link.cut()
+            del self._links[address]
+            self._rules.lost(address)
+            self._kick()
+            await writer
+        return stream.is_live
+
+    async def _read(self, address: str, link: _Link) -> None:
+        try:
+            while (message := await link.call.read()) is not grpc.aio.EOF:
+                frame = self._codec.decode_server_frame(message)
+                self._perform(address, self._rules.receive(address, frame, self._clock.monotonic()))
+                self._kick()
+        except grpc.RpcError as error:
+            if not self._stop_asked.is_set():
+                log.info("session lost", address=address, code=str(error.code()), detail=error.details())
+        except asyncio.CancelledError:
+            # A call that we cut ourselves says so in the same way as our own cancellation.
+            if not link.is_cut or _is_cancelled_itself():
+                raise
+
+    async def _write(self, address: str, link: _Link) -> None:
+        rules, clock = self._rules, self._clock
+        try:
+            while not link.is_cut:
+                await link.wanted.wait()
+                link.wanted.clear()
+                while (frame := rules.take_frame(address, clock.monotonic())) is not None:
+                    if frame.beat is not None:
+                        frame.notes = [*frame.notes, *self._owner.beat_notes()]
+                    for message in self._codec.encode_holder_frame(frame):
+                        await link.call.write(message)
+        except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
+            return  # the reader sees the same end, and why
+        except asyncio.CancelledError:
+            if not link.is_cut or _is_cancelled_itself():
+                raise
+
+    # ── all servers ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def _tick(self) -> None:
+        interval = self._timing.beat / 8
+        while True:
+            due = self._clock.monotonic() + interval
+            await self._clock.sleep(interval)
+            now = self._clock.monotonic()
+            self._rules.loop_lag = max(0.0, now - due)
+            self._perform("", self._rules.tick(now))
+            self._kick()
+
+    def _kick(self) -> None:
+        """Let the writers look for work once everything that is happening now has happened."""
+        if not self._is_kicked:
+            self._is_kicked = True
+            asyncio.get_running_loop().call_soon(self._wake_writers)
+
+    def _wake_writers(self) -> None:
+        self._is_kicked = False
+        for address in self._rules.owing():
+            link = self._links.get(address)
+            if link is not None:
+                link.wanted.set()
+        if self._rules.is_drained:
+            self._drained.set()
+
+    def _perform(self, address: str, actions: list[HolderAction]) -> None:
+        owner = self._owner
+        for action in actions:
+            match action:
+                case GrantsArrived(grants):
+                    owner.on_grants(grants)
+                case ReportsTaken(reports):
+                    owner.on_reports_taken(reports)
+                case ReportsRefused(refused):
+                    owner.on_reports_refused(refused)
+                case LeasesRevoked(revoked):
+                    owner.on_revoked(revoked)
+                case NotesArrived(notes):
+                    owner.on_notes(address, notes)
+                case Fenced():
+                    log.warning("not heard by any server: nothing new is started")
+                    owner.on_fenced()
+                case Resumed():
+                    owner.on_resumed()
+                case InstanceEnded(reason):
+                    log.warning("all leases ended", reason=reason, fresh_instance_id=self._rules.instance_id)
+                    owner.on_ended(reason)
+                case Redial(target, reason):
+                    self._redial(target, reason)
+
+    def _redial(self, address: str, reason: str) -> None:
+        link = self._links.get(address)
+        if link is not None and not link.is_cut:
+            log.info("session given up", address=address, reason=reason)
+            link.cut()
+
+
+def _is_cancelled_itself() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,162 @@
+"""The sessions of one hop in PostgreSQL. The table belongs to the service; its migration creates it as:
+
+    CREATE TABLE <schema>.<holders>_sessions (
+      instance_id  text PRIMARY KEY,
+      holder       text NOT NULL,
+      version      text NOT NULL,
+      labels       jsonb NOT NULL,      -- {"labels": {…}, "modules": […], "capacity": n}
+      state        text NOT NULL CHECK (state IN ('LIVE', 'ENDED')),
+      lease_until  timestamptz NOT NULL,
+      heard_time   timestamptz NOT NULL,
+      open_time    timestamptz NOT NULL,
+      suspect_time timestamptz,         -- first seen past lease_until by a sweep; a beat clears it
+      ended_time   timestamptz
+    ) WITH (fillfactor = 50);
+
+Every time is the database's. Half-filled pages keep renewals HOT: they touch no indexed column.
+
+Hazard: renewals of several replicas touch the same rows. They lock them in the order of their ids, and the
+sweep skips what is locked (it is being renewed), so that none waits for another in a circle.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+import orjson
+
+from services.chassis.lease.frames import Attach
+from services.chassis.lease.timing import LeaseTiming
+from services.chassis.session.store import CloseMark, EndedInstance
+
+# How long an ENDED row is kept for those who look; without it its instance is unknown, which is refused as
+# well.
+_KEPT = "1 day"
+
+
+class Queries(Protocol):
+    """A Database or a Lane."""
+
+    async def fetch(
+        self, sql: str, params: Sequence[Any] = (), *, seconds: float | None = None
+    ) -> list[tuple[Any, ...]]: ...
+
+
+class PostgresSessionStore:
+    def __init__(self, database: Queries, table: str, timing: LeaseTiming) -> None:
+        """`table` is our own identifier with its schema: "dispatcher.coordinator_sessions"."""
+        self._database = database
+        # A statement that hangs longer than a beat tells nothing any more.
+        self._seconds = max(1.0, timing.beat)
+        self._second_look = timing.second_look
+        self._term = timing.term
+        self._open = _OPEN.format(table=table)
+        self._renew = _RENEW.format(table=table)
+        self._end = _END.format(table=table)
+        self._sweep = _SWEEP.format(table=table)
+        self._ended_among = _ENDED_AMONG.format(table=table)
+
+    async def open(self, attach: Attach) -> bool:
+        labels = {"labels": dict(attach.labels), "modules": list(attach.modules), "capacity": attach.capacity}
+        return bool(
+            await self._fetch(
+                self._open,
+                (
+                    attach.instance_id,
+                    attach.holder,
+                    attach.version,
+                    orjson.dumps(labels).decode(),
+                    self._term,
+                ),
+            )
+        )
+
+    async def renew(self, instance_ids: Iterable[str]) -> set[str]:
+        asked = list(instance_ids)
+        rows = await self._fetch(self._renew, (asked, self._term))
+        return set(asked).difference(row[0] for row in rows)
+
+    async def mark_closed(self, instance_id: str) -> CloseMark:
+        rows = await self._fetch("SELECT clock_timestamp()", ())
+        time: datetime = rows[0][0]
+        return CloseMark(instance_id, time)
+
+    async def end_if_unheard(self, mark: CloseMark) -> EndedInstance | None:
+        rows = await self._fetch(self._end, (mark.instance_id, mark.time, mark.instance_id))
+        return EndedInstance(mark.instance_id, *rows[0]) if rows else None
+
+    async def sweep(self) -> list[EndedInstance]:
+        rows = await self._fetch(self._sweep, (self._second_look,))
+        return [EndedInstance(*row) for row in rows]
+
+    async def ended_among(self, instance_ids: Iterable[str]) -> list[EndedInstance]:
+        rows = await self._fetch(self._ended_among, (list(instance_ids),))
+        return [EndedInstance(*row) for row in rows]
+
+    async def _fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return await self._database.fetch(sql, params, seconds=self._seconds)
+
+
+_SECONDS = "%s::float8 * interval '1 second'"
+
+_OPEN = f"""
+INSERT INTO {{table}} AS t (instance_id, holder, version, labels, state, lease_until, heard_time, open_time)
+SELECT i.instance_id, i.holder, i.version, i.labels, 'LIVE', clock_timestamp() + i.term, clock_timestamp(),
+       clock_timestamp()
+FROM (SELECT %s::text AS instance_id, %s::text AS holder, %s::text AS version, %s::text::jsonb AS labels,
+             {_SECONDS} AS term) i
+ON CONFLICT (instance_id) DO UPDATE
+SET lease_until = excluded.lease_until, heard_time = excluded.heard_time, suspect_time = NULL,
+    labels = excluded.labels
+WHERE t.state = 'LIVE'
+RETURNING t.instance_id
+"""
+
+# The subquery locks in a fixed order; after it waited for a row, that row's state is looked at again.
+_RENEW = f"""
+WITH locked AS MATERIALIZED (
+  SELECT instance_id FROM {{table}} WHERE instance_id = ANY(%s::text[]) AND state = 'LIVE'
+  ORDER BY instance_id FOR UPDATE
+)
+UPDATE {{table}} t
+SET lease_until = clock_timestamp() + {_SECONDS}, heard_time = clock_timestamp(), suspect_time = NULL
+FROM locked WHERE t.instance_id = locked.instance_id
+RETURNING t.instance_id
+"""
+
+_UNHEARD = "extract(epoch FROM clock_timestamp() - heard_time)::float8"
+
+_END = f"""
+WITH ended AS (
+  UPDATE {{table}} SET state = 'ENDED', ended_time = clock_timestamp()
+  WHERE instance_id = %s AND state = 'LIVE' AND heard_time <= %s::timestamptz
+  RETURNING holder, heard_time
+)
+SELECT holder, {_UNHEARD} FROM ended
+UNION ALL
+SELECT holder, {_UNHEARD} FROM {{table}} WHERE instance_id = %s AND state = 'ENDED'
+"""
+
+_SWEEP = f"""
+WITH overdue AS MATERIALIZED (
+  SELECT instance_id, suspect_time FROM {{table}}
+  WHERE state = 'LIVE' AND lease_until < now() ORDER BY instance_id FOR UPDATE SKIP LOCKED
+), suspected AS (
+  UPDATE {{table}} t SET suspect_time = now()
+  FROM overdue WHERE t.instance_id = overdue.instance_id AND overdue.suspect_time IS NULL
+), forgotten AS (
+  DELETE FROM {{table}} WHERE state = 'ENDED' AND ended_time < now() - interval '{_KEPT}'
+), ended AS (
+  UPDATE {{table}} t SET state = 'ENDED', ended_time = clock_timestamp()
+  FROM overdue
+  WHERE t.instance_id = overdue.instance_id AND overdue.suspect_time <= now() - {_SECONDS}
+  RETURNING t.instance_id, t.holder, t.heard_time
+)
+SELECT instance_id, holder, {_UNHEARD} FROM ended
+"""
+
+_ENDED_AMONG = f"""
+SELECT asked.instance_id, coalesce(t.holder, ''), coalesce({_UNHEARD}, 'infinity'::float8)
+FROM unnest(%s::text[]) AS asked (instance_id) LEFT JOIN {{table}} t USING (instance_id)
+WHERE t.state IS DISTINCT FROM 'LIVE'
+"""

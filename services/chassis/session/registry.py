@@ -1,0 +1,314 @@
+"""All sessions that one server replica serves, and what becomes of their instances.
+
+Durable effects go through the store: the attach opens the instance, gathered beats are renewed in one
+statement at a time (`run_beats`), and an instance ends when its stream closed and nobody heard it for the
+grace, or by the sweep (`run_reaper`). While the store cannot be asked, beats wait unanswered and nobody is
+judged.
+
+Hazard: an instance may be attached here twice for a moment (a stream that died unnoticed, and its
+successor). The newer one stands; the older one is closed with SUPERSEDED.
+"""
+
+import asyncio
+from collections.abc import Collection, Coroutine
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+from services.chassis.clock import Clock, SystemClock
+from services.chassis.errors import DependencyUnavailable
+from services.chassis.lease.frames import Grant
+from services.chassis.lease.server import ServerSessionRules, ServerState
+from services.chassis.lease.timing import LeaseTiming
+from services.chassis.logs import logger
+from services.chassis.session.codec import HopCodec
+from services.chassis.session.owners import AttachRefused, SessionOwner
+from services.chassis.session.reaper import SessionReaper, SweepGuard
+from services.chassis.session.server import Conversation, ServerSession
+from services.chassis.session.store import EndedInstance, SessionStore
+
+log = logger(__name__)
+
+# Streams at once, attached or not: beyond it a replica refuses, and the holder goes to another.
+SESSIONS_MAX = 5_000
+
+
+class SessionRegistry:
+    def __init__(
+        self,
+        *,
+        store: SessionStore,
+        timing: LeaseTiming,
+        server: str,
+        codec: HopCodec,
+        owner: SessionOwner,
+        clock: Clock | None = None,
+        sessions_max: int = SESSIONS_MAX,
+    ) -> None:
+        self._store = store
+        self._timing = timing
+        self._server = server
+        self._codec = codec
+        self._owner = owner
+        self._clock = clock or SystemClock()
+        self._sessions_max = sessions_max
+        self._guard = SweepGuard(timing, self._clock.monotonic())
+        self.reaper = SessionReaper(store, self._guard, self._clock, owner.watched, self._instances_ended)
+        self._conversations: dict[ServerSession, Conversation] = {}
+        self._by_instance: dict[str, ServerSession] = {}
+        # Beats to be renewed: the session and the number to answer.
+        self._beats: dict[ServerSession, int] = {}
+        self._beats_wanted = asyncio.Event()
+        # By instance: grants on a lost stream, with the time when they are given up.
+        self._doubts: dict[str, list[tuple[float, ServerSession, list[Grant]]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._demand = 0
+        self._is_stopping = False
+
+    # ── for the hop ───────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def sessions(self) -> Collection[ServerSession]:
+        return self._by_instance.values()
+
+    def of_instance(self, instance_id: str) -> ServerSession | None:
+        return self._by_instance.get(instance_id)
+
+    def with_credit(self) -> list[ServerSession]:
+        """Those that take work now, most credit first."""
+        found = [(session.credit, session) for session in self._by_instance.values() if session.credit > 0]
+        found.sort(key=lambda each: -each[0])
+        return [session for _, session in found]
+
+    @property
+    def credit_total(self) -> int:
+        return sum(session.credit for session in self._by_instance.values())
+
+    def set_demand(self, demand: int) -> None:
+        """How much work waits here for credit. Cheap: said to the holders only when it changes much."""
+        if demand == self._demand:
+            return
+        self._demand = demand
+        for session in self._by_instance.values():
+            session.set_demand(demand)
+
+    async def serve(self, context: Any) -> None:
+        """The servicer method: one holder's stream from its attach to its end."""
+        session = ServerSession(ServerSessionRules(uuid4().hex, self._server, self._timing), self._clock)
+        conversation = Conversation(session, context, self._codec, self._owner, self, self._clock)
+        if self._is_stopping or len(self._conversations) >= self._sessions_max:
+            reason = "SERVER_STOPPING" if self._is_stopping else "TOO_MANY_SESSIONS"
+            session.rules.refuse(reason, "attach to another replica")
+            session.wanted.set()
+        self._conversations[session] = conversation
+        try:
+            await conversation.run()
+        finally:
+            closed_at = self._clock.monotonic()
+            del self._conversations[session]
+            self._beats.pop(session, None)
+            self._closed(session, closed_at)
+
+    async def stop(self) -> None:
+        """Close all streams; ends no instance. The hop has released what it wanted to before."""
+        self._is_stopping = True
+        for session in list(self._conversations):
+            session.rules.refuse("SERVER_STOPPING", "attach to another replica")
+            session.wanted.set()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # ── attach ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def attaching(self, session: ServerSession) -> None:
+        # Not awaited by the reader: what the holder says too early must be heard to be refused.
+        self._spawn(self._attach(session))
+
+    async def _attach(self, session: ServerSession) -> None:
+        rules, attach = session.rules, session.attach
+        try:
+            refused = await self._owner.admit(attach)
+            is_open = await self._store.open(attach)
+        except AttachRefused as refusal:
+            rules.refuse(refusal.reason, refusal.message)
+        except DependencyUnavailable as away:
+            self._guard.failed(self._clock.monotonic())
+            log.warning("attach refused while the database is away", holder=attach.holder, error=str(away))
+            rules.refuse("DATABASE_AWAY", "the instance cannot be opened now; attach again")
+        else:
+            if is_open:
+                rules.accept(refused)
+            else:
+                rules.refuse(
+                    "INSTANCE_ENDED", "the instance was ended; attach anew under a fresh instance_id"
+                )
+        finally:
+            if rules.state is ServerState.OPENING:
+                # Something of ours broke; the holder must not wait for an answer that never comes.
+                rules.refuse("INTERNAL", "the attach could not be judged")
+                session.wanted.set()
+        if rules.is_serving:
+            self._attached(session)
+        session.wanted.set()
+
+    def _attached(self, session: ServerSession) -> None:
+        instance_id = session.instance_id
+        older = self._by_instance.pop(instance_id, None)
+        self._by_instance[instance_id] = session
+        if older is not None:
+            older.rules.refuse("SUPERSEDED", "the instance has attached again")
+            older.wanted.set()
+        session.was_attached = True
+        session.rules.set_demand(self._demand)
+        log.info("holder attached", holder=session.attach.holder, instance_id=instance_id)
+        self._owner.on_attached(session)
+        self._settle_doubts(session)
+
+    def _settle_doubts(self, session: ServerSession) -> None:
+        """The holder has named all that it holds: what was sent on its lost stream is among it or never
+        arrived.
+        """
+        for _, _, grants in self._doubts.pop(session.instance_id, ()):
+            held = [grant for grant in grants if session.holds(grant.lease_id, grant.epoch)]
+            lost = [grant for grant in grants if not session.holds(grant.lease_id, grant.epoch)]
+            if held:
+                self._owner.on_taken(session, held)
+            if lost:
+                self._owner.on_withdrawn(session, lost)
+
+    def in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
+        newer = self._by_instance.get(session.instance_id)
+        given_up_at = self._clock.monotonic() + self._timing.grant_answer
+        self._doubts.setdefault(session.instance_id, []).append((given_up_at, session, grants))
+        if newer is not None and newer is not session:
+            self._settle_doubts(newer)
+
+    # ── beats ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def renew(self, session: ServerSession, number: int) -> None:
+        self._beats[session] = number
+        self._beats_wanted.set()
+
+    async def run_beats(self) -> None:
+        """Renews all gathered beats in one statement, for ever.
+
+        The next starts when the last is committed.
+        """
+        pause = self._timing.beat / 20
+        while True:
+            await self._beats_wanted.wait()
+            self._beats_wanted.clear()
+            beats, self._beats = self._beats, {}
+            if beats and not await self._renew(beats):
+                for session, number in beats.items():
+                    if session in self._conversations:
+                        self._beats.setdefault(session, number)
+                await self._clock.sleep(pause)
+                self._beats_wanted.set()
+
+    async def _renew(self, beats: dict[ServerSession, int]) -> bool:
+        asked_at = self._clock.monotonic()
+        try:
+            refused = await self._store.renew({session.instance_id for session in beats})
+        except DependencyUnavailable as away:
+            self._guard.failed(self._clock.monotonic())
+            log.warning("beats wait while the database is away", sessions=len(beats), error=str(away))
+            return False
+        self._guard.answered(asked_at, self._clock.monotonic())
+        for session, number in beats.items():
+            if session.instance_id in refused:
+                session.rules.ended()
+            else:
+                session.rules.renewed(number)
+            session.wanted.set()
+        return True
+
+    # ── the end of a stream, the end of an instance ───────────────────────────────────────────────────────
+
+    def _closed(self, session: ServerSession, closed_at: float) -> None:
+        if not session.was_attached:
+            return
+        self._owner.on_closed(session)
+        if self._by_instance.get(session.instance_id) is session:
+            del self._by_instance[session.instance_id]
+            if not self._is_stopping:
+                self._spawn(self._after_close(session.instance_id, closed_at))
+
+    async def _after_close(self, instance_id: str, closed_at: float) -> None:
+        """Whether the instance outlives its stream is for the store to say: nobody else may have lost it."""
+        try:
+            mark = await self._store.mark_closed(instance_id)
+            late = self._clock.monotonic() - closed_at
+            # Asked later than it happened: without this, a beat that came in between would not count.
+            mark = replace(mark, time=mark.time - timedelta(seconds=late))
+            await self._clock.sleep(max(0.0, self._timing.closed_grace - late))
+            if instance_id in self._by_instance or self._is_stopping:
+                return
+            ended = await self._store.end_if_unheard(mark)
+        except DependencyUnavailable as away:
+            self._guard.failed(self._clock.monotonic())
+            log.warning("the sweep will judge a closed instance", instance_id=instance_id, error=str(away))
+            return
+        if ended is not None:
+            self._instances_ended([ended])
+
+    def _instances_ended(self, ended: list[EndedInstance]) -> None:
+        for each in ended:
+            self._doubts.pop(each.instance_id, None)
+            session = self._by_instance.get(each.instance_id)
+            if session is not None:
+                session.rules.ended()
+                session.wanted.set()
+        self._owner.on_ended(ended)
+
+    # ── time ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run_reaper(self) -> None:
+        """Ticks the sessions and sweeps, for ever."""
+        timing = self._timing
+        tick_seconds = min(timing.beat / 4, timing.second_look / 2)
+        looked_at = self._clock.monotonic()
+        while True:
+            await self._clock.sleep(tick_seconds)
+            now = self._clock.monotonic()
+            self.tick(now)
+            if now - looked_at >= timing.second_look / 2:
+                looked_at = now
+                await self.reaper.run_once()
+
+    def tick(self, now: float) -> None:
+        """Withdraw what stayed unanswered, cut what does not read, close what never attached."""
+        for session, conversation in list(self._conversations.items()):
+            actions = session.rules.tick(now)
+            if actions or session.rules.owes_beat_heard:
+                conversation.perform(actions)
+                session.wanted.set()
+            since = conversation.writing_since
+            if since is not None and now - since > self._timing.self_fence:
+                log.warning("stream cut: its holder does not read", session_id=session.session_id)
+                conversation.cut()
+            elif session.rules.attach is None and now - conversation.began_at > self._timing.self_fence:
+                session.rules.refuse("ATTACH_EXPECTED", "no attach came")
+        for instance_id, doubts in list(self._doubts.items()):
+            overdue = [each for each in doubts if each[0] <= now]
+            if overdue:
+                self._doubts[instance_id] = [each for each in doubts if each[0] > now]
+                for _, session, grants in overdue:
+                    self._owner.on_withdrawn(session, grants)
+                if not self._doubts[instance_id]:
+                    del self._doubts[instance_id]
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a session's background work failed", "exception": failure, "task": task}
+            )
