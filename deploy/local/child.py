@@ -18,6 +18,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deploy.local.plan import Member
+from deploy.local.signals import tell
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 PROBE_SECONDS = 0.05
@@ -100,7 +101,7 @@ class Child:
         """SIGTERM, and SIGKILL when the time is over. Nobody may keep it any more."""
         if self._process is None or self._process.returncode is not None:
             return
-        self._process.terminate()
+        tell(self._process.pid, signal.SIGTERM)
         try:
             async with asyncio.timeout(seconds):
                 await self._process.wait()

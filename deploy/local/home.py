@@ -43,9 +43,9 @@ class Home:
 
     def take(self) -> None:
         """Make the folders and hold the lock until the process ends; HomeTaken names who has it."""
-        for folder in (self.root, self.logs, self.outputs, self.root / "peers"):
-            folder.mkdir(parents=True, exist_ok=True)
-        self.service_secret.parent.mkdir(mode=0o700, exist_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True)
+        for folder in (self.logs, self.outputs, self.root / "peers", self.service_secret.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
         # Passable, not readable: the unprivileged owner of postgres/ must get through.
         self.root.chmod(0o711)
         lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o644)

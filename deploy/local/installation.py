@@ -15,13 +15,14 @@ from deploy.local import provision
 from deploy.local.files import write_private
 from deploy.local.home import KEYS, Home, HomeTaken
 from deploy.local.schemas import migrate as migrate_schemas
+from services.chassis.logs import setup_logging
 
 CONNECT_SECONDS = 10
 Say = Callable[[str], None]
 
 
-async def prepare(home: Home, superuser_url: str) -> None:
-    """Roles, database, schemas at their newest version, addresses and the service secret in the home."""
+async def prepare(home: Home, superuser_url: str) -> list[str]:
+    """Roles, database, schemas, addresses and the service secret in the home; the migrations that were applied."""
     passwords = {service: home.password(service) for service in provision.OWNERS}
     await provision.provision(superuser_url, passwords)
     urls = {
@@ -31,7 +32,7 @@ async def prepare(home: Home, superuser_url: str) -> None:
     for service, url in urls.items():
         write_private(home.url_file(service), url)
     home.ensure_service_secret()
-    await migrate_schemas(urls)
+    return await migrate_schemas(urls)
 
 
 async def ensure_keys(home: Home, superuser_url: str) -> bool:
@@ -54,9 +55,10 @@ def migrate(root: Path, superuser_url: str, say: Say) -> int:
     home = Home(root)
 
     async def work() -> None:
-        await prepare(home, superuser_url)
+        for name in await prepare(home, superuser_url):
+            say(f"applied {name}")
         say(
-            f"the schemas are at their newest version; the services' addresses are in {home.url_file('*').parent}"
+            f"the schemas are at their newest version; the services' addresses are in {home.service_secret.parent}"
         )
 
     return _run(home, work(), say)
@@ -75,6 +77,7 @@ def bootstrap(root: Path, superuser_url: str, say: Say) -> int:
 
 
 def _run(home: Home, work: Coroutine[Any, Any, None], say: Say) -> int:
+    setup_logging(service="installation", level="WARNING")  # it speaks to a person, by `say`
     try:
         home.take()
         asyncio.run(work)

@@ -34,6 +34,7 @@ import psycopg
 
 from deploy.local import binaries, ports
 from deploy.local.files import sync_directory, write_private
+from deploy.local.signals import tell
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 SUPERUSER = "windlass"
@@ -94,6 +95,7 @@ class PostgresServer:
         self, directory: Path, *, port: int, log: Path, password_file: Path, report: Report | None = None
     ) -> None:
         self._account = binaries.unprivileged_account()
+        self._wanted = directory
         self.data = binaries.reachable_place(self._account, directory)
         self.port = port
         self._log = log
@@ -116,6 +118,10 @@ class PostgresServer:
 
     async def start(self) -> None:
         """Return when logins work. A data directory is made first where there is none."""
+        if self.data != self._wanted:
+            self._report(
+                f"PostgreSQL never runs as root and cannot reach {self._wanted}; its data is in {self.data}"
+            )
         self.data.parent.mkdir(parents=True, exist_ok=True)
         await self._take_lock()
         ports.require_free("127.0.0.1", self.port, "PostgreSQL")
@@ -135,7 +141,7 @@ class PostgresServer:
         """SIGINT: fast, clean. SIGQUIT: immediate, recovery at the next start. SIGKILL: as a crash would."""
         if self._process is not None:
             if self._process.returncode is None:
-                self._process.send_signal(how)
+                tell(self._process.pid, how)
             await self._process.wait()
         self._release_lock()
 

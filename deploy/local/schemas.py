@@ -12,8 +12,11 @@ from deploy.local.provision import OWNERS
 from services.chassis import migrations
 
 
-async def migrate(urls: Mapping[str, str]) -> None:
-    """`urls` by service; each must be that of the service's own role."""
+async def migrate(urls: Mapping[str, str]) -> list[str]:
+    """The names of what was applied. `urls` by service; each must be that of the service's own role."""
+    applied: list[str] = []
     for service in OWNERS:
         with as_file(files(f"services.{service}") / "migrations") as directory:
-            await migrations.apply(urls[service], service, directory)
+            names = await migrations.apply(urls[service], service, directory)
+            applied.extend(f"{service}/{name}" for name in names)
+    return applied

@@ -23,6 +23,7 @@ from deploy.local.home import Home
 from deploy.local.installation import ensure_keys, prepare
 from deploy.local.plan import LOOPBACK, STOP_SECONDS, Options, members, port_of, postgres_port, write_peers
 from deploy.local.postgres import PostgresFailed, PostgresServer
+from services.chassis.logs import setup_logging
 
 POSTGRES_STOP_SECONDS = 2.0
 TELL_SECONDS = 5.0
@@ -64,6 +65,7 @@ class Supervisor:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """The stack is up inside the block, and ended in order after it."""
+        setup_logging(service="up", level="WARNING")  # it speaks to a person, by `say`
         self.home.take()
         self._children = [
             Child(member, self.home.log_file(member.service, member.replica), self._changed, self._say)

@@ -31,6 +31,7 @@ import psutil
 from deploy.local.home import Home
 from deploy.local.plan import Member, Options, members, on_free_ports, postgres_port
 from deploy.local.postgres import PostgresServer
+from deploy.local.signals import tell
 from tests.support.postgres import free_port, reachable_directory
 from tests.support.probe import until
 
@@ -154,12 +155,12 @@ class Stack:
         if self.home.read_up() is not None:
             self.up()
         if self.process.returncode is None:
-            self.process.send_signal(signal.SIGTERM)
+            tell(self.process.pid, signal.SIGTERM)
             try:
                 async with asyncio.timeout(STOP_SECONDS):
                     await self.process.wait()
             except TimeoutError:
-                self.process.kill()
+                tell(self.process.pid, signal.SIGKILL)
                 await self.process.wait()
         return [pid for pid in self.seen if is_alive(pid)]
 

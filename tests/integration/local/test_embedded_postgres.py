@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from deploy.local import provision
+from deploy.local import binaries, provision
 from deploy.local.postgres import PostgresServer
 from tests.support.postgres import PASSWORDS, Database, PostgresCluster, free_port, reachable_directory
 
@@ -140,6 +140,36 @@ async def test_unfinished_initialisation_is_begun_again(home: Path) -> None:
     await server.start()
     await server.stop()
     assert (server.data / "PG_VERSION").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root hands the server to somebody else")
+async def test_data_and_programs_move_where_the_unprivileged_owner_can_reach(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = home / "closed"
+    closed.mkdir(mode=0o700)
+    reach = binaries.can_reach
+    monkeypatch.setattr(binaries, "REACHABLE_ROOT", home / "lib")
+    monkeypatch.setattr(
+        binaries, "can_reach", lambda who, path: "site-packages" not in path.parts and reach(who, path)
+    )
+    said: list[str] = []
+    server = PostgresServer(
+        closed / "postgres",
+        port=free_port(),
+        log=home / "log",
+        password_file=home / "password",
+        report=said.append,
+    )
+    await server.start()
+    try:
+        assert server.pid is not None
+        assert Path(f"/proc/{server.pid}/exe").readlink().is_relative_to(home / "lib")
+        assert server.data.parent == home / "lib"
+        assert any(str(server.data) in line for line in said)
+        assert closed.stat().st_mode & 0o077 == 0  # nobody's directory was opened for it
+    finally:
+        await server.stop()
 
 
 async def test_provisioning_may_be_repeated_and_changes_passwords(postgres: PostgresCluster) -> None:
