@@ -37,7 +37,7 @@ VAGUE_NAMES = {
 SECOND_FILE = re.compile(r"(?:_(?:v?\d+|new|old|final|copy|bak|backup|tmp|temp|fixed|improved|orig))$")
 # Words that speak of how the tree came to be rather than of the product.
 FOREIGN_WORDS = re.compile(
-    r"\b(?:as (?:requested|asked|instructed)|(?:auto|machine|ai)-generated code|sub-?agents?|prompts? said"
+    r"\b(?:as (?:requested|instructed)|(?:auto|machine|ai)-generated code|sub-?agents?|prompts? said"
     r"|the (?:user|reviewer|brief|ticket|issue) (?:asked|asks|wants|wanted|says|said|demands))\b",
     re.IGNORECASE,
 )
