@@ -1,7 +1,7 @@
 """Time that passes on purpose: the rhythm of a load, the random instants of a fault.
 
-Never for waiting until something is so: that is tests/support/probe.py. This is the one file below tests/ that may
-sleep, so that a search for its name shows every place where a test takes time.
+Never for waiting until something is so: that is tests/support/probe.py. Together they are the only ones below tests/
+that sleep, so that a search for `pause` and `until` shows every place where a test takes time.
 """
 
 import asyncio
