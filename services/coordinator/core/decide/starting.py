@@ -37,7 +37,8 @@ def _started(execution: Execution, command: Start, now: Instant) -> ExecutionSta
         version=command.version,
         version_id=command.version_id,
         input=command.input,
-        labels=command.labels,
+        # In the order in which they will be read back.
+        labels=tuple(sorted(command.labels)),
         priority=command.priority,
         trigger_type=command.trigger_type,
         caller=command.caller,
