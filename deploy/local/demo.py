@@ -45,6 +45,8 @@ def demo() -> int:
     except* EXPECTED as errors:
         for error in leaves(errors):
             _say(explain(error, supervisor.home))
+    except* asyncio.CancelledError:
+        _say("interrupted")
     except* grpc.aio.AioRpcError as errors:
         for error in leaves(errors):
             _say(str(error))
