@@ -8,19 +8,16 @@ opened.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
-
-from pydantic import Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from typing import Any
 
 from services.chassis.identity import ServiceCredential
-from services.chassis.naming import ENVIRONMENT_PREFIX
+from services.chassis.settings import EnvironmentSettings, Field, InvalidSettings
 from services.chassis.tls import Tls
 
+__all__ = ["Field", "InvalidSettings", "ProcessSettings"]
 
-class ProcessSettings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, extra="ignore", frozen=True)
 
+class ProcessSettings(EnvironmentSettings):
     # Loopback unless told otherwise: nothing is open to a network by default.
     grpc_address: str = "127.0.0.1:0"
     # "" = no metrics endpoint.
@@ -46,19 +43,16 @@ class ProcessSettings(BaseSettings):
     # The name in the peers' certificates when they are reached by address.
     tls_server_name: str = ""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _database_url_from_file(cls, given: dict[str, object]) -> dict[str, object]:
-        path = given.get("database_url_file")
-        if path and not given.get("database_url"):
-            return given | {"database_url": Path(str(path)).read_text(encoding="utf-8").strip()}
-        return given
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        if not self.database_url and self.database_url_file is not None:
+            url = self.database_url_file.read_text(encoding="utf-8").strip()
+            object.__setattr__(self, "database_url", url)
 
-    @model_validator(mode="after")
-    def _tls_is_whole(self) -> Self:
+    def faults(self) -> list[str]:
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
-            raise ValueError("tls_certificate_file and tls_key_file come together")
-        return self
+            return ["tls_certificate_file and tls_key_file come together"]
+        return []
 
     @property
     def tls(self) -> Tls | None:

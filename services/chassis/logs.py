@@ -14,7 +14,8 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any, Final
 
 import orjson
-import structlog
+
+from services.chassis.lean import structlog
 
 _SECRET_NAME: Final = re.compile(r"(^|_)(key|secret|password|token|authorization|credential)$", re.I)
 _URL_PASSWORD: Final = re.compile(r"(\w+://[^:/@\s]*:)[^@/\s]+@")

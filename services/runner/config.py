@@ -6,9 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from pydantic import Field
-
-from services.chassis.config import ProcessSettings
+from services.chassis.config import Field, ProcessSettings
 
 
 class Settings(ProcessSettings):

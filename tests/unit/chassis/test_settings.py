@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
-from services.chassis.config import ProcessSettings
+from services.chassis.config import Field, InvalidSettings, ProcessSettings
 
 
 def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -32,14 +31,63 @@ def test_the_database_url_may_stand_in_a_file_and_is_never_printed(tmp_path: Pat
 
 
 def test_half_a_certificate_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="come together"):
+    with pytest.raises(InvalidSettings, match="come together"):
         ProcessSettings(tls_key_file=tmp_path / "key")
 
 
 def test_a_lease_scale_of_nothing_is_refused() -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(InvalidSettings):
         ProcessSettings(lease_scale=0)
 
 
 def test_without_a_secret_there_is_no_credential() -> None:
     assert ProcessSettings().credential("api") is None
+
+
+class ShopSettings(ProcessSettings):
+    grpc_address: str = "127.0.0.1:80"
+    tills: int = Field(default=2, ge=1, le=9)
+    is_open: bool = False
+    sign: Path | None = None
+
+
+def test_a_process_adds_its_own_and_changes_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDLASS_TILLS", "3")
+    monkeypatch.setenv("WINDLASS_IS_OPEN", "True")
+    monkeypatch.setenv("WINDLASS_SIGN", "/a/b")
+    monkeypatch.setenv("WINDLASS_LOG_LEVEL", "")
+    settings = ShopSettings(replica="7")
+    assert (settings.grpc_address, settings.replica, settings.log_level) == ("127.0.0.1:80", "7", "INFO")
+    assert (settings.tills, settings.is_open, settings.sign) == (3, True, Path("/a/b"))
+    assert ShopSettings(tills=4).tills == 4
+    assert ProcessSettings().grpc_address == "127.0.0.1:0"
+
+
+def test_all_faults_are_told_at_once_without_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDLASS_TILLS", "many-secrets")
+    monkeypatch.setenv("WINDLASS_IS_OPEN", "perhaps")
+    monkeypatch.setenv("WINDLASS_LEASE_SCALE", "-1")
+    with pytest.raises(InvalidSettings) as caught:
+        ShopSettings(window="x")  # type: ignore[call-arg]
+    assert str(caught.value).split("; ") == [
+        "WINDLASS_IS_OPEN must be true or false",
+        "WINDLASS_LEASE_SCALE must be more than 0",
+        "WINDLASS_TILLS must be a whole number",
+        "window: no such setting",
+    ]
+
+
+@pytest.mark.parametrize("tills", [0, 10])
+def test_bounds_hold_for_keywords_too(tills: int) -> None:
+    with pytest.raises(InvalidSettings, match="WINDLASS_TILLS must be at"):
+        ShopSettings(tills=tills)
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(AttributeError, match="do not change"):
+        ProcessSettings().replica = "1"  # type: ignore[misc]
+
+
+def test_a_setting_of_a_type_that_no_text_gives_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(TypeError, match="cannot be"):
+        type("Bad", (ProcessSettings,), {"__annotations__": {"x": dict}, "x": {}})
