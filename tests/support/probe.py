@@ -4,7 +4,6 @@ Hazard: a probe that is true too early proves nothing; let it look at what only 
 """
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -12,15 +11,21 @@ POLL_SECONDS = 0.02
 T = TypeVar("T")
 
 
-async def until(probe: Callable[[], T | Awaitable[T | None] | None], seconds: float, what: str) -> T:
-    """The first true answer of the probe; a plain or an async function."""
+async def until(probe: Callable[[], T | None], seconds: float, what: str) -> T:
+    """The first true answer of the probe."""
+
+    async def answer() -> T | None:
+        return probe()
+
+    return await eventually(answer, seconds, what)
+
+
+async def eventually(probe: Callable[[], Awaitable[T | None]], seconds: float, what: str) -> T:
+    """The first true answer of a probe that has to wait for each."""
     try:
         async with asyncio.timeout(seconds):
             while True:
-                found = probe()
-                if inspect.isawaitable(found):
-                    found = await found
-                if found:
+                if found := await probe():
                     return found
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:

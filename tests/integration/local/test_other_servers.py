@@ -1,0 +1,98 @@
+"""Windlass prepares any PostgreSQL from 15: roles, schemas and every migration, twice over."""
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from deploy.local import binaries, provision
+from deploy.local.schemas import migrate
+from deploy.local.signals import tell
+from tests.support.postgres import PASSWORDS, free_port, reachable_directory
+from tests.support.probe import until
+
+PASSWORD = "of-somebody-else"
+READY_SECONDS = 30.0
+
+
+def installations() -> dict[str, Path]:
+    """Servers of other versions: one beside ours in the wheel, one where Debian keeps its own."""
+    wheel = importlib.util.find_spec(binaries.WHEEL_PACKAGE)
+    assert wheel is not None
+    assert wheel.submodule_search_locations
+    return {
+        "16": Path(wheel.submodule_search_locations[0]) / "pginstall/bin",
+        "15": Path("/usr/lib/postgresql/15/bin"),
+    }
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=sorted(installations()))
+async def superuser_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    programs, account = installations()[request.param], binaries.unprivileged_account()
+    if not (programs / "postgres").exists() or not binaries.can_reach(account, programs / "postgres"):
+        pytest.skip(reason=f"no PostgreSQL {request.param} in reach")
+    home, port = reachable_directory("windlass-other-"), free_port()
+    (home / "password").write_text(PASSWORD)
+    if account is not None:
+        os.chown(home, account.uid, account.gid)
+    user = None if account is None else account.uid
+    options = [
+        "--auth=scram-sha-256",
+        f"--pwfile={home}/password",
+        "--username=dba",
+        "--encoding=UTF8",
+        "--locale=C",
+    ]
+    subprocess.run(
+        [programs / "initdb", "-D", home / "data", *options], user=user, check=True, capture_output=True
+    )
+    settings = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={home}"]
+    with (home / "log").open("wb") as log:
+        server = await asyncio.create_subprocess_exec(
+            *(programs / "postgres", "-D", home / "data", "-p", str(port), *settings),
+            user=user,
+            stdout=log,
+            stderr=log,
+        )
+    url = f"postgresql://dba:{PASSWORD}@127.0.0.1:{port}/postgres"
+    try:
+        await until(lambda: answers(url), READY_SECONDS, "the server to answer")
+        yield url
+    finally:
+        tell(server.pid, signal.SIGINT)
+        await server.wait()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+async def answers(url: str) -> bool:
+    try:
+        await (await psycopg.AsyncConnection.connect(url)).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+async def test_older_server_is_prepared_whole_and_again(superuser_url: str) -> None:
+    urls = {
+        service: provision.service_url(superuser_url, service, PASSWORDS[service])
+        for service in provision.OWNERS
+    }
+    for _ in range(2):
+        await provision.provision(superuser_url, PASSWORDS)
+        await migrate(urls)
+    for service, url in urls.items():
+        async with await psycopg.AsyncConnection.connect(url) as connection:
+            found = await connection.execute(
+                "SELECT count(*) FROM pg_tables WHERE schemaname = %s", (service,)
+            )
+            row = await found.fetchone()
+        assert row is not None
+        assert row[0] > 1
