@@ -74,7 +74,9 @@ async def _workloads(client: Client, stack: Stack, parts: set[str]) -> dict[str,
 
 async def dbos_round() -> dict[str, Any]:
     place = reachable_directory("windlass-bench-")
-    server = PostgresServer(place / "data", port=free_port(), password_file=place / "password", log=place / "log")
+    server = PostgresServer(
+        place / "data", port=free_port(), password_file=place / "password", log=place / "log"
+    )
     await server.start()
     try:
         command = [str(PEER_ENVIRONMENT / "bin" / "python"), str(ROOT / "benchmarks/peers/dbos_peer.py")]

@@ -99,7 +99,10 @@ def main() -> None:
         json.dumps(
             {
                 "peer": "dbos",
-                "W1": {"p50_ms": round(percentile(w1_ms, 0.5), 2), "p95_ms": round(percentile(w1_ms, 0.95), 2)},
+                "W1": {
+                    "p50_ms": round(percentile(w1_ms, 0.5), 2),
+                    "p95_ms": round(percentile(w1_ms, 0.95), 2),
+                },
                 "W2": {"steps_per_s": round(10_000 / w2_s), "cpu_s_per_1000_steps": round(cpu_s / 10, 3)},
                 "W3": {"wall_s": round(w3_s, 3)},
             }

@@ -22,10 +22,9 @@ from services.chassis.logs import logger
 from services.chassis.telemetry import TraceContext, emit_span, parse_traceparent
 from services.runner.attempt import Attempt, Outputs, call, call_inline, failure_of, is_small, prepare, stored
 from services.runner.core.failures import Failure
-from services.runner.core.job import Ended, Job, News, Outcome, OutputRef, Released
+from services.runner.core.job import Ended, Job, News, Outcome, OutputMissing, OutputRef, Released
 from services.runner.core.window import Window
 from services.runner.rendering import Renderer
-from services.runner.store.outputs import OutputMissing
 from windlass.sdk import Context, Module, ModuleError, Registry, TransientError
 
 log = logger(__name__)

@@ -15,7 +15,7 @@ from services.chassis.lifecycle import Process
 from services.chassis.logs import logger, setup_logging
 from services.chassis.metrics import LoopLag, MetricsEndpoint
 from services.chassis.server import INTERNAL, GrpcServer
-from services.chassis.session import SessionHolder
+from services.chassis.session.holder import SessionHolder
 from services.chassis.telemetry import flush_tracing, setup_tracing
 from services.runner.config import Settings
 from services.runner.handler import Worker

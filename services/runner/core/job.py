@@ -17,6 +17,10 @@ class OutputRef:
     size_bytes: int
 
 
+class OutputMissing(Exception):
+    """A kept value is not there any more, or not what it was."""
+
+
 Value = bytes | OutputRef
 
 

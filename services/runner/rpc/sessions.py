@@ -6,7 +6,8 @@ from typing import Protocol
 
 from services.chassis.lease.frames import Grant, Refused, Report
 from services.chassis.logs import logger
-from services.chassis.session import HopCodec, SessionHolder
+from services.chassis.session.codec import HopCodec
+from services.chassis.session.holder import SessionHolder
 from services.runner.core.job import Ended, Job, News
 from services.runner.rpc.translate import job_of, progress_of, report_of
 from windlass.coordinator.v1 import sessions_pb2 as pb

@@ -1,0 +1,200 @@
+"""What is asked of a history after the killing: the clients' log, the ledger of effects, the engine's own rows.
+
+Each question counts the cases it saw; one that saw none proves nothing and fails.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+
+from windlass.api.v1 import resources_pb2
+
+Run = resources_pb2.Run
+Execution = resources_pb2.Execution
+
+# A mixed lot: a row, a diamond, retries, a branch with a skipped side, a fan, a failure that blocks only what follows.
+GRAPHS: dict[str, dict[str, Any]] = {
+    "chaos-row": {
+        "nodes": [
+            {"id": "a", "module": "ledger.put@1", "idempotent": True},
+            {"id": "b", "module": "ledger.add@1"},
+            {"id": "c", "module": "ledger.put@1", "idempotent": True},
+        ],
+        "edges": [{"from": "a", "to": "b"}, {"from": "b", "to": "c"}],
+    },
+    "chaos-diamond": {
+        "nodes": [
+            {"id": "top", "module": "noop@1"},
+            {"id": "left", "module": "ledger.put@1", "idempotent": True, "config": {"seconds": 0.05}},
+            {"id": "right", "module": "ledger.add@1", "config": {"seconds": 0.02}},
+            {"id": "all", "module": "join@1"},
+            {"id": "last", "module": "transform@1", "inputs": {"left": "{{ nodes.left.output.node }}"}},
+        ],
+        "edges": [
+            {"from": "top", "to": "left"},
+            {"from": "top", "to": "right"},
+            {"from": "left", "to": "all"},
+            {"from": "right", "to": "all"},
+            {"from": "all", "to": "last"},
+        ],
+    },
+    "chaos-retry": {
+        "retry": {"attempts": 5, "initialDelay": "0.05s", "factor": 1, "maxDelay": "0.1s"},
+        "nodes": [
+            {"id": "flaky", "module": "ledger.flaky@1", "idempotent": True},
+            {"id": "wait", "module": "sleep@1", "config": {"duration": "0.2s"}},
+            {"id": "after", "module": "ledger.put@1", "idempotent": True},
+        ],
+        "edges": [{"from": "flaky", "to": "wait"}, {"from": "wait", "to": "after"}],
+    },
+    "chaos-branch": {
+        "nodes": [
+            {"id": "is_big", "module": "condition@1", "config": {"expression": "input.n > 10"}},
+            {"id": "big", "module": "ledger.put@1", "idempotent": True},
+            {"id": "small", "module": "ledger.put@1", "idempotent": True},
+        ],
+        "edges": [
+            {"from": "is_big", "to": "big", "when": "true"},
+            {"from": "is_big", "to": "small", "when": "false"},
+        ],
+    },
+    "chaos-fan": {
+        "nodes": [
+            *({"id": f"n{i}", "module": "ledger.put@1", "idempotent": True} for i in range(6)),
+            {"id": "all", "module": "join@1"},
+        ],
+        "edges": [{"from": f"n{i}", "to": "all"} for i in range(6)],
+    },
+    "chaos-fails": {
+        "nodes": [
+            {"id": "bad", "module": "fail@1", "config": {"type": "PERMANENT", "message": "as told"}},
+            {"id": "blocked", "module": "ledger.put@1", "idempotent": True},
+            {"id": "apart", "module": "ledger.put@1", "idempotent": True},
+        ],
+        "edges": [{"from": "bad", "to": "blocked"}],
+    },
+}
+EXPECTED = {name: Execution.FAILED if name == "chaos-fails" else Execution.SUCCESS for name in GRAPHS}
+# Nodes that must have had their effect, once each, when the execution is over.
+EFFECTS = {
+    "chaos-row": {"a", "b", "c"},
+    "chaos-diamond": {"left", "right"},
+    "chaos-retry": {"flaky", "after"},
+    "chaos-branch": {"big"},
+    "chaos-fan": {f"n{i}" for i in range(6)},
+    "chaos-fails": {"apart"},
+}
+IDEMPOTENT = {"ledger.put@1", "ledger.flaky@1"}
+
+
+@dataclass
+class History:
+    """What happened, from three sides."""
+
+    executions: dict[str, resources_pb2.Execution] = field(default_factory=dict)
+    runs: dict[str, list[resources_pb2.Run]] = field(default_factory=dict)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def read_calls(self, ledger: Path) -> None:
+        lines = (ledger / "calls.jsonl").read_text(encoding="utf-8").splitlines()
+        self.calls = [json.loads(line) for line in lines]
+
+
+def faults_of(history: History) -> list[str]:
+    """Every breach, in words; the cases seen are checked by the caller through `cases`."""
+    return [
+        *_ended_rightly(history),
+        *_one_success_per_work(history),
+        *_no_run_called_twice(history),
+        *_nothing_called_after_success(history),
+        *_live_runs_do_not_overlap(history),
+        *_effects_are_there(history),
+    ]
+
+
+def cases(history: History) -> dict[str, int]:
+    """How much was looked at."""
+    return {
+        "executions": len(history.executions),
+        "runs": sum(len(runs) for runs in history.runs.values()),
+        "calls": sum(1 for call in history.calls if call["phase"] == "begin"),
+        "repeated": sum(1 for runs in history.runs.values() for run in runs if run.attempt > 1),
+    }
+
+
+def _ended_rightly(history: History) -> list[str]:
+    return [
+        f"{execution.id} ({execution.workflow}) ended as {Execution.State.Name(execution.state)}: "
+        f"{MessageToDict(execution.error)}"
+        for execution in history.executions.values()
+        if execution.state != EXPECTED[execution.workflow]
+    ]
+
+
+def _one_success_per_work(history: History) -> list[str]:
+    found = []
+    for execution_id, runs in history.runs.items():
+        successes: dict[str, int] = defaultdict(int)
+        attempts: dict[str, set[int]] = defaultdict(set)
+        for run in runs:
+            successes[run.node] += run.state == Run.SUCCESS
+            if run.attempt in attempts[run.node]:
+                found.append(f"S9: attempt {run.attempt} of {run.node} in {execution_id} was granted twice")
+            attempts[run.node].add(run.attempt)
+        found += [f"S8: {n} successes of {node} in {execution_id}" for node, n in successes.items() if n > 1]
+    return found
+
+
+def _no_run_called_twice(history: History) -> list[str]:
+    begun: dict[str, int] = defaultdict(int)
+    for call in history.calls:
+        begun[call["run"]] += call["phase"] == "begin"
+    return [f"run {run} was called {n} times" for run, n in begun.items() if n > 1]
+
+
+def _nothing_called_after_success(history: History) -> list[str]:
+    succeeded = {
+        (execution_id, run.node): run.attempt
+        for execution_id, runs in history.runs.items()
+        for run in runs
+        if run.state == Run.SUCCESS
+    }
+    return [
+        f"{call['node']} of {call['execution']} ran again (attempt {call['attempt']}) after it had finished"
+        for call in history.calls
+        if call["phase"] == "begin"
+        and call["attempt"] > succeeded.get((call["execution"], call["node"]), call["attempt"])
+    ]
+
+
+def _live_runs_do_not_overlap(history: History) -> list[str]:
+    """Attempts at one work follow one another: a call that came to its end did so before the next began."""
+    ended = {call["run"]: call["monotonic_ns"] for call in history.calls if call["phase"] == "end"}
+    by_work: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for call in history.calls:
+        if call["phase"] == "begin":
+            by_work[call["effect_key"]].append(call)
+    found = []
+    for calls in by_work.values():
+        calls.sort(key=lambda call: call["monotonic_ns"])
+        for earlier, later in itertools.pairwise(calls):
+            if ended.get(earlier["run"], 0) > later["monotonic_ns"]:
+                found.append(f"S11: {later['run']} began while {earlier['run']} was still going")
+    return found
+
+
+def _effects_are_there(history: History) -> list[str]:
+    had = {(call["execution"], call["node"]) for call in history.calls if call["phase"] == "end"}
+    return [
+        f"{node} of {execution.id} has no effect"
+        for execution in history.executions.values()
+        for node in EFFECTS[execution.workflow]
+        if (execution.id, node) not in had
+    ]

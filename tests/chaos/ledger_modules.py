@@ -1,0 +1,73 @@
+"""User modules that keep an effect ledger outside the engine, for tests that kill things.
+
+Each call writes its beginning and its end to one file, with fsync, before it goes on: what happened is known even when
+the process that did it is gone. The directory is named by WINDLASS_TEST_LEDGER.
+"""
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from windlass.sdk import Context, TransientError, module
+
+_DIRECTORY = Path(os.environ["WINDLASS_TEST_LEDGER"])
+
+
+def _write(phase: str, ctx: Context) -> None:
+    line = {
+        "phase": phase,
+        "effect_key": ctx.effect_key,
+        "execution": ctx.execution_id,
+        "node": ctx.node,
+        "run": ctx.run_id,
+        "attempt": ctx.attempt,
+        "pid": os.getpid(),
+        "monotonic_ns": time.monotonic_ns(),
+    }
+    handle = os.open(_DIRECTORY / "calls.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, (json.dumps(line) + "\n").encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _effect(ctx: Context) -> bool:
+    """The third party: takes an effect key once. True the first time."""
+    try:
+        handle = os.open(_DIRECTORY / "effects" / ctx.effect_key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return False
+    os.close(handle)
+    return True
+
+
+async def _work(ctx: Context, config: dict[str, Any]) -> dict[str, Any]:
+    _write("begin", ctx)
+    await asyncio.sleep(config.get("seconds", 0.01))
+    is_first = _effect(ctx)
+    _write("end", ctx)
+    return {"first": is_first, "node": ctx.node}
+
+
+@module("ledger.put@1", idempotent=True)
+async def put(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """An effect that its key makes harmless to repeat."""
+    return await _work(ctx, config)
+
+
+@module("ledger.add@1")
+async def add(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """The same, declared without that promise."""
+    return await _work(ctx, config)
+
+
+@module("ledger.flaky@1", idempotent=True)
+async def flaky(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """Fails its first attempt."""
+    if ctx.attempt == 1:
+        raise TransientError("the first attempt always fails")
+    return await _work(ctx, config)

@@ -1,0 +1,68 @@
+"""SIGKILL of each service at random instants while mixed graphs run: nothing is lost, nothing is done again."""
+
+import asyncio
+import os
+import random
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.history import cases, faults_of
+from tests.chaos.load import Load
+from tests.chaos.verify import verify
+from tests.support.pace import pause
+from tests.support.postgres import reachable_directory
+from tests.support.stack import Stack, running_stack
+
+MODULES = Path(__file__).with_name("ledger_modules.py")
+REPLICAS = {"api": 1, "dispatcher": 2, "coordinator": 2, "runner": 2}
+# Per service: 60 in the default run; the long run multiplies.
+KILLS = {"api": 12, "dispatcher": 16, "coordinator": 16, "runner": 16}
+EXECUTIONS = 200
+FACTOR = int(os.environ.get("WINDLASS_TEST_KILL_FACTOR", "1"))
+
+
+@pytest.fixture
+async def ledger(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
+    directory = reachable_directory("windlass-ledger-")
+    (directory / "effects").mkdir()
+    monkeypatch.setenv("WINDLASS_TEST_LEDGER", str(directory))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("service", list(KILLS))
+async def test_killed_at_random_instants_nothing_is_lost_and_nothing_done_again(
+    service: str, ledger: Path
+) -> None:
+    seed = 7
+    draw = random.Random(f"{service}{seed}")
+    async with running_stack(
+        apis=REPLICAS["api"],
+        dispatchers=REPLICAS["dispatcher"],
+        coordinators=REPLICAS["coordinator"],
+        runners=REPLICAS["runner"],
+        modules=[MODULES],
+    ) as stack:
+        load = Load(stack, ledger, seed)
+        await load.apply()
+        kills = KILLS[service] * FACTOR
+        starting = asyncio.create_task(load.start_many(EXECUTIONS * FACTOR, seconds=kills * 0.8))
+        await _kill_many(stack, service, kills, draw)
+        await starting
+        history = await load.history()
+        assert not faults_of(history)
+        assert all(cases(history).values()), cases(history)
+        await load.final(await load.start("chaos-row"))
+        await verify(stack)
+
+
+async def _kill_many(stack: Stack, service: str, kills: int, draw: random.Random) -> None:
+    for _ in range(kills):
+        await pause(draw.uniform(0.05, 0.6))
+        replica = draw.randrange(REPLICAS[service])
+        pid = stack.kill(service, replica)
+        await stack.ready_again(service, replica, pid)
