@@ -5,7 +5,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from deploy.local import binaries, provision
 from deploy.local.schemas import migrate
 from deploy.local.signals import tell
 from tests.support.postgres import PASSWORDS, free_port, reachable_directory
-from tests.support.probe import until
+from tests.support.probe import eventually
 
 PASSWORD = "of-somebody-else"
 READY_SECONDS = 30.0
@@ -51,20 +50,18 @@ async def superuser_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
         "--encoding=UTF8",
         "--locale=C",
     ]
-    subprocess.run(
-        [programs / "initdb", "-D", home / "data", *options], user=user, check=True, capture_output=True
+    made = await asyncio.create_subprocess_exec(
+        *(str(programs / "initdb"), "-D", str(home / "data"), *options),
+        user=user,
+        stdout=asyncio.subprocess.DEVNULL,
     )
+    assert await made.wait() == 0
     settings = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={home}"]
-    with (home / "log").open("wb") as log:
-        server = await asyncio.create_subprocess_exec(
-            *(programs / "postgres", "-D", home / "data", "-p", str(port), *settings),
-            user=user,
-            stdout=log,
-            stderr=log,
-        )
+    line = [str(programs / "postgres"), "-D", str(home / "data"), "-p", str(port), *settings]
+    server = await asyncio.create_subprocess_exec(*line, user=user, stderr=asyncio.subprocess.DEVNULL)
     url = f"postgresql://dba:{PASSWORD}@127.0.0.1:{port}/postgres"
     try:
-        await until(lambda: answers(url), READY_SECONDS, "the server to answer")
+        await eventually(lambda: answers(url), READY_SECONDS, "the server to answer")
         yield url
     finally:
         tell(server.pid, signal.SIGINT)
