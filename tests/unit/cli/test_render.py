@@ -1,0 +1,54 @@
+"""What people read: durations, states, and the timeline of an execution's runs."""
+
+import pytest
+
+from windlass.api.v1.resources_pb2 import Run
+from windlass.cli.executions import run_state, show_runs
+from windlass.cli.render import coloured, span, timeline
+
+
+def run_from(node: str, began_ms: int, ended_ms: int, *, state: str = "SUCCESS", attempt: int = 1) -> Run:
+    made = Run(id=f"e.{attempt}", node=node, module="noop@1", attempt=attempt, state=Run.State.Value(state))
+    made.start_time.FromMilliseconds(1_800_000_000_000 + began_ms)
+    made.end_time.FromMilliseconds(1_800_000_000_000 + ended_ms)
+    return made
+
+
+def test_bars_lie_on_one_scale(capsys: pytest.CaptureFixture[str]) -> None:
+    timeline([run_from("first", 0, 500), run_from("second", 500, 1000)], run_state)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.count("━") == second.count("━") == 20
+    assert first.index("━") + 20 == second.index("━")
+
+
+def test_instant_run_is_still_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    timeline([run_from("instant", 0, 0), run_from("long", 0, 1000), run_from("last", 1000, 1000)], run_state)
+    assert [line.count("━") for line in capsys.readouterr().out.splitlines()] == [1, 40, 1]
+
+
+def test_failed_attempt_and_its_retry_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    timeline([run_from("a", 0, 10, state="FAILED"), run_from("a", 20, 30, attempt=2)], run_state)
+    failed, retried = capsys.readouterr().out.splitlines()
+    assert "FAILED attempt 1" in failed
+    assert "SUCCESS attempt 2" in retried
+
+
+def test_run_that_has_not_begun_has_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    timeline([Run(node="waiting")], run_state)
+    assert capsys.readouterr().out == ""
+
+
+def test_table_escapes_what_users_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_from("a", 0, 10, state="FAILED")
+    run.error.type, run.error.message = "T", "[red]not markup[/red]"
+    show_runs([run])
+    assert "T: [red]not markup[/red]" in capsys.readouterr().out
+
+
+def test_spans_have_a_readable_unit() -> None:
+    assert [span(0.0123), span(1.5), span(75)] == ["12 ms", "1.50 s", "75.00 s"]
+
+
+def test_states_are_coloured_and_other_text_is_not() -> None:
+    assert coloured("SUCCESS") == "[green]SUCCESS[/green]"
+    assert coloured("noop@1") == "noop@1"
