@@ -101,24 +101,26 @@ class Guard:
             raise LookupError(f"{method} has no rule: say who may call it, or do not serve it")
         return rule
 
-    def wrap(self, method: str, handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
+    def wrap(
+        self, method: str, handler: grpc.RpcMethodHandler[Any, Any], *, request_bytes_max: int
+    ) -> grpc.RpcMethodHandler[Any, Any]:
         """The same handler behind this guard."""
         rule = self.rule_of(method)
         behaviour = _behaviour(handler)
         if not (inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)):
             raise TypeError(f"{method} is not implemented: its servicer method is not async")
-        from_bytes = handler.request_deserializer
-        assert from_bytes is not None
+        assert handler.request_deserializer is not None
+        decoded = functools.partial(decode, handler.request_deserializer, request_bytes_max)
         if handler.request_streaming or handler.response_streaming:
-            return self._wrap_stream(method, handler, behaviour, rule)
+            return self._wrap_stream(method, handler, decoded, rule)
         return grpc.unary_unary_rpc_method_handler(
-            self._unary(method, behaviour, from_bytes, rule),
+            self._unary(method, behaviour, decoded, rule),
             request_deserializer=None,
             response_serializer=handler.response_serializer,
         )
 
     def _unary(
-        self, method: str, behaviour: Any, from_bytes: Callable[[bytes], Any], rule: Rule
+        self, method: str, behaviour: Any, decoded: Callable[[bytes], Any], rule: Rule
     ) -> Callable[[bytes, Context], Awaitable[Any]]:
         gauges = _Gauges(method)
         seconds_max = rule.seconds_max
@@ -128,7 +130,7 @@ class Guard:
             code, trace = "OK", None
             try:
                 trace = await self._admit(context, method, rule)
-                request = decode(from_bytes, raw)
+                request = decoded(raw)
                 validate(request)
                 if _has_time(context, seconds_max):
                     return await behaviour(request, context)
@@ -157,16 +159,16 @@ class Guard:
         self,
         method: str,
         handler: grpc.RpcMethodHandler[Any, Any],
-        behaviour: Any,
+        decoded: Callable[[bytes], Any],
         rule: Rule,
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        deserializer, prepare = _stream_input(handler)
+        deserializer, prepare = _stream_input(handler, decoded)
         make = {
             (False, True): grpc.unary_stream_rpc_method_handler,
             (True, False): grpc.stream_unary_rpc_method_handler,
             (True, True): grpc.stream_stream_rpc_method_handler,
         }[handler.request_streaming, handler.response_streaming]
-        wrapped = self._stream(method, behaviour, prepare, rule)
+        wrapped = self._stream(method, _behaviour(handler), prepare, rule)
         return make(
             wrapped,
             request_deserializer=deserializer,
@@ -268,20 +270,18 @@ def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Any:
 
 
 def _stream_input(
-    handler: grpc.RpcMethodHandler[Any, Any],
+    handler: grpc.RpcMethodHandler[Any, Any], decoded: Callable[[bytes], Any]
 ) -> tuple[Callable[[bytes], Any] | None, Callable[[Any], Any]]:
     """Who decodes: gRPC message by message for a stream of requests, the guard for a single one."""
-    from_bytes = handler.request_deserializer
-    assert from_bytes is not None
     if handler.request_streaming:
-        return functools.partial(decode, from_bytes), lambda requests: requests
+        return decoded, lambda requests: requests
 
-    def decoded(raw: bytes) -> Any:
-        request = decode(from_bytes, raw)
+    def validated(raw: bytes) -> Any:
+        request = decoded(raw)
         validate(request)
         return request
 
-    return None, decoded
+    return None, validated
 
 
 def _has_time(context: Context, seconds_max: float | None) -> bool:

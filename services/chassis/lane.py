@@ -11,6 +11,8 @@ Four things that go wrong with connections, and what is done about each:
   deadline).
 - *An answer that is lost.* Then it is not known whether the commit happened: `CommitUnknown`. What surely
   did not commit is `DatabaseAway`. Who writes must treat the two differently; who reads need not.
+  Hazard: a statement given up by its deadline may still commit later, after its repetition even: a stopped
+  backend goes on where it was. Only conditions inside the statement (epoch, sequence, id) hold then.
 - *A client that is stopped inside a transaction.* The server ends such a session, and its locks, by itself.
 """
 

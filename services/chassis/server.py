@@ -38,6 +38,8 @@ class Limits:
     # None: as long as its client wants. Behind a load balancer an age spreads the clients anew.
     connection_age_seconds: int | None = None
     rpcs_pending_max: int = 20_000
+    # Streams and unary calls together; one more is RESOURCE_EXHAUSTED.
+    rpcs_at_once_max: int = 20_000
 
 
 PUBLIC: Final = Limits()
@@ -69,7 +71,8 @@ _OWN_RULES: Final[Mapping[str, Rule]] = {
 def server_options(limits: Limits) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = [
         ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", limits.receive_bytes_max),
+        # The guard refuses with a reason what is too large; what is far too large is not even received.
+        ("grpc.max_receive_message_length", 2 * limits.receive_bytes_max),
         ("grpc.max_send_message_length", limits.send_bytes_max),
         # Soft and hard alike: between the two gRPC refuses at random.
         ("grpc.max_metadata_size", limits.metadata_bytes_max),
@@ -110,11 +113,14 @@ class GrpcServer(grpc.aio.Server):
         self.health = HealthBoard()
         self._address = address
         self._guard = guard
+        self._request_bytes_max = limits.receive_bytes_max
         self._tls = tls
         self._handlers = _Handlers()
         self._services: list[str] = []
         self._announced: list[str] = []
-        self._server = grpc.aio.server(options=server_options(limits))
+        self._server = grpc.aio.server(
+            options=server_options(limits), maximum_concurrent_rpcs=limits.rpcs_at_once_max
+        )
         self._server.add_generic_rpc_handlers([self._handlers])
 
     @property
@@ -143,7 +149,9 @@ class GrpcServer(grpc.aio.Server):
     ) -> None:
         for name, handler in handlers.items():
             method = f"/{service}/{name}"
-            self._handlers.by_method[method] = guard.wrap(method, handler)
+            self._handlers.by_method[method] = guard.wrap(
+                method, handler, request_bytes_max=self._request_bytes_max
+            )
 
     async def start(self) -> int:  # type: ignore[override]
         """Serve; the port that was bound. OSError names an address that is taken."""

@@ -17,8 +17,10 @@ from services.chassis.errors import Refusal, Violation
 _collect: Callable[[Message], list[Any]] | None = None
 
 
-def decode(from_bytes: Callable[[bytes], Message], raw: bytes) -> Message:
-    """The message, or INVALID_REQUEST: truncated, text that is no UTF-8, nested too deep, NUL in text."""
+def decode(from_bytes: Callable[[bytes], Message], bytes_max: int, raw: bytes) -> Message:
+    """The message, or a refusal: too large, truncated, text that is no UTF-8, nested too deep, NUL in text."""
+    if len(raw) > bytes_max:
+        raise Refusal("MESSAGE_TOO_LARGE", f"a request is at most {bytes_max} bytes, this one is {len(raw)}")
     try:
         message = from_bytes(raw)
     except DecodeError:

@@ -14,7 +14,7 @@ from services.chassis.guard import Guard
 from services.chassis.health import HealthBoard
 from services.chassis.identity import members
 from services.chassis.reflection import METHOD, V1, V1ALPHA
-from services.chassis.server import PUBLIC, GrpcServer, server_options
+from services.chassis.server import PUBLIC, GrpcServer, Limits, server_options
 from tests.unit.chassis.shop import SHOP_METHODS, Counter, Shop, guard_of, open_shop, refused, servicer_of
 
 SHOP = "shoes.v1.ShopService"
@@ -162,7 +162,29 @@ async def test_a_public_message_is_at_most_four_mebibytes(
     if is_accepted:
         assert (await call).receipt
     else:
-        assert (await refused(call)).code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        refusal = await refused(call)
+        assert (refusal.code.name, refusal.reason) == ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
+
+
+async def test_what_is_far_too_large_is_not_even_received(counter: Counter) -> None:
+    call = counter.stub(bearer="admin").Buy(counter.order(notes=["x" * (9 * 1024 * 1024)]))
+    assert (await refused(call)).code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (await counter.stub(bearer="admin").Buy(counter.order())).receipt
+
+
+async def test_no_more_calls_at_once_than_the_limit(shop: Shop) -> None:
+    async with open_shop(shop, guard_of(), limits=Limits(rpcs_at_once_max=2)) as counter:
+        stub = counter.stub(bearer="admin")
+        chats = [stub.Chat() for _ in range(2)]
+        for chat in chats:
+            await chat.write(counter.order())
+            await chat.read()
+        refusal = await refused(stub.Buy(counter.order()))
+        assert refusal.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for chat in chats:
+            await chat.done_writing()
+            assert await chat.read() is grpc.aio.EOF
+        assert (await stub.Buy(counter.order())).receipt
 
 
 async def test_metadata_is_at_most_sixteen_kibibytes(counter: Counter) -> None:
