@@ -1,5 +1,6 @@
 """Channels that carry a credential and a deadline, over TLS where it is configured."""
 
+import asyncio
 import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from grpc_channelz.v1 import channelz, channelz_pb2
 
 from services.chassis.client import ChannelPool, traceparent_of
 from services.chassis.guard import Guard
@@ -72,6 +74,35 @@ async def test_the_channel_tells_its_state(counter: Counter) -> None:
         assert channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.IDLE
         await channel.channel_ready()
         assert channel.get_state() is grpc.ChannelConnectivity.READY
+
+
+def pings_sent(port: int) -> int:
+    """By all channels of this process to that port, as gRPC itself counts them."""
+    ask: Any = channelz.ChannelzServicer  # typed for a context that it does not use
+    tops = ask.GetTopChannels(channelz_pb2.GetTopChannelsRequest(), None).channel
+    total = 0
+    for subchannel in (
+        ref for top in tops if top.data.target.endswith(f":{port}") for ref in top.subchannel_ref
+    ):
+        request = channelz_pb2.GetSubchannelRequest(subchannel_id=subchannel.subchannel_id)
+        for socket in ask.GetSubchannel(request, None).subchannel.socket_ref:
+            found = ask.GetSocket(channelz_pb2.GetSocketRequest(socket_id=socket.socket_id), None).socket
+            total += found.data.keep_alives_sent
+    return total
+
+
+async def test_an_idle_stream_lives_through_more_pings_than_servers_allow_by_default(
+    counter: Counter,
+) -> None:
+    """Ten idle minutes at a scaled clock: the third ping too many would be answered with GOAWAY."""
+    options = [("grpc.keepalive_time_ms", 10)]
+    chat = counter.stub(bearer="admin", options=options).Chat()
+    await chat.write(counter.order("before"))
+    assert (await chat.read()).receipt == "before"
+    while pings_sent(counter.port) < 5:  # noqa: ASYNC110 - only gRPC knows
+        await asyncio.sleep(0.01)
+    await chat.write(counter.order("after"))
+    assert (await chat.read()).receipt == "after"
 
 
 Certify = Callable[[str], Tls]
