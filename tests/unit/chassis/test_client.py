@@ -1,6 +1,5 @@
 """Channels that carry a credential and a deadline, over TLS where it is configured."""
 
-import asyncio
 import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
@@ -99,8 +98,9 @@ async def test_an_idle_stream_lives_through_more_pings_than_servers_allow_by_def
     chat = counter.stub(bearer="admin", options=options).Chat()
     await chat.write(counter.order("before"))
     assert (await chat.read()).receipt == "before"
-    while pings_sent(counter.port) < 5:  # noqa: ASYNC110 - only gRPC knows
-        await asyncio.sleep(0.01)
+    other = counter.stub(bearer="admin")  # a connection of its own, whose calls leave the first one idle
+    while pings_sent(counter.port) < 5:
+        await refused(other.Buy(counter.order("slow"), timeout=0.05))
     await chat.write(counter.order("after"))
     assert (await chat.read()).receipt == "after"
 
