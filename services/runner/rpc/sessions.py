@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, cast
 
 from services.chassis.lease.frames import Grant, Refused, Report
 from services.chassis.logs import logger
@@ -54,7 +54,7 @@ class CoordinatorSessions:
         self._holder.report(report_id, job.run_id, job.epoch, report_of(ended, report_id), ends_lease=True)
 
     def on_grants(self, grants: list[Grant]) -> None:
-        self._jobs.take([job_of(grant.work) for grant in grants])
+        self._jobs.take([job_of(cast("pb.RunGrant", grant.work)) for grant in grants])
 
     def on_revoked(self, revoked: list[Refused]) -> None:
         self._jobs.drop([lease.lease_id for lease in revoked])
