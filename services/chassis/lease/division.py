@@ -2,8 +2,8 @@
 
 The rule: every server gets a small standing credit, so that its first work starts without asking; the rest
 goes in proportion to the demand that each has stated, or in equal parts while nobody has any. A credit once
-given is called back only when it is needed: when another server asks for places and there are none
-unassigned, or when the holder has fewer places than it promised.
+given is called back only when it is needed: when another server lacks its standing credit, or has more
+demand than credit, and there are no places unassigned; or when the holder has fewer places than it promised.
 
 Why not finer. Demand is news of a moment ago, so a cleverer division would chase noise; and what a wrong
 division can cost is bounded: a server with demand always has its standing credit, and gets its share one

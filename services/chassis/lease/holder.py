@@ -28,6 +28,7 @@ Hazard: `now` must be one monotonic clock over all calls.
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from services.chassis.lease.actions import (
     Fenced,
@@ -41,7 +42,7 @@ from services.chassis.lease.actions import (
     ReportsTaken,
     Resumed,
 )
-from services.chassis.lease.division import shares
+from services.chassis.lease.division import STANDING, shares
 from services.chassis.lease.frames import (
     FRAME_ITEMS_MAX,
     REPORTS_IN_FLIGHT_MAX,
@@ -228,7 +229,7 @@ class HolderRules:
             actions.append(Redial(stream.address, "ATTACHED_EXPECTED"))
         else:
             self._attached(stream, frame.attached, actions)
-            actions += self.receive(stream.address, _without_attached(frame), stream.heard_at)
+            actions += self.receive(stream.address, replace(frame, attached=None), stream.heard_at)
         return actions
 
     def _attached(self, stream: HolderStream, attached: Attached, actions: list[HolderAction]) -> None:
@@ -497,7 +498,7 @@ class HolderRules:
             if raised:
                 stream.restate(stream.left + raised)
                 unassigned -= raised
-            if raised < lack and stream.demand > stream.left:
+            if raised < lack and (stream.demand > stream.left or stream.left < STANDING):
                 wanted += lack - raised
         if wanted or unassigned < 0:
             self._call_back(live, targets, slack=4 if unassigned >= 0 else 0)
@@ -512,7 +513,3 @@ class HolderRules:
             if over > 0 and not stream.confirms and (not slack or over > target // slack):
                 stream.restate(target)
 
-
-def _without_attached(frame: ServerFrame) -> ServerFrame:
-    frame.attached = None
-    return frame

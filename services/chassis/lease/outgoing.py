@@ -47,6 +47,10 @@ class Outgoing:
             + len(self.notes)
         )
 
+    def forget_items(self) -> None:
+        for queue in (self.taken, self.refused_reports, self.revoked, self.claims, self.notes):
+            queue.clear()
+
     def take(self, items_max: int) -> ServerFrame:
         """The levels, and answers to reports."""
         frame = ServerFrame(

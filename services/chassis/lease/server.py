@@ -320,7 +320,7 @@ class ServerSessionRules:
 
     def _bound_outgoing(self) -> None:
         if self.state is ServerState.CLOSED:
-            self._out = Outgoing()
+            self._out.forget_items()
         elif len(self._out) > OUTGOING_MAX:
             self._fail(
                 "NOT_READING", f"more than {OUTGOING_MAX} items wait for a holder that does not read them"

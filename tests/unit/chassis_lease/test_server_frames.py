@@ -1,0 +1,297 @@
+"""Every frame in every state of the server's side has a defined answer: an executable table with a ledger."""
+
+from collections.abc import Callable
+
+import pytest
+
+from services.chassis.lease.frames import (
+    CREDIT_MAX,
+    HELD_MAX,
+    LABELS_MAX,
+    NAME_MAX,
+    REPORTS_FLOOD,
+    Attach,
+    Beat,
+    Credit,
+    Grant,
+    HolderFrame,
+    Lease,
+    Refused,
+    Report,
+    ServerFrame,
+)
+from services.chassis.lease.server import ServerSessionRules, ServerState
+from services.chassis.lease.timing import EXECUTION
+
+ATTACH = Attach("holder", "instance", 10)
+REPORT = Report("1", "lease", 1, None)
+
+
+def new() -> ServerSessionRules:
+    return ServerSessionRules("session", "server", EXECUTION)
+
+
+def opening() -> ServerSessionRules:
+    session = new()
+    session.receive(HolderFrame(attach=ATTACH), 0.0)
+    return session
+
+
+def live() -> ServerSessionRules:
+    """Attached, beat 1 answered, credit stated, two grants sent and not counted."""
+    session = opening()
+    session.accept([])
+    session.receive(HolderFrame(credit=Credit(1, 10), beat=Beat(1, True, 0)), 0.0)
+    session.renewed(1)
+    session.take_credit(2)
+    session.grant([Grant("a", 1, "work"), Grant("b", 2, "work")], 0.0)
+    assert session.take_frame(0.0) is not None
+    return session
+
+
+def beating() -> ServerSessionRules:
+    """Live, with beat 2 unanswered."""
+    session = live()
+    session.receive(HolderFrame(beat=Beat(2, False, 0)), 0.0)
+    return session
+
+
+def draining() -> ServerSessionRules:
+    session = live()
+    session.receive(HolderFrame(is_draining=True), 0.0)
+    return session
+
+
+def closed() -> ServerSessionRules:
+    session = live()
+    session.receive(HolderFrame(attach=ATTACH), 0.0)
+    return session
+
+
+def lost() -> ServerSessionRules:
+    session = live()
+    session.lost()
+    return session
+
+
+STATES: dict[str, Callable[[], ServerSessionRules]] = {
+    "new": new,
+    "opening": opening,
+    "live": live,
+    "beating": beating,
+    "draining": draining,
+    "closed": closed,
+    "lost": lost,
+}
+
+FRAMES: dict[str, HolderFrame] = {
+    "nothing": HolderFrame(),
+    "attach": HolderFrame(attach=ATTACH),
+    "attach with more": HolderFrame(attach=ATTACH, credit=Credit(1, 1)),
+    "attach without instance": HolderFrame(attach=Attach("holder", "", 1)),
+    "attach with negative capacity": HolderFrame(attach=Attach("holder", "instance", -1)),
+    "attach with a NUL": HolderFrame(attach=Attach("holder", "inst\0ance", 1)),
+    "attach with a long name": HolderFrame(attach=Attach("h" * (NAME_MAX + 1), "instance", 1)),
+    "attach with too many labels": HolderFrame(
+        attach=Attach("holder", "instance", 1, labels={str(n): "" for n in range(LABELS_MAX + 1)})
+    ),
+    "attach with too many leases": HolderFrame(
+        attach=Attach("holder", "instance", 1, held=[Lease("x", 1)] * (HELD_MAX + 1))
+    ),
+    "next beat": HolderFrame(beat=Beat(2, False, 0)),
+    "old beat": HolderFrame(beat=Beat(1, False, 0)),
+    "beat after a gap": HolderFrame(beat=Beat(4, False, 0)),
+    "beat with too many leases": HolderFrame(beat=Beat(2, True, 0, [Lease("x", 1)] * (HELD_MAX + 1))),
+    "credit": HolderFrame(credit=Credit(2, 5), grants_seen=2),
+    "old credit": HolderFrame(credit=Credit(1, 5)),
+    "negative credit": HolderFrame(credit=Credit(2, -1)),
+    "credit without measure": HolderFrame(credit=Credit(2, CREDIT_MAX + 1)),
+    "count of one grant": HolderFrame(grants_seen=1),
+    "count beyond what was sent": HolderFrame(grants_seen=3),
+    "refusal": HolderFrame(refused=[Refused("a", 1, "NO_CAPACITY")]),
+    "count with a refusal": HolderFrame(grants_seen=2, refused=[Refused("a", 1, "NO_CAPACITY")]),
+    "report": HolderFrame(reports=[REPORT]),
+    "flood of reports": HolderFrame(reports=[REPORT] * (REPORTS_FLOOD + 1)),
+    "note": HolderFrame(notes=["note"]),
+    "drain": HolderFrame(is_draining=True),
+}
+
+SERVED: dict[str, str] = {
+    "nothing": "",
+    "attach": "ATTACHED_ALREADY",
+    "attach with more": "ATTACHED_ALREADY",
+    "attach without instance": "ATTACHED_ALREADY",
+    "attach with negative capacity": "ATTACHED_ALREADY",
+    "attach with a NUL": "ATTACHED_ALREADY",
+    "attach with a long name": "ATTACHED_ALREADY",
+    "attach with too many labels": "ATTACHED_ALREADY",
+    "attach with too many leases": "ATTACHED_ALREADY",
+    "next beat": "RenewInstance",
+    "old beat": "BEAT_OUT_OF_ORDER",
+    "beat after a gap": "BEAT_OUT_OF_ORDER",
+    "beat with too many leases": "HELD_EXCEEDED",
+    "credit": "GrantsTaken CreditStated",
+    "old credit": "",
+    "negative credit": "CREDIT_INVALID",
+    "credit without measure": "CREDIT_INVALID",
+    "count of one grant": "GrantsTaken",
+    "count beyond what was sent": "GRANTS_SEEN_INVALID",
+    "refusal": "GrantsRefused",
+    "count with a refusal": "GrantsTaken GrantsRefused",
+    "report": "ReportsArrived",
+    "flood of reports": "FLOOD",
+    "note": "NotesArrived",
+    "drain": "HolderDrains",
+}
+
+ATTACHES: dict[str, str] = {
+    "attach": "OpenInstance",
+    "attach without instance": "ATTACH_INVALID",
+    "attach with negative capacity": "ATTACH_INVALID",
+    "attach with a NUL": "ATTACH_INVALID",
+    "attach with a long name": "ATTACH_INVALID",
+    "attach with too many labels": "ATTACH_INVALID",
+    "attach with too many leases": "HELD_EXCEEDED",
+}
+
+# What each state answers to each frame: the names of the actions, or the reason of the fault.
+TABLE: dict[str, dict[str, str]] = {
+    "new": dict.fromkeys(FRAMES, "ATTACH_EXPECTED") | ATTACHES,
+    "opening": dict.fromkeys(FRAMES, "ATTACH_PENDING"),
+    "live": SERVED,
+    "beating": SERVED | {"next beat": "BEAT_OUT_OF_ORDER", "beat with too many leases": "BEAT_OUT_OF_ORDER"},
+    "draining": SERVED | {"credit": "GrantsTaken", "drain": ""},
+    "closed": dict.fromkeys(FRAMES, ""),
+    "lost": dict.fromkeys(FRAMES, ""),
+}
+
+CELLS = [(state, frame) for state in STATES for frame in FRAMES]
+
+
+def test_table_is_complete():
+    assert set(TABLE) == set(STATES)
+    for state, row in TABLE.items():
+        assert set(row) == set(FRAMES), state
+    reached = {STATES[name]().state for name in STATES}
+    assert reached == set(ServerState)
+
+
+@pytest.mark.parametrize(("state", "frame"), CELLS, ids=[f"{s}-{f}".replace(" ", "_") for s, f in CELLS])
+def test_frame_in_state_has_its_answer(state: str, frame: str):
+    session = STATES[state]()
+    before = session.state
+    actions = session.receive(FRAMES[frame], 1.0)
+    answer = TABLE[state][frame]
+    if answer.isupper():
+        assert actions == []
+        assert session.state is ServerState.CLOSED
+        last = session.take_frame(1.0)
+        assert last is not None
+        assert last.fault is not None
+        assert last.fault.reason == answer
+        assert last.fault.message
+        assert session.take_frame(1.0) is None, "a fault is the last frame"
+    else:
+        assert [type(action).__name__ for action in actions] == answer.split()
+        assert session.state is not ServerState.CLOSED or before is ServerState.CLOSED
+
+
+def test_faulty_frame_takes_no_effect():
+    session = live()
+    session.receive(HolderFrame(grants_seen=2, reports=[REPORT], beat=Beat(7, True, 0)), 0.0)
+    assert session.fault is not None
+    assert session.fault.reason == "BEAT_OUT_OF_ORDER"
+    assert session.reports_unanswered == 0
+
+
+def test_count_that_goes_back_is_a_fault():
+    session = live()
+    session.receive(HolderFrame(grants_seen=2), 0.0)
+    session.receive(HolderFrame(grants_seen=1), 0.0)
+    assert session.fault is not None
+    assert session.fault.reason == "GRANTS_SEEN_INVALID"
+
+
+def test_attached_frame_follows_the_acceptance_and_names_the_refused_leases():
+    session = new()
+    held = [Lease("mine", 4), Lease("stale", 2)]
+    session.receive(HolderFrame(attach=Attach("holder", "instance", 1, held=held)), 0.0)
+    assert session.take_frame(0.0) is None
+    session.accept([Refused("stale", 2, "EPOCH_STALE")])
+    frame = session.take_frame(0.0)
+    assert frame is not None
+    assert frame.attached is not None
+    assert frame.attached.refused == [Refused("stale", 2, "EPOCH_STALE")]
+    assert frame.attached.timing == EXECUTION
+    assert session.holds("mine", 4)
+    assert not session.holds("mine", 3)
+    assert not session.holds("stale", 2)
+
+
+def test_acceptance_after_the_stream_is_gone_changes_nothing():
+    session = opening()
+    session.lost()
+    session.accept([])
+    session.refuse("TOO_LATE", "")
+    session.ended()
+    session.renewed(1)
+    assert session.state is ServerState.CLOSED
+    assert session.take_frame(0.0) is None
+
+
+def test_acceptance_of_what_did_not_attach_is_a_bug():
+    with pytest.raises(ValueError, match="nothing to accept"):
+        new().accept([])
+
+
+def test_refused_renewal_is_told_with_the_beat_and_closes():
+    session = beating()
+    session.ended()
+    frame = session.take_frame(0.0)
+    assert frame is not None
+    assert frame.beat is not None
+    assert not frame.beat.is_renewed
+    assert frame.fault is not None
+    assert frame.fault.reason == "INSTANCE_ENDED"
+
+
+def test_beats_keep_the_set_of_held_leases():
+    session = live()
+    session.receive(HolderFrame(beat=Beat(2, True, 2, [Lease("a", 1), Lease("b", 2)])), 0.0)
+    session.renewed(2)
+    session.receive(HolderFrame(beat=Beat(3, False, 2, [Lease("c", 3)], ["a"])), 0.0)
+    assert not session.holds("a", 1)
+    assert session.holds("b", 2)
+    assert session.holds("c", 3)
+    session.renewed(3)
+    frame = session.take_frame(0.0)
+    assert frame is not None
+    assert frame.beat is not None
+    assert not frame.beat.wants_full
+
+
+def test_drifted_set_is_asked_for_whole():
+    session = live()
+    session.receive(HolderFrame(beat=Beat(2, False, 5)), 0.0)
+    session.renewed(2)
+    frame = session.take_frame(0.0)
+    assert frame is not None
+    assert frame.beat is not None
+    assert frame.beat.wants_full
+
+
+def test_answer_to_another_beat_than_the_pending_one_is_ignored():
+    session = beating()
+    session.renewed(1)
+    assert session.take_frame(0.0) is None
+
+
+def test_unanswered_beat_is_at_least_said_to_be_heard():
+    session = beating()
+    assert session.tick(0.4) == []
+    assert session.take_frame(0.4) is None
+    session.tick(EXECUTION.beat)
+    frame = session.take_frame(EXECUTION.beat)
+    assert frame == ServerFrame(beat_heard=2, grants=[])
+    session.tick(2 * EXECUTION.beat)
+    assert session.take_frame(2 * EXECUTION.beat) is None, "said once"

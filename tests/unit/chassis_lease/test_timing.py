@@ -1,0 +1,42 @@
+"""The timing contract is what the design says, and cannot be put together wrongly."""
+
+import dataclasses
+
+import pytest
+
+from services.chassis.lease.timing import DUTY, EXECUTION, RUN, LeaseTiming
+
+
+@pytest.mark.parametrize(
+    ("timing", "seconds"),
+    [(EXECUTION, (10, 2, 6, 12, 1)), (RUN, (15, 3, 8, 16, 1)), (DUTY, (6, 1.5, 3, 7, 0))],
+)
+def test_contract(timing: LeaseTiming, seconds: tuple[float, ...]):
+    assert dataclasses.astuple(timing) == (*seconds, 5.0)
+
+
+def test_scale_touches_every_value():
+    scaled = EXECUTION.scaled(0.1)
+    assert dataclasses.astuple(scaled) == tuple(0.1 * value for value in dataclasses.astuple(EXECUTION))
+    assert scaled.second_look == pytest.approx(0.2)
+
+
+def test_scale_must_be_positive():
+    with pytest.raises(ValueError, match="must be positive"):
+        EXECUTION.scaled(0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"beat": 0},
+        {"beat": 7},
+        {"self_fence": 11},
+        {"granted_again": 10},
+        {"closed_grace": -1},
+        {"grant_answer": 0},
+    ],
+)
+def test_order_that_makes_it_safe_is_kept(wrong: dict[str, float]):
+    with pytest.raises(ValueError, match="a lease needs"):
+        dataclasses.replace(EXECUTION, **wrong)
