@@ -10,10 +10,11 @@ Hazard: cancellation (the caller has gone) passes through untouched; it is no fa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import grpc
@@ -28,6 +29,7 @@ from services.chassis.identity import (
     ServiceCredential,
     set_caller,
 )
+from services.chassis.logs import logger
 from services.chassis.metrics import counter, gauge, histogram
 from services.chassis.naming import SERVICE_CREDENTIAL_KEY
 from services.chassis.telemetry import (
@@ -42,6 +44,8 @@ from services.chassis.telemetry import (
     tracing_is_on,
 )
 from services.chassis.validation import decode, validate
+
+log = logger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _BEARER: Final = "bearer "
@@ -186,9 +190,10 @@ class Guard:
 
         async def generated(request: Any, context: Context) -> None:
             await self._admit(context, method, rule)
-            responses: AsyncIterator[Any] = behaviour(prepare(request), context)
-            async for response in responses:
-                await context.write(response)
+            # Closed here and now when the caller goes in the middle of a write, not when it is collected.
+            async with contextlib.aclosing(behaviour(prepare(request), context)) as responses:
+                async for response in responses:
+                    await context.write(response)
 
         work = generated if inspect.isasyncgenfunction(behaviour) else served
 
@@ -205,6 +210,7 @@ class Guard:
                 raise
             except Exception as failure:  # noqa: BLE001 - this is the outermost handler
                 if context.cancelled() or context.done():  # the other side has gone: nobody to tell
+                    log.info("a stream ended under its handler", method=method, error=repr(failure))
                     code = "CANCELLED"
                     return None
                 status = status_of(failure, where=method)
