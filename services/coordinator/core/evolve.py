@@ -35,6 +35,7 @@ from services.coordinator.core.events import (
     StopOrdered,
 )
 from services.coordinator.core.graph import Outcome, Resolution, Verdict, judge, resolve
+from services.coordinator.core.retry import death_error
 from services.coordinator.core.state import Execution, Run, Stop, Timer, TimerKind, Work, WorkState
 from services.coordinator.core.values import (
     SECOND,
@@ -251,7 +252,7 @@ def _run_lost(execution: Execution, event: RunLost) -> None:
     run = _take_live(execution, event.number)
     work = run.work
     run.end_time = event.time
-    run.error = Error(ErrorClass.TRANSIENT, "RUNNER_LOST", f"the runner {run.runner} went away with it")
+    run.error = death_error(run.runner, event.reason)
     run.state = RunState.DLQ if event.reason is FailureReason.POISON else RunState.FAILED
     work.may_have_run_before = True
     work.deaths += 1

@@ -14,7 +14,7 @@ Hazards: the random number arrives in the call, in [0, 1). The policy in force i
 from dataclasses import dataclass
 from typing import assert_never
 
-from services.coordinator.core.values import SECOND, ErrorClass, FailureReason, Instant, Span
+from services.coordinator.core.values import SECOND, Error, ErrorClass, FailureReason, Instant, Span
 
 # Deaths of runners on the same work after which it is set apart.
 DEATHS_MAX = 3
@@ -90,3 +90,12 @@ def judge_failure(
     if policy.budget and retry_time > first_time + policy.budget:
         return FailureReason.MAX_RETRIES
     return retry_time
+
+
+def death_error(runner: str, reason: FailureReason | None) -> Error:
+    """What a run whose runner died shows as its error."""
+    if reason is FailureReason.POISON:
+        return Error(
+            ErrorClass.PERMANENT, "POISON", f"{DEATHS_MAX} runners went away with it, the last was {runner}"
+        )
+    return Error(ErrorClass.TRANSIENT, "RUNNER_LOST", f"the runner {runner} went away with it")

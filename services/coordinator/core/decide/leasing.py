@@ -8,11 +8,9 @@ from services.coordinator.core.decide.plan import Plan
 from services.coordinator.core.decide.reporting import live_run
 from services.coordinator.core.decision import Decision, RefusalReason, nothing_new, refuse
 from services.coordinator.core.events import Event, RunLeased, RunLost, RunReleased
-from services.coordinator.core.retry import DEATHS_MAX
+from services.coordinator.core.retry import DEATHS_MAX, death_error
 from services.coordinator.core.state import Execution, Run
 from services.coordinator.core.values import (
-    Error,
-    ErrorClass,
     FailureReason,
     Instant,
     ReleaseReason,
@@ -82,8 +80,7 @@ def add_loss(plan: Plan, run: Run) -> None:
     if reason is None:
         plan.going += 1
     elif reason is FailureReason.POISON:
-        message = f"{DEATHS_MAX} runners went away with it"
-        plan.fail(run.work, Error(ErrorClass.PERMANENT, "POISON", message))
+        plan.fail(run.work, death_error(run.runner, reason))
 
 
 def _why_not_again(plan: Plan, run: Run) -> FailureReason | None:

@@ -1,0 +1,41 @@
+"""The two tables of graph.py, said once more in other words."""
+
+import itertools
+
+import pytest
+
+from services.coordinator.core.definition import Edge, Join, When
+from services.coordinator.core.graph import Outcome, Resolution, Verdict, judge, resolve
+
+T, S, B = Resolution.TAKEN, Resolution.SKIPPED, Resolution.BLOCKED
+
+
+@pytest.mark.parametrize(
+    ("outcome", "success", "failure", "always", "matching", "other"),
+    [
+        (Outcome.SUCCEEDED, T, S, T, T, S),
+        (Outcome.HANDLED, S, T, T, S, S),
+        (Outcome.FAILED, B, T, T, B, B),
+        (Outcome.SKIPPED, S, S, S, S, S),
+        (Outcome.BLOCKED, B, S, T, B, B),
+    ],
+)
+def test_every_edge_of_every_outcome(outcome, success, failure, always, matching, other):
+    def on(when, label=""):
+        return resolve(outcome, Edge(0, when, label), "left")
+
+    assert (on(When.SUCCESS), on(When.FAILURE), on(When.ALWAYS)) == (success, failure, always)
+    assert (on(When.LABEL, "left"), on(When.LABEL, "right")) == (matching, other)
+
+
+@pytest.mark.parametrize(("unresolved", "taken", "blocked"), list(itertools.product((0, 1), repeat=3)))
+def test_every_join(unresolved, taken, blocked):
+    if unresolved:
+        assert judge(Join.ALL, unresolved, taken, blocked) is Verdict.WAIT
+        assert judge(Join.ANY, unresolved, taken, blocked) is (Verdict.START if taken else Verdict.WAIT)
+    elif blocked:
+        assert judge(Join.ALL, unresolved, taken, blocked) is Verdict.BLOCK
+        assert judge(Join.ANY, unresolved, taken, blocked) is (Verdict.START if taken else Verdict.BLOCK)
+    else:
+        expected = Verdict.START if taken else Verdict.SKIP
+        assert {judge(join, unresolved, taken, blocked) for join in Join} == {expected}

@@ -1,0 +1,315 @@
+"""What becomes of runs: retries, deaths, hand-backs, late reports, timeouts."""
+
+import pytest
+
+from services.coordinator.core import decide, effects, summary
+from services.coordinator.core.commands import (
+    Assign,
+    Grant,
+    Release,
+    ReportProgress,
+    ReportStarted,
+    ReportStopped,
+    ReportSuccess,
+)
+from services.coordinator.core.decision import RefusalReason
+from services.coordinator.core.effects import StopRun
+from services.coordinator.core.events import LateReportRejected, RunLeased, RunProgressed, RunStarted
+from services.coordinator.core.values import ErrorClass, FailureReason, ReleaseReason
+from tests.support.story import SECOND, Story, edge, names, node
+
+
+def begun(*nodes, edges=(), **more):
+    story = Story(nodes or [node("a")], edges, **more)
+    story.start()
+    story.assign()
+    return story
+
+
+def test_a_lease_says_whose_attempt_it_is():
+    story = Story([node("a"), node("b")])
+    story.start()
+    decision = story.when(
+        Assign([Grant(story.work("b"), "i7", "r7", "00-t-s-01"), Grant(story.work("a"), "i8", "r8")])
+    )
+    assert decision.events == [
+        RunLeased(story.now, 1, "b", 0, 1, 1, "i7", "r7", "00-t-s-01"),
+        RunLeased(story.now, 2, "a", 0, 1, 1, "i8", "r8", ""),
+    ]
+    # The epoch of a run is the sequence number of its lease.
+    assert [run.epoch for run in story.execution.runs] == [2, 3]
+    assert story.ready == []
+
+
+def test_a_work_is_not_leased_twice():
+    story = Story([node("a"), node("b")], [edge("a", "b")])
+    story.start()
+    twice = story.when(Assign([Grant(story.work("a"), "i", "r"), Grant(story.work("a"), "i", "r")]))
+    assert twice.refusal.reason is RefusalReason.NOT_READY
+    assert story.when(Assign([Grant(story.work("b"), "i", "r")])).refusal.reason is RefusalReason.NOT_READY
+    story.assign("a")
+    assert story.assign("a").refusal.reason is RefusalReason.NOT_READY
+    assert story.when(Assign([])).events == []
+
+
+def test_retries_with_backoff_until_the_attempts_are_used_up():
+    story = begun()
+    failed = story.fail("a", ErrorClass.TRANSIENT, random=0.5).events[0]
+    assert (failed.retry_time, failed.reason) == (story.now + SECOND // 2, None)
+    assert (story.state, story.ready) == ("WAITING", [])
+    assert story.execution.next_wake() == failed.retry_time
+    assert story.tick().events == [], "never early"
+    assert names(story.wake()) == ["BackoffEnded"]
+    assert story.tick().events == [], "never twice"
+    story.assign("a")
+    assert story.run("a").attempt == 2
+    assert story.fail("a", ErrorClass.TIMEOUT).events[0].retry_time == story.now + 2 * SECOND
+    story.wake()
+    story.assign("a")
+    last = story.fail("a", ErrorClass.TRANSIENT)
+    assert names(last) == ["RunFailed", "ExecutionFinished"]
+    assert last.events[0].reason is FailureReason.MAX_RETRIES
+    assert [run.state.value for run in story.execution.runs] == ["FAILED"] * 3
+    assert (story.execution.retries, story.state) == (2, "FAILED")
+
+
+def test_a_retry_without_delay_is_due_at_once_and_once():
+    story = begun(node("a", retry={"initialDelay": "0s", "attempts": 4}))
+    for _ in range(3):
+        story.fail("a", ErrorClass.TRANSIENT)
+        assert story.execution.next_wake() == story.now
+        assert names(story.tick()) == ["BackoffEnded"]
+        story.assign("a")
+    assert story.fail("a", ErrorClass.TRANSIENT).events[0].reason is FailureReason.MAX_RETRIES
+
+
+def test_retry_after_is_honoured():
+    story = begun()
+    assert (
+        story.fail("a", ErrorClass.TRANSIENT, retry_after=60 * SECOND).events[0].retry_time
+        == story.now + 60 * SECOND
+    )
+
+
+def test_the_budget_counts_from_the_first_grant():
+    story = begun(node("a", retry={"attempts": 50, "budget": "10s"}))
+    story.later(9.5)
+    assert story.fail("a", ErrorClass.TRANSIENT).events[0].reason is FailureReason.MAX_RETRIES
+
+
+def test_the_policy_is_that_of_the_start():
+    from services.coordinator.core.retry import RetryPolicy
+
+    story = Story([node("a")])
+    story.start(retry=RetryPolicy(attempts=1))
+    story.assign("a")
+    assert story.fail("a", ErrorClass.TRANSIENT).events[0].reason is FailureReason.MAX_RETRIES
+
+
+def test_an_open_circuit_costs_no_attempt():
+    story = begun(node("a", retry={"attempts": 1}))
+    for _ in range(5):
+        assert story.fail("a", ErrorClass.CIRCUIT_OPEN).events[0].reason is None
+        story.wake()
+        story.assign("a")
+    assert story.work("a").failures == 0
+    assert story.fail("a", ErrorClass.TRANSIENT).events[0].reason is FailureReason.MAX_RETRIES
+
+
+def test_a_dead_runners_work_is_ready_again_at_once():
+    story = begun(node("a", idempotent=True), node("b"))
+    assert names(story.lose(is_idempotent_only=True)) == ["RunLost"]
+    assert story.ready == ["a"]
+    assert story.lose("somebody else").events == []
+    assert names(story.lose()) == ["RunLost"]
+    assert story.ready == ["a", "b"]
+    assert story.run("b").error.type == "RUNNER_LOST"
+    story.assign("b")
+    assert (story.run("b").attempt, story.effects[0].may_have_run_before) == (2, True)
+    assert (story.work("b").failures, story.work("b").deaths) == (0, 1)
+
+
+def test_three_deaths_set_the_work_apart():
+    story = begun(node("a", retry={"attempts": 100}), node("b"), edges=[edge("a", "b")])
+    for _ in range(2):
+        story.lose()
+        story.assign("a")
+    decision = story.lose()
+    assert names(decision) == ["RunLost", "NodesBlocked", "ExecutionFinished"]
+    assert decision.events[0].reason is FailureReason.POISON
+    assert story.run("a").state.value == "DLQ"
+    assert story.execution.error.type == "POISON"
+    assert summary(story.execution).failed == ("a",)
+
+
+def test_a_poisoned_work_with_a_failure_edge_is_handled():
+    story = begun(node("a"), node("h"), edges=[edge("a", "h", "failure")])
+    for _ in range(2):
+        story.lose()
+        story.assign("a")
+    story.lose()
+    assert story.ready == ["h"]
+
+
+@pytest.mark.parametrize("reason", ReleaseReason)
+def test_a_run_handed_back_costs_nothing(reason):
+    story = begun(node("a", retry={"attempts": 1}))
+    for attempt in range(1, 6):
+        assert story.run("a").attempt == attempt
+        assert names(story.release("a", reason)) == ["RunReleased"]
+        assert story.run("a").state.value == "CANCELLED"
+        story.assign("a")
+        assert not story.effects[0].may_have_run_before
+    assert (story.work("a").failures, story.work("a").deaths) == (0, 0)
+
+
+def test_a_run_handed_back_after_it_began_may_have_run_before():
+    story = begun()
+    story.release("a", may_have_begun=True)
+    story.assign("a")
+    assert story.effects[0].may_have_run_before
+
+
+def test_taking_back_what_is_over_changes_nothing():
+    story = begun(node("a"), node("b"))
+    story.succeed("a")
+    decision = story.when(Release(1, 2, ReleaseReason.WITHDRAWN))
+    assert (decision.events, decision.refusal) == ([], None)
+
+
+def test_the_same_report_again_has_the_first_answer():
+    story = begun(node("a"), node("b"))
+    run = story.run("a")
+    story.succeed("a")
+    for report in (
+        ReportSuccess(1, run.epoch, b'{"other":1}'),
+        ReportStopped(1, run.epoch),
+        ReportStarted(1, run.epoch, 1),
+    ):
+        decision = story.when(report)
+        assert (decision.events, decision.refusal) == ([], None)
+    assert run.output == b'{"ok":true}'
+    story.release("b")
+    again = story.when(Release(2, story.run("b").epoch, ReleaseReason.DRAINED))
+    assert (again.events, again.refusal) == ([], None)
+
+
+def test_a_late_report_is_refused_after_regrant_and_recorded_once():
+    story = begun()
+    zombie = story.run("a")
+    story.lose()
+    story.assign("a", instance="i2")
+    late = ReportSuccess(zombie.number, zombie.epoch, b'{"zombie":true}')
+    decision = story.when(late)
+    assert decision.refusal.reason is RefusalReason.LATE_REPORT
+    assert decision.events == [LateReportRejected(story.now, 1, zombie.epoch, "ReportSuccess")]
+    again = story.when(late)
+    assert (again.events, again.refusal.reason) == ([], RefusalReason.LATE_REPORT)
+    story.succeed("a")
+    assert (story.state, story.execution.output) == ("SUCCESS", b'{"a":{"ok":true}}')
+    final = story.when(late)
+    assert (final.events, final.refusal.reason) == ([], RefusalReason.LATE_REPORT)
+
+
+def test_a_report_under_another_epoch_is_late():
+    story = begun()
+    assert story.when(ReportSuccess(1, 99, b"{}")).refusal.reason is RefusalReason.LATE_REPORT
+    assert story.run("a").state.value == "LEASED"
+    story.succeed("a")
+    assert story.when(ReportSuccess(1, 99, b"{}")).refusal.reason is RefusalReason.LATE_REPORT
+
+
+@pytest.mark.parametrize("number", [0, -1, 2])
+def test_an_unknown_run_is_refused(number):
+    story = begun()
+    decision = story.when(ReportSuccess(number, 2, b"{}"))
+    assert (decision.events, decision.refusal.reason) == ([], RefusalReason.UNKNOWN_RUN)
+
+
+def test_started_and_progress_are_recorded_when_they_are_news():
+    story = begun()
+    run = story.run("a")
+    assert story.when(ReportStarted(1, run.epoch, 5)).events == [RunStarted(story.now, 1, 5)]
+    assert run.state.value == "RUNNING"
+    assert story.when(ReportStarted(1, run.epoch, 5)).events == []
+    news = ReportProgress(1, run.epoch, 0.4, "half way", b'{"row":7}')
+    assert story.when(news).events == [RunProgressed(story.now, 1, 0.4, "half way", b'{"row":7}')]
+    assert story.when(news).events == []
+    story.lose()
+    for late in (ReportStarted(1, run.epoch, 5), news):
+        assert story.when(late).refusal.reason is RefusalReason.LATE_REPORT
+    story.assign("a")
+    assert story.effects[0].cursor == b'{"row":7}'
+
+
+def test_a_run_that_stopped_unasked_is_tried_again():
+    story = begun()
+    run = story.run("a")
+    assert names(story.when(ReportStopped(1, run.epoch))) == ["RunFailed"]
+    assert story.state == "WAITING"
+    assert story.when(ReportStopped(9, 9)).refusal.reason is RefusalReason.UNKNOWN_RUN
+
+
+def test_the_backstop_behind_the_node_timeout():
+    story = begun(node("a", timeout="30s"))
+    assert story.execution.next_wake() == story.now + 35 * SECOND
+    decision = story.wake()
+    failed = decision.events[0]
+    assert (failed.error.error_class, failed.is_reported) == (ErrorClass.TIMEOUT, False)
+    assert story.effects == [StopRun(1, 2, "i1", "TIMEOUT")]
+    late = story.when(ReportSuccess(1, 2, b"{}"))
+    assert late.refusal.reason is RefusalReason.LATE_REPORT
+    assert names(story.wake()) == ["BackoffEnded"]
+
+
+def test_the_backstop_counts_from_the_start_of_the_work():
+    story = begun(node("a", timeout="30s"))
+    story.later(10)
+    story.when(ReportStarted(1, 2, story.now))
+    assert story.execution.next_wake() == story.now + 35 * SECOND
+    story.later(25)
+    assert story.tick().events == []
+    story.succeed("a")
+    assert story.execution.next_wake() == 0
+
+
+def test_both_backstops_of_one_instant_fire_once():
+    story = begun(node("a", timeout="30s"))
+    story.when(ReportStarted(1, 2, story.now))
+    assert names(story.wake()) == ["RunFailed"]
+
+
+def test_a_grant_has_what_its_templates_see():
+    story = Story(
+        [node("a"), node("b", inputs={"x": "{{ nodes.a.output }} {{ nodes.c.output }}"}), node("c")],
+        [edge("a", "b"), edge("a", "c", "never"), edge("c", "b")],
+        initialState={"r": "eu"},
+    )
+    story.start(input=b'{"i":1}')
+    story.assign("a")
+    plain = story.effects[0]
+    assert (plain.input, plain.initial_state, plain.outputs, plain.is_render_only) == (b"", b"", [], False)
+    story.succeed("a")
+    story.assign("b")
+    grant = story.effects[0]
+    assert (grant.input, grant.initial_state) == (b'{"i":1}', b'{"r":"eu"}')
+    assert grant.outputs == [("a", b'{"ok":true}')]
+    assert (grant.run.number, grant.module, grant.may_have_run_before) == (3, "noop@1", False)
+
+
+def test_independent_completions_commute():
+    def ended(order):
+        story = begun(node("a"), node("b"), node("c"), edges=[edge("a", "c"), edge("b", "c")])
+        for id in order:
+            story.succeed(id)
+        story.do("c")
+        return story.states, story.execution.output, summary(story.execution)
+
+    assert ended("ab") == ended("ba")
+
+
+def test_deciding_is_deterministic():
+    story = begun()
+    report = ReportSuccess(1, 2, b"{}")
+    assert decide(story.execution, report, story.now) == decide(story.execution, report, story.now)
+    assert effects(story.execution, story.journal[0]) == ()

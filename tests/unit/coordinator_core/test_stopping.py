@@ -1,0 +1,201 @@
+"""Ended before the graph is: cancelled, out of time, failed fast."""
+
+import pytest
+
+from services.coordinator.core import parking, resume_effects, summary
+from services.coordinator.core.commands import Cancel, ReportStopped
+from services.coordinator.core.decision import RefusalReason
+from services.coordinator.core.effects import Finished, StopRun
+from services.coordinator.core.values import ErrorClass, FailureReason
+from tests.support.story import BEGIN, SECOND, Story, chain, edge, names, node
+
+SLEEP = node("s", "sleep@1", config={"duration": "60s"})
+
+
+def running(*more, **document):
+    story = Story([node("a"), node("b"), *more], **document)
+    story.start()
+    story.assign("a", "b")
+    return story
+
+
+def test_cancel_with_nothing_running_is_final_at_once():
+    story = Story([node("a"), SLEEP, node("z")], chain("a", "z"))
+    story.start()
+    decision = story.cancel()
+    assert names(decision) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
+    assert (story.state, story.execution.error.message) == ("CANCELLED", "enough")
+    assert story.run("s").state.value == "CANCELLED"
+    assert summary(story.execution) == ((), (), (), ("a", "s", "z"))
+    assert isinstance(story.effects[-1], Finished)
+
+
+def test_cancel_tells_what_runs_and_waits_for_its_answers():
+    story = running(node("c"), SLEEP)
+    assert names(story.cancel()) == ["StopOrdered", "RunCancelled"]
+    assert story.effects == [StopRun(2, 3, "i1", "CANCELLED"), StopRun(3, 4, "i1", "CANCELLED")]
+    assert (story.state, story.ready, parking(story.execution, story.now)) == ("RUNNING", [], None)
+    assert names(story.when(ReportStopped(2, 3, 5, 6))) == ["RunCancelled"]
+    assert names(story.succeed("b")) == ["RunSucceeded", "ExecutionFinished"]
+    assert (story.state, story.run("a").start_time) == ("CANCELLED", 5)
+    assert summary(story.execution).succeeded == ("b",)
+
+
+def test_cancel_is_final_without_the_runners_after_its_term():
+    story = running()
+    story.cancel()
+    assert story.execution.next_wake() == story.now + 1_500_000
+    assert names(story.wake()) == ["RunCancelled", "RunCancelled", "ExecutionFinished"]
+    assert story.state == "CANCELLED"
+    assert story.when(ReportStopped(1, 2)).refusal.reason is RefusalReason.LATE_REPORT
+
+
+def test_cancel_is_final_as_soon_as_the_last_runner_is_gone():
+    story = running()
+    story.cancel()
+    decision = story.lose()
+    assert names(decision) == ["RunLost", "RunLost", "ExecutionFinished"]
+    assert decision.events[0].reason is FailureReason.STOPPED
+
+
+def test_nothing_follows_from_what_is_reported_while_it_ends():
+    story = running(node("next"), edges=[*chain("a", "next")])
+    story.cancel()
+    assert names(story.release("b")) == ["RunReleased"]
+    assert story.ready == []
+    decision = story.fail("a", ErrorClass.TRANSIENT)
+    assert decision.events[0].reason is FailureReason.STOPPED
+    assert story.state == "CANCELLED"
+
+
+def test_a_rendered_config_comes_too_late():
+    story = Story([node("s", "sleep@1", config={"duration": "{{ input }}"})])
+    story.start()
+    story.assign("s")
+    story.cancel()
+    assert names(story.succeed("s", b'{"duration":"1s"}')) == ["RunCancelled", "ExecutionFinished"]
+
+
+def test_cancel_in_backoff_is_final_at_once():
+    story = running()
+    story.fail("a", ErrorClass.TRANSIENT)
+    story.succeed("b")
+    assert names(story.cancel()) == ["StopOrdered", "ExecutionFinished"]
+
+
+def test_no_work_is_given_out_any_more():
+    story = running(node("c"))
+    story.cancel()
+    assert story.assign("c").refusal.reason is RefusalReason.EXECUTION_STOPPING
+    story.wake()
+    assert story.assign("c").refusal.reason is RefusalReason.EXECUTION_FINAL
+
+
+def test_cancel_again_changes_nothing():
+    story = running()
+    story.cancel()
+    for _ in range(2):
+        decision = story.cancel()
+        assert (decision.events, decision.refusal) == ([], None)
+        story.wake()
+
+
+def test_cancel_of_what_ended_otherwise_is_refused():
+    story = Story()
+    story.start()
+    assert story.cancel().refusal.reason is RefusalReason.EXECUTION_FINAL
+
+
+def test_cancelled_while_it_waited_in_the_queue():
+    story = Story([node("a"), SLEEP])
+    decision = story.start(cancel=Cancel("m", "changed my mind", "ann"))
+    assert names(decision) == ["ExecutionStarted", "StopOrdered", "ExecutionFinished"]
+    assert (story.state, len(story.execution.runs)) == ("CANCELLED", 0)
+
+
+def test_an_empty_execution_can_be_cancelled_in_the_queue_too():
+    story = Story()
+    story.start(cancel=Cancel())
+    assert story.state == "CANCELLED"
+
+
+def test_out_of_time_before_it_started():
+    story = Story([node("a")])
+    assert names(story.start(deadline=story.now)) == ["ExecutionStarted", "StopOrdered", "ExecutionFinished"]
+    assert story.state == "TIMEOUT"
+
+
+def test_out_of_time_while_it_runs():
+    story = running(SLEEP, timeout="10s")
+    assert story.execution.next_wake() == BEGIN + 10 * SECOND
+    decision = story.wake()
+    assert names(decision) == ["StopOrdered", "RunCancelled"]
+    assert story.execution.stop.error.message == "not done 10 s after it was created"
+    story.succeed("a")
+    assert names(story.succeed("b")) == ["RunSucceeded", "ExecutionFinished"]
+    assert (story.state, story.execution.error.type) == ("TIMEOUT", "TIMEOUT")
+
+
+def test_the_asked_for_deadline_wins_over_the_workflows():
+    story = Story([node("a")], timeout="10s")
+    story.start(deadline=BEGIN + 5 * SECOND)
+    assert story.execution.next_wake() == BEGIN + 5 * SECOND
+
+
+def test_a_deadline_that_passes_with_other_timers_is_all_that_counts():
+    story = Story(
+        [node("s", "sleep@1", config={"duration": "10s"}), node("t")], chain("s", "t"), timeout="9s"
+    )
+    story.start()
+    story.later(20)
+    assert names(story.tick()) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
+
+
+def test_a_sleep_that_ended_in_the_same_tick_is_not_cancelled():
+    story = Story([node("s", "sleep@1", config={"duration": "1s"}), node("t")], chain("s", "t"), timeout="9s")
+    story.start()
+    story.later(20)
+    assert names(story.tick()) == ["SleepEnded", "StopOrdered", "ExecutionFinished"]
+    assert summary(story.execution).succeeded == ("s",)
+
+
+def test_a_deadline_passes_unnoticed_once_it_ends():
+    story = running(timeout="1s")
+    story.cancel()
+    story.later(1.2)
+    assert story.tick().events == []
+    assert story.state == "RUNNING"
+
+
+def test_what_begins_in_the_decision_that_fails_fast_is_cancelled_with_the_rest():
+    story = Story([node("h"), SLEEP, node("bad")], [edge("h", "s", "failure")], onFailure="FAIL_FAST")
+    story.start()
+    for _ in range(2):
+        story.assign("h", "bad")
+        story.lose()
+    story.assign("h", "bad")
+    # One dies with both: h's failure opens the sleep, bad's ends it all.
+    assert names(story.lose()) == [
+        "RunLost", "SleepStarted", "RunLost", "StopOrdered", "RunCancelled", "ExecutionFinished",
+    ]  # fmt: skip
+
+
+def test_stop_is_told_again_by_a_new_holder():
+    story = running()
+    assert resume_effects(story.execution) == ()
+    story.cancel()
+    told = story.effects
+    story.adopt("i1")
+    assert resume_effects(story.execution) == told
+    story.wake()
+    (finished,) = resume_effects(story.execution)
+    assert (finished.state.value, finished.error.type) == ("CANCELLED", "CANCELLED")
+
+
+@pytest.mark.parametrize("id", ["a", "b"])
+def test_a_failure_during_the_end_does_not_change_what_it_ends_as(id):
+    story = running(onFailure="FAIL_FAST")
+    story.cancel()
+    story.fail(id)
+    story.wake()
+    assert story.state == "CANCELLED"

@@ -1,0 +1,295 @@
+"""How an execution walks its graph."""
+
+import json
+
+import pytest
+
+from services.coordinator.core import BrokenInvariant, decide, evolve, summary
+from services.coordinator.core.commands import Start
+from services.coordinator.core.events import ExecutionFinished, NodesBlocked, NodesSkipped
+from services.coordinator.core.values import Failure, OutputRef
+from tests.support.story import Story, chain, edge, names, node
+
+
+def test_empty_graph_succeeds_at_once():
+    story = Story()
+    assert names(story.start()) == ["ExecutionStarted", "ExecutionFinished"]
+    assert (story.state, story.execution.output) == ("SUCCESS", b"{}")
+
+
+def test_a_linear_step_is_two_events():
+    story = Story([node("a"), node("b"), node("c")], chain("a", "b", "c"))
+    story.start()
+    assert names(story.assign("a")) == ["RunLeased"]
+    assert names(story.succeed("a")) == ["RunSucceeded"]
+    assert names(story.assign("b")) == ["RunLeased"]
+    assert names(story.succeed("b")) == ["RunSucceeded"]
+    assert names(story.assign("c")) == ["RunLeased"]
+    assert names(story.succeed("c")) == ["RunSucceeded", "ExecutionFinished"]
+
+
+def test_all_ready_nodes_at_once_in_order():
+    story = Story([node("a"), node("b"), node("c"), node("z")], [edge("z", "c")])
+    story.start()
+    assert story.ready == ["a", "b", "z"]
+    assert story.state == "RUNNING"
+
+
+def test_start_carries_what_was_asked_for():
+    story = Story([node("a")], timeout="60s")
+    story.start(
+        input=b'{"x":1}', labels=(("b", "2"), ("a", "1")), priority=5, caller="ann", create_time=7, grant_time=9,
+        traceparent="00-1-2-01", trigger_type=2, request_id="r", version_id="v", parent_execution_id="p",
+    )  # fmt: skip
+    execution = story.execution
+    assert (execution.input, execution.labels, execution.priority) == (
+        b'{"x":1}',
+        (("a", "1"), ("b", "2")),
+        5,
+    )
+    assert (execution.create_time, execution.grant_time, execution.start_time) == (7, 9, story.now)
+    assert execution.deadline == 7 + 60_000_000
+    assert (execution.caller, execution.traceparent, execution.parent_execution_id) == (
+        "ann",
+        "00-1-2-01",
+        "p",
+    )
+
+
+def test_join_all_waits_for_all():
+    story = Story([node("a"), node("b"), node("c")], [edge("a", "c"), edge("b", "c")])
+    story.start()
+    story.do("a")
+    assert story.ready == ["b"]
+    story.do("b")
+    assert story.ready == ["c"]
+
+
+def test_join_any_starts_with_the_first_and_only_once():
+    story = Story([node("a"), node("b"), node("c", join="ANY")], [edge("a", "c"), edge("b", "c")])
+    story.start()
+    story.do("a", "c")
+    assert story.state == "RUNNING"
+    assert names((story.assign("b"), story.succeed("b"))[1]) == ["RunSucceeded", "ExecutionFinished"]
+    assert len(story.execution.runs) == 3
+
+
+def test_join_any_is_skipped_only_when_all_are():
+    story = Story(
+        [node("a"), node("b"), node("c", join="ANY")], [edge("a", "c", "left"), edge("b", "c", "left")]
+    )
+    story.start()
+    story.do("a")
+    assert story.states["c"] == "IDLE"
+    story.do("b")
+    assert (story.states["c"], story.state) == ("SKIPPED", "SUCCESS")
+
+
+def test_branch_taken_and_branch_skipped_meet_again():
+    story = Story(
+        [node("if", "condition@1"), node("yes"), node("no"), node("deep"), node("end")],
+        [
+            edge("if", "yes", "true"),
+            edge("if", "no", "false"),
+            *chain("no", "deep", "end"),
+            edge("yes", "end"),
+        ],
+    )
+    story.start()
+    story.assign("if")
+    decision = story.succeed("if", branch="true")
+    assert decision.events[1:] == [NodesSkipped(story.now, 2, ["no", "deep"])]
+    assert story.ready == ["yes"]
+    assert [run.state.value for run in story.execution.runs] == ["SUCCESS", "SKIPPED", "SKIPPED"]
+    story.do("yes", "end")
+    assert story.state == "SUCCESS"
+    assert summary(story.execution).skipped == ("no", "deep")
+
+
+def test_a_failure_blocks_what_needs_its_success_and_nothing_else():
+    story = Story(
+        [node("bad"), node("next"), node("last"), node("free"), node("more"), node("both")],
+        [*chain("bad", "next", "last"), *chain("free", "more"), edge("more", "both"), edge("next", "both")],
+    )
+    story.start()
+    story.assign("bad")
+    decision = story.fail("bad")
+    assert names(decision) == ["RunFailed", "NodesBlocked"]
+    assert decision.events[1] == NodesBlocked(story.now, ["next", "last"])
+    assert story.state == "RUNNING"
+    story.assign("free")
+    story.succeed("free")
+    story.assign("more")
+    finished = story.succeed("more").events[-1]
+    assert isinstance(finished, ExecutionFinished)
+    assert story.state == "FAILED"
+    assert finished.error == Failure("bad", "BOOM", "bad went wrong 42 times")
+    assert summary(story.execution) == (("free", "more"), ("bad",), (), ("next", "last", "both"))
+    assert story.execution.output is None
+
+
+def test_a_failure_edge_handles_the_failure():
+    story = Story(
+        [node("a"), node("good"), node("alarm"), node("end")],
+        [edge("a", "good"), edge("a", "alarm", "failure"), edge("good", "end"), edge("alarm", "end")],
+    )
+    story.start()
+    story.assign("a")
+    assert names(story.fail("a")) == ["RunFailed", "NodesSkipped"]
+    story.do("alarm", "end")
+    assert story.state == "SUCCESS"
+    assert summary(story.execution) == (("alarm", "end"), ("a",), ("good",), ())
+
+
+def test_a_failure_edge_is_skipped_on_success():
+    story = Story([node("a"), node("alarm")], [edge("a", "alarm", "failure")])
+    story.start()
+    story.assign("a")
+    assert names(story.succeed("a")) == ["RunSucceeded", "NodesSkipped", "ExecutionFinished"]
+    assert story.execution.output == b"{}"
+
+
+def test_always_cleans_up_after_a_failure_further_up_but_does_not_absolve():
+    story = Story([node("a"), node("b"), node("cleanup")], [edge("a", "b"), edge("b", "cleanup", "always")])
+    story.start()
+    story.assign("a")
+    assert names(story.fail("a")) == ["RunFailed", "NodesBlocked"]
+    assert story.ready == ["cleanup"]
+    story.do("cleanup")
+    assert story.state == "FAILED"
+
+
+def test_always_runs_after_success_too():
+    story = Story([node("a"), node("b")], [edge("a", "b", "always")])
+    story.start()
+    story.do("a", "b")
+    assert story.state == "SUCCESS"
+
+
+def test_skipped_and_blocked_in_turn():
+    story = Story(
+        [node("a"), node("b"), node("c"), node("d"), node("e")],
+        [edge("a", "b", "success"), edge("b", "c", "failure"), edge("a", "d", "label"), edge("c", "e")],
+    )
+    story.start()
+    story.assign("a")
+    decision = story.fail("a")
+    assert names(decision) == ["RunFailed", "NodesBlocked", "NodesSkipped", "ExecutionFinished"]
+    assert story.states == {"a": "FAILED", "b": "BLOCKED", "c": "SKIPPED", "d": "BLOCKED", "e": "SKIPPED"}
+
+
+def test_fail_fast_stops_everything_at_the_first_unhandled_failure():
+    story = Story(
+        [node("bad"), node("slow"), node("waiting"), node("next")],
+        chain("bad", "next"),
+        onFailure="FAIL_FAST",
+    )
+    story.start()
+    story.assign("bad", "slow")
+    decision = story.fail("bad")
+    assert names(decision) == ["RunFailed", "StopOrdered"]
+    assert [effect.number for effect in story.effects] == [2]
+    assert story.ready == []
+    assert names(story.succeed("slow")) == ["RunSucceeded", "ExecutionFinished"]
+    assert (story.state, story.execution.error.node) == ("FAILED", "bad")
+    assert summary(story.execution) == (("slow",), ("bad",), (), ("waiting", "next"))
+
+
+def test_fail_fast_lets_handled_failures_pass():
+    story = Story([node("a"), node("h")], [edge("a", "h", "failure")], onFailure="FAIL_FAST")
+    story.start()
+    story.assign("a")
+    story.fail("a")
+    story.do("h")
+    assert story.state == "SUCCESS"
+
+
+def test_default_output_is_that_of_the_leaves():
+    story = Story([node("a"), node("b"), node("c"), node("d")], [edge("a", "b"), edge("a", "d", "nope")])
+    story.start()
+    story.do("a")
+    story.assign("b")
+    story.succeed("b", OutputRef("k", "ab" * 32, 300_000))
+    story.assign("c")
+    story.succeed("c", b"")
+    assert json.loads(story.execution.output) == {
+        "b": {"$ref": "k", "sha256": "ab" * 32, "size_bytes": 300_000},
+        "c": None,
+    }
+
+
+def test_a_default_output_beyond_the_inline_limit_names_its_runs():
+    story = Story([node("a"), node("b")])
+    story.start()
+    story.do("a")
+    story.assign("b")
+    story.work("a").output = big = b'"' + b"x" * 200_000 + b'"'
+    decision = decide(story.execution, _success(story, "b", big), story.now)
+    output = json.loads(decision.events[-1].output)
+    assert output == {id: {"$run": story.execution.execution_id + f".{n}"} for id, n in (("a", 1), ("b", 2))}
+
+
+def _success(story, id, output):
+    from services.coordinator.core.commands import ReportSuccess
+
+    run = story.run(id)
+    return ReportSuccess(run.number, run.epoch, output)
+
+
+def test_output_template_is_rendered_by_a_runner():
+    story = Story([node("a")], output={"x": "{{ nodes.a.output }}"})
+    story.start()
+    story.assign("a")
+    assert names(story.succeed("a")) == ["RunSucceeded", "OutputRequested"]
+    story.assign("$output")
+    grant = story.effects[0]
+    assert (grant.node.id, grant.module, grant.outputs) == ("$output", "transform@1", [("a", b'{"ok":true}')])
+    assert names(story.succeed("$output", b'{"x":1}')) == ["RunSucceeded", "ExecutionFinished"]
+    assert story.execution.output == b'{"x":1}'
+    assert summary(story.execution).succeeded == ("a",)
+
+
+def test_an_output_that_cannot_be_rendered_fails_the_execution():
+    story = Story(output={"x": "{{ input.missing }}"})
+    story.start()
+    story.assign("$output")
+    assert names(story.fail("$output")) == ["RunFailed", "ExecutionFinished"]
+    assert (story.state, story.execution.error.node) == ("FAILED", "$output")
+
+
+def test_no_output_is_rendered_after_a_failure():
+    story = Story([node("a")], output={"x": "1"})
+    story.start()
+    story.assign("a")
+    assert names(story.fail("a")) == ["RunFailed", "ExecutionFinished"]
+
+
+def test_a_fan_out_of_1000_and_its_join():
+    ids = [f"n{number}" for number in range(1000)]
+    story = Story(
+        [node("root"), *map(node, ids), node("all", "join@1")],
+        [edge(*pair) for id in ids for pair in (("root", id), (id, "all"))],
+    )
+    execution, now = story.execution, story.now
+
+    def apply(command):
+        for event in decide(execution, command, now).events:
+            evolve(execution, event)
+
+    apply(Start(1, "c", "default", "wide", 1))
+    while not execution.is_final:
+        from services.coordinator.core.commands import Assign, Grant
+
+        apply(Assign([Grant(work, "i", "r") for work in list(execution.ready)[:100]]))
+        for run in list(execution.live.values()):
+            apply(_success(story, run.work.node.id, b"{}"))
+    assert execution.output == b'{"all":{}}'
+
+
+def test_nothing_ready_but_work_remains_is_a_broken_invariant():
+    story = Story([node("a"), node("b")], chain("a", "b"))
+    story.start()
+    story.assign("a")
+    story.execution.unresolved[1] = 2
+    with pytest.raises(BrokenInvariant, match="remain"):
+        decide(story.execution, _success(story, "a", b"{}"), story.now)
