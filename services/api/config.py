@@ -1,0 +1,18 @@
+"""The settings of api, each with its reason."""
+
+from __future__ import annotations
+
+from services.chassis.config import Field, ProcessSettings
+
+
+class ApiSettings(ProcessSettings):
+    grpc_address: str = "127.0.0.1:7401"
+    # Where executions wait for admission, and where they are carried: a list, `@file` or `dns:` (chassis/addresses.py).
+    dispatchers: str = "127.0.0.1:7402"
+    coordinators: str = "127.0.0.1:7403"
+    # Executions traced per second; beyond that none. The decision is made here and kept with the execution.
+    traces_per_second: float = Field(default=20.0, ge=0)
+    # Every call that misses its cache takes one for less than a millisecond.
+    database_connections: int = Field(default=4, ge=1, le=64)
+    # How long a start waits for its commit. Longer than a dispatcher takes to be replaced, shorter than clients wait.
+    enqueue_seconds: float = Field(default=5.0, gt=0)

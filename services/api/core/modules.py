@@ -1,0 +1,90 @@
+"""Which modules a node may name, and what the control modules demand of their config.
+
+A bare name (`noop@1`) is one of ours; a dotted one (`billing.charge@2`) is somebody's own, known once a runner has
+announced it. Control modules are done by the engine itself, so their config is checked here, all of it.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from services.api.core.durations import microseconds
+from services.api.core.faults import Fault, child
+from services.api.core.templates import is_template
+
+RUNNER_MODULES: Final = frozenset(
+    {"noop@1", "transform@1", "condition@1", "switch@1", "delay@1", "fail@1", "http.request@1"}
+)
+# In the format, but not carried out by this version of the engine: refused rather than accepted and never done.
+UNSUPPORTED_MODULES: Final = frozenset({"wait_signal@1", "approval@1", "sub_workflow@1", "for_each@1"})
+
+_NAME: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*)(?:@([1-9]\d{0,5}))?")
+NAME_CHARACTERS_MAX: Final = 128
+
+Checks = Callable[[Mapping[str, Any], str], Iterator[Fault]]
+
+
+def module_faults(module: Any, path: str) -> Iterator[Fault]:
+    """What is wrong with the name of a module."""
+    if not isinstance(module, str):
+        yield Fault(path, "REQUIRED" if module is None else "WRONG_TYPE", "must name a module, like noop@1")
+        return
+    parts = _NAME.fullmatch(module) if len(module) <= NAME_CHARACTERS_MAX else None
+    if parts is None:
+        yield Fault(path, "MALFORMED_MODULE", "a module is named like noop@1 or billing.charge@2")
+    elif parts[2] is None:
+        yield Fault(path, "MODULE_VERSION_REQUIRED", f"say which version: {module}@1")
+    elif module in UNSUPPORTED_MODULES:
+        yield Fault(path, "UNSUPPORTED_MODULE", f"{module} is not carried out by this version of Windlass")
+    elif module not in RUNNER_MODULES and module not in CONTROL_MODULES and not is_own(module):
+        known = ", ".join(sorted(RUNNER_MODULES | CONTROL_MODULES.keys()))
+        yield Fault(
+            path, "UNKNOWN_MODULE", f"there is no {module}; built in are {known}; your own have a dot"
+        )
+
+
+def is_own(module: str) -> bool:
+    """Whether it is somebody's own, which only a runner can announce."""
+    return "." in module and module not in RUNNER_MODULES and module.partition("@")[0] not in _OWN_FORBIDDEN
+
+
+def _join_faults(config: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    yield from _unknown_keys(config, path, frozenset())
+
+
+def _sleep_faults(config: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    yield from _unknown_keys(config, path, frozenset({"duration", "until"}))
+    if ("duration" in config) == ("until" in config):
+        yield Fault(path, "REQUIRED", "sleep@1 needs either a duration or the time until when")
+    if "duration" in config and not _is_rendered_later(config["duration"]):
+        if microseconds(config["duration"]) is None:
+            yield Fault(
+                f"{path}.duration", "BAD_DURATION", 'a duration is written like "30s", at most a year'
+            )
+    if "until" in config and not _is_rendered_later(config["until"]) and not _is_time(config["until"]):
+        yield Fault(f"{path}.until", "BAD_TIME", 'a time is written like "2026-11-01T00:00:00Z"')
+
+
+def _unknown_keys(config: Mapping[str, Any], path: str, known: frozenset[str]) -> Iterator[Fault]:
+    for key in config:
+        if key not in known:
+            yield Fault(child(path, key), "UNKNOWN_FIELD", "this module has no such setting")
+
+
+def _is_rendered_later(value: Any) -> bool:
+    return isinstance(value, str) and is_template(value)
+
+
+def _is_time(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        return datetime.fromisoformat(value).tzinfo is not None
+    except ValueError:
+        return False
+
+
+CONTROL_MODULES: Final[Mapping[str, Checks]] = {"join@1": _join_faults, "sleep@1": _sleep_faults}
+# http.request@2 is no module of a user's: the name is ours.
+_OWN_FORBIDDEN: Final = frozenset(module.partition("@")[0] for module in RUNNER_MODULES)

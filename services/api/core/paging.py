@@ -1,0 +1,54 @@
+"""Page tokens: where a list goes on, bound to the very list they came from.
+
+Opaque to clients; not secret and not signed, because what may be read is decided by the caller's key at every page.
+A token that belongs to another filter or order would silently skip rows: it is refused.
+"""
+
+import base64
+import binascii
+import json
+from typing import Final, NamedTuple
+
+from services.api.core.json_values import canonical, digest
+
+PAGE_SIZE_DEFAULT: Final = 50
+PAGE_SIZE_MAX: Final = 1_000
+_TOKEN_CHARACTERS_MAX: Final = 1_024
+
+
+class BadToken(NamedTuple):
+    message: str
+
+
+def size_of(asked: int) -> int:
+    return min(asked, PAGE_SIZE_MAX) if asked > 0 else PAGE_SIZE_DEFAULT
+
+
+def token(after: str, *list_of: str) -> str:
+    """Goes on after the row with this key, in the list that `list_of` describes."""
+    content = canonical([_mark(list_of), after])
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def read(given: str, *list_of: str) -> str | BadToken:
+    """The key to go on after; empty at the beginning."""
+    if not given:
+        return ""
+    malformed = BadToken("is none of ours: give back next_page_token as it came")
+    if len(given) > _TOKEN_CHARACTERS_MAX:
+        return malformed
+    try:
+        content = json.loads(base64.urlsafe_b64decode(given.encode() + b"=" * (-len(given) % 4)))
+    except (ValueError, binascii.Error, RecursionError):
+        return malformed
+    if not (
+        isinstance(content, list) and len(content) == 2 and all(isinstance(part, str) for part in content)
+    ):
+        return malformed
+    if content[0] != _mark(list_of):
+        return BadToken("belongs to a list with another filter or order")
+    return str(content[1])
+
+
+def _mark(list_of: tuple[str, ...]) -> str:
+    return digest(canonical(list(list_of))).hex()[:16]

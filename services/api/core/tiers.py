@@ -1,0 +1,26 @@
+"""What a tier allows: how many executions a workspace may have going and queued at once."""
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+
+class Tier(IntEnum):
+    """By the numbers of the public enum."""
+
+    FREE = 1
+    PRO = 2
+    ENTERPRISE = 3
+
+
+EXECUTIONS_MAX: Final = {Tier.FREE: 1, Tier.PRO: 5, Tier.ENTERPRISE: 20}
+QUEUED_MAX: Final = 100_000
+
+
+class Limits(NamedTuple):
+    executions_max: int
+    queued_max: int
+
+
+def in_force(tier: int, executions_max: int, queued_max: int) -> Limits:
+    """A workspace's own numbers where it has any (0: it has none), else its tier's."""
+    return Limits(executions_max or EXECUTIONS_MAX[Tier(tier)], queued_max or QUEUED_MAX)

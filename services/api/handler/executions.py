@@ -1,0 +1,172 @@
+"""Reading executions from the two places where they can be, and cancelling them.
+
+A started execution is at the coordinators, one that waits for admission only in the dispatchers' queue. What a
+coordinator says always wins. A single execution is asked for at the coordinator, then in the queue, then at the
+coordinator again: between the first two questions it may have been started, and never does it go back.
+For lists the queue is read first: what leaves it during the reading is then found at the coordinator.
+
+Hazard: nothing here may return a record of another workspace; every way out passes `_own`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from services.api.core.filters import Condition, Operator, matches
+from services.api.handler import refusals
+from services.api.handler.identifiers import is_execution_id
+from services.api.handler.ports import Queue, Reads, Watch, Watches
+from services.api.handler.queued import fields_of, record_of
+from services.chassis.clock import Clock
+from services.chassis.crash import crash_point
+from services.chassis.errors import DependencyUnavailable
+from windlass.api.v1 import resources_pb2
+from windlass.coordinator.v1 import reads_pb2
+from windlass.dispatcher.v1 import sessions_pb2
+
+Record = reads_pb2.ExecutionRecord
+_State = resources_pb2.Execution
+FINAL: Final = frozenset({_State.SUCCESS, _State.FAILED, _State.CANCELLED, _State.TIMEOUT})
+CANCEL_SECONDS: Final = 2.0
+_QUEUE_PAGE: Final = 500
+# A filter that fits nothing must not read a queue of millions for one answer.
+_QUEUE_PAGES_MAX: Final = 200
+_OPERATORS: Final = {
+    Operator.EQUAL: reads_pb2.Condition.EQUAL,
+    Operator.NOT_EQUAL: reads_pb2.Condition.NOT_EQUAL,
+    Operator.LESS: reads_pb2.Condition.LESS,
+    Operator.LESS_EQUAL: reads_pb2.Condition.LESS_EQUAL,
+    Operator.GREATER: reads_pb2.Condition.GREATER,
+    Operator.GREATER_EQUAL: reads_pb2.Condition.GREATER_EQUAL,
+}
+
+
+class Page(NamedTuple):
+    records: Sequence[Record]
+    has_more: bool
+
+
+class Executions:
+    def __init__(self, reads: Reads, queue: Queue, watches: Watches, clock: Clock) -> None:
+        self._reads = reads
+        self._queue = queue
+        self._watches = watches
+        self._clock = clock
+
+    async def find(self, workspace: str, execution_id: str) -> Record:
+        if not is_execution_id(execution_id):
+            raise refusals.execution_not_found(execution_id)
+        record = await self._started(execution_id)
+        if record is None:
+            queued = await self._queue.queued([execution_id])
+            record = await self._started(execution_id)
+            if record is None and queued:
+                record = record_of(queued[0])
+        return _own(workspace, record, execution_id)
+
+    async def page(
+        self, workspace: str, conditions: Sequence[Condition], from_id: str, size: int, *, ascending: bool
+    ) -> Page:
+        by_id = {
+            record.execution.id: record
+            for record in await self._waiting(workspace, conditions, from_id, size + 1, ascending=ascending)
+        }
+        started = await self._reads.execution_page(
+            reads_pb2.ListExecutionsRequest(
+                workspace=workspace,
+                conditions=[_wire(condition) for condition in conditions],
+                from_execution_id=from_id,
+                ascending=ascending,
+                limit=size + 1,
+            )
+        )
+        by_id.update((record.execution.id, record) for record in started if record.workspace == workspace)
+        merged = sorted(by_id.values(), key=lambda record: record.execution.id, reverse=not ascending)
+        return Page(merged[:size], has_more=len(merged) > size)
+
+    async def wait(self, watch: Watch, seconds: float) -> Record | None:
+        """The final record; None when the time is over first."""
+        end = self._clock.monotonic() + seconds
+        while (remaining := end - self._clock.monotonic()) > 0:
+            update = await watch.next(remaining)
+            if update is not None and update.WhichOneof("update") == "final":
+                return update.final
+        return None
+
+    async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str) -> Record:
+        record = await self.find(workspace, execution_id)
+        if record.execution.state in FINAL:
+            return _cancelled(record)
+        watch = self._watches.open(execution_id)
+        try:
+            if await self._deliver_cancel(workspace, execution_id, reason, caller):
+                crash_point("api.cancel.after_deliver")
+                final = await self.wait(watch, CANCEL_SECONDS)
+                if final is not None:
+                    return _cancelled(final)
+            record = await self.find(workspace, execution_id)
+            return _cancelled(record) if record.execution.state in FINAL else record
+        finally:
+            watch.close()
+
+    async def _deliver_cancel(self, workspace: str, execution_id: str, reason: str, caller: str) -> bool:
+        message = sessions_pb2.ExecutionMessage(
+            # One for all who ask, so that a repeat is the same message.
+            message_id=f"cancel:{execution_id}",
+            execution_id=execution_id,
+            cancel=sessions_pb2.ExecutionMessage.Cancel(reason=reason, caller=caller),
+        )
+        message.create_time.FromNanoseconds(self._clock.epoch_ns())
+        crash_point("api.cancel.before_deliver")
+        return await self._queue.deliver(workspace, message)
+
+    async def _started(self, execution_id: str) -> Record | None:
+        found = await self._reads.executions([execution_id])
+        return found[0] if found else None
+
+    async def _waiting(
+        self, workspace: str, conditions: Sequence[Condition], from_id: str, wanted: int, *, ascending: bool
+    ) -> list[Record]:
+        """The first `wanted` of the queue's rows that fit."""
+        found: list[Record] = []
+        for _ in range(_QUEUE_PAGES_MAX):
+            rows = await self._queue.page(workspace, from_id, _QUEUE_PAGE, ascending=ascending)
+            fitting = [
+                record_of(row)
+                for row in rows
+                if row.start.workspace == workspace and matches(conditions, fields_of(row))
+            ]
+            found.extend(await self._unknown_there(fitting))
+            if len(rows) < _QUEUE_PAGE or len(found) >= wanted:
+                return found[:wanted]
+            from_id = rows[-1].start.execution_id
+        raise DependencyUnavailable("the queue", "too long to be searched; filter by less", retry_after=5.0)
+
+    async def _unknown_there(self, waiting: Sequence[Record]) -> list[Record]:
+        """Without those that a coordinator knows: their queue row tells an older story, which may fit a filter that
+        the present one does not."""
+        if not waiting:
+            return []
+        started = await self._reads.executions([record.execution.id for record in waiting])
+        known = {record.execution.id for record in started}
+        return [record for record in waiting if record.execution.id not in known]
+
+
+def _own(workspace: str, record: Record | None, execution_id: str) -> Record:
+    if record is None or record.workspace != workspace:
+        raise refusals.execution_not_found(execution_id)
+    return record
+
+
+def _cancelled(record: Record) -> Record:
+    """A final record, if a cancel could have made it so."""
+    if record.execution.state != _State.CANCELLED:
+        raise refusals.execution_final(record.execution.id, _State.State.Name(record.execution.state))
+    return record
+
+
+def _wire(condition: Condition) -> reads_pb2.Condition:
+    return reads_pb2.Condition(
+        field=condition.field, operator=_OPERATORS[condition.operator], value=condition.value
+    )

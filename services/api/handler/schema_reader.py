@@ -1,0 +1,75 @@
+"""JSON Schema as jsonschema-rs reads it, shut off from everything outside the schema itself.
+
+Hazards: by default the library follows `$ref` to http and files: the retriever here refuses whatever it is asked for.
+Patterns run on an engine without backtracking, so no input can make one take for ever.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Final, NoReturn
+
+import jsonschema_rs
+
+from services.chassis.errors import Violation
+
+VIOLATIONS_MAX: Final = 50
+
+
+class SchemaFault(Exception):
+    """It is no schema, or points outside itself; the text is for its author."""
+
+
+class InputCheck:
+    """One compiled schema."""
+
+    def __init__(self, schema: Any) -> None:
+        try:
+            self._validator = jsonschema_rs.validator_for(
+                schema, retriever=_refuse, pattern_options=jsonschema_rs.RegexOptions()
+            )
+        except jsonschema_rs.ValidationError as failure:
+            raise SchemaFault(_fault(failure)) from None
+        except ValueError as failure:
+            raise SchemaFault(str(failure).splitlines()[0][:300]) from None
+
+    def violations(self, document: Any) -> list[Violation]:
+        """Empty when the document fits."""
+        if self._validator.is_valid(document):
+            return []
+        found = islice(self._validator.iter_errors(document), VIOLATIONS_MAX)
+        return [Violation(_path(error.instance_path), _reason(error), error.message[:500]) for error in found]
+
+
+class JsonSchemaReader:
+    def fault(self, schema: Any) -> str | None:
+        if not isinstance(schema, dict | bool):
+            return "a JSON Schema is an object"
+        try:
+            InputCheck(schema)
+        except SchemaFault as fault:
+            return str(fault)
+        return None
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError("a schema must not point outside itself")
+
+
+def _fault(failure: jsonschema_rs.ValidationError) -> str:
+    message = str(failure.message).splitlines()[0][:300]
+    if "retrieving it failed" in message:
+        return f"points outside itself: {message.split(' is not present')[0]}"
+    return message
+
+
+def _path(instance_path: list[str | int]) -> str:
+    parts = ["input"]
+    parts.extend(f"[{part}]" if isinstance(part, int) else f".{part}" for part in instance_path)
+    return "".join(parts)[:200]
+
+
+def _reason(error: jsonschema_rs.ValidationError) -> str:
+    """`required` → REQUIRED: the keyword of the schema that was not kept."""
+    keyword = str(error.schema_path[-1]) if error.schema_path else "schema"
+    return "".join(f"_{letter}" if letter.isupper() else letter for letter in keyword).upper()

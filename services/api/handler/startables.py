@@ -1,0 +1,97 @@
+"""What a start must know of a workflow's version and of its workspace, kept ready for the next one.
+
+A version never changes, but which is the newest does, and so do limits and archiving: each entry is read again after
+a few seconds, and dropped at once when this replica or (by notification) another changes something.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+import orjson
+
+from services.api.core.durations import microseconds
+from services.api.core.tiers import in_force
+from services.api.handler import refusals
+from services.api.handler.ports import StartableRecord, Workflows
+from services.api.handler.schema_reader import InputCheck
+from services.chassis.clock import Clock
+from windlass.dispatcher.v1 import queue_pb2
+
+TRUSTED_SECONDS: Final = 5.0
+CACHED_MAX: Final = 5_000
+
+
+class Startable(NamedTuple):
+    version_id: str
+    version: int
+    is_archived: bool
+    check: InputCheck | None
+    # In microseconds; 0: none.
+    timeout: int
+    limits: queue_pb2.TenantLimits
+    read_at: float
+
+
+class Startables:
+    def __init__(self, workflows: Workflows, clock: Clock) -> None:
+        self._workflows = workflows
+        self._clock = clock
+        self._known: OrderedDict[tuple[str, str, int], Startable] = OrderedDict()
+        self._generation = 0
+
+    async def get(self, workspace: str, workflow: str, version: int) -> Startable:
+        """`version` 0: the newest. Refused when it cannot be started."""
+        key = (workspace, workflow, version)
+        known = self._known.get(key)
+        if known is None or self._clock.monotonic() - known.read_at > TRUSTED_SECONDS:
+            known = await self._read(key)
+        if known.is_archived:
+            raise refusals.workflow_archived(workflow)
+        return known
+
+    def forget(self, workspace: str, workflow: str = "") -> None:
+        """What is known of a workflow, or of all of a workspace."""
+        self._generation += 1
+        for key in [key for key in self._known if key[0] == workspace and workflow in ("", key[1])]:
+            del self._known[key]
+
+    def forget_all(self) -> None:
+        self._generation += 1
+        self._known.clear()
+
+    async def _read(self, key: tuple[str, str, int]) -> Startable:
+        workspace, workflow, version = key
+        generation, asked_at = self._generation, self._clock.monotonic()
+        record = await self._workflows.startable(workspace, workflow, version)
+        if record is None:
+            self._known.pop(key, None)
+            if version and await self._workflows.startable(workspace, workflow, 0) is not None:
+                raise refusals.version_not_found(workflow, version)
+            raise refusals.workflow_not_found(workflow)
+        startable = _startable(record, asked_at)
+        # A change heard while we read may be newer than what we read.
+        if generation == self._generation:
+            self._known[key] = startable
+            if len(self._known) > CACHED_MAX:
+                self._known.popitem(last=False)
+        return startable
+
+
+def _startable(record: StartableRecord, read_at: float) -> Startable:
+    document = orjson.loads(record.definition)
+    limits = in_force(record.tier, record.executions_max, record.queued_max)
+    return Startable(
+        version_id=record.version_id,
+        version=record.version,
+        is_archived=record.is_archived,
+        check=InputCheck(document["inputSchema"]) if "inputSchema" in document else None,
+        timeout=microseconds(document.get("timeout", 0)) or 0,
+        limits=queue_pb2.TenantLimits(
+            executions_max=limits.executions_max,
+            queued_max=limits.queued_max,
+            revision=record.workspace_revision,
+        ),
+        read_at=read_at,
+    )

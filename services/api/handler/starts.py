@@ -1,0 +1,152 @@
+"""Starting executions: check against the version, mint the id, put it into the queue, say what became of it.
+
+Order matters. The id exists before anything is sent, so that whoever waits for the end can subscribe before the
+execution can possibly run; the queue decides whether a request_id was used before, in the transaction that would
+store it, so two replicas of api can never both start it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from services.api.handler import refusals
+from services.api.handler.identifiers import Identifiers
+from services.api.handler.ports import Enqueuer
+from services.api.handler.startables import Startables
+from services.chassis.clock import Clock
+from services.chassis.crash import crash_point
+from services.chassis.errors import Refusal
+from services.chassis.telemetry import TraceContext
+from windlass.dispatcher.v1 import queue_pb2
+from windlass.types.v1 import start_pb2
+
+INPUT_BYTES_MAX: Final = 256 * 1024
+PRIORITY_DEFAULT: Final = 3
+MANUAL: Final = 1
+_Outcome = queue_pb2.EnqueueAnswer
+_BILLION: Final = 1_000_000_000
+
+
+class StartCommand(NamedTuple):
+    workflow: str
+    version: int
+    input: Mapping[str, Any]
+    request_id: str
+    labels: Mapping[str, str]
+    priority: int
+    # Nanoseconds; 0: none.
+    timeout: int
+
+
+class Started(NamedTuple):
+    order: start_pb2.StartOrder
+    # The execution that the same request_id had started before; "" when this one is new.
+    existing_id: str
+
+
+class Starter:
+    def __init__(
+        self,
+        startables: Startables,
+        enqueuer: Enqueuer,
+        identifiers: Identifiers,
+        clock: Clock,
+        *,
+        enqueue_seconds: float,
+    ) -> None:
+        self._startables = startables
+        self._enqueuer = enqueuer
+        self._identifiers = identifiers
+        self._clock = clock
+        self._enqueue_seconds = enqueue_seconds
+
+    async def prepare(
+        self, workspace: str, title: str, command: StartCommand, trace: TraceContext
+    ) -> queue_pb2.EnqueueItem:
+        """All that can be refused without asking the queue is refused here."""
+        startable = await self._startables.get(workspace, command.workflow, command.version)
+        content = orjson.dumps(command.input)
+        if len(content) > INPUT_BYTES_MAX:
+            raise refusals.invalid_field(
+                "input", "TOO_LARGE", f"{len(content)} bytes; at most {INPUT_BYTES_MAX}"
+            )
+        if startable.check is not None and (violations := startable.check.violations(command.input)):
+            raise refusals.input_mismatch(command.workflow, violations)
+        now = self._clock.epoch_ns()
+        order = start_pb2.StartOrder(
+            execution_id=self._identifiers.mint(),
+            workspace=workspace,
+            workflow=command.workflow,
+            version=startable.version,
+            version_id=startable.version_id,
+            input=content,
+            labels=command.labels,
+            priority=command.priority or PRIORITY_DEFAULT,
+            request_id=command.request_id,
+            trigger_type=MANUAL,
+            caller=title,
+            traceparent=trace.header(),
+        )
+        order.create_time.seconds, order.create_time.nanos = divmod(now, _BILLION)
+        timeout = _shorter(command.timeout, startable.timeout * 1_000)
+        if timeout:
+            order.deadline_time.seconds, order.deadline_time.nanos = divmod(now + timeout, _BILLION)
+        item = queue_pb2.EnqueueItem(start=order, limits=startable.limits)
+        if command.request_id:
+            item.request_hash = _request_hash(command)
+        return item
+
+    async def submit(self, item: queue_pb2.EnqueueItem) -> Started:
+        """Durable when it returns."""
+        crash_point("api.start.before_enqueue")
+        answer = await self._enqueuer.enqueue(item, self._enqueue_seconds)
+        crash_point("api.start.after_enqueue")
+        order = item.start
+        match answer.outcome:
+            case _Outcome.QUEUED:
+                return Started(order, "")
+            case _Outcome.EXISTING:
+                existing = answer.existing_execution_id
+                return Started(order, "" if existing == order.execution_id else existing)
+            case _:
+                pass
+        if answer.outcome == _Outcome.WORKSPACE_CLOSED:
+            self._startables.forget(order.workspace)
+        raise _refusal(answer, item)
+
+
+def _refusal(answer: queue_pb2.EnqueueAnswer, item: queue_pb2.EnqueueItem) -> Refusal:
+    match answer.outcome:
+        case _Outcome.REQUEST_ID_REUSED:
+            return refusals.request_id_reused(item.start.request_id, answer.existing_execution_id)
+        case _Outcome.QUEUE_FULL:
+            return refusals.queue_full(item.start.workspace, item.limits.queued_max)
+        case _Outcome.WORKSPACE_CLOSED:
+            return refusals.key_invalid()
+        case _:
+            # The dispatcher has logged why, under the id in its message.
+            return Refusal(
+                "INTERNAL", "this start could not be stored", metadata={"error_id": answer.message}
+            )
+
+
+def _shorter(one: int, other: int) -> int:
+    """Of two spans of which 0 means none."""
+    return min(one, other) if one and other else one or other
+
+
+def _request_hash(command: StartCommand) -> bytes:
+    """What makes two starts the same; the trace and the time of asking do not."""
+    same = (
+        command.workflow,
+        command.version,
+        command.input,
+        dict(command.labels),
+        command.priority,
+        command.timeout,
+    )
+    return hashlib.sha256(orjson.dumps(same, option=orjson.OPT_SORT_KEYS)).digest()

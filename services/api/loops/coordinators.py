@@ -1,0 +1,61 @@
+"""What is asked of any coordinator: executions, runs and events as the journal has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from services.api.loops.peers import Peers
+from services.chassis.client import Channel
+from windlass.coordinator.v1 import reads_pb2, reads_pb2_grpc
+
+IDS_PER_CALL: Final = 500
+
+
+class CoordinatorReads:
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]:
+        found: list[reads_pb2.ExecutionRecord] = []
+        for start in range(0, len(execution_ids), IDS_PER_CALL):
+            request = reads_pb2.GetExecutionsRequest(
+                execution_ids=execution_ids[start : start + IDS_PER_CALL]
+            )
+            found.extend((await self._get(request)).executions)
+        return found
+
+    async def execution_page(
+        self, request: reads_pb2.ListExecutionsRequest
+    ) -> Sequence[reads_pb2.ExecutionRecord]:
+        async def invoke(channel: Channel, seconds: float) -> reads_pb2.ListExecutionsResponse:
+            return await reads_pb2_grpc.ReadServiceStub(channel).ListExecutions(request, timeout=seconds)
+
+        return (await self._peers.call(invoke)).executions
+
+    async def runs(self, request: reads_pb2.ListRunsRequest) -> Sequence[reads_pb2.RunRecord]:
+        async def invoke(channel: Channel, seconds: float) -> reads_pb2.ListRunsResponse:
+            return await reads_pb2_grpc.ReadServiceStub(channel).ListRuns(request, timeout=seconds)
+
+        return (await self._peers.call(invoke)).runs
+
+    async def run(self, run_id: str) -> reads_pb2.RunRecord | None:
+        request = reads_pb2.GetRunRequest(run_id=run_id)
+
+        async def invoke(channel: Channel, seconds: float) -> reads_pb2.GetRunResponse:
+            return await reads_pb2_grpc.ReadServiceStub(channel).GetRun(request, timeout=seconds)
+
+        response = await self._peers.call(invoke)
+        return response.run if response.HasField("run") else None
+
+    async def events(self, request: reads_pb2.ListEventsRequest) -> reads_pb2.ListEventsResponse:
+        async def invoke(channel: Channel, seconds: float) -> reads_pb2.ListEventsResponse:
+            return await reads_pb2_grpc.ReadServiceStub(channel).ListEvents(request, timeout=seconds)
+
+        return await self._peers.call(invoke)
+
+    async def _get(self, request: reads_pb2.GetExecutionsRequest) -> reads_pb2.GetExecutionsResponse:
+        async def invoke(channel: Channel, seconds: float) -> reads_pb2.GetExecutionsResponse:
+            return await reads_pb2_grpc.ReadServiceStub(channel).GetExecutions(request, timeout=seconds)
+
+        return await self._peers.call(invoke)

@@ -1,0 +1,127 @@
+"""Background duties: each has `run_once`, and a loop that goes on after any failure of what it depends on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import grpc
+
+from services.api.core.tiers import in_force
+from services.api.handler.authenticator import Authenticator
+from services.api.handler.ports import Queue, WorkspaceRecord, Workspaces
+from services.api.handler.queued import record_of
+from services.api.handler.startables import Startables
+from services.api.loops.peers import TRY_SECONDS, Peers
+from services.api.loops.watches import WatchHub
+from services.chassis.backoff import Backoff
+from services.chassis.batcher import Level
+from services.chassis.errors import DependencyUnavailable, Refusal, remote_error
+from services.chassis.logs import logger
+from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
+
+log = logger(__name__)
+
+LIMITS_POLL_SECONDS: Final = 5.0
+# An admission fails after seconds of trying: there is no hurry to find out.
+ADMISSIONS_SECONDS: Final = 2.0
+
+
+class LimitsConfigurer:
+    """Tells every dispatcher of each change of a workspace, until all have confirmed its newest revision."""
+
+    def __init__(self, workspaces: Workspaces, dispatchers: Peers, changed: Level) -> None:
+        self._workspaces = workspaces
+        self._dispatchers = dispatchers
+        self._changed = changed
+
+    async def run(self) -> None:
+        backoff = Backoff(first=0.1, cap=LIMITS_POLL_SECONDS)
+        pause = LIMITS_POLL_SECONDS
+        while True:
+            await self._changed.wait(pause)
+            try:
+                is_done = await self.run_once()
+            except (DependencyUnavailable, Refusal) as failure:
+                log.info("limits are told later", error=str(failure))
+                is_done = False
+            if is_done:
+                backoff.reset()
+            pause = LIMITS_POLL_SECONDS if is_done else backoff.next()
+
+    async def run_once(self) -> bool:
+        """Whether there is nothing left to tell."""
+        records = await self._workspaces.unconfirmed()
+        if records and not self._dispatchers.addresses:
+            return False
+        for record in records:
+            for address in self._dispatchers.addresses:
+                await self._tell(address, record)
+            await self._workspaces.confirm(record.workspace, record.revision)
+        return not records
+
+    async def _tell(self, address: str, record: WorkspaceRecord) -> None:
+        limits = in_force(record.tier, record.executions_max, record.queued_max)
+        request = queue_pb2.ConfigureWorkspaceRequest(
+            workspace=record.workspace,
+            limits=queue_pb2.TenantLimits(
+                executions_max=limits.executions_max,
+                queued_max=limits.queued_max,
+                revision=record.revision,
+            ),
+            closed=record.close_time is not None,
+        )
+        stub = queue_pb2_grpc.QueueServiceStub(self._dispatchers.channel(address))
+        try:
+            await stub.ConfigureWorkspace(request, timeout=TRY_SECONDS)
+        except grpc.aio.AioRpcError as failure:
+            raise DependencyUnavailable("the dispatcher", f"{address}: {remote_error(failure)}") from None
+
+
+class AdmissionReader:
+    """Finds out for those who wait that an execution was never admitted: no coordinator will ever tell of it."""
+
+    def __init__(self, hub: WatchHub, queue: Queue) -> None:
+        self._hub = hub
+        self._queue = queue
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(ADMISSIONS_SECONDS)
+            try:
+                await self.run_once()
+            except (DependencyUnavailable, Refusal) as failure:
+                log.info("admissions are read later", error=str(failure))
+
+    async def run_once(self) -> None:
+        waiting = self._hub.waiting_since(asyncio.get_running_loop().time() - ADMISSIONS_SECONDS)
+        if not waiting:
+            return
+        for queued in await self._queue.queued(waiting):
+            if queued.state == queue_pb2.Queued.FAILED:
+                self._hub.final(record_of(queued))
+
+
+class Changes:
+    """What another replica (or this one) has changed, as the database tells it; "" = anything may have."""
+
+    def __init__(self, authenticator: Authenticator, startables: Startables, limits_changed: Level) -> None:
+        self._authenticator = authenticator
+        self._startables = startables
+        self._limits_changed = limits_changed
+
+    def heard(self, channel: str, payload: str) -> None:
+        kind, _, name = payload.partition(":")
+        match kind:
+            case "key":
+                self._authenticator.forget(bytes.fromhex(name))
+            case "workflow":
+                self._startables.forget(*name.split("/", 1))
+            case "workspace":
+                self._authenticator.forget_all()
+                self._startables.forget(name)
+                self._limits_changed.set()
+            case _:
+                self._authenticator.forget_all()
+                self._startables.forget_all()
+                self._limits_changed.set()

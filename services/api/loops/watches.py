@@ -1,0 +1,205 @@
+"""What coordinators tell of executions that somebody here follows: one stream with each, many executions on it.
+
+A subscription goes to every coordinator, because any of them may hold the execution, or take it over. Each pushes
+what it commits; the first final record ends the watch. A stream that was lost is opened again and told all
+subscriptions anew, to be caught up from the journal; whoever reads events is told to read for himself.
+
+Hazard: the order of updates is that of arrival, with repeats and gaps: `handler/watching.py` makes a sequence of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+from services.api.loops.streams import keep_open
+from services.chassis.batcher import Level
+from services.chassis.client import Channel
+from services.chassis.errors import DependencyUnavailable, Refusal
+from services.chassis.metrics import gauge
+from windlass.coordinator.v1 import reads_pb2, reads_pb2_grpc
+
+UPDATES_WAITING_MAX: Final = 1_000
+SUBSCRIPTIONS_PER_MESSAGE: Final = 500
+WATCHED_MAX: Final = 50_000
+
+_watched = gauge("windlass_api_watched_executions", "Executions that somebody waits for or follows here.")
+
+
+class HubWatch:
+    """One caller's watch of one execution."""
+
+    def __init__(self, hub: WatchHub, execution_id: str, after_seq: int, *, events: bool) -> None:
+        self._hub = hub
+        self.execution_id = execution_id
+        self.after_seq = after_seq
+        self.events = events
+        self.opened_at = asyncio.get_running_loop().time()
+        # None stands for a cut: read anew.
+        self._arrived: deque[reads_pb2.Update | None] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def next(self, seconds: float) -> reads_pb2.Update | None:
+        if not self._arrived:
+            await self._wait(seconds)
+        if self._hub.is_draining:
+            raise Refusal("DRAINING", "this server is going away; ask another", retry_after=0.1)
+        return self._arrived.popleft() if self._arrived else None
+
+    def put(self, update: reads_pb2.Update | None) -> None:
+        if len(self._arrived) >= UPDATES_WAITING_MAX:
+            # A reader that is too slow goes on from the journal, which has it all.
+            self._arrived.clear()
+            update = None
+        self._arrived.append(update)
+        self.wake()
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def close(self) -> None:
+        self._hub.forget(self)
+
+    async def _wait(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(seconds, self.wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+
+class _Stream:
+    """What one coordinator is to be told next: the last word on each execution counts."""
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[str, reads_pb2.Subscription] = {}
+        self.cancelled: set[str] = set()
+        self.level = Level()
+
+    def subscribe(self, subscription: reads_pb2.Subscription) -> None:
+        self.cancelled.discard(subscription.execution_id)
+        self.subscriptions[subscription.execution_id] = subscription
+        self.level.set()
+
+    def cancel(self, execution_id: str) -> None:
+        # Also when the subscription has not been sent yet: an earlier one may have been.
+        self.subscriptions.pop(execution_id, None)
+        self.cancelled.add(execution_id)
+        self.level.set()
+
+
+class WatchHub:
+    def __init__(self) -> None:
+        self.is_draining = False
+        self._watches: dict[str, list[HubWatch]] = {}
+        self._streams: list[_Stream] = []
+
+    def open(self, execution_id: str, *, after_seq: int = 0, events: bool = False) -> HubWatch:
+        if len(self._watches) >= WATCHED_MAX:
+            raise DependencyUnavailable("this server", "too many executions are followed here")
+        watch = HubWatch(self, execution_id, after_seq, events=events)
+        self._watches.setdefault(execution_id, []).append(watch)
+        subscription = self._subscription(execution_id)
+        for stream in self._streams:
+            stream.subscribe(subscription)
+        _watched.set(len(self._watches))
+        return watch
+
+    def forget(self, watch: HubWatch) -> None:
+        """A watch that ended by its final record is gone already."""
+        watches = self._watches.get(watch.execution_id)
+        if watches is None or watch not in watches:
+            return
+        watches.remove(watch)
+        if not watches:
+            del self._watches[watch.execution_id]
+            for stream in self._streams:
+                stream.cancel(watch.execution_id)
+            _watched.set(len(self._watches))
+
+    def waiting_since(self, time: float) -> list[str]:
+        """Executions that have been watched since before `time` (of the loop's clock)."""
+        return [id_ for id_, watches in self._watches.items() if watches[0].opened_at <= time]
+
+    def final(self, record: reads_pb2.ExecutionRecord, told_by: _Stream | None = None) -> None:
+        """The last word on an execution: every watch of it ends."""
+        execution_id = record.execution.id
+        update = reads_pb2.Update(execution_id=execution_id, final=record)
+        for watch in self._watches.pop(execution_id, ()):
+            watch.put(update)
+        for stream in self._streams:
+            if stream is not told_by:  # that one has forgotten it by itself
+                stream.cancel(execution_id)
+        _watched.set(len(self._watches))
+
+    async def drain(self) -> None:
+        """Whoever waits here is told to ask elsewhere."""
+        self.is_draining = True
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.wake()
+
+    async def serve(self, address: str, channel: Channel) -> None:
+        """The stream with one coordinator, for as long as that is listed."""
+        stub = reads_pb2_grpc.WatchServiceStub(channel)
+        stream = _Stream()
+        await keep_open(
+            channel,
+            stub.Watch,
+            write=lambda call: _write(stream, call),
+            heard=lambda response: self._heard(stream, response),
+            opened=lambda: self._opened(stream),
+            lost=lambda: self._lost(stream),
+            name=f"watch {address}",
+        )
+
+    def _opened(self, stream: _Stream) -> None:
+        stream.subscriptions = {id_: self._subscription(id_, catch_up=True) for id_ in self._watches}
+        stream.cancelled.clear()
+        stream.level.set()
+        self._streams.append(stream)
+
+    def _lost(self, stream: _Stream) -> None:
+        if stream in self._streams:
+            self._streams.remove(stream)
+        for watches in self._watches.values():
+            for watch in watches:
+                if watch.events:
+                    watch.put(None)
+
+    def _heard(self, stream: _Stream, response: reads_pb2.WatchResponse) -> None:
+        for update in response.updates:
+            if update.WhichOneof("update") == "final":
+                self.final(update.final, told_by=stream)
+                continue
+            for watch in self._watches.get(update.execution_id, ()):
+                if watch.events:
+                    watch.put(update)
+
+    def _subscription(self, execution_id: str, *, catch_up: bool = False) -> reads_pb2.Subscription:
+        """What all watches of one execution need together."""
+        watches = self._watches[execution_id]
+        with_events = [watch.after_seq for watch in watches if watch.events]
+        return reads_pb2.Subscription(
+            execution_id=execution_id,
+            after_seq=min(with_events, default=0),
+            events=bool(with_events),
+            catch_up=catch_up,
+        )
+
+
+async def _write(stream: _Stream, call: Any) -> None:
+    while True:
+        await stream.level.wait()
+        while stream.subscriptions or stream.cancelled:
+            request = reads_pb2.WatchRequest()
+            while stream.subscriptions and len(request.subscriptions) < SUBSCRIPTIONS_PER_MESSAGE:
+                request.subscriptions.append(stream.subscriptions.pop(next(iter(stream.subscriptions))))
+            while stream.cancelled and len(request.cancelled) < SUBSCRIPTIONS_PER_MESSAGE:
+                request.cancelled.append(stream.cancelled.pop())
+            await call.write(request)

@@ -1,0 +1,45 @@
+"""Pages of lists: the token a caller brings, and the one that goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from services.api.core import paging
+from services.api.handler.refusals import invalid_field
+
+Row = TypeVar("Row")
+
+
+class PageRequest(Protocol):
+    @property
+    def page_size(self) -> int: ...
+
+    @property
+    def page_token(self) -> str: ...
+
+
+def begin(request: PageRequest, *list_of: str) -> tuple[str, int]:
+    """After which row the page begins ("": at the start), and how many rows it has at most."""
+    after = paging.read(request.page_token, *list_of)
+    if isinstance(after, paging.BadToken):
+        raise invalid_field("page_token", "BAD_PAGE_TOKEN", after.message)
+    return after, paging.size_of(request.page_size)
+
+
+def cut(
+    rows: Sequence[Row], size: int, key: Callable[[Row], str], *list_of: str
+) -> tuple[Sequence[Row], str]:
+    """At most `size` of the rows, of which one more was asked for; and the token of the next page, if there is one."""
+    if len(rows) <= size:
+        return rows, ""
+    return rows[:size], paging.token(key(rows[size - 1]), *list_of)
+
+
+def next_token(after: str, *list_of: str) -> str:
+    return paging.token(after, *list_of)
+
+
+def number(after: str) -> int:
+    """Of a list whose key is a number; a token is anybody's to make up, so what is none begins at the start."""
+    return int(after) if after.isascii() and after.isdigit() and len(after) < 19 else 0

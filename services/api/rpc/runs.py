@@ -1,0 +1,57 @@
+"""RunService: attempts at nodes, as the coordinators have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from services.api.handler import refusals
+from services.api.handler.executions import Executions
+from services.api.handler.identifiers import is_execution_id
+from services.api.handler.ports import Reads
+from services.api.rpc import pages, translate
+from services.chassis.identity import caller
+from windlass.api.v1 import runs_pb2, runs_pb2_grpc
+from windlass.coordinator.v1 import reads_pb2
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class RunServicer(runs_pb2_grpc.RunServiceServicer):
+    def __init__(self, executions: Executions, reads: Reads) -> None:
+        self._executions = executions
+        self._reads = reads
+
+    async def ListRuns(
+        self, request: runs_pb2.ListRunsRequest, context: Context
+    ) -> runs_pb2.ListRunsResponse:
+        workspace = caller().workspace
+        if request.execution_id:
+            await self._executions.find(workspace, request.execution_id)
+        list_of = ("runs", workspace, request.execution_id, request.node, str(request.state))
+        after, size = pages.begin(request, *list_of)
+        found = await self._reads.runs(
+            reads_pb2.ListRunsRequest(
+                workspace=workspace,
+                execution_id=request.execution_id,
+                node=request.node,
+                state=request.state,
+                after_run_id=after if _is_run_id(after) else "",
+                limit=size + 1,
+            )
+        )
+        own = [record for record in found if record.workspace == workspace]
+        rows, token = pages.cut(own, size, lambda row: row.run.id, *list_of)
+        return runs_pb2.ListRunsResponse(runs=[translate.run(row) for row in rows], next_page_token=token)
+
+    async def GetRun(self, request: runs_pb2.GetRunRequest, context: Context) -> runs_pb2.GetRunResponse:
+        record = await self._reads.run(request.run_id) if _is_run_id(request.run_id) else None
+        if record is None or record.workspace != caller().workspace:
+            raise refusals.run_not_found(request.run_id)
+        return runs_pb2.GetRunResponse(run=translate.run(record))
+
+
+def _is_run_id(text: str) -> bool:
+    execution_id, _, number = text.partition(".")
+    return is_execution_id(execution_id) and number.isascii() and number.isdigit() and len(number) < 10

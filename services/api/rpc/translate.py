@@ -1,0 +1,152 @@
+"""Records to the messages that clients see."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import orjson
+from google.protobuf import struct_pb2, timestamp_pb2
+
+from services.api.core.faults import Fault
+from services.api.core.tiers import in_force
+from services.api.handler.ports import KeyRecord, WorkflowRecord, WorkspaceRecord
+from services.api.handler.starts import StartCommand
+from services.api.rpc.structs import fill, set_value, to_dict
+from services.chassis.telemetry import parse_traceparent
+from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2, workspaces_pb2
+from windlass.catalog.v1 import catalog_pb2
+from windlass.coordinator.v1 import reads_pb2
+from windlass.types.v1 import start_pb2
+
+
+def timestamp(time: datetime) -> timestamp_pb2.Timestamp:
+    made = timestamp_pb2.Timestamp()
+    made.FromDatetime(time)
+    return made
+
+
+def start_command(request: executions_pb2.StartExecutionRequest) -> StartCommand:
+    timeout = request.timeout.seconds * 1_000_000_000 + request.timeout.nanos
+    return StartCommand(
+        request.workflow,
+        request.version,
+        to_dict(request.input, "input"),
+        request.request_id,
+        request.labels,
+        request.priority,
+        timeout,
+    )
+
+
+def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> resources_pb2.Execution:
+    """The execution that was just queued; nobody needs to be asked."""
+    trace = parse_traceparent(order.traceparent)
+    execution = resources_pb2.Execution(
+        id=order.execution_id,
+        workflow=order.workflow,
+        version=order.version,
+        state=resources_pb2.Execution.PENDING,
+        input=given,
+        labels=order.labels,
+        priority=order.priority,
+        trigger=resources_pb2.Execution.Trigger(
+            type=resources_pb2.Execution.Trigger.MANUAL, caller=order.caller
+        ),
+        create_time=order.create_time,
+        trace_id="" if trace is None else trace.trace_id_hex,
+    )
+    if order.HasField("deadline_time"):
+        execution.deadline_time.CopyFrom(order.deadline_time)
+    return execution
+
+
+def execution(record: reads_pb2.ExecutionRecord, *, with_output: bool = True) -> resources_pb2.Execution:
+    """Takes the message out of the record; the record is done with."""
+    made = record.execution
+    fill(made.input, record.input)
+    if with_output:
+        fill(made.output, record.output)
+    return made
+
+
+def run(record: reads_pb2.RunRecord) -> resources_pb2.Run:
+    made = record.run
+    if record.output:
+        set_value(made.output, orjson.loads(record.output))
+    return made
+
+
+def event(record: reads_pb2.EventRecord) -> resources_pb2.Event:
+    made = record.event
+    fill(made.details, record.details)
+    return made
+
+
+def workflow(record: WorkflowRecord) -> resources_pb2.Workflow:
+    made = resources_pb2.Workflow(
+        workflow=record.workflow,
+        version=record.version,
+        etag=str(record.revision),
+        create_time=timestamp(record.create_time),
+        update_time=timestamp(record.update_time),
+    )
+    document = orjson.loads(record.definition)
+    made.description = document.get("description", "")
+    fill(made.definition, record.definition)
+    if record.archive_time is not None:
+        made.archive_time.FromDatetime(record.archive_time)
+    return made
+
+
+def version(record: WorkflowRecord) -> resources_pb2.WorkflowVersion:
+    made = resources_pb2.WorkflowVersion(
+        workflow=record.workflow, version=record.version, create_time=timestamp(record.update_time)
+    )
+    fill(made.definition, record.definition)
+    return made
+
+
+def fault(found: Fault) -> resources_pb2.Fault:
+    return resources_pb2.Fault(path=found.path, reason=found.reason, message=found.message)
+
+
+def change(number: int) -> workflows_pb2.ApplyWorkflowResponse.Change.ValueType:
+    return workflows_pb2.ApplyWorkflowResponse.Change.Value(
+        workflows_pb2.ApplyWorkflowResponse.Change.Name(number)  # type: ignore[arg-type] # by number
+    )
+
+
+def workspace(record: WorkspaceRecord) -> workspaces_pb2.Workspace:
+    limits = in_force(record.tier, record.executions_max, record.queued_max)
+    return workspaces_pb2.Workspace(
+        workspace=record.workspace,
+        tier=record.tier,  # type: ignore[arg-type] # by number
+        limits=workspaces_pb2.Limits(executions_max=limits.executions_max, queued_max=limits.queued_max),
+        etag=str(record.revision),
+        create_time=timestamp(record.create_time),
+        update_time=timestamp(record.update_time),
+    )
+
+
+def api_key(record: KeyRecord) -> workspaces_pb2.ApiKey:
+    made = workspaces_pb2.ApiKey(
+        key_id=record.key_id,
+        workspace=record.workspace,
+        role=workspaces_pb2.Role.Value(record.role),
+        title=record.title,
+        create_time=timestamp(record.create_time),
+    )
+    if record.expire_time is not None:
+        made.expire_time.FromDatetime(record.expire_time)
+    if record.revoke_time is not None:
+        made.revoke_time.FromDatetime(record.revoke_time)
+    return made
+
+
+def identified(record: KeyRecord) -> catalog_pb2.IdentifyKeyResponse:
+    """The system key has no number among the public roles: 0, which may open nothing."""
+    role = 0 if record.role == "SYSTEM" else workspaces_pb2.Role.Value(record.role)
+    made = catalog_pb2.IdentifyKeyResponse(key_id=record.key_id, workspace=record.workspace, role=role)
+    if record.expire_time is not None:
+        made.expire_time.FromDatetime(record.expire_time)
+    return made

@@ -1,0 +1,161 @@
+"""WorkflowService and CatalogService: definitions in, versions out."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import grpc
+
+from services.api.core.definition import SchemaReader, Verdict, examine
+from services.api.core.templates import TemplateReader
+from services.api.handler import refusals
+from services.api.handler.authenticator import Authenticator
+from services.api.handler.ports import Actor, Workflows
+from services.api.handler.startables import Startables
+from services.api.rpc import pages, translate
+from services.api.rpc.structs import to_dict
+from services.chassis.crash import crash_point
+from services.chassis.errors import Refusal
+from services.chassis.identity import caller
+from windlass.api.v1 import workflows_pb2, workflows_pb2_grpc
+from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+SHA256_BYTES = 32
+
+
+class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
+    def __init__(
+        self, workflows: Workflows, startables: Startables, templates: TemplateReader, schemas: SchemaReader
+    ) -> None:
+        self._workflows = workflows
+        self._startables = startables
+        self._templates = templates
+        self._schemas = schemas
+
+    async def ApplyWorkflow(
+        self, request: workflows_pb2.ApplyWorkflowRequest, context: Context
+    ) -> workflows_pb2.ApplyWorkflowResponse:
+        verdict = self._examine(request.definition)
+        if verdict.faults:
+            raise refusals.invalid_definition(verdict.faults)
+        identity = caller()
+        applied = await self._workflows.apply(
+            Actor(identity.name, identity.workspace),
+            verdict.name,
+            verdict.canonical,
+            request.etag,
+            str(uuid.uuid4()),
+        )
+        self._startables.forget(identity.workspace, verdict.name)
+        crash_point("api.workflow.before_answer")
+        if applied.workflow is None:
+            raise _apply_refusal(applied.refusal, verdict.name)
+        return workflows_pb2.ApplyWorkflowResponse(
+            workflow=translate.workflow(applied.workflow),
+            change=translate.change(applied.change),
+            warnings=[translate.fault(warning) for warning in verdict.warnings],
+        )
+
+    async def ValidateWorkflow(
+        self, request: workflows_pb2.ValidateWorkflowRequest, context: Context
+    ) -> workflows_pb2.ValidateWorkflowResponse:
+        verdict = self._examine(request.definition)
+        return workflows_pb2.ValidateWorkflowResponse(
+            faults=[translate.fault(fault) for fault in verdict.faults],
+            warnings=[translate.fault(warning) for warning in verdict.warnings],
+        )
+
+    async def GetWorkflow(
+        self, request: workflows_pb2.GetWorkflowRequest, context: Context
+    ) -> workflows_pb2.GetWorkflowResponse:
+        workspace = caller().workspace
+        record = await self._workflows.get(workspace, request.workflow, request.version)
+        if record is None and request.version:
+            if await self._workflows.get(workspace, request.workflow, 0) is not None:
+                raise refusals.version_not_found(request.workflow, request.version)
+        if record is None:
+            raise refusals.workflow_not_found(request.workflow)
+        return workflows_pb2.GetWorkflowResponse(workflow=translate.workflow(record))
+
+    async def ListWorkflows(
+        self, request: workflows_pb2.ListWorkflowsRequest, context: Context
+    ) -> workflows_pb2.ListWorkflowsResponse:
+        list_of = ("workflows", str(request.show_archived))
+        after, size = pages.begin(request, *list_of)
+        rows = await self._workflows.page(
+            caller().workspace, after, size + 1, with_archived=request.show_archived
+        )
+        rows, token = pages.cut(rows, size, lambda row: row.workflow, *list_of)
+        return workflows_pb2.ListWorkflowsResponse(
+            workflows=[translate.workflow(row) for row in rows], next_page_token=token
+        )
+
+    async def ListWorkflowVersions(
+        self, request: workflows_pb2.ListWorkflowVersionsRequest, context: Context
+    ) -> workflows_pb2.ListWorkflowVersionsResponse:
+        list_of = ("versions", request.workflow)
+        before, size = pages.begin(request, *list_of)
+        rows = await self._workflows.versions(
+            caller().workspace, request.workflow, pages.number(before), size + 1
+        )
+        if not rows and not before:
+            raise refusals.workflow_not_found(request.workflow)
+        rows, token = pages.cut(rows, size, lambda row: str(row.version), *list_of)
+        return workflows_pb2.ListWorkflowVersionsResponse(
+            versions=[translate.version(row) for row in rows], next_page_token=token
+        )
+
+    async def ArchiveWorkflow(
+        self, request: workflows_pb2.ArchiveWorkflowRequest, context: Context
+    ) -> workflows_pb2.ArchiveWorkflowResponse:
+        workflow = await self._set_archived(request.workflow, is_archived=True)
+        return workflows_pb2.ArchiveWorkflowResponse(workflow=workflow)
+
+    async def RestoreWorkflow(
+        self, request: workflows_pb2.RestoreWorkflowRequest, context: Context
+    ) -> workflows_pb2.RestoreWorkflowResponse:
+        workflow = await self._set_archived(request.workflow, is_archived=False)
+        return workflows_pb2.RestoreWorkflowResponse(workflow=workflow)
+
+    async def _set_archived(self, workflow: str, *, is_archived: bool) -> Any:
+        identity = caller()
+        actor = Actor(identity.name, identity.workspace)
+        record = await self._workflows.set_archived(actor, workflow, is_archived=is_archived)
+        self._startables.forget(identity.workspace, workflow)
+        crash_point("api.workflow.before_answer")
+        if record is None:
+            raise refusals.workflow_not_found(workflow)
+        return translate.workflow(record)
+
+    def _examine(self, definition: Any) -> Verdict:
+        return examine(to_dict(definition, "definition"), self._templates, self._schemas)
+
+
+class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
+    def __init__(self, workflows: Workflows, authenticator: Authenticator) -> None:
+        self._workflows = workflows
+        self._authenticator = authenticator
+
+    async def GetVersion(
+        self, request: catalog_pb2.GetVersionRequest, context: Context
+    ) -> catalog_pb2.GetVersionResponse:
+        record = await self._workflows.version(request.version_id)
+        if record is None:
+            raise refusals.version_id_not_found(request.version_id)
+        return catalog_pb2.GetVersionResponse(**record._asdict())
+
+    async def IdentifyKey(
+        self, request: catalog_pb2.IdentifyKeyRequest, context: Context
+    ) -> catalog_pb2.IdentifyKeyResponse:
+        if len(request.key_hash) != SHA256_BYTES:
+            raise refusals.invalid_field("key_hash", "MALFORMED", "must be a SHA-256")
+        key = await self._authenticator.record_of(request.key_hash)
+        return translate.identified(key)
+
+
+def _apply_refusal(reason: str, workflow: str) -> Refusal:
+    if reason == "ETAG_MISMATCH":
+        return refusals.etag_mismatch(workflow, f"windlass workflow show {workflow}")
+    return refusals.workflow_archived(workflow)

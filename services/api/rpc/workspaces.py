@@ -1,0 +1,224 @@
+"""WorkspaceService and ApiKeyService: tenants, and who may do what in them."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import grpc
+
+from services.api.core.tiers import Tier
+from services.api.handler import refusals
+from services.api.handler.authenticator import Authenticator
+from services.api.handler.key_material import key_hash, mint_key
+from services.api.handler.ports import Actor, Keys, WorkspaceRecord, Workspaces
+from services.api.handler.startables import Startables
+from services.api.rpc import pages, translate
+from services.chassis.batcher import Level
+from services.chassis.clock import Clock
+from services.chassis.crash import crash_point
+from services.chassis.identity import Identity, Kind, caller
+from windlass.api.v1 import workspaces_pb2, workspaces_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+_MASKS: Final = {
+    "tier": ("tier",),
+    "limits": ("executions_max", "queued_max"),
+    "limits.executions_max": ("executions_max",),
+    "limits.queued_max": ("queued_max",),
+}
+
+
+class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
+    def __init__(
+        self, workspaces: Workspaces, startables: Startables, authenticator: Authenticator, changed: Level
+    ) -> None:
+        self._workspaces = workspaces
+        self._startables = startables
+        self._authenticator = authenticator
+        # Wakes the loop that tells the dispatchers.
+        self._changed = changed
+
+    async def CreateWorkspace(
+        self, request: workspaces_pb2.CreateWorkspaceRequest, context: Context
+    ) -> workspaces_pb2.CreateWorkspaceResponse:
+        tier = int(request.tier) or int(Tier.FREE)
+        limits = (request.limits.executions_max, request.limits.queued_max)
+        record = await self._workspaces.add(_actor(), request.workspace, tier, *limits)
+        if record is None:
+            # A repeat whose first answer was lost asks for just what there is.
+            record = await self._workspaces.get(request.workspace)
+            if record is None or record.close_time is not None or record[1:4] != (tier, *limits):
+                raise refusals.workspace_exists(request.workspace)
+        self._tell(request.workspace)
+        return workspaces_pb2.CreateWorkspaceResponse(workspace=translate.workspace(record))
+
+    async def GetWorkspace(
+        self, request: workspaces_pb2.GetWorkspaceRequest, context: Context
+    ) -> workspaces_pb2.GetWorkspaceResponse:
+        record = await self._open(request.workspace)
+        return workspaces_pb2.GetWorkspaceResponse(workspace=translate.workspace(record))
+
+    async def ListWorkspaces(
+        self, request: workspaces_pb2.ListWorkspacesRequest, context: Context
+    ) -> workspaces_pb2.ListWorkspacesResponse:
+        after, size = pages.begin(request, "workspaces")
+        rows, token = pages.cut(
+            await self._workspaces.page(after, size + 1), size, lambda row: row.workspace, "workspaces"
+        )
+        return workspaces_pb2.ListWorkspacesResponse(
+            workspaces=[translate.workspace(row) for row in rows], next_page_token=token
+        )
+
+    async def UpdateWorkspace(
+        self, request: workspaces_pb2.UpdateWorkspaceRequest, context: Context
+    ) -> workspaces_pb2.UpdateWorkspaceResponse:
+        name = request.workspace.workspace
+        values = _masked(request)
+        await self._open(name)
+        revision = _revision(request.etag)
+        record = None
+        if revision is not None:
+            record = await self._workspaces.change(_actor(), name, revision, values)
+        if record is None:
+            await self._open(name)
+            raise refusals.etag_mismatch(name, f"windlass workspace show {name}")
+        self._tell(name)
+        return workspaces_pb2.UpdateWorkspaceResponse(workspace=translate.workspace(record))
+
+    async def DeleteWorkspace(
+        self, request: workspaces_pb2.DeleteWorkspaceRequest, context: Context
+    ) -> workspaces_pb2.DeleteWorkspaceResponse:
+        if not await self._workspaces.close(_actor(), request.workspace):
+            if await self._workspaces.get(request.workspace) is None:
+                raise refusals.workspace_not_found(request.workspace)
+        self._tell(request.workspace)
+        return workspaces_pb2.DeleteWorkspaceResponse()
+
+    async def _open(self, workspace: str) -> WorkspaceRecord:
+        record = await self._workspaces.get(workspace)
+        if record is None or record.close_time is not None:
+            raise refusals.workspace_not_found(workspace)
+        return record
+
+    def _tell(self, workspace: str) -> None:
+        self._startables.forget(workspace)
+        self._authenticator.forget_all()
+        self._changed.set()
+        crash_point("api.workspace.before_answer")
+
+
+class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
+    def __init__(
+        self, keys: Keys, workspaces: Workspaces, authenticator: Authenticator, clock: Clock
+    ) -> None:
+        self._keys = keys
+        self._workspaces = workspaces
+        self._authenticator = authenticator
+        self._clock = clock
+
+    async def CreateApiKey(
+        self, request: workspaces_pb2.CreateApiKeyRequest, context: Context
+    ) -> workspaces_pb2.CreateApiKeyResponse:
+        workspace = _workspace_meant(caller(), request.workspace)
+        expire_time = self._expire_time(request)
+        key = mint_key(workspaces_pb2.Role.Name(request.role).lower())
+        record = await self._keys.add(
+            _actor(),
+            key_hash(key),
+            workspaces_pb2.Role.Name(request.role),
+            workspace,
+            request.title,
+            expire_time,
+        )
+        if record is None:
+            raise refusals.workspace_not_found(workspace)
+        crash_point("api.key.before_answer")
+        return workspaces_pb2.CreateApiKeyResponse(api_key=translate.api_key(record), key=key)
+
+    async def ListApiKeys(
+        self, request: workspaces_pb2.ListApiKeysRequest, context: Context
+    ) -> workspaces_pb2.ListApiKeysResponse:
+        workspace = _workspace_meant(caller(), request.workspace)
+        list_of = ("keys", workspace)
+        after, size = pages.begin(request, *list_of)
+        found = await self._keys.page(workspace, after if _is_uuid(after) else "", size + 1)
+        if not found and await self._workspaces.get(workspace) is None:
+            raise refusals.workspace_not_found(workspace)
+        rows, token = pages.cut(found, size, lambda row: row.key_id, *list_of)
+        return workspaces_pb2.ListApiKeysResponse(
+            api_keys=[translate.api_key(row) for row in rows], next_page_token=token
+        )
+
+    async def RevokeApiKey(
+        self, request: workspaces_pb2.RevokeApiKeyRequest, context: Context
+    ) -> workspaces_pb2.RevokeApiKeyResponse:
+        record = await self._keys.revoke(_actor(), request.key_id)
+        if record is None:
+            raise refusals.api_key_not_found(request.key_id)
+        self._authenticator.forget_all()
+        crash_point("api.key.before_answer")
+        return workspaces_pb2.RevokeApiKeyResponse(api_key=translate.api_key(record))
+
+    def _expire_time(self, request: workspaces_pb2.CreateApiKeyRequest) -> datetime | None:
+        if not request.HasField("expire_time"):
+            return None
+        try:
+            time = request.expire_time.ToDatetime(UTC)
+        except (ValueError, OverflowError):
+            raise refusals.invalid_field("expire_time", "OUT_OF_RANGE", "is no time of this era") from None
+        if time <= self._clock.now():
+            raise refusals.invalid_field("expire_time", "OUT_OF_RANGE", "must be in the future")
+        return time
+
+
+def _actor() -> Actor:
+    identity = caller()
+    return Actor(identity.name, identity.workspace)
+
+
+def _workspace_meant(identity: Identity, asked: str) -> str:
+    """A member's own whatever is asked, or it is told that there is no other."""
+    if identity.kind is Kind.SYSTEM:
+        if not asked:
+            raise refusals.invalid_field("workspace", "REQUIRED", "the system key must say which")
+        return asked
+    if asked and asked != identity.workspace:
+        raise refusals.workspace_not_found(asked)
+    return identity.workspace
+
+
+def _masked(request: workspaces_pb2.UpdateWorkspaceRequest) -> dict[str, int]:
+    """The columns that the mask names, with their new values."""
+    if not request.update_mask.paths:
+        raise refusals.invalid_field("update_mask", "REQUIRED", f"name what changes: {', '.join(_MASKS)}")
+    given = request.workspace
+    known = {
+        "tier": int(given.tier),
+        "executions_max": given.limits.executions_max,
+        "queued_max": given.limits.queued_max,
+    }
+    values: dict[str, int] = {}
+    for path in request.update_mask.paths:
+        if path not in _MASKS:
+            raise refusals.invalid_field("update_mask", "UNKNOWN_FIELD", f"there are {', '.join(_MASKS)}")
+        values.update((column, known[column]) for column in _MASKS[path])
+    if "tier" in values and values["tier"] not in list(Tier):
+        raise refusals.invalid_field("workspace.tier", "UNKNOWN_VALUE", "must be FREE, PRO or ENTERPRISE")
+    return values
+
+
+def _revision(etag: str) -> int | None:
+    """0: any. None: an etag that was never ours."""
+    if not etag:
+        return 0
+    return int(etag) if etag.isascii() and etag.isdigit() and 0 < len(etag) < 18 and int(etag) else None
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,89 @@
+"""API keys in PostgreSQL: hashes only."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from services.api.handler.ports import Actor, KeyRecord
+from services.api.store.audit import record, tell
+from services.chassis.crash import crash_point
+from services.chassis.database import Database
+from services.chassis.lane import Connection
+
+_COLUMNS = "k.key_id, k.role, k.workspace, k.title, k.create_time, k.expire_time, k.revoke_time"
+_FIND = f"""
+SELECT {_COLUMNS}, w.close_time IS NOT NULL
+FROM api_keys k LEFT JOIN workspaces w ON w.workspace = k.workspace WHERE k.key_hash = %s"""
+_INSERT = f"""
+INSERT INTO api_keys AS k (key_id, key_hash, role, workspace, title, expire_time)
+SELECT %s, %s, %s, w.workspace, %s, %s FROM workspaces w WHERE w.workspace = %s AND w.close_time IS NULL
+RETURNING {_COLUMNS}, false"""
+_PAGE = f"""
+SELECT {_COLUMNS}, false FROM api_keys k
+WHERE k.workspace = %s AND k.key_id > %s ORDER BY k.key_id LIMIT %s"""
+_REVOKE = f"""
+UPDATE api_keys k SET revoke_time = coalesce(k.revoke_time, now())
+WHERE k.key_id = %s AND (%s OR k.workspace = %s) RETURNING {_COLUMNS}, false, encode(k.key_hash, 'hex')"""
+
+
+class PostgresKeys:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find(self, key_hash: bytes) -> KeyRecord | None:
+        row = await self._database.fetch_one(_FIND, (key_hash,))
+        return None if row is None else _record(row)
+
+    async def add(
+        self,
+        actor: Actor,
+        key_hash: bytes,
+        role: str,
+        workspace: str,
+        title: str,
+        expire_time: datetime | None,
+    ) -> KeyRecord | None:
+        async def work(connection: Connection) -> KeyRecord | None:
+            values = (uuid.uuid4(), key_hash, role, title, expire_time, workspace)
+            row = await (await connection.execute(_INSERT, values)).fetchone()
+            if row is None:
+                return None
+            await record(
+                connection, actor, "CreateApiKey", str(row[0]), {"workspace": workspace, "role": role}
+            )
+            crash_point("api.key.before_commit")
+            return _record(row)
+
+        return await self._database.transaction(work)
+
+    async def page(self, workspace: str, after: str, limit: int) -> Sequence[KeyRecord]:
+        start = uuid.UUID(after) if after else uuid.UUID(int=0)
+        return [_record(row) for row in await self._database.fetch(_PAGE, (workspace, start, limit))]
+
+    async def revoke(self, actor: Actor, key_id: str) -> KeyRecord | None:
+        try:
+            identity = uuid.UUID(key_id)
+        except ValueError:
+            return None
+
+        async def work(connection: Connection) -> KeyRecord | None:
+            values = (identity, actor.workspace == "", actor.workspace)
+            row = await (await connection.execute(_REVOKE, values)).fetchone()
+            if row is None:
+                return None
+            await record(connection, actor, "RevokeApiKey", str(identity))
+            await tell(connection, f"key:{row[8]}")
+            crash_point("api.key.before_commit")
+            return _record(row)
+
+        return await self._database.transaction(work)
+
+
+def _record(row: tuple[Any, ...]) -> KeyRecord:
+    key_id, role, workspace, title, create_time, expire_time, revoke_time, is_closed = row[:8]
+    return KeyRecord(
+        str(key_id), role, workspace or "", title, create_time, expire_time, revoke_time, is_closed
+    )

@@ -1,0 +1,179 @@
+"""The composition root of api: the only file that names concrete classes. Read it from the top down.
+
+Hazard: the order of the hooks is the order of the end. First the waiting callers are told to ask elsewhere, then the
+server gives what is under way its time, then the streams and connections go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from services.api.config import ApiSettings
+from services.api.handler.authenticator import Authenticator
+from services.api.handler.executions import Executions
+from services.api.handler.identifiers import Identifiers
+from services.api.handler.schema_reader import JsonSchemaReader
+from services.api.handler.startables import Startables
+from services.api.handler.starts import Starter
+from services.api.handler.template_reader import MinijinjaReader
+from services.api.handler.watching import EventWatcher
+from services.api.loops.coordinators import CoordinatorReads
+from services.api.loops.dispatchers import DispatcherQueue
+from services.api.loops.duties import AdmissionReader, Changes, LimitsConfigurer
+from services.api.loops.enqueues import EnqueueStreams
+from services.api.loops.peers import Peers
+from services.api.loops.watches import WatchHub
+from services.api.rpc.executions import ExecutionServicer
+from services.api.rpc.rules import RULES
+from services.api.rpc.runs import RunServicer
+from services.api.rpc.workflows import CatalogServicer, WorkflowServicer
+from services.api.rpc.workspaces import ApiKeyServicer, WorkspaceServicer
+from services.api.store.audit import CHANNEL
+from services.api.store.keys import PostgresKeys
+from services.api.store.workflows import PostgresWorkflows
+from services.api.store.workspaces import PostgresWorkspaces
+from services.chassis import migrations
+from services.chassis.addresses import AddressBook
+from services.chassis.batcher import Level
+from services.chassis.client import ChannelPool
+from services.chassis.clock import SystemClock
+from services.chassis.database import Database
+from services.chassis.guard import Guard
+from services.chassis.lifecycle import Process
+from services.chassis.logs import setup_logging
+from services.chassis.metrics import LoopLag, MetricsEndpoint
+from services.chassis.notifications import Notifications
+from services.chassis.server import GrpcServer
+from services.chassis.telemetry import Sampler, flush_tracing, setup_tracing
+from windlass.api.v1 import (
+    executions_pb2_grpc,
+    runs_pb2_grpc,
+    workflows_pb2_grpc,
+    workspaces_pb2_grpc,
+)
+from windlass.catalog.v1 import catalog_pb2_grpc
+
+SERVICE: Final = "api"
+VERSION: Final = "0.1.0"
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+
+
+def main(settings: ApiSettings) -> int:
+    setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
+    setup_tracing(
+        service=SERVICE,
+        version=VERSION,
+        instance=f"{SERVICE}-{settings.replica}",
+        endpoint=settings.otlp_endpoint,
+    )
+
+    async def wire(process: Process) -> None:
+        await start(process, settings)
+
+    return Process(SERVICE, drain_seconds=settings.drain_seconds).main(wire)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stores:
+    keys: PostgresKeys
+    workspaces: PostgresWorkspaces
+    workflows: PostgresWorkflows
+
+
+@dataclass(frozen=True, slots=True)
+class _Peers:
+    """The ways to the other services."""
+
+    dispatchers: Peers
+    enqueuer: EnqueueStreams
+    queue: DispatcherQueue
+    reads: CoordinatorReads
+    hub: WatchHub
+
+
+async def start(process: Process, settings: ApiSettings) -> int:
+    """Everything of one api process; the port that it serves."""
+    clock = SystemClock()
+    await migrations.check(settings.database_url, SERVICE, MIGRATIONS)
+    database = Database(settings.database_url, name=SERVICE, connections=settings.database_connections)
+    process.on_close("database", database.close)
+    stores = _Stores(PostgresKeys(database), PostgresWorkspaces(database), PostgresWorkflows(database))
+    authenticator = Authenticator(stores.keys, clock)
+    startables = Startables(stores.workflows, clock)
+    limits_changed = Level()
+    peers = _connect(process, settings)
+    sampler = Sampler(settings.traces_per_second)
+    credential = settings.credential(SERVICE)
+    server = GrpcServer(
+        settings.grpc_address,
+        guard=Guard(RULES, keys=authenticator, credential=credential, sampler=sampler),
+        tls=settings.tls,
+    )
+    executions = Executions(peers.reads, peers.queue, peers.hub, clock)
+    starter = Starter(
+        startables, peers.enqueuer, Identifiers(clock), clock, enqueue_seconds=settings.enqueue_seconds
+    )
+    watcher = EventWatcher(executions, peers.reads, peers.hub)
+    workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(
+        WorkflowServicer(stores.workflows, startables, MinijinjaReader(), JsonSchemaReader()), server
+    )
+    executions_pb2_grpc.add_ExecutionServiceServicer_to_server(
+        ExecutionServicer(
+            starter, executions, watcher, peers.reads, peers.hub, authenticator, sampler, clock
+        ),
+        server,
+    )
+    runs_pb2_grpc.add_RunServiceServicer_to_server(RunServicer(executions, peers.reads), server)
+    workspaces_pb2_grpc.add_WorkspaceServiceServicer_to_server(
+        WorkspaceServicer(stores.workspaces, startables, authenticator, limits_changed), server
+    )
+    workspaces_pb2_grpc.add_ApiKeyServiceServicer_to_server(
+        ApiKeyServicer(stores.keys, stores.workspaces, authenticator, clock), server
+    )
+    catalog_pb2_grpc.add_CatalogServiceServicer_to_server(
+        CatalogServicer(stores.workflows, authenticator), server
+    )
+    changes = Changes(authenticator, startables, limits_changed)
+    listener = Notifications(settings.database_url, [CHANNEL], changes.heard, name="api-listen")
+    process.loop("changes", listener.run)
+    process.loop("limits", LimitsConfigurer(stores.workspaces, peers.dispatchers, limits_changed).run)
+    process.loop("health", lambda: server.health.follow(database.probe))
+    await _serve_metrics(process, settings)
+    port = await server.start()
+    process.on_drain("waiting callers", peers.hub.drain)
+    process.on_drain("server", lambda: server.stop(settings.drain_seconds * 0.8))
+    process.on_close("spans", flush_tracing)
+    return port
+
+
+def _connect(process: Process, settings: ApiSettings) -> _Peers:
+    credential = settings.credential(SERVICE)
+    # A pool for each service: what one does to its connections is nothing to the other.
+    dispatchers, coordinators = (
+        Peers(name, AddressBook(source), ChannelPool(credential=credential, tls=settings.tls))
+        for name, source in (
+            ("the dispatcher", settings.dispatchers),
+            ("the coordinator", settings.coordinators),
+        )
+    )
+    enqueuer, hub = EnqueueStreams(), WatchHub()
+    dispatchers.keep(enqueuer.serve)
+    coordinators.keep(hub.serve)
+    queue = DispatcherQueue(dispatchers)
+    process.loop("dispatchers", dispatchers.run)
+    process.loop("coordinators", coordinators.run)
+    process.loop("late starts", enqueuer.sweep)
+    process.loop("admissions", AdmissionReader(hub, queue).run)
+    process.on_close("dispatchers", dispatchers.close)
+    process.on_close("coordinators", coordinators.close)
+    return _Peers(dispatchers, enqueuer, queue, CoordinatorReads(coordinators), hub)
+
+
+async def _serve_metrics(process: Process, settings: ApiSettings) -> None:
+    process.loop("loop lag", LoopLag().run)
+    if settings.metrics_address:
+        endpoint = MetricsEndpoint(settings.metrics_address)
+        await endpoint.start()
+        process.on_close("metrics", endpoint.stop)
