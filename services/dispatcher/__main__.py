@@ -1,0 +1,11 @@
+"""python -m services.dispatcher: one dispatcher process, configured by its environment."""
+
+import sys
+
+from services.chassis.lifecycle import Process
+from services.dispatcher.config import SERVICE, Settings
+from services.dispatcher.wiring import wiring
+
+if __name__ == "__main__":
+    settings = Settings()
+    sys.exit(Process(SERVICE, drain_seconds=settings.drain_seconds).main(wiring(settings)))

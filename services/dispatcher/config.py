@@ -1,0 +1,25 @@
+"""The dispatcher's settings, each with its reason."""
+
+from typing import Final
+
+from pydantic import Field
+
+from services.chassis.config import ProcessSettings
+
+SERVICE: Final = "dispatcher"
+VERSION: Final = "0.1.0"
+# Behind every wake-up; the longest that anything waits when every notification is lost. Times the lease scale.
+POLL_SECONDS: Final = 2.0
+# After which a committed grant that nobody acknowledged is asked about. Times the lease scale.
+ASTRAY_SECONDS: Final = 1.0
+# After which a message that its holder has not acknowledged is said again. Times the lease scale.
+REDELIVER_SECONDS: Final = 1.0
+
+
+class Settings(ProcessSettings):
+    grpc_address: str = "127.0.0.1:7402"
+    # Beside the one of the turns. Everything else is short and rare.
+    database_connections: int = Field(default=4, ge=1)
+    # How long the answer to a repeated request_id is known. Callers that retry do so within minutes; a day also
+    # covers those that are repaired by hand.
+    request_key_seconds: float = Field(default=86_400.0, gt=0)

@@ -1,0 +1,128 @@
+"""Which workspaces are worth a look: one lane per workspace, as levels, served in turn.
+
+A lane is *ready* when something waits in it and its slots are not known to be in use. Ready lanes are served round
+robin: those a claim has looked at go to the end of the line, so that ten thousand waiting in one workspace delay
+nobody else. A full lane leaves the line until a slot may be free; so it costs nothing and blocks nobody.
+
+Everything here is a hint. What raises it: an enqueue, a freed slot, a word from another replica, and behind all of
+these the poll, which names every workspace with work again.
+"""
+
+from collections.abc import Iterable
+
+from services.dispatcher.core.items import LaneView
+
+# How long a count of what waits is trusted, in seconds, while it is far from the limit.
+COUNT_TRUSTED_SECONDS = 2.0
+
+
+class Lane:
+    __slots__ = ("counted_at", "has_work", "is_at_capacity", "is_full", "queued", "queued_max", "revision")
+
+    def __init__(self) -> None:
+        self.has_work = False
+        self.is_full = False
+        # As told to people: full while something waits.
+        self.is_at_capacity = False
+        # Of the limits that the database is known to hold; -1 = not known.
+        self.revision = -1
+        self.queued_max = 0
+        self.queued = 0
+        self.counted_at: float | None = None
+
+
+class Lanes:
+    def __init__(self) -> None:
+        self._lanes: dict[str, Lane] = {}
+        # The line; insertion order is the order of service.
+        self._ready: dict[str, None] = {}
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    @property
+    def ready_count(self) -> int:
+        return len(self._ready)
+
+    def work(self, workspace: str) -> None:
+        """Something waits there."""
+        lane = self._lane(workspace)
+        lane.has_work = True
+        self._line_up(workspace, lane)
+
+    def slot(self, workspace: str) -> None:
+        """A slot may be free there."""
+        lane = self._lanes.get(workspace)
+        if lane is not None:
+            lane.is_full = False
+            self._line_up(workspace, lane)
+
+    def polled(self, workspaces: Iterable[str]) -> None:
+        """All that have something waiting, as just read: look at each again, full or not."""
+        for workspace in workspaces:
+            lane = self._lane(workspace)
+            lane.has_work, lane.is_full = True, False
+            self._line_up(workspace, lane)
+
+    def takes_newcomers(self, workspace: str) -> bool:
+        """Whether a newcomer may go ahead at once: nobody is known to wait, and the slots are not known to be used."""
+        lane = self._lanes.get(workspace)
+        return lane is None or not (lane.has_work or lane.is_full)
+
+    def take(self, count: int) -> list[str]:
+        """The next lanes to look at; they go to the end of the line."""
+        taken = [workspace for workspace, _ in zip(self._ready, range(count), strict=False)]
+        for workspace in taken:
+            del self._ready[workspace]
+            self._ready[workspace] = None
+        return taken
+
+    def saw(self, view: LaneView, now: float) -> bool:
+        """What a committed turn found. True when the lane has just come to capacity with work waiting."""
+        lane = self._lane(view.workspace)
+        lane.has_work = view.has_more
+        lane.is_full = view.free <= view.taken
+        if view.queued is not None:
+            lane.queued, lane.counted_at = view.queued, now
+        was_at_capacity = lane.is_at_capacity
+        lane.is_at_capacity = lane.has_work and lane.is_full
+        if lane.is_full or not lane.has_work:
+            self._ready.pop(view.workspace, None)
+        else:
+            self._line_up(view.workspace, lane)
+        return lane.is_at_capacity and not was_at_capacity
+
+    # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def knows_limits(self, workspace: str, revision: int) -> bool:
+        lane = self._lanes.get(workspace)
+        return lane is not None and lane.revision >= revision
+
+    def limits_stored(self, workspace: str, revision: int, queued_max: int) -> None:
+        """The database holds limits of this revision or a later one."""
+        lane = self._lane(workspace)
+        if revision > lane.revision:
+            lane.revision, lane.queued_max = revision, queued_max
+            # A raised limit may have opened slots.
+            self.slot(workspace)
+
+    def must_count(self, workspace: str, arriving: int, now: float) -> bool:
+        """Whether a turn has to count what waits: exact from half of the limit on, else from time to time."""
+        lane = self._lanes.get(workspace)
+        if lane is None or lane.counted_at is None or now - lane.counted_at > COUNT_TRUSTED_SECONDS:
+            return True
+        return (lane.queued + arriving) * 2 >= lane.queued_max
+
+    def queued(self, workspace: str, count: int) -> None:
+        self._lane(workspace).queued += count
+
+    def _line_up(self, workspace: str, lane: Lane) -> None:
+        if lane.has_work and not lane.is_full:
+            self._ready.setdefault(workspace)
+
+    def _lane(self, workspace: str) -> Lane:
+        lane = self._lanes.get(workspace)
+        if lane is None:
+            lane = self._lanes[workspace] = Lane()
+        return lane

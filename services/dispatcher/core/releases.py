@@ -1,0 +1,34 @@
+"""What becomes of an execution that its holder hands back.
+
+RELEASED without failure   PENDING, urgent, at once; nothing is charged
+failed, attempts left      PARKED until a short backoff is over: whoever was asked for the definition may be away
+failed for the third time  FAILED: a dead letter, with the last reason
+failed for good            FAILED at once
+"""
+
+from typing import NamedTuple
+
+from services.dispatcher.core.items import Released, State
+
+DISPATCH_ATTEMPTS_MAX = 3
+# After the first failure, and what each further one multiplies it by; times the lease scale.
+BACKOFF_SECONDS = 0.5
+BACKOFF_FACTOR = 4.0
+
+
+class Fate(NamedTuple):
+    state: State
+    attempts: int
+    # From now; 0 = none.
+    wake_seconds: float = 0.0
+    failure_reason: str = ""
+    failure_message: str = ""
+
+
+def fate_of(report: Released, attempts_before: int) -> Fate:
+    if not (report.is_failed or report.is_permanent):
+        return Fate(State.PENDING, attempts_before)
+    attempts = attempts_before + 1
+    if report.is_permanent or attempts >= DISPATCH_ATTEMPTS_MAX:
+        return Fate(State.FAILED, attempts, 0.0, report.reason or "DISPATCH_FAILED", report.message)
+    return Fate(State.PARKED, attempts, BACKOFF_SECONDS * BACKOFF_FACTOR ** (attempts - 1))

@@ -1,0 +1,80 @@
+"""One turn of the queue: all that has gathered, to be committed together, and what the commit made of it.
+
+Results are in the order of what they answer. A turn that cannot be stored because of one of its items is split until
+the item stands alone; what else was in it is not held back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Self
+
+from services.dispatcher.core.items import Admission, Finished, LaneView, Newcomer, Parked, Place
+
+
+@dataclass(slots=True, frozen=True)
+class Turn:
+    now: datetime
+    newcomers: Sequence[Newcomer] = ()
+    # For each newcomer the index of the holder that has room for it, or -1.
+    newcomer_seats: Sequence[int] = ()
+    # Workspaces in which this turn has to know how many wait.
+    counted: frozenset[str] = frozenset()
+    finished: Sequence[Finished] = ()
+    parked: Sequence[Parked] = ()
+    # Workspaces to claim from, in the order of their turn.
+    lanes: Sequence[str] = ()
+    # The holder of each place that a claim may fill.
+    lane_seats: Sequence[int] = ()
+    ending_seats: Sequence[int] = ()
+    # Instances by index.
+    holders: Sequence[str] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.newcomers or self.finished or self.parked or self.lanes or self.ending_seats)
+
+    @property
+    def items(self) -> int:
+        return len(self.newcomers) + len(self.finished) + len(self.parked)
+
+    def halves(self) -> tuple[Self, Self]:
+        """Two turns with all that this one has; claims stay with the first, which has the earlier items."""
+        rest = replace(self, lanes=(), lane_seats=(), ending_seats=())
+        if self.finished or self.parked:
+            if self.newcomers:
+                return (
+                    replace(self, newcomers=(), newcomer_seats=()),
+                    replace(rest, finished=(), parked=()),
+                )
+            finished, parked = len(self.finished) // 2, -(-len(self.parked) // 2)
+            return (
+                replace(self, finished=self.finished[:finished], parked=self.parked[:parked]),
+                replace(rest, finished=self.finished[finished:], parked=self.parked[parked:]),
+            )
+        half = len(self.newcomers) // 2
+        return (
+            replace(self, newcomers=self.newcomers[:half], newcomer_seats=self.newcomer_seats[:half]),
+            replace(rest, newcomers=self.newcomers[half:], newcomer_seats=self.newcomer_seats[half:]),
+        )
+
+
+@dataclass(slots=True)
+class TurnResult:
+    admissions: list[Admission] = field(default_factory=list)
+    # The workspace of each report that took effect, None for one that did not.
+    finished: list[str | None] = field(default_factory=list)
+    parked: list[str | None] = field(default_factory=list)
+    # Of those just parked, the workspaces in which one was woken at once.
+    woken: list[str] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    lanes: list[LaneView] = field(default_factory=list)
+
+    def join(self, other: Self) -> None:
+        """Append the result of the second half."""
+        self.admissions += other.admissions
+        self.finished += other.finished
+        self.parked += other.parked
+        self.woken += other.woken
+        self.places += other.places
+        self.lanes += other.lanes

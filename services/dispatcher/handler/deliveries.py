@@ -1,0 +1,85 @@
+"""Messages for executions: into the mailbox, then to whoever holds the execution, or a holder is found for it.
+
+Batched like everything else, on a connection apart from the turns. The holder is told after the commit; should the
+word be lost, loops/rounds.py says it again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from services.chassis.backoff import Backoff
+from services.chassis.batcher import Batcher, Level
+from services.chassis.clock import Clock
+from services.chassis.errors import DependencyUnavailable
+from services.chassis.logs import logger
+from services.dispatcher.core.items import Delivery, Letter
+from services.dispatcher.handler.returns import Wakes
+
+log = logger(__name__)
+_ACKS_PER_STATEMENT: Final = 2_000
+
+
+class Mailbox(Protocol):
+    async def deliver(self, letters: Sequence[Letter]) -> Sequence[Delivery | None]: ...
+
+    async def forget(self, message_ids: Sequence[str]) -> None: ...
+
+
+# Tells an instance what arrived for it, when it has a session here.
+Post = Callable[[str, Sequence[bytes]], None]
+
+
+class Deliveries:
+    def __init__(self, *, mailbox: Mailbox, turns: Wakes, post: Post, clock: Clock) -> None:
+        self._mailbox = mailbox
+        self._turns = turns
+        self._post = post
+        self._clock = clock
+        self._letters: Batcher[Letter, Delivery | None] = Batcher(self._flush)
+        self._journalled: deque[str] = deque()
+        self._wake = Level()
+
+    async def deliver(self, letter: Letter) -> bool:
+        """Whether there was an execution to bring it to."""
+        return await self._letters.submit(letter) is not None
+
+    def journalled(self, message_ids: Iterable[str]) -> None:
+        self._journalled.extend(message_ids)
+        self._wake.set()
+
+    async def run(self) -> None:
+        await self._letters.run()
+
+    async def run_forgetting(self) -> None:
+        """The holder says it again should an acknowledgement be lost with us."""
+        backoff = Backoff()
+        while True:
+            await self._wake.wait()
+            while self._journalled:
+                count = min(len(self._journalled), _ACKS_PER_STATEMENT)
+                batch = [self._journalled[at] for at in range(count)]
+                try:
+                    await self._mailbox.forget(batch)
+                except DependencyUnavailable as failure:
+                    log.warning("acknowledged messages wait for the database", error=str(failure))
+                    await self._clock.sleep(backoff.next())
+                    continue
+                backoff.reset()
+                for _ in batch:
+                    self._journalled.popleft()
+
+    async def _flush(self, letters: list[Letter]) -> Sequence[Delivery | None]:
+        deliveries = await self._mailbox.deliver(letters)
+        for letter, delivery in zip(letters, deliveries, strict=True):
+            if delivery is None:
+                continue
+            if delivery.was_woken and delivery.is_ends_only:
+                self._turns.ending_waits()
+            elif delivery.was_woken:
+                self._turns.work_in(delivery.workspace)
+            elif delivery.holder is not None:
+                self._post(delivery.holder, [letter.body])
+        return deliveries

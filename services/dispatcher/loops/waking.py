@@ -1,0 +1,72 @@
+"""Wakes what is due: parked executions at their time, and those whose deadline passes while they wait.
+
+Sleeps until the next that is known, and no longer than the poll. Due is what the database's clock calls due; this
+process's clock only decides when to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Protocol
+
+from services.chassis.batcher import Level
+from services.chassis.clock import Clock
+from services.chassis.errors import DependencyUnavailable
+from services.chassis.logs import logger
+from services.dispatcher.core.items import Woken
+from services.dispatcher.handler.returns import Wakes
+
+log = logger(__name__)
+# Asked a little late rather than a little early, when it would have to be asked again.
+_LATE_SECONDS: Final = 0.002
+
+
+class Duties(Protocol):
+    async def wake(self) -> tuple[Sequence[Woken], datetime | None]: ...
+
+
+class Waking:
+    def __init__(self, *, duties: Duties, turns: Wakes, clock: Clock, poll_seconds: float) -> None:
+        self._duties = duties
+        self._turns = turns
+        self._clock = clock
+        self._poll_seconds = poll_seconds
+        self._next: datetime | None = None
+        self._sooner = Level()
+
+    def due(self, time: datetime) -> None:
+        """Something will have to be woken then."""
+        if self._next is None or time < self._next:
+            self._next = time
+            self._sooner.set()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.run_once()
+            except DependencyUnavailable as failure:
+                log.info("waking waits for the database", error=str(failure))
+            await self._sooner.wait(self._pause())
+
+    async def run_once(self) -> None:
+        self._next = None
+        woken, following = await self._duties.wake()
+        for each in woken:
+            if each.is_ends_only:
+                self._turns.ending_waits()
+            else:
+                self._turns.work_in(each.workspace)
+        if following is not None:
+            self._know(following)
+
+    def _know(self, time: datetime) -> None:
+        """`due` may have named an earlier one meanwhile."""
+        if self._next is None or time < self._next:
+            self._next = time
+
+    def _pause(self) -> float:
+        if self._next is None:
+            return self._poll_seconds
+        left = (self._next - self._clock.now()).total_seconds() + _LATE_SECONDS
+        return min(self._poll_seconds, max(_LATE_SECONDS, left))

@@ -1,0 +1,132 @@
+"""EnqueueService: one reader and one writer per stream, joined by the turn. Answers leave in batches as turns commit.
+
+A stream that breaks leaves its items to be admitted all the same; api sends what was not answered again, under the
+same ids.
+Hazard: the reader stops while too much waits for a turn, and while this stream has too many answers outstanding: that
+is the back-pressure api feels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import Any, Final
+
+import grpc
+
+from services.chassis.crash import crash_point
+from services.chassis.logs import logger
+from services.dispatcher.core.items import Admission, Newcomer, Outcome
+from services.dispatcher.handler.ports import Arrival
+from services.dispatcher.handler.turns import Dispatcher
+from services.dispatcher.rpc.spans import emit_enqueue, sampled_context
+from services.dispatcher.rpc.translate import Malformed, newcomer_of
+from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
+
+log = logger(__name__)
+
+ANSWERS_PER_MESSAGE: Final = 500
+OUTSTANDING_MAX: Final = 20_000
+
+
+class EnqueueServicer(queue_pb2_grpc.EnqueueServiceServicer):
+    def __init__(self, turns: Dispatcher) -> None:
+        self._turns = turns
+
+    async def Enqueue(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        stream = _EnqueueStream(context)
+        writer = asyncio.create_task(stream.write())
+        try:
+            while not writer.done():
+                await self._turns.room()
+                await stream.room()
+                request = await context.read()
+                if request is grpc.aio.EOF:
+                    break
+                stream.bring(request.items, self._turns)
+            stream.close()
+            await writer
+        finally:
+            writer.cancel()
+
+
+class _EnqueueStream:
+    """The asker of its own newcomers."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._answers: deque[queue_pb2.EnqueueAnswer] = deque()
+        self._outstanding = 0
+        self._is_closed = False
+        self._wanted = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        # When sampled starts came, by execution.
+        self._came_ns: dict[str, int] = {}
+
+    async def room(self) -> None:
+        await self._has_room.wait()
+
+    def close(self) -> None:
+        """Nothing more comes; what is outstanding is still answered."""
+        self._is_closed = True
+        self._wanted.set()
+
+    def bring(self, items: Any, turns: Dispatcher) -> None:
+        arrivals: list[Arrival] = []
+        for item in items:
+            try:
+                newcomer = newcomer_of(item)
+            except (Malformed, ValueError) as failure:
+                execution_id = item.start.execution_id
+                log.error("error processing item", execution_id=execution_id, error=str(failure))
+                self._say(execution_id, Admission(Outcome.REJECTED, message=str(failure)))
+                continue
+            if item.start.traceparent.endswith("1"):
+                self._came_ns[newcomer.execution_id] = time.time_ns()
+            arrivals.append(Arrival(newcomer, self))
+        self._outstanding += len(arrivals)
+        if self._outstanding >= OUTSTANDING_MAX:
+            self._has_room.clear()
+        if arrivals:
+            turns.enqueue(arrivals)
+
+    def answered(self, newcomer: Newcomer, admission: Admission) -> None:
+        self._outstanding -= 1
+        if self._outstanding < OUTSTANDING_MAX:
+            self._has_room.set()
+        if self._came_ns:
+            self._trace(newcomer, admission)
+        self._say(newcomer.execution_id, admission)
+
+    def _say(self, execution_id: str, admission: Admission) -> None:
+        answer = queue_pb2.EnqueueAnswer(
+            execution_id=execution_id,
+            outcome=queue_pb2.EnqueueAnswer.Outcome.ValueType(int(admission.outcome)),
+        )
+        if admission.existing_execution_id:
+            answer.existing_execution_id = admission.existing_execution_id
+        if admission.message:
+            answer.message = admission.message
+        self._answers.append(answer)
+        self._wanted.set()
+
+    def _trace(self, newcomer: Newcomer, admission: Admission) -> None:
+        came_ns = self._came_ns.pop(newcomer.execution_id, None)
+        order: Any = newcomer.order
+        if came_ns is not None and (context := sampled_context(order.traceparent)) is not None:
+            emit_enqueue(context, newcomer.execution_id, admission.outcome.name, came_ns, time.time_ns())
+
+    async def write(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while self._answers:
+                count = min(len(self._answers), ANSWERS_PER_MESSAGE)
+                batch = [self._answers.popleft() for _ in range(count)]
+                crash_point("dispatcher.enqueue.before_answer")
+                await self._context.write(queue_pb2.EnqueueResponse(answers=batch))
+                crash_point("dispatcher.enqueue.after_answer")
+            if self._is_closed and not self._outstanding:
+                return

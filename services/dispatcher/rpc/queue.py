@@ -1,0 +1,79 @@
+"""QueueService: what is queued or leased, messages for it, and the limits of workspaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from services.chassis.errors import Refusal
+from services.chassis.identity import caller
+from services.chassis.logs import logger
+from services.dispatcher.core.items import Limits, QueuedRow
+from services.dispatcher.handler.deliveries import Deliveries
+from services.dispatcher.rpc.translate import is_execution_id, letter_of, limits_of, queued_of
+from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
+
+log = logger(__name__)
+
+IDS_MAX: Final = 1_000
+LIST_MAX: Final = 1_000
+
+
+class Reads(Protocol):
+    async def get(self, execution_ids: Sequence[str]) -> list[QueuedRow]: ...
+
+    async def list_of(
+        self, workspace: str, *, from_execution_id: str, is_ascending: bool, limit: int
+    ) -> list[QueuedRow]: ...
+
+    async def configure(self, workspace: str, limits: Limits, is_closed: bool) -> list[str]: ...
+
+
+class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
+    def __init__(
+        self,
+        *,
+        reads: Reads,
+        deliveries: Deliveries,
+        limits_changed: Callable[[str, Limits], None],
+    ) -> None:
+        self._reads = reads
+        self._deliveries = deliveries
+        self._limits_changed = limits_changed
+
+    async def GetQueued(self, request: Any, context: Any) -> queue_pb2.GetQueuedResponse:
+        if len(request.execution_ids) > IDS_MAX:
+            raise Refusal("INVALID_REQUEST", f"at most {IDS_MAX} ids at once")
+        # An id of another form names nothing here.
+        ids = [each for each in request.execution_ids if is_execution_id(each)]
+        rows = await self._reads.get(ids) if ids else []
+        return queue_pb2.GetQueuedResponse(items=[queued_of(row) for row in rows])
+
+    async def ListQueued(self, request: Any, context: Any) -> queue_pb2.ListQueuedResponse:
+        if request.from_execution_id and not is_execution_id(request.from_execution_id):
+            raise Refusal("INVALID_REQUEST", "from_execution_id is no UUID in lower case")
+        if request.limit < 0:
+            raise Refusal("INVALID_REQUEST", "limit is 0 or more")
+        rows = await self._reads.list_of(
+            request.workspace,
+            from_execution_id=request.from_execution_id,
+            is_ascending=request.ascending,
+            limit=min(request.limit or LIST_MAX, LIST_MAX),
+        )
+        return queue_pb2.ListQueuedResponse(items=[queued_of(row) for row in rows])
+
+    async def Deliver(self, request: Any, context: Any) -> queue_pb2.DeliverResponse:
+        if not request.workspace and caller().name != "coordinator":
+            raise Refusal("INVALID_REQUEST", "workspace is missing")
+        found = await self._deliveries.deliver(letter_of(request.message, request.workspace))
+        return queue_pb2.DeliverResponse(found=found)
+
+    async def ConfigureWorkspace(self, request: Any, context: Any) -> queue_pb2.ConfigureWorkspaceResponse:
+        if not request.workspace:
+            raise Refusal("INVALID_REQUEST", "workspace is missing")
+        limits = limits_of(request.limits)
+        failed = await self._reads.configure(request.workspace, limits, request.closed)
+        for execution_id in failed:
+            log.error("error processing item", execution_id=execution_id, reason="WORKSPACE_CLOSED")
+        self._limits_changed(request.workspace, limits)
+        return queue_pb2.ConfigureWorkspaceResponse()

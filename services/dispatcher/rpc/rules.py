@@ -1,0 +1,18 @@
+"""Who may call what. The server does not start with a method that is missing here."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from services.chassis.identity import Rule, services
+
+_QUEUE: Final = "/windlass.dispatcher.v1.QueueService"
+
+RULES: Final[Mapping[str, Rule]] = {
+    "/windlass.dispatcher.v1.EnqueueService/Enqueue": services("api"),
+    f"{_QUEUE}/GetQueued": services("api"),
+    f"{_QUEUE}/ListQueued": services("api"),
+    # A coordinator passes on reports of runs whose execution another one holds.
+    f"{_QUEUE}/Deliver": services("api", "coordinator"),
+    f"{_QUEUE}/ConfigureWorkspace": services("api"),
+    "/windlass.dispatcher.v1.CoordinatorSessions/Session": services("coordinator"),
+}

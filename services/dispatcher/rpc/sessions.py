@@ -1,0 +1,199 @@
+"""CoordinatorSessions: the session library's callbacks, passed on to the turns, the returns and the mailbox.
+
+Everything here runs in the event loop between two frames of a stream: it sorts what came and hands it on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport, Report
+from services.chassis.logs import logger
+from services.chassis.session.codec import HopCodec
+from services.chassis.session.registry import SessionRegistry
+from services.chassis.session.server import ServerSession
+from services.chassis.session.store import EndedInstance
+from services.dispatcher.core.items import Place, Released
+from services.dispatcher.core.lateness import Held, refusal_of_held
+from services.dispatcher.handler.deliveries import Deliveries
+from services.dispatcher.handler.ports import Told
+from services.dispatcher.handler.returns import Returns, ToldReleased
+from services.dispatcher.handler.turns import Dispatcher
+from services.dispatcher.rpc.translate import grant_of, is_execution_id, message_of, report_of
+from windlass.dispatcher.v1 import sessions_pb2, sessions_pb2_grpc
+
+log = logger(__name__)
+
+CODEC: Final = HopCodec(
+    holder_frame=sessions_pb2.SessionRequest,
+    server_frame=sessions_pb2.SessionResponse,
+    holder_notes="message_acks",
+    server_notes="messages",
+)
+
+
+class CoordinatorSessionsServicer(sessions_pb2_grpc.CoordinatorSessionsServicer):
+    def __init__(self, registry: SessionRegistry) -> None:
+        self._registry = registry
+
+    async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        await self._registry.serve(context)
+
+
+class SessionHolder:
+    """A coordinator's session as the turns see it."""
+
+    __slots__ = ("_session", "instance_id")
+
+    def __init__(self, session: ServerSession) -> None:
+        self._session = session
+        self.instance_id = session.instance_id
+
+    @property
+    def credit(self) -> int:
+        return self._session.credit
+
+    def take_credit(self, count: int) -> int:
+        return self._session.take_credit(count)
+
+    def give_back(self, count: int) -> None:
+        self._session.give_back(count)
+
+    def grant(self, places: Sequence[Place]) -> bool:
+        grants = [Grant(place.execution_id, place.epoch, grant_of(place)) for place in places]
+        return self._session.grant(grants)
+
+    def acknowledge(self, report_ids: Sequence[str]) -> None:
+        self._session.acknowledge(report_ids)
+
+    def refuse(self, report_id: str, reason: str) -> None:
+        self._session.refuse_reports([RefusedReport(report_id, reason)])
+
+
+class Marks(Protocol):
+    def taken(self, leases: Iterable[tuple[str, int]]) -> None: ...
+
+    def over(self, execution_ids: Iterable[str]) -> None: ...
+
+
+class Leases(Protocol):
+    async def find(self, execution_ids: Iterable[str]) -> dict[str, Held]: ...
+
+
+class Coordinators:
+    """The owner of all sessions here."""
+
+    def __init__(
+        self,
+        *,
+        turns: Dispatcher,
+        returns: Returns,
+        deliveries: Deliveries,
+        marks: Marks,
+        leases: Leases,
+        registry: Callable[[], SessionRegistry],
+    ) -> None:
+        """`registry` is asked for at each use: it is made after its owner."""
+        self._turns = turns
+        self._returns = returns
+        self._deliveries = deliveries
+        self._marks = marks
+        self._leases = leases
+        self._registry = registry
+        # Attached here at some time, and not known to have ended.
+        self._watched: set[str] = set()
+
+    # ── for the turns and the rounds ─────────────────────────────────────────────────────────────────────────────
+
+    def with_credit(self) -> list[SessionHolder]:
+        return [session.data for session in self._registry().with_credit()]
+
+    def post(self, instance_id: str, bodies: Sequence[bytes]) -> None:
+        """Say it to the holder, when its session is here; each replica has one with each coordinator."""
+        session = self._registry().of_instance(instance_id)
+        if session is not None:
+            session.post([message_of(body) for body in bodies])
+
+    def ask(self, instance_id: str, leases: Sequence[tuple[str, int]]) -> None:
+        """Whether it holds these; what it denies comes back by `on_refused`."""
+        session = self._registry().of_instance(instance_id)
+        if session is None:
+            return
+        held = [lease for lease in leases if session.holds(*lease)]
+        self._marks.taken(held)
+        unknown = [Lease(*lease) for lease in leases if not session.holds(*lease)]
+        if unknown:
+            session.claim(unknown)
+
+    # ── what the library tells ───────────────────────────────────────────────────────────────────────────────────
+
+    async def admit(self, attach: Attach) -> Sequence[Refused]:
+        named = [lease for lease in attach.held if is_execution_id(lease.lease_id)]
+        rows = await self._leases.find([lease.lease_id for lease in named]) if named else {}
+        refused: list[Refused] = []
+        for lease_id, epoch in attach.held:
+            reason = refusal_of_held(epoch, attach.instance_id, rows.get(lease_id))
+            if reason is not None:
+                refused.append(Refused(lease_id, epoch, reason.value))
+        return refused
+
+    def on_attached(self, session: ServerSession) -> None:
+        session.data = SessionHolder(session)
+        self._watched.add(session.instance_id)
+
+    def on_credit(self, session: ServerSession) -> None:
+        self._turns.credit_came()
+
+    def on_taken(self, session: ServerSession, grants: list[Grant]) -> None:
+        self._marks.taken([(grant.lease_id, grant.epoch) for grant in grants])
+
+    def on_refused(self, session: ServerSession, refused: list[Refused]) -> None:
+        log.info(
+            "a coordinator handed grants back",
+            holder=session.attach.holder,
+            grants=len(refused),
+            reason=refused[0].reason,
+        )
+        self._returns.hand_back(
+            [(each.lease_id, each.epoch) for each in refused if is_execution_id(each.lease_id)]
+        )
+
+    def on_withdrawn(self, session: ServerSession, grants: list[Grant]) -> None:
+        self._returns.hand_back([(grant.lease_id, grant.epoch) for grant in grants])
+
+    def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
+        holder: SessionHolder = session.data
+        told: list[Told] = []
+        for each in reports:
+            body: Any = each.body
+            report = report_of(body)
+            if report is None:
+                log.error(
+                    "a report of an unknown kind", execution_id=each.lease_id, holder=session.attach.holder
+                )
+                holder.refuse(each.report_id, "REPORT_UNKNOWN")
+            elif isinstance(report, Released):
+                self._returns.released([ToldReleased(each.report_id, report, holder)])
+            else:
+                told.append(Told(each.report_id, report, holder))
+        self._marks.over([each.lease_id for each in reports])
+        if told:
+            self._turns.report(told)
+
+    def on_notes(self, session: ServerSession, notes: list[object]) -> None:
+        self._deliveries.journalled([note for note in notes if isinstance(note, str) and "\x00" not in note])
+
+    def on_drain(self, session: ServerSession) -> None:
+        """Its credit is 0 from now on; nothing else changes."""
+
+    def on_closed(self, session: ServerSession) -> None:
+        """Its leases live as long as its instance."""
+
+    def on_ended(self, ended: list[EndedInstance]) -> None:
+        instances = [each.instance_id for each in ended]
+        self._watched.difference_update(instances)
+        self._returns.ended(instances)
+
+    def watched(self) -> Iterable[str]:
+        return list(self._watched)

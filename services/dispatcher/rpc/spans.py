@@ -1,0 +1,58 @@
+"""Queueing as spans. Only sampled starts carry a context worth parsing; the flag is the header's last character."""
+
+from services.chassis.telemetry import TraceContext, emit_span, parse_traceparent, tracing_is_on
+from services.dispatcher.core.items import Place
+from windlass.types.v1 import start_pb2
+
+_NS_PER_US = 1_000
+
+
+def sampled_context(traceparent: str) -> TraceContext | None:
+    if not traceparent.endswith("1") or not tracing_is_on():
+        return None
+    context = parse_traceparent(traceparent)
+    return context if context is not None and context.sampled else None
+
+
+def emit_enqueue(context: TraceContext, execution_id: str, outcome: str, start_ns: int, end_ns: int) -> None:
+    emit_span(
+        "dispatcher.enqueue",
+        context.child(),
+        parent=context,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        attributes={"execution.id": execution_id, "outcome": outcome},
+    )
+
+
+def emit_grant(order: start_pb2.StartOrder, place: Place, now_ns: int) -> str | None:
+    """The wait and the grant; the traceparent under which the coordinator goes on."""
+    context = sampled_context(order.traceparent)
+    if context is None:
+        return None
+    attributes = {
+        "execution.id": place.execution_id,
+        "workspace": place.workspace,
+        "workflow": order.workflow,
+    }
+    granted_ns = place.granted_us * _NS_PER_US
+    # A second grant has not waited since the enqueue.
+    if not place.is_resumed:
+        emit_span(
+            "dispatcher.wait",
+            context.child(),
+            parent=context,
+            start_ns=place.enqueue_us * _NS_PER_US,
+            end_ns=granted_ns,
+            attributes=attributes,
+        )
+    grant = context.child()
+    emit_span(
+        "dispatcher.grant",
+        grant,
+        parent=context,
+        start_ns=granted_ns,
+        end_ns=now_ns,
+        attributes={**attributes, "epoch": place.epoch, "resumed": place.is_resumed},
+    )
+    return grant.header()

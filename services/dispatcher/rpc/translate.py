@@ -1,0 +1,161 @@
+"""Messages to and from the values of core/. What cannot be stored is found here, before it meets a batch."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC
+from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.chassis.errors import Refusal
+from services.dispatcher.core.items import (
+    Finished,
+    LeaseReport,
+    Letter,
+    Limits,
+    Newcomer,
+    Parked,
+    Place,
+    QueuedRow,
+    Released,
+)
+from services.dispatcher.rpc.spans import emit_grant
+from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
+from windlass.types.v1 import start_pb2
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+# Far above what api admits; below what an index entry holds.
+NAME_CHARACTERS_MAX: Final = 512
+MESSAGE_ID_CHARACTERS_MAX: Final = 512
+_INT32_MAX: Final = 2**31 - 1
+PRIORITY_DEFAULT: Final = 3
+_US: Final = 1_000_000
+
+
+class Malformed(Exception):
+    """What is wrong with an item; for the log and its answer."""
+
+
+def is_execution_id(text: str) -> bool:
+    """As minted: lowercase, with hyphens. Another spelling of the same id would be another id elsewhere."""
+    return _UUID.fullmatch(text) is not None
+
+
+def newcomer_of(item: queue_pb2.EnqueueItem) -> Newcomer:
+    """Raises Malformed."""
+    start = item.start
+    if not is_execution_id(start.execution_id):
+        raise Malformed("execution_id is no UUID in lower case")
+    if not 0 < len(start.workspace) <= NAME_CHARACTERS_MAX or len(start.request_id) > NAME_CHARACTERS_MAX:
+        raise Malformed(f"workspace and request_id have at most {NAME_CHARACTERS_MAX} characters")
+    if not 0 <= start.priority <= 5:
+        raise Malformed("a priority is 1 to 5")
+    return Newcomer(
+        start.execution_id,
+        start.workspace,
+        start.priority or PRIORITY_DEFAULT,
+        start.deadline_time.ToDatetime(UTC) if start.HasField("deadline_time") else None,
+        start.request_id,
+        item.request_hash,
+        start.SerializeToString(),
+        limits_of(item.limits),
+        start,
+    )
+
+
+def limits_of(message: queue_pb2.TenantLimits) -> Limits:
+    return Limits(max(0, message.executions_max), max(0, message.queued_max), message.revision)
+
+
+def grant_of(place: Place) -> sessions_pb2.ExecutionGrant:
+    grant = sessions_pb2.ExecutionGrant()
+    grant.lease.lease_id = place.execution_id
+    grant.lease.epoch = place.epoch
+    order = grant.start
+    if isinstance(place.start, start_pb2.StartOrder):
+        order.CopyFrom(place.start)
+    else:
+        assert isinstance(place.start, bytes)
+        order.ParseFromString(place.start)
+    if place.is_resumed:
+        grant.resumed = True
+    if place.is_ends_only:
+        grant.ends_only = True
+    _write_us(grant.enqueue_time, place.enqueue_us)
+    _write_us(grant.grant_time, place.granted_us)
+    for body in place.messages:
+        grant.messages.add().ParseFromString(body)
+    if order.traceparent.endswith("1"):
+        traceparent = emit_grant(order, place, time.time_ns())
+        if traceparent is not None:
+            order.traceparent = traceparent
+    return grant
+
+
+def _write_us(message: Timestamp, us: int) -> None:
+    message.seconds, rest = divmod(us, _US)
+    message.nanos = rest * 1_000
+
+
+def report_of(message: sessions_pb2.ExecutionReport) -> LeaseReport | None:
+    """None: of a kind that this version does not know, or about no execution."""
+    lease_id, epoch = message.head.lease_id, message.head.epoch
+    if not is_execution_id(lease_id):
+        return None
+    kind = message.WhichOneof("report")
+    if kind == "finished":
+        return Finished(lease_id, epoch)
+    if kind == "parked":
+        parked = message.parked
+        wake_time = parked.wake_time.ToDatetime(UTC) if parked.HasField("wake_time") else None
+        return Parked(lease_id, epoch, wake_time, tuple(parked.seen_message_ids))
+    if kind == "released":
+        released = message.released
+        return Released(
+            lease_id,
+            epoch,
+            released.failed,
+            released.permanent,
+            clean(released.reason),
+            clean(released.message),
+        )
+    return None
+
+
+def clean(text: str) -> str:
+    """As the database can store it."""
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+def letter_of(message: sessions_pb2.ExecutionMessage, workspace: str) -> Letter:
+    if not 0 < len(message.message_id) <= MESSAGE_ID_CHARACTERS_MAX:
+        raise Refusal("INVALID_REQUEST", f"a message_id has 1 to {MESSAGE_ID_CHARACTERS_MAX} characters")
+    if not is_execution_id(message.execution_id):
+        raise Refusal("INVALID_REQUEST", "execution_id is no UUID in lower case")
+    kept = sessions_pb2.ExecutionMessage()
+    kept.CopyFrom(message)
+    if not kept.HasField("create_time"):
+        kept.create_time.GetCurrentTime()
+    is_ending = kept.WhichOneof("body") == "cancel"
+    return Letter(kept.message_id, kept.execution_id, workspace, kept.SerializeToString(), is_ending)
+
+
+def message_of(body: bytes) -> sessions_pb2.ExecutionMessage:
+    message = sessions_pb2.ExecutionMessage()
+    message.ParseFromString(body)
+    return message
+
+
+def queued_of(row: QueuedRow) -> queue_pb2.Queued:
+    queued = queue_pb2.Queued(
+        state=queue_pb2.Queued.State.ValueType(int(row.state)),
+        failure_reason=row.failure_reason,
+        failure_message=row.failure_message,
+        dispatch_attempts=row.attempts,
+    )
+    queued.start.ParseFromString(row.start)
+    if row.failure_time is not None:
+        queued.failure_time.FromDatetime(row.failure_time)
+    return queued

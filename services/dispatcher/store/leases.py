@@ -1,0 +1,135 @@
+"""Leases that end otherwise than by a turn: handed back, withdrawn, or their holder's instance has ended.
+
+Outside the turn on purpose, on other connections: these are rare, and a turn must not wait for them. They take no
+lock on a workspace, since they only ever free slots.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from services.chassis.arrays import BigInts, Texts
+from services.chassis.crash import crash_point
+from services.chassis.database import Database
+from services.chassis.lane import Connection
+from services.dispatcher.core.items import LateReason, LeaseReport, Released, Returned, State
+from services.dispatcher.core.lateness import Held, late_reason
+from services.dispatcher.core.releases import Fate, fate_of
+
+_TOLD: Final = """
+told AS MATERIALIZED (
+  SELECT * FROM unnest(%s::text[]::uuid[], %s) AS t (execution_id, epoch)
+)
+"""
+
+# Rows in the order of their ids, as every writer of several rows takes them.
+_HAND_BACK: Final = f"""
+WITH {_TOLD}, held AS MATERIALIZED (
+  SELECT q.execution_id, q.epoch FROM dispatcher.queue q JOIN told t USING (execution_id)
+  WHERE q.epoch = t.epoch AND q.state IN (2, 3) ORDER BY q.execution_id FOR UPDATE OF q
+)
+UPDATE dispatcher.queue q SET state = 1, urgent = true, holder = NULL, granted_time = NULL
+FROM held h WHERE q.execution_id = h.execution_id AND q.epoch = h.epoch AND q.state IN (2, 3)
+RETURNING q.execution_id::text, q.workspace, q.ends_only
+"""
+
+# What another transaction has at hand is left to it: it ends the lease itself, or the next sweep finds it.
+_END_HELD: Final = """
+WITH held AS MATERIALIZED (
+  SELECT execution_id FROM dispatcher.queue
+  WHERE holder = ANY(%s) AND state IN (2, 3) ORDER BY execution_id FOR UPDATE SKIP LOCKED
+)
+UPDATE dispatcher.queue q
+SET state = 1, urgent = true, holder = NULL, granted_time = NULL, epoch = nextval('dispatcher.epochs')
+FROM held h WHERE q.execution_id = h.execution_id
+RETURNING q.execution_id::text, q.workspace, q.ends_only
+"""
+
+_UNHELD: Final = """
+SELECT h.holder FROM (SELECT DISTINCT holder FROM dispatcher.queue WHERE state IN (2, 3)) h
+WHERE NOT EXISTS (
+  SELECT 1 FROM dispatcher.coordinator_sessions s WHERE s.instance_id = h.holder AND s.state = 'LIVE'
+)
+"""
+
+_FIND: Final = """
+SELECT execution_id::text, epoch, state, holder FROM dispatcher.queue WHERE execution_id = ANY(%s::text[]::uuid[])
+"""
+
+_LOCK_ONE: Final = """
+SELECT workspace, attempts FROM dispatcher.queue
+WHERE execution_id = %s::uuid AND epoch = %s AND state IN (2, 3) FOR UPDATE
+"""
+
+_FAIL_ONE: Final = """
+UPDATE dispatcher.queue
+SET state = %s, attempts = %s, urgent = true, holder = NULL, granted_time = NULL,
+    wake_time = CASE WHEN %s::float8 > 0 THEN clock_timestamp() + %s::float8 * interval '1 second' END,
+    failure_reason = nullif(%s, ''), failure_message = nullif(%s, ''),
+    failure_time = CASE WHEN %s THEN clock_timestamp() END
+WHERE execution_id = %s::uuid
+"""
+
+
+class PostgresLeases:
+    def __init__(self, database: Database, *, lease_scale: float) -> None:
+        self._database = database
+        self._lease_scale = lease_scale
+
+    async def hand_back(self, leases: Sequence[tuple[str, int]]) -> list[Returned]:
+        """Execution and epoch of each; those whose lease is another's by now are left alone."""
+        crash_point("dispatcher.hand_back.before_commit")
+        rows = await self._database.fetch(
+            _HAND_BACK, (Texts([each[0] for each in leases]), BigInts([each[1] for each in leases]))
+        )
+        crash_point("dispatcher.hand_back.after_commit")
+        return [Returned(*row) for row in rows]
+
+    async def end(self, instances: Sequence[str]) -> list[Returned]:
+        """All that these instances hold waits again, under a higher epoch."""
+        crash_point("dispatcher.end.before_commit")
+        rows = await self._database.fetch(_END_HELD, (Texts(list(instances)),))
+        crash_point("dispatcher.end.after_commit")
+        return [Returned(*row) for row in rows]
+
+    async def holders_gone(self) -> list[str]:
+        """Instances that hold something and are not live."""
+        return [row[0] for row in await self._database.fetch(_UNHELD)]
+
+    async def fail(self, report: Released) -> tuple[str, Fate] | None:
+        """A failed dispatch: the workspace and what became of the row. None: the lease is another's."""
+        scale = self._lease_scale
+
+        async def work(connection: Connection) -> tuple[str, Fate] | None:
+            key = (report.execution_id, report.epoch)
+            row = await (await connection.execute(_LOCK_ONE, key)).fetchone()
+            if row is None:
+                return None
+            fate = fate_of(report, row[1])
+            wake = fate.wake_seconds * scale
+            is_dead = fate.state is State.FAILED
+            await connection.execute(
+                _FAIL_ONE,
+                (
+                    int(fate.state),
+                    fate.attempts,
+                    wake,
+                    wake,
+                    fate.failure_reason,
+                    fate.failure_message,
+                    is_dead,
+                    report.execution_id,
+                ),
+            )
+            crash_point("dispatcher.fail.before_commit")
+            return row[0], fate
+
+        return await self._database.transaction(work)
+
+    async def find(self, execution_ids: Iterable[str]) -> dict[str, Held]:
+        rows: list[tuple[Any, ...]] = await self._database.fetch(_FIND, (Texts(list(execution_ids)),))
+        return {row[0]: Held(row[1], State(row[2]), row[3]) for row in rows}
+
+    async def reasons(self, reports: Sequence[LeaseReport]) -> list[LateReason | None]:
+        """Why each report had no effect; None: it had, when it came before."""
+        found = await self.find({report.execution_id for report in reports})
+        return [late_reason(report, found.get(report.execution_id)) for report in reports]

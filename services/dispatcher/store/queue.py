@@ -1,0 +1,236 @@
+"""A turn as one transaction in one round trip, on a connection that belongs to the turns.
+
+Hazard: `CommitUnknown` leaves it open whether the turn happened. Repeating it is safe: newcomers are recognised by
+their ids, reports by what they left behind, and grants that were committed without being sent are found by
+loops/orphans.py.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from services.chassis.arrays import BigInts, Bools, Bytes, Ints, Texts, Times
+from services.chassis.crash import crash_point
+from services.chassis.lane import Lane, Statement
+from services.dispatcher.core.items import Admission, LaneView, Limits, Outcome, Place
+from services.dispatcher.core.turn import Turn, TurnResult
+from services.dispatcher.handler.ports import Unstorable
+from services.dispatcher.store import turn_statements as sql
+
+Rows = list[tuple[Any, ...]]
+Read = Callable[[Turn, TurnResult, Rows], None]
+
+_MICROSECONDS = 1_000_000
+_REJECTED = Admission(Outcome.REJECTED, message="the workspace is not known here")
+_ADMISSIONS = {int(outcome): Admission(outcome) for outcome in Outcome}
+
+_STORE_LIMITS = """
+INSERT INTO dispatcher.tenants AS t (workspace, executions_max, queued_max, revision)
+SELECT * FROM unnest(%s, %s, %s, %s) AS l (workspace, executions_max, queued_max, revision) ORDER BY workspace
+ON CONFLICT (workspace) DO UPDATE
+SET executions_max = excluded.executions_max, queued_max = excluded.queued_max, revision = excluded.revision
+WHERE t.revision < excluded.revision
+"""
+
+
+class PostgresQueue:
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    async def store_limits(self, limits: Mapping[str, Limits]) -> None:
+        """A statement of its own: it locks tenants in another order than a turn would."""
+        try:
+            await self._lane.execute(
+                _STORE_LIMITS,
+                (
+                    Texts(list(limits)),
+                    Ints([each.executions_max for each in limits.values()]),
+                    Ints([each.queued_max for each in limits.values()]),
+                    BigInts([each.revision for each in limits.values()]),
+                ),
+            )
+        except (psycopg.DataError, psycopg.IntegrityError) as failure:
+            raise Unstorable(str(failure)) from failure
+
+    async def turn(self, turn: Turn) -> TurnResult:
+        statements, reads = _plan(turn)
+        crash_point("dispatcher.turn.before_commit")
+        try:
+            answers = await self._lane.pipeline(statements)
+        except (psycopg.DataError, psycopg.IntegrityError) as failure:
+            raise Unstorable(str(failure)) from failure
+        crash_point("dispatcher.turn.after_commit")
+        result = TurnResult()
+        for read, rows in zip(reads, answers, strict=True):
+            read(turn, result, rows)
+        return result
+
+
+def _plan(turn: Turn) -> tuple[list[Statement], list[Read]]:
+    """Only what the turn needs: a start, or a finish, on an idle system is two statements or one."""
+    statements: list[Statement] = []
+    reads: list[Read] = []
+
+    def add(statement: str, params: Sequence[Any] | Mapping[str, Any], read: Read) -> None:
+        statements.append((statement, params))
+        reads.append(read)
+
+    newcomer_lanes = list(dict.fromkeys([each.workspace for each in turn.newcomers]))
+    if newcomer_lanes or turn.lanes:
+        add(sql.LOCK, (Texts([*newcomer_lanes, *turn.lanes]),), _ignore)
+    if turn.finished:
+        ids, epochs = (
+            Texts([r.execution_id for r in turn.finished]),
+            BigInts([r.epoch for r in turn.finished]),
+        )
+        add(sql.FINISH, (ids, epochs), _read_finished)
+    if turn.parked:
+        parked = turn.parked
+        ids, epochs = Texts([r.execution_id for r in parked]), BigInts([r.epoch for r in parked])
+        add(sql.PARK, (ids, epochs, Times([r.wake_time for r in parked])), _read_parked)
+        seen = Texts([message_id for report in parked for message_id in report.seen_message_ids])
+        add(sql.WAKE_PARKED, {"ids": ids, "seen": seen}, _read_woken)
+    if turn.newcomers:
+        add(sql.ADMIT, _admit_params(turn, newcomer_lanes), _Admitted(newcomer_lanes))
+    if turn.lanes:
+        add(
+            sql.CLAIM,
+            {
+                "lanes": Texts(turn.lanes),
+                "seats": Ints(turn.lane_seats),
+                "places": len(turn.lane_seats),
+                "holders": Texts(turn.holders),
+                "now": turn.now,
+            },
+            _read_claimed,
+        )
+    if turn.ending_seats:
+        seats = turn.ending_seats
+        holders = Texts(turn.holders)
+        add(
+            sql.CLAIM_ENDING,
+            {"seats": Ints(seats), "places": len(seats), "holders": holders, "now": turn.now},
+            _read_ending,
+        )
+    return statements, reads
+
+
+def _admit_params(turn: Turn, lanes: Sequence[str]) -> Mapping[str, Any]:
+    newcomers = turn.newcomers
+    lane_of = {workspace: number for number, workspace in enumerate(lanes, 1)}
+    return {
+        "ids": Texts([each.execution_id for each in newcomers]),
+        "lane_of": Ints([lane_of[each.workspace] for each in newcomers]),
+        "priorities": Ints([each.priority for each in newcomers]),
+        "deadlines": Times([each.deadline_time for each in newcomers]),
+        "request_ids": Texts([each.request_id or None for each in newcomers]),
+        "hashes": Bytes([each.request_hash for each in newcomers]),
+        "starts": Bytes([each.start for each in newcomers]),
+        "seats": Ints(turn.newcomer_seats),
+        "lanes": Texts(lanes),
+        "counts": Bools([workspace in turn.counted for workspace in lanes]),
+        "holders": Texts(turn.holders),
+        "now": turn.now,
+    }
+
+
+def _ignore(turn: Turn, result: TurnResult, rows: Rows) -> None:
+    """A statement that is run for its locks."""
+
+
+def _read_finished(turn: Turn, result: TurnResult, rows: Rows) -> None:
+    result.finished = [None] * len(turn.finished)
+    for n, workspace in rows:
+        result.finished[n - 1] = workspace
+
+
+def _read_parked(turn: Turn, result: TurnResult, rows: Rows) -> None:
+    result.parked = [None] * len(turn.parked)
+    for n, workspace in rows:
+        result.parked[n - 1] = workspace
+
+
+def _read_woken(turn: Turn, result: TurnResult, rows: Rows) -> None:
+    result.woken = [workspace for (workspace,) in rows]
+
+
+class _Admitted:
+    """Reads the two kinds of rows of ADMIT."""
+
+    def __init__(self, lanes: Sequence[str]) -> None:
+        self._lanes = lanes
+
+    def __call__(self, turn: Turn, result: TurnResult, rows: Rows) -> None:
+        admissions = [_REJECTED] * len(turn.newcomers)
+        granted_us = _microseconds(turn.now)
+        taken = [0] * len(self._lanes)
+        waiting = [0] * len(self._lanes)
+        seen: list[tuple[Any, ...]] = []
+        for row in rows:
+            kind, n, outcome, epoch, existing = row[:5]
+            if kind == 1:
+                seen.append(row)
+                continue
+            admissions[n - 1] = (
+                _ADMISSIONS[outcome] if existing is None else Admission(Outcome(outcome), existing)
+            )
+            if outcome != Outcome.QUEUED:
+                continue
+            newcomer = turn.newcomers[n - 1]
+            lane = self._lanes.index(newcomer.workspace) if len(self._lanes) > 1 else 0
+            if not epoch:
+                waiting[lane] += 1
+                continue
+            taken[lane] += 1
+            result.places.append(
+                Place(
+                    newcomer.execution_id,
+                    newcomer.workspace,
+                    epoch,
+                    turn.newcomer_seats[n - 1],
+                    newcomer.order,
+                    granted_us,
+                    granted_us,
+                )
+            )
+        result.admissions = admissions
+        for _, number, free, queued, _, slots, has_waiting in seen:
+            lane = number - 1
+            total = None if queued is None else queued + waiting[lane]
+            has_more = has_waiting or waiting[lane] > 0
+            result.lanes.append(LaneView(self._lanes[lane], slots, free, taken[lane], has_more, total))
+
+
+def _read_claimed(turn: Turn, result: TurnResult, rows: Rows) -> None:
+    granted_us = _microseconds(turn.now)
+    limit = len(turn.lane_seats)
+    taken: dict[int, int] = {}
+    seen: dict[int, tuple[int, int, int]] = {}
+    for lane, free, slots, candidates, *place in rows:
+        seen[lane] = free, slots, candidates
+        if place[0] is not None:
+            taken[lane] = taken.get(lane, 0) + 1
+            result.places.append(_place(place, granted_us))
+    for lane, (free, slots, candidates) in seen.items():
+        count = taken.get(lane, 0)
+        # A look that was cut short by the slots or the places may have left something.
+        has_more = candidates > count or candidates == min(free, limit)
+        result.lanes.append(LaneView(turn.lanes[lane - 1], slots, free, count, has_more))
+
+
+def _read_ending(turn: Turn, result: TurnResult, rows: Rows) -> None:
+    granted_us = _microseconds(turn.now)
+    result.places += [_place(row, granted_us)._replace(is_ends_only=True) for row in rows]
+
+
+def _place(row: Sequence[Any], granted_us: int) -> Place:
+    execution_id, workspace, epoch, seat, start, enqueue_us, is_resumed, messages = row
+    return Place(
+        execution_id, workspace, epoch, seat, start, enqueue_us, granted_us, is_resumed, False, messages or ()
+    )
+
+
+def _microseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * _MICROSECONDS)

@@ -1,0 +1,72 @@
+"""Reads of the queue for lists and lookups, and the limits of workspaces."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from services.chassis.arrays import Texts
+from services.chassis.crash import crash_point
+from services.chassis.database import Database
+from services.dispatcher.core.items import Limits, QueuedRow, State
+
+_COLUMNS: Final = """
+state, start, attempts, failure_reason, failure_message, failure_time
+"""
+_GET: Final = f"SELECT {_COLUMNS} FROM dispatcher.queue WHERE execution_id = ANY(%s::text[]::uuid[])"
+_LIST: Final = """
+SELECT {columns} FROM dispatcher.queue
+WHERE workspace = %s {bound}
+ORDER BY execution_id {order} LIMIT %s
+"""
+
+_CONFIGURE: Final = """
+INSERT INTO dispatcher.tenants AS t (workspace, executions_max, queued_max, revision, closed)
+VALUES (%s, %s, %s, %s, %s)
+ON CONFLICT (workspace) DO UPDATE
+SET executions_max = excluded.executions_max, queued_max = excluded.queued_max, revision = excluded.revision,
+    closed = excluded.closed
+WHERE t.revision < excluded.revision OR t.revision = excluded.revision AND t.closed IS DISTINCT FROM excluded.closed
+"""
+
+# Only what never started: an execution with a journal ends there. After the tenant's row is locked by the statement
+# above, no turn lets anything of this workspace in or out.
+_CLOSE: Final = """
+UPDATE dispatcher.queue
+SET state = 5, holder = NULL, wake_time = NULL, failure_reason = 'WORKSPACE_CLOSED',
+    failure_message = 'the workspace was closed before the execution started', failure_time = clock_timestamp()
+WHERE workspace = %s AND state IN (1, 4) AND (epoch = 0 OR attempts > 0)
+RETURNING execution_id::text
+"""
+
+
+class PostgresReads:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, execution_ids: Sequence[str]) -> list[QueuedRow]:
+        rows = await self._database.fetch(_GET, (Texts(execution_ids),))
+        return [_row(row) for row in rows]
+
+    async def list_of(
+        self, workspace: str, *, from_execution_id: str, is_ascending: bool, limit: int
+    ) -> list[QueuedRow]:
+        sign, order = (">", "ASC") if is_ascending else ("<", "DESC")
+        bound = f"AND execution_id {sign} %s::uuid" if from_execution_id else ""
+        params: list[Any] = [workspace, from_execution_id, limit] if from_execution_id else [workspace, limit]
+        rows = await self._database.fetch(_LIST.format(columns=_COLUMNS, bound=bound, order=order), params)
+        return [_row(row) for row in rows]
+
+    async def configure(self, workspace: str, limits: Limits, is_closed: bool) -> list[str]:
+        """Store the limits; the executions that became dead letters because the workspace closed."""
+        values = (workspace, limits.executions_max, limits.queued_max, limits.revision, is_closed)
+        crash_point("dispatcher.configure.before_commit")
+        if not is_closed:
+            await self._database.execute(_CONFIGURE, values)
+            return []
+        _, failed = await self._database.pipeline([(_CONFIGURE, values), (_CLOSE, (workspace,))])
+        crash_point("dispatcher.configure.after_commit")
+        return [row[0] for row in failed]
+
+
+def _row(row: Sequence[Any]) -> QueuedRow:
+    state, start, attempts, reason, message, time = row
+    return QueuedRow(State(state), start, attempts, reason or "", message or "", time)

@@ -1,0 +1,183 @@
+"""The statements of a turn. They run in one transaction, in the order of this file, each with a snapshot of its own.
+
+The order carries the hard limit. LOCK waits for every other turn on these workspaces; only statements that come after
+it count slots, and their snapshots hold all that those turns have committed. One statement that locked and counted at
+once would count with a snapshot from before the wait, and let two dispatchers fill the same slot
+(tests/integration/dispatcher/test_slots.py shows it doing so).
+
+Locks are always taken in the order: tenants by name, then rows of the queue by id.
+"""
+
+from typing import Final
+
+_FREE: Final = """
+greatest(0, t.executions_max - (
+  SELECT count(*) FROM dispatcher.queue g
+  WHERE g.workspace = t.workspace AND g.state IN (2, 3) AND NOT g.ends_only
+))::int4 AS free
+"""
+
+LOCK: Final = """
+SELECT 1 FROM dispatcher.tenants WHERE workspace = ANY(%s) ORDER BY workspace FOR NO KEY UPDATE
+"""
+
+# The epoch is tested in the statement that deletes.
+FINISH: Final = """
+WITH told AS MATERIALIZED (
+  SELECT * FROM unnest(%s::text[]::uuid[], %s) WITH ORDINALITY AS t (execution_id, epoch, n)
+), gone AS (
+  DELETE FROM dispatcher.queue q USING told t
+  WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state IN (2, 3)
+  RETURNING t.n, q.workspace, q.execution_id
+), unread AS (
+  DELETE FROM dispatcher.mailbox m USING gone WHERE m.execution_id = gone.execution_id
+)
+SELECT n::int4, workspace FROM gone
+"""
+
+PARK: Final = """
+WITH told AS MATERIALIZED (
+  SELECT * FROM unnest(%s::text[]::uuid[], %s, %s) WITH ORDINALITY AS t (execution_id, epoch, wake_time, n)
+)
+UPDATE dispatcher.queue q SET state = 4, urgent = true, holder = NULL, granted_time = NULL, wake_time = t.wake_time
+FROM told t
+WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state IN (2, 3)
+RETURNING t.n::int4, q.workspace
+"""
+
+# After PARK holds the rows: a message is either here to be seen now, or its sender will find the row PARKED.
+WAKE_PARKED: Final = """
+WITH seen AS (
+  DELETE FROM dispatcher.mailbox WHERE message_id = ANY(%(seen)s)
+)
+UPDATE dispatcher.queue q SET state = 1, wake_time = NULL
+WHERE q.execution_id = ANY(%(ids)s::text[]::uuid[]) AND q.state = 4 AND (
+  q.wake_time <= clock_timestamp() OR EXISTS (
+    SELECT 1 FROM dispatcher.mailbox m
+    WHERE m.execution_id = q.execution_id AND NOT m.message_id = ANY(%(seen)s)
+  )
+)
+RETURNING q.workspace
+"""
+
+# Rows of two kinds: (0, n, outcome, epoch, existing id) of an item, (1, lane, free, queued, …) of a lane.
+# A newcomer goes ahead at once (is_direct) when a seat was offered for it, a slot is free and nobody waits before it.
+ADMIT: Final = f"""
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest(%(ids)s::text[]::uuid[], %(lane_of)s, %(priorities)s, %(deadlines)s, %(request_ids)s,
+                       %(hashes)s, %(starts)s, %(seats)s)
+  WITH ORDINALITY AS i (execution_id, lane, priority, deadline_time, request_id, hash, start, seat, n)
+), lane AS MATERIALIZED (
+  SELECT l.lane, t.workspace, t.closed, t.executions_max, t.queued_max, {_FREE},
+         EXISTS (
+           SELECT 1 FROM dispatcher.queue w WHERE w.workspace = t.workspace AND w.state = 1 AND NOT w.ends_only
+         ) AS has_waiting,
+         CASE WHEN l.counts THEN (
+           SELECT count(*) FROM (
+             SELECT 1 FROM dispatcher.queue w
+             WHERE w.workspace = t.workspace AND w.state = 1 AND NOT w.ends_only LIMIT t.queued_max
+           ) counted
+         ) END AS queued
+  FROM unnest(%(lanes)s, %(counts)s) WITH ORDINALITY AS l (workspace, counts, lane)
+  JOIN dispatcher.tenants t USING (workspace)
+), known AS MATERIALIZED (
+  SELECT i.n, r.execution_id, r.hash = i.hash AS is_same
+  FROM item i JOIN lane l USING (lane)
+  JOIN dispatcher.requests r ON r.workspace = l.workspace AND r.request_id = i.request_id
+), judged AS MATERIALIZED (
+  SELECT i.*, l.workspace, l.free, l.has_waiting, l.queued, l.queued_max, k.execution_id AS existing,
+         CASE WHEN k.execution_id = i.execution_id THEN 1
+              WHEN k.is_same THEN 2
+              WHEN k.n IS NOT NULL THEN 3
+              WHEN EXISTS (SELECT 1 FROM dispatcher.queue q WHERE q.execution_id = i.execution_id) THEN 1
+              WHEN l.closed THEN 5
+              ELSE 0 END AS verdict
+  FROM item i JOIN lane l USING (lane) LEFT JOIN known k USING (n)
+), ranked AS MATERIALIZED (
+  SELECT j.*, j.seat >= 0 AND NOT j.has_waiting
+              AND row_number() OVER (PARTITION BY j.lane, j.seat >= 0 ORDER BY j.n) <= j.free AS is_direct
+  FROM judged j WHERE j.verdict = 0
+), admitted AS MATERIALIZED (
+  SELECT r.*, CASE WHEN r.is_direct THEN nextval('dispatcher.epochs') ELSE 0 END AS epoch
+  FROM (SELECT x.*, row_number() OVER (PARTITION BY x.lane, x.is_direct ORDER BY x.n) AS nth FROM ranked x) r
+  WHERE r.is_direct OR r.queued IS NULL OR r.queued + r.nth <= r.queued_max
+), kept AS (
+  INSERT INTO dispatcher.queue (execution_id, workspace, state, priority, epoch, holder, enqueue_time, granted_time,
+                                deadline_time, request_id, start)
+  SELECT a.execution_id, a.workspace, CASE WHEN a.is_direct THEN 2 ELSE 1 END, a.priority, a.epoch,
+         CASE WHEN a.is_direct THEN (%(holders)s::text[])[a.seat + 1] END, %(now)s,
+         CASE WHEN a.is_direct THEN %(now)s END, a.deadline_time, a.request_id, a.start
+  FROM admitted a
+), asked AS (
+  INSERT INTO dispatcher.requests (workspace, request_id, hash, execution_id)
+  SELECT a.workspace, a.request_id, a.hash, a.execution_id FROM admitted a WHERE a.request_id IS NOT NULL
+)
+SELECT 0::int4, j.n::int4, CASE WHEN j.verdict > 0 THEN j.verdict WHEN a.n IS NULL THEN 4 ELSE 1 END::int4,
+       coalesce(a.epoch, 0)::int8, CASE WHEN j.verdict IN (2, 3) THEN j.existing::text END, NULL::int4, NULL::bool
+FROM judged j LEFT JOIN admitted a USING (n)
+UNION ALL
+SELECT 1, l.lane::int4, l.free, l.queued, NULL, l.executions_max, l.has_waiting FROM lane l
+"""
+
+_PLACE: Final = """
+q.execution_id::text AS id, q.workspace, q.epoch, s.seat, q.start,
+(extract(epoch FROM q.enqueue_time) * 1000000)::int8 AS enqueue_us, c.epoch_before > 0 AS is_resumed
+"""
+
+# One row per place, and one without a place for a lane that got none.
+CLAIM: Final = f"""
+WITH lane AS MATERIALIZED (
+  SELECT l.lane, t.workspace, t.executions_max, {_FREE}
+  FROM unnest(%(lanes)s) WITH ORDINALITY AS l (workspace, lane) JOIN dispatcher.tenants t USING (workspace)
+), seat AS MATERIALIZED (
+  SELECT * FROM unnest(%(seats)s) WITH ORDINALITY AS s (seat, place)
+), candidate AS MATERIALIZED (
+  SELECT l.lane, c.execution_id, c.epoch AS epoch_before, row_number() OVER (
+           PARTITION BY l.lane ORDER BY c.urgent DESC, c.priority DESC, c.execution_id
+         ) AS nth
+  FROM lane l CROSS JOIN LATERAL (
+    SELECT q.execution_id, q.epoch, q.urgent, q.priority FROM dispatcher.queue q
+    WHERE q.workspace = l.workspace AND q.state = 1 AND NOT q.ends_only
+    ORDER BY q.urgent DESC, q.priority DESC, q.execution_id
+    LIMIT least(l.free, %(places)s) FOR UPDATE OF q SKIP LOCKED
+  ) c
+), chosen AS MATERIALIZED (
+  SELECT c.*, row_number() OVER (ORDER BY c.nth, c.lane) AS place FROM candidate c
+  ORDER BY c.nth, c.lane LIMIT %(places)s
+), claimed AS (
+  UPDATE dispatcher.queue q
+  SET state = 2, epoch = nextval('dispatcher.epochs'), holder = (%(holders)s::text[])[s.seat + 1],
+      granted_time = %(now)s, wake_time = NULL
+  FROM chosen c JOIN seat s USING (place) WHERE q.execution_id = c.execution_id
+  RETURNING c.lane, q.execution_id, {_PLACE}
+)
+SELECT l.lane::int4, l.free, l.executions_max,
+       (SELECT count(*) FROM candidate k WHERE k.lane = l.lane)::int4 AS candidates,
+       c.id, c.workspace, c.epoch, c.seat, c.start, c.enqueue_us, c.is_resumed,
+       (SELECT array_agg(m.body ORDER BY m.create_time, m.message_id) FROM dispatcher.mailbox m
+        WHERE m.execution_id = c.execution_id) AS messages
+FROM lane l LEFT JOIN claimed c USING (lane)
+"""
+
+# Without a lock on the workspace: what will only be ended takes no slot.
+CLAIM_ENDING: Final = f"""
+WITH seat AS MATERIALIZED (
+  SELECT * FROM unnest(%(seats)s) WITH ORDINALITY AS s (seat, place)
+), chosen AS MATERIALIZED (
+  SELECT c.*, row_number() OVER () AS place FROM (
+    SELECT q.execution_id, q.epoch AS epoch_before FROM dispatcher.queue q
+    WHERE q.state = 1 AND q.ends_only ORDER BY q.execution_id
+    LIMIT %(places)s FOR UPDATE SKIP LOCKED
+  ) c
+), claimed AS (
+  UPDATE dispatcher.queue q
+  SET state = 2, epoch = nextval('dispatcher.epochs'), holder = (%(holders)s::text[])[s.seat + 1],
+      granted_time = %(now)s, wake_time = NULL
+  FROM chosen c JOIN seat s USING (place) WHERE q.execution_id = c.execution_id
+  RETURNING q.execution_id, {_PLACE}
+)
+SELECT c.id, c.workspace, c.epoch, c.seat, c.start, c.enqueue_us, c.is_resumed,
+       (SELECT array_agg(m.body ORDER BY m.create_time, m.message_id) FROM dispatcher.mailbox m
+        WHERE m.execution_id = c.execution_id) AS messages
+FROM claimed c
+"""
