@@ -52,14 +52,14 @@ class Authenticator:
         # The dictionary has found it by its hash; equality is settled in constant time all the same.
         if not hmac.compare_digest(known.key_hash, key_hash):
             raise refusals.key_invalid()
-        expire_time = known.key.expire_time
-        if expire_time is not None and expire_time <= self._clock.now():
+        if self._has_expired(known.key):
             raise refusals.key_expired()
         return known.identity
 
-    async def record_of(self, key_hash: bytes) -> KeyRecord:
+    async def record_of(self, key_hash: bytes) -> KeyRecord | None:
         """For other services that were shown a key; read anew, because they cache the answer themselves."""
-        return (await self._read(key_hash)).key
+        key = await self._keys.find(key_hash)
+        return key if key is not None and _is_good(key) and not self._has_expired(key) else None
 
     def title(self, key_id: str) -> str:
         """Of a key that was identified; what people are told of who did something."""
@@ -73,10 +73,13 @@ class Authenticator:
         self._generation += 1
         self._known.clear()
 
+    def _has_expired(self, key: KeyRecord) -> bool:
+        return key.expire_time is not None and key.expire_time <= self._clock.now()
+
     async def _read(self, key_hash: bytes) -> _Known:
         generation, asked_at = self._generation, self._clock.monotonic()
         key = await self._keys.find(key_hash)
-        if key is None or key.revoke_time is not None or key.is_workspace_closed:
+        if key is None or not _is_good(key):
             self._known.pop(key_hash, None)
             raise refusals.key_invalid()
         kind = _KINDS.get(key.role, Kind.MEMBER)
@@ -90,3 +93,7 @@ class Authenticator:
         if len(self._titles) > CACHED_MAX:
             self._titles.popitem(last=False)
         return known
+
+
+def _is_good(key: KeyRecord) -> bool:
+    return key.revoke_time is None and not key.is_workspace_closed

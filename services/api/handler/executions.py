@@ -44,7 +44,8 @@ _OPERATORS: Final = {
 
 class Page(NamedTuple):
     records: Sequence[Record]
-    has_more: bool
+    # How many there were to choose from, of which at most one more was asked for.
+    found: int
 
 
 class Executions:
@@ -83,7 +84,7 @@ class Executions:
         )
         by_id.update((record.execution.id, record) for record in started if record.workspace == workspace)
         merged = sorted(by_id.values(), key=lambda record: record.execution.id, reverse=not ascending)
-        return Page(merged[:size], has_more=len(merged) > size)
+        return Page(merged[:size], len(merged))
 
     async def wait(self, watch: Watch, seconds: float) -> Record | None:
         """The final record; None when the time is over first."""

@@ -99,7 +99,9 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         list_of = ("executions", workspace, request.filter, str(ascending))
         from_id, size = pages.begin(request, *list_of)
         page = await self._executions.page(workspace, conditions, from_id, size, ascending=ascending)
-        token = pages.next_token(page.records[-1].execution.id, *list_of) if page.has_more else ""
+        token = ""
+        if pages.has_more(page.found, size):
+            token = pages.next_token(page.records[-1].execution.id, *list_of)
         return executions_pb2.ListExecutionsResponse(
             executions=[translate.execution(record, with_output=False) for record in page.records],
             next_page_token=token,

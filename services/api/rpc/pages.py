@@ -31,9 +31,16 @@ def cut(
     rows: Sequence[Row], size: int, key: Callable[[Row], str], *list_of: str
 ) -> tuple[Sequence[Row], str]:
     """At most `size` of the rows, of which one more was asked for; and the token of the next page, if there is one."""
-    if len(rows) <= size:
+    if not has_more(len(rows), size):
         return rows, ""
-    return rows[:size], paging.token(key(rows[size - 1]), *list_of)
+    rows = rows[:size]
+    return rows, paging.token(key(rows[-1]), *list_of)
+
+
+def has_more(found: int, size: int) -> bool:
+    """Whether there may be another page. No peer gives more rows at once than the largest page has, so the one more
+    that was asked for cannot come with that: the next page is then empty at worst."""
+    return found > size or found >= paging.PAGE_SIZE_MAX
 
 
 def next_token(after: str, *list_of: str) -> str:

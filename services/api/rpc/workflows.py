@@ -152,6 +152,8 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         if len(request.key_hash) != SHA256_BYTES:
             raise refusals.invalid_field("key_hash", "MALFORMED", "must be a SHA-256")
         key = await self._authenticator.record_of(request.key_hash)
+        if key is None:
+            raise Refusal("API_KEY_NOT_FOUND", "this key is unknown, expired or revoked")
         return translate.identified(key)
 
 
