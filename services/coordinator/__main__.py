@@ -1,0 +1,7 @@
+"""`python -m services.coordinator`."""
+
+import sys
+
+from services.coordinator.wiring import main
+
+sys.exit(main())

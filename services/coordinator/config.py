@@ -1,0 +1,15 @@
+"""The coordinator's settings; each with its reason."""
+
+from __future__ import annotations
+
+from services.chassis.config import Field, ProcessSettings
+
+
+class CoordinatorSettings(ProcessSettings):
+    grpc_address: str = "127.0.0.1:7403"
+    # Every dispatcher replica: executions are leased from all of them.
+    dispatchers: str = "127.0.0.1:7402"
+    # For definitions and keys; any replica answers.
+    apis: str = "127.0.0.1:7401"
+    # Memory and the time of a take-over grow with it; what is beyond waits in the queue, where it costs a row.
+    executions_max: int = Field(default=2_000, ge=1)

@@ -1,0 +1,67 @@
+"""The message that hands a run to a runner."""
+
+from __future__ import annotations
+
+import hmac
+
+from services.chassis.lease.frames import Grant
+from services.coordinator.core.effects import GrantRun
+from services.coordinator.core.state import Execution, Run
+from services.coordinator.core.values import OutputRef, Value
+from windlass.coordinator.v1 import sessions_pb2 as pb
+
+
+def run_id(execution: Execution, number: int) -> str:
+    return f"{execution.execution_id}.{number}"
+
+
+def effect_key(secret: bytes, execution_id: str, run: Run) -> str:
+    """Equal over all attempts at the same work, and told to nobody who does not hold the secret."""
+    work = run.work
+    identity = f"{execution_id}/{work.node.id}/{work.iteration}/{work.generation}"
+    return hmac.digest(secret, identity.encode(), "sha256").hex()
+
+
+def run_grant(execution: Execution, effect: GrantRun, key: str) -> Grant:
+    run, node = effect.run, effect.node
+    work = run.work
+    message = pb.RunGrant(
+        execution_id=execution.execution_id,
+        workspace=execution.workspace,
+        workflow=execution.workflow,
+        node=node.id,
+        module=effect.module,
+        iteration=work.iteration,
+        generation=work.generation,
+        attempt=run.attempt,
+        config=effect.config,
+        inputs=effect.inputs,
+        has_templates=node.has_templates,
+        effect_key=key,
+        may_have_run_before=effect.may_have_run_before,
+        idempotent=node.is_idempotent,
+        render_only=effect.is_render_only,
+        traceparent=run.traceparent,
+        cursor=effect.cursor,
+    )
+    lease_id = run_id(execution, run.number)
+    message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
+    if node.has_templates:
+        # Only templates look at these.
+        message.execution_input, message.state = effect.input, effect.initial_state
+        for name, value in effect.outputs:
+            fill_output(message.outputs[name], value)
+    if effect.timeout:
+        message.timeout.FromMicroseconds(effect.timeout)
+    return Grant(lease_id, run.epoch, message)
+
+
+def fill_output(message: pb.Output, value: Value) -> None:
+    if isinstance(value, OutputRef):
+        message.ref.key, message.ref.sha256, message.ref.size_bytes = (
+            value.key,
+            value.sha256,
+            value.size_bytes,
+        )
+    else:
+        message.json = value

@@ -1,0 +1,123 @@
+"""What one turn does to one execution: decided in memory, on its way to the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from services.coordinator.core.commands import Assign, Command
+from services.coordinator.core.commands import Grant as GrantCommand
+from services.coordinator.core.decide import decide
+from services.coordinator.core.decision import Refusal
+from services.coordinator.core.effects import Effect, effects, resume_effects
+from services.coordinator.core.evolve import evolve
+from services.coordinator.core.projection import (
+    changed_runs,
+    execution_change,
+    execution_row,
+    run_change,
+    run_row,
+)
+from services.coordinator.core.state import Execution, Run, summary
+from services.coordinator.handler.assigning import Given
+from services.coordinator.handler.grants import effect_key
+from services.coordinator.handler.held import Answer, Held, Input
+from services.coordinator.handler.ports import Append, Encode, RunnerSession
+
+
+class Move:
+    """Hazard: the execution's state runs ahead of its journal from `decide` until `settled`; if the append is refused
+    the state is worthless and goes with the Held."""
+
+    __slots__ = (
+        "answers",
+        "effect_keys",
+        "effects",
+        "encode",
+        "events",
+        "execution",
+        "from_seq",
+        "held",
+        "inputs",
+        "is_adoption",
+        "places",
+        "runs",
+        "runs_before",
+    )
+
+    def __init__(self, held: Held, execution: Execution, encode: Encode) -> None:
+        self.held = held
+        self.execution = execution
+        self.encode = encode
+        self.from_seq = execution.seq
+        self.runs_before = len(execution.runs)
+        self.events: list[bytes] = []
+        self.effects: list[Effect] = []
+        self.runs: dict[int, Run] = {}
+        self.inputs: Sequence[Input] = ()
+        self.answers: list[tuple[Answer, Refusal | None]] = []
+        # Runners' places reserved for the runs of this move, by number.
+        self.places: dict[int, RunnerSession] = {}
+        self.effect_keys: dict[int, str] = {}
+        self.is_adoption = False
+
+    def decide_inbox(self, now: int) -> None:
+        self.inputs, self.held.inbox = self.held.inbox, []
+        for command, answer in self.inputs:
+            refusal = self.apply(command, now)
+            if answer.session is not None or answer.message_id:
+                self.answers.append((answer, refusal))
+
+    def apply(self, command: Command, now: int) -> Refusal | None:
+        execution = self.execution
+        decision = decide(execution, command, now)
+        for event in decision.events:
+            evolve(execution, event)
+            self.events.append(self.encode(event, execution.execution_id, execution.seq, execution.epoch))
+            self.effects += effects(execution, event)
+            for run in changed_runs(execution, event):
+                self.runs[run.number] = run
+        return decision.refusal
+
+    def resume(self) -> None:
+        """After an adoption: what its last holder may have left undone."""
+        self.is_adoption = True
+        self.effects += resume_effects(self.execution)
+
+    def assign(self, given: Sequence[Given], now: int) -> bool:
+        """Lease works to runners with a reserved place. False: refused, the places are to be given back."""
+        trace = self.held.trace
+        grants = [
+            GrantCommand(
+                work, session.instance_id, session.attach.holder, trace.child().header() if trace else ""
+            )
+            for work, session in given
+        ]
+        number = len(self.execution.runs)
+        if self.apply(Assign(grants), now) is not None:
+            return False
+        self.places.update(enumerate((each.session for each in given), number + 1))
+        return True
+
+    def append(self) -> Append:
+        execution, held = self.execution, self.held
+        assert held.version is not None
+        new: list[tuple[Any, ...]] = []
+        changed: list[tuple[Any, ...]] = []
+        for number, run in self.runs.items():
+            if number <= self.runs_before:
+                # The core names a run by its id, the table by its two halves.
+                changed.append((held.execution_id, number, *run_change(execution, run)[1:]))
+                continue
+            key = effect_key(held.version.effect_secret, execution.execution_id, run) if run.attempt else ""
+            self.effect_keys[number] = key
+            new.append((*run_row(execution, run)[1:], key))
+        row = execution_change(execution) if self.from_seq else execution_row(execution)
+        row = (*row, summary_json(execution) if execution.is_final else None)
+        return Append(held.execution_id, held.epoch, self.from_seq, self.events, row, new, changed)
+
+
+def summary_json(execution: Execution) -> str:
+    return orjson.dumps(summary(execution)._asdict()).decode()

@@ -1,0 +1,177 @@
+"""What the handler needs from the world: store/ and rpc/ implement it, wiring.py joins them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport
+from services.coordinator.core.definition import Definition
+from services.coordinator.core.events import Event
+from services.coordinator.core.state import Execution
+from windlass.coordinator.v1.sessions_pb2 import RunReport
+
+if TYPE_CHECKING:
+    from services.coordinator.handler.held import Held
+
+
+class Encode(Protocol):
+    """An event as the record that the journal keeps."""
+
+    def __call__(self, event: Event, execution_id: str, seq: int, epoch: int, /) -> bytes: ...
+
+
+class Append(NamedTuple):
+    """All that one execution adds in one flush: fenced by (epoch, from_seq), written whole or not at all."""
+
+    execution_id: str
+    epoch: int
+    # The sequence before the first of `events`; 0 starts the journal.
+    from_seq: int
+    events: Sequence[bytes]
+    # EXECUTION_COLUMNS when from_seq is 0, EXECUTION_CHANGING otherwise; the summary (JSON text) behind.
+    execution: tuple[Any, ...]
+    # RUN_COLUMNS without the run_id, the effect key behind.
+    new_runs: Sequence[tuple[Any, ...]]
+    # execution_id, number, then RUN_CHANGING without the run_id.
+    changed_runs: Sequence[tuple[Any, ...]]
+
+
+class Fence(NamedTuple):
+    """Why an append was refused: where the journal really stands. Both 0: no such execution."""
+
+    epoch: int
+    last_seq: int
+
+
+class AppendRejected(Exception):
+    """The database will not take this append, now or ever: a fault of ours, to be told apart from an outage."""
+
+
+class Loaded(NamedTuple):
+    """A journal as read under our raised fence. `epoch` above the one asked for: another holds it, no events."""
+
+    epoch: int
+    events: Sequence[bytes]
+
+
+class Standing(NamedTuple):
+    """What an execution's row says."""
+
+    workspace: str
+    is_final: bool
+
+
+class Journal(Protocol):
+    async def append(self, appends: Sequence[Append]) -> Mapping[int, Fence]:
+        """Write them all in one commit; those refused, by their place in `appends`.
+
+        Raises DatabaseAway (CommitUnknown among it): repeat, the fence tells what had happened.
+        """
+        ...
+
+    async def load(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
+        """Raise each fence to the lease's epoch and read what is journalled, in the order asked for."""
+        ...
+
+    async def live_instances(self, granted_again: float) -> Mapping[str, float]:
+        """Runner instances that are alive (0) or were heard less than `granted_again` seconds ago (how long ago)."""
+        ...
+
+
+class Version(NamedTuple):
+    """A workflow version, ready to execute."""
+
+    definition: Definition
+    effect_secret: bytes
+
+
+class DefinitionRefused(Exception):
+    """There is no such version, or it is no definition: trying again cannot help."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Definitions(Protocol):
+    def cached(self, version_id: str) -> Version | None: ...
+
+    async def get(self, version_id: str) -> Version:
+        """Raises DefinitionRefused; anything else is worth another try."""
+        ...
+
+
+class RunnerSession(Protocol):
+    """One runner's stream to this coordinator."""
+
+    @property
+    def instance_id(self) -> str: ...
+    @property
+    def attach(self) -> Attach: ...
+    def take_credit(self, wanted: int) -> int: ...
+    def give_back(self, count: int) -> None: ...
+    def grant(self, grants: Sequence[Grant]) -> bool: ...
+    def acknowledge(self, report_ids: Sequence[str]) -> None: ...
+    def refuse_reports(self, refused: Sequence[RefusedReport]) -> None: ...
+    def revoke(self, revoked: Iterable[Refused]) -> None: ...
+    def claim(self, leases: Iterable[Lease]) -> None: ...
+
+
+class Requirement(NamedTuple):
+    """What a runner must have to be given a run."""
+
+    workspace: str
+    module: str
+    labels: tuple[tuple[str, str], ...]
+
+
+class Runners(Protocol):
+    def with_credit_for(self, requirement: Requirement) -> list[RunnerSession]:
+        """Most credit first."""
+        ...
+
+    def of_instance(self, instance_id: str) -> RunnerSession | None: ...
+
+    def set_demand(self, waiting: int) -> None: ...
+
+
+class Dispatch(Protocol):
+    """The leases that this coordinator holds from the dispatchers."""
+
+    def may_start(self) -> bool: ...
+    def finished(self, execution_id: str, epoch: int) -> None: ...
+    def parked(self, execution_id: str, epoch: int, wake_time: int, seen: Sequence[str]) -> None: ...
+    def released(
+        self,
+        execution_id: str,
+        epoch: int,
+        *,
+        failed: bool = False,
+        permanent: bool = False,
+        reason: str = "",
+        message: str = "",
+    ) -> None: ...
+    def journalled(self, message_ids: Sequence[str]) -> None: ...
+
+
+class Watchers(Protocol):
+    """Who follows executions. Told after the commit only."""
+
+    def wants(self, execution_id: str) -> bool: ...
+
+    def advanced(self, execution: Execution, from_seq: int, events: Sequence[bytes]) -> None:
+        """`events` follow `from_seq`; the execution is in the state after the last of them."""
+        ...
+
+
+class Strays(Protocol):
+    """Reports of runs whose execution is not held here: to its mailbox, then acknowledged."""
+
+    def add(self, session: RunnerSession, report: RunReport) -> None: ...
+
+
+class Arrivals(Protocol):
+    """Executions that need their definition, or their journal, before anything can be decided."""
+
+    def add(self, held: Held) -> None: ...

@@ -1,0 +1,147 @@
+"""What runners and dispatchers say, as commands for the core."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.coordinator.core.commands import (
+    Cancel,
+    Command,
+    Release,
+    ReportFailure,
+    ReportProgress,
+    ReportStarted,
+    ReportStopped,
+    ReportSuccess,
+    Start,
+)
+from services.coordinator.core.values import Error, ErrorClass, OutputRef, ReleaseReason, Value
+from windlass.coordinator.v1 import sessions_pb2 as pb
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
+
+_CLASSES: Final[Mapping[int, ErrorClass]] = {
+    pb.ERROR_CLASS_TRANSIENT: ErrorClass.TRANSIENT,
+    pb.ERROR_CLASS_PERMANENT: ErrorClass.PERMANENT,
+    pb.ERROR_CLASS_TIMEOUT: ErrorClass.TIMEOUT,
+    pb.ERROR_CLASS_CIRCUIT_OPEN: ErrorClass.CIRCUIT_OPEN,
+}
+_RELEASES: Final = {"DRAINING": ReleaseReason.DRAINED, "GRANT_WITHDRAWN": ReleaseReason.WITHDRAWN}
+_ERROR_MESSAGE_MAX: Final = 8_192
+_ERROR_TYPE_MAX: Final = 256
+
+
+def microseconds(message: Any, field: str) -> int:
+    """A Timestamp or Duration field; 0 when it is absent."""
+    if not message.HasField(field):
+        return 0
+    value: Timestamp = getattr(message, field)
+    return value.seconds * 1_000_000 + value.nanos // 1_000
+
+
+def report_command(report: pb.RunReport, number: int) -> Command | None:
+    """None: a report without an outcome that this version knows."""
+    epoch = report.head.epoch
+    outcome = report.WhichOneof("outcome")
+    if outcome == "succeeded":
+        done = report.succeeded
+        return ReportSuccess(
+            number,
+            epoch,
+            output=value_of(done.output),
+            branch=done.branch,
+            start_time=microseconds(report, "start_time"),
+            end_time=microseconds(report, "end_time"),
+            inputs_hash=report.inputs_hash,
+            config_hash=report.config_hash,
+            cost_tokens=report.cost_tokens,
+        )
+    if outcome == "failed":
+        return _failure(report, number)
+    if outcome == "released":
+        reason = release_reason(report.released.reason)
+        return Release(number, epoch, reason, may_have_begun=report.released.may_have_begun)
+    if outcome == "stopped":
+        start, end = microseconds(report, "start_time"), microseconds(report, "end_time")
+        return ReportStopped(number, epoch, start_time=start, end_time=end)
+    return None
+
+
+def _failure(report: pb.RunReport, number: int) -> ReportFailure:
+    failed = report.failed
+    # A class that is not known here is treated as the one that loses least.
+    error_class = _CLASSES.get(getattr(failed, "class"), ErrorClass.TRANSIENT)
+    return ReportFailure(
+        number,
+        report.head.epoch,
+        error=Error(error_class, failed.type[:_ERROR_TYPE_MAX], failed.message[:_ERROR_MESSAGE_MAX]),
+        random=random.random(),
+        retry_after=microseconds(failed, "retry_after"),
+        start_time=microseconds(report, "start_time"),
+        end_time=microseconds(report, "end_time"),
+        inputs_hash=report.inputs_hash,
+        config_hash=report.config_hash,
+        cost_tokens=report.cost_tokens,
+    )
+
+
+def value_of(output: pb.Output) -> Value:
+    if output.WhichOneof("value") == "ref":
+        return OutputRef(output.ref.key, output.ref.sha256, output.ref.size_bytes)
+    return output.json or b"null"
+
+
+def release_reason(reason: str) -> ReleaseReason:
+    return _RELEASES.get(reason, ReleaseReason.REFUSED)
+
+
+def progress_commands(progress: pb.RunProgress, number: int) -> list[Command]:
+    commands: list[Command] = [
+        ReportStarted(number, progress.epoch, microseconds(progress, "start_time")),
+    ]
+    if progress.fraction or progress.message or progress.cursor:
+        commands.append(
+            ReportProgress(
+                number,
+                progress.epoch,
+                progress=progress.fraction,
+                message=progress.message[:_ERROR_MESSAGE_MAX],
+                cursor=progress.cursor,
+            )
+        )
+    return commands
+
+
+def cancel_command(message: ExecutionMessage) -> Cancel:
+    return Cancel(message.message_id, message.cancel.reason, message.cancel.caller)
+
+
+def start_command(grant: ExecutionGrant, holder: str) -> Start:
+    order = grant.start
+    cancel = None
+    if grant.ends_only:
+        cancels = (each for each in grant.messages if each.WhichOneof("body") == "cancel")
+        cancel = next((cancel_command(each) for each in cancels), None)
+    return Start(
+        epoch=grant.lease.epoch,
+        holder=holder,
+        workspace=order.workspace,
+        workflow=order.workflow,
+        version=order.version,
+        version_id=order.version_id,
+        input=order.input or b"{}",
+        labels=tuple(sorted(order.labels.items())),
+        priority=order.priority,
+        trigger_type=order.trigger_type,
+        caller=order.caller,
+        request_id=order.request_id,
+        parent_execution_id=order.parent_execution_id,
+        create_time=microseconds(order, "create_time"),
+        grant_time=microseconds(grant, "grant_time"),
+        deadline=microseconds(order, "deadline_time"),
+        traceparent=order.traceparent,
+        cancel=cancel,
+    )

@@ -1,0 +1,165 @@
+"""After the commit: what was decided becomes true for others.
+
+Order: reports are acknowledged and runs granted first (others wait for them), then those who watch are told, then the
+execution leaves if it is final or can be parked. A crash between any two of these loses nothing: reports come again,
+leases are claimed by the next holder, and what finished is found finished.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import assert_never
+
+from services.chassis.clock import Clock
+from services.chassis.crash import crash_point
+from services.chassis.lease.frames import Grant, Lease, Refused, RefusedReport
+from services.chassis.logs import logger
+from services.chassis.metrics import counter
+from services.coordinator.core.effects import Finished, GrantRun, StopRun, parking
+from services.coordinator.handler.carrier import Carrier
+from services.coordinator.handler.grants import run_grant, run_id
+from services.coordinator.handler.held import Held
+from services.coordinator.handler.move import Move
+from services.coordinator.handler.ports import Dispatch, Runners, RunnerSession, Watchers
+from services.coordinator.handler.tracing import Tracing
+
+log = logger(__name__)
+
+_leased = counter("coordinator_runs_leased_total", "Runs granted to runners.")
+_late = counter("coordinator_late_reports_total", "Reports refused because their lease was another's.")
+_finished = counter("coordinator_executions_finished_total", "Executions that became final.", ["state"])
+_parked = counter("coordinator_executions_parked_total", "Executions that gave back slot and memory.")
+
+
+class _Outbox:
+    """Of one turn, by session: each session is spoken to once."""
+
+    def __init__(self) -> None:
+        self.grants: defaultdict[RunnerSession, list[Grant]] = defaultdict(list)
+        self.taken: defaultdict[RunnerSession, list[str]] = defaultdict(list)
+        self.refused: defaultdict[RunnerSession, list[RefusedReport]] = defaultdict(list)
+        self.revoked: defaultdict[RunnerSession, list[Refused]] = defaultdict(list)
+        self.message_ids: list[str] = []
+
+
+class Settler:
+    def __init__(
+        self,
+        *,
+        carrier: Carrier,
+        runners: Runners,
+        dispatch: Dispatch,
+        watchers: Watchers,
+        tracing: Tracing,
+        clock: Clock,
+    ) -> None:
+        self._carrier = carrier
+        self._runners = runners
+        self._dispatch = dispatch
+        self._watchers = watchers
+        self._tracing = tracing
+        self._clock = clock
+
+    def settle(self, moves: Sequence[Move]) -> None:
+        out = _Outbox()
+        for move in moves:
+            if move.held.is_dropped:
+                # Revoked while the commit was under way: whoever holds it now finds it in the journal.
+                self.give_back_places(move)
+                self._carrier.send_away(each.answer for each in move.inputs)
+                continue
+            self._answer(move, out)
+            self._act(move, out)
+            if move.held.trace is not None:
+                self._tracing.moved(move)
+        self._send(out)
+        for move in moves:
+            if not move.held.is_dropped:
+                self._tell_and_leave(move)
+
+    def give_back_places(self, move: Move) -> None:
+        for session in move.places.values():
+            session.give_back(1)
+        move.places.clear()
+
+    def _answer(self, move: Move, out: _Outbox) -> None:
+        for (session, report, message_id), refusal in move.answers:
+            if message_id:
+                out.message_ids.append(message_id)
+                move.held.message_ids.append(message_id)
+            if refusal is not None:
+                _late.inc()
+                lease_id = report.head.lease_id if report is not None else move.held.execution_id
+                log.warning("refused what came too late", lease_id=lease_id, reason=refusal.reason.value)
+            if session is None or report is None:
+                continue
+            if refusal is None:
+                out.taken[session].append(report.head.report_id)
+            else:
+                out.refused[session].append(RefusedReport(report.head.report_id, refusal.reason.value))
+
+    def _act(self, move: Move, out: _Outbox) -> None:
+        execution = move.execution
+        for effect in move.effects:
+            match effect:
+                case GrantRun():
+                    number = effect.run.number
+                    session = move.places.pop(number)
+                    grant = run_grant(execution, effect, move.effect_keys[number])
+                    out.grants[session].append(grant)
+                case StopRun():
+                    holder = self._runners.of_instance(effect.instance_id)
+                    if holder is not None:
+                        lease_id = run_id(execution, effect.number)
+                        out.revoked[holder].append(Refused(lease_id, effect.epoch, str(effect.reason)))
+                case Finished():
+                    _finished.labels(effect.state.value).inc()
+                    self._dispatch.finished(execution.execution_id, move.held.epoch)
+                case _:
+                    assert_never(effect)
+        self.give_back_places(move)
+        if move.is_adoption:
+            self._claim(move.held)
+
+    def _claim(self, held: Held) -> None:
+        """Its live runs report to us from now on."""
+        assert held.execution is not None
+        for run in held.execution.live.values():
+            session = self._runners.of_instance(run.instance_id)
+            if session is not None:
+                session.claim([Lease(run_id(held.execution, run.number), run.epoch)])
+
+    def _send(self, out: _Outbox) -> None:
+        crash_point("coordinator.acknowledge.before")
+        for session, report_ids in out.taken.items():
+            session.acknowledge(report_ids)
+        for session, refused_reports in out.refused.items():
+            session.refuse_reports(refused_reports)
+        crash_point("coordinator.grant.before")
+        for session, grants in out.grants.items():
+            _leased.inc(len(grants))
+            if not session.grant(grants):
+                self._carrier.withdrawn(grants, may_have_begun=False)
+        crash_point("coordinator.grant.after")
+        for session, revoked in out.revoked.items():
+            session.revoke(revoked)
+        if out.message_ids:
+            self._dispatch.journalled(out.message_ids)
+
+    def _tell_and_leave(self, move: Move) -> None:
+        held, execution = move.held, move.execution
+        if move.events and self._watchers.wants(held.execution_id):
+            self._watchers.advanced(execution, move.from_seq, move.events)
+        if held.inbox:
+            return  # it has more to decide before it may go
+        if execution.is_final:
+            self._carrier.forget(held)
+            return
+        park = parking(execution, self._clock.epoch_ns() // 1_000)
+        if park is None:
+            self._carrier.timers.set(held, execution.next_wake())
+            return
+        _parked.inc()
+        self._dispatch.parked(held.execution_id, held.epoch, park.wake_time, held.message_ids)
+        self._carrier.forget(held)

@@ -1,0 +1,109 @@
+"""The spans of a sampled execution, written when what they tell of is committed.
+
+    (the dispatcher's grant) ─► coordinator.start, run.lease (one per attempt; run.execute hangs below it),
+                                run.backoff, coordinator.complete
+
+A run's span has the id that was journalled with its lease, so that the runner's spans hang below it even when another
+coordinator writes it down. Everything here is skipped for an execution that is not sampled.
+"""
+
+from __future__ import annotations
+
+from services.chassis.clock import Clock
+from services.chassis.telemetry import TraceContext, emit_span, parse_traceparent
+from services.coordinator.core.effects import Finished
+from services.coordinator.core.state import Run
+from services.coordinator.core.values import RunState
+from services.coordinator.handler.grants import run_id
+from services.coordinator.handler.move import Move
+
+_ENDED = frozenset({RunState.SUCCESS, RunState.FAILED, RunState.DLQ, RunState.CANCELLED})
+
+
+class Tracing:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def moved(self, move: Move) -> None:
+        """After the commit of a move of a sampled execution."""
+        trace = move.held.trace
+        assert trace is not None
+        now = self._clock.epoch_ns()
+        if move.from_seq == 0:
+            self._start(move, trace, now)
+        for run in move.runs.values():
+            if run.state in _ENDED and run.end_time:
+                self._run(move, trace, run)
+        if any(isinstance(effect, Finished) for effect in move.effects):
+            self._complete(move, trace, now)
+
+    def _start(self, move: Move, trace: TraceContext, now: int) -> None:
+        execution = move.execution
+        emit_span(
+            "coordinator.start",
+            trace.child(),
+            parent=trace,
+            start_ns=move.held.grant_time_ns,
+            end_ns=now,
+            attributes={
+                "execution.id": execution.execution_id,
+                "workspace": execution.workspace,
+                "workflow": execution.workflow,
+                "workflow.version": execution.version,
+            },
+        )
+
+    def _run(self, move: Move, trace: TraceContext, run: Run) -> None:
+        own = parse_traceparent(run.traceparent)
+        if own is None:
+            return
+        execution, node = move.execution, run.work.node
+        attributes: dict[str, str | int] = {
+            "run.id": run_id(execution, run.number),
+            "execution.id": execution.execution_id,
+            "task.id": node.id,
+            "attempt": run.attempt,
+            "workspace": execution.workspace,
+            "workflow": execution.workflow,
+            "module": node.module,
+            "runner": run.runner,
+            "state": run.state.value,
+        }
+        error = "" if run.error is None else f"{run.error.type}: {run.error.message}"[:512]
+        emit_span(
+            "run.lease",
+            own,
+            parent=trace,
+            start_ns=run.create_time * 1_000,
+            end_ns=run.end_time * 1_000,
+            attributes=attributes,
+            error=error,
+        )
+        if run.retry_time > run.end_time:
+            emit_span(
+                "run.backoff",
+                trace.child(),
+                parent=trace,
+                start_ns=run.end_time * 1_000,
+                end_ns=run.retry_time * 1_000,
+                attributes=attributes,
+            )
+
+    def _complete(self, move: Move, trace: TraceContext, now: int) -> None:
+        execution = move.execution
+        error = execution.error
+        emit_span(
+            "coordinator.complete",
+            trace.child(),
+            parent=trace,
+            start_ns=min(execution.end_time * 1_000, now),
+            end_ns=now,
+            attributes={
+                "execution.id": execution.execution_id,
+                "workspace": execution.workspace,
+                "workflow": execution.workflow,
+                "state": execution.state.value,
+                "runs": len(execution.runs),
+            },
+            error="" if error is None else f"{error.type}: {error.message}"[:512],
+        )

@@ -1,0 +1,236 @@
+"""The turn loop: the one place where executions move.
+
+    take what has gathered ─► decide each inbox ─► give ready work to runners ─► append all in one commit ─► act
+
+Nothing is told to anybody before the commit; while it is under way, what arrives gathers for the next turn. The
+database away: the same append is tried again until it is answered or the lease is lost. An append whose answer was lost
+is recognised by its own fence.
+
+Hazards: one bad execution must not hold up the rest. A decision that raises drops that execution alone; an append that
+the database rejects for good is taken apart until the one to blame is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from services.chassis.backoff import Backoff
+from services.chassis.clock import Clock
+from services.chassis.crash import crash_point
+from services.chassis.errors import DependencyUnavailable
+from services.chassis.logs import logger
+from services.chassis.metrics import COUNT_BUCKETS, counter, histogram
+from services.coordinator.core.commands import Adopt
+from services.coordinator.handler.assigning import Assigner
+from services.coordinator.handler.carrier import Carrier
+from services.coordinator.handler.held import Held
+from services.coordinator.handler.move import Move
+from services.coordinator.handler.ports import AppendRejected, Dispatch, Encode, Fence, Journal
+from services.coordinator.handler.settling import Settler
+
+log = logger(__name__)
+
+# Of one flush: beyond this a larger batch costs no less per execution and delays those behind it.
+_EXECUTIONS_MAX: Final = 500
+_POLL_SECONDS: Final = 1.0
+
+_flush_size = histogram("coordinator_flush_executions", "Executions in one append.", buckets=COUNT_BUCKETS)
+_flush_events = histogram("coordinator_flush_events", "Events in one append.", buckets=COUNT_BUCKETS)
+_flush_seconds = histogram("coordinator_flush_seconds", "How long an append took.")
+_flush_retries = counter("coordinator_flush_retries_total", "Appends that had to be repeated.")
+_fenced = counter("coordinator_fenced_total", "Executions dropped because another holder has them.")
+_broken = counter("coordinator_broken_total", "Executions dropped because deciding them failed.")
+
+
+class TurnLoop:
+    def __init__(
+        self,
+        *,
+        carrier: Carrier,
+        assigner: Assigner,
+        settler: Settler,
+        journal: Journal,
+        dispatch: Dispatch,
+        encode: Encode,
+        clock: Clock,
+    ) -> None:
+        self._carrier = carrier
+        self._assigner = assigner
+        self._settler = settler
+        self._journal = journal
+        self._dispatch = dispatch
+        self._encode = encode
+        self._clock = clock
+        self._is_leaving = False
+        self._at_rest = asyncio.Event()
+
+    async def run(self) -> None:
+        while True:
+            await self._carrier.level.wait(_POLL_SECONDS)
+            self._at_rest.clear()
+            # At least once per wake-up: new credit needs a turn without any input.
+            await self.run_once()
+            while self._carrier.dirty:
+                await self.run_once()
+            self._at_rest.set()
+
+    async def hand_back_all(self) -> None:
+        """Drain: what has arrived is journalled, nothing new is given out, then every lease goes back at once."""
+        self._is_leaving = True
+        self._carrier.level.set()
+        self._at_rest.clear()
+        await self._at_rest.wait()
+        for held in list(self._carrier.held.values()):
+            self._dispatch.released(held.execution_id, held.epoch, reason="DRAINING")
+            self._carrier.drop(held)
+
+    async def run_once(self) -> None:
+        now = self._clock.epoch_ns() // 1_000
+        moves = self._decide(now)
+        if self._dispatch.may_start() and not self._is_leaving:
+            self._assign(moves, now)
+        if not moves:
+            return
+        written = await self._write([move for move in moves.values() if move.events])
+        unmoved = [move for move in moves.values() if not move.events and not move.held.is_dropped]
+        self._settler.settle([*written, *unmoved])
+
+    # ── deciding ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _decide(self, now: int) -> dict[Held, Move]:
+        moves: dict[Held, Move] = {}
+        dirty = self._carrier.dirty
+        while dirty and len(moves) < _EXECUTIONS_MAX:
+            held, _ = dirty.popitem(last=False)
+            execution = held.execution
+            if held.is_loading or held.is_dropped or execution is None:
+                continue
+            move = Move(held, execution, self._encode)
+            try:
+                move.decide_inbox(now)
+                if isinstance(move.inputs[0].command, Adopt):
+                    move.resume()
+                if execution.ready:
+                    self._assigner.enter(held)
+            except Exception as failure:  # noqa: BLE001 - a bug of one execution is not the others'
+                self._break(move, failure)
+                continue
+            moves[held] = move
+        return moves
+
+    def _assign(self, moves: dict[Held, Move], now: int) -> None:
+        for held, given in self._assigner.give().items():
+            assert held.execution is not None
+            move = moves.get(held) or Move(held, held.execution, self._encode)
+            try:
+                if move.assign(given, now):
+                    moves[held] = move
+                    continue
+            except Exception as failure:  # noqa: BLE001 - as above
+                moves.pop(held, None)
+                self._break(move, failure)
+            for _, session in given:
+                session.give_back(1)
+
+    def _break(self, move: Move, failure: Exception) -> None:
+        """A bug: this execution goes back as failed, and after three such it is a dead letter; the rest goes on."""
+        held = move.held
+        _broken.inc()
+        log.error(
+            "an execution is broken", execution_id=held.execution_id, epoch=held.epoch, exc_info=failure
+        )
+        self._settler.give_back_places(move)
+        self._dispatch.released(
+            held.execution_id,
+            held.epoch,
+            failed=True,
+            reason="INTERNAL",
+            message="the coordinator could not decide this execution; its log tells more",
+        )
+        self._lose(move)
+
+    def _lose(self, move: Move) -> None:
+        self._settler.give_back_places(move)
+        self._carrier.drop(move.held)
+        self._carrier.send_away(each.answer for each in move.inputs)
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _write(self, moves: list[Move]) -> list[Move]:
+        """Those that are in the journal now. The others have lost their lease, or wait to be loaded."""
+        backoff = Backoff()
+        written: list[Move] = []
+        while moves := self._still_held(moves):
+            try:
+                refused = await self._append(moves)
+            except AppendRejected as failure:
+                if len(moves) > 1:
+                    half = len(moves) // 2
+                    written += await self._write(moves[:half]) + await self._write(moves[half:])
+                else:
+                    self._break(moves[0], failure)
+                break
+            except DependencyUnavailable as failure:
+                _flush_retries.inc()
+                log.warning("the journal is away", executions=len(moves), error=str(failure))
+                await asyncio.sleep(backoff.next())
+                continue
+            again = []
+            for place, move in enumerate(moves):
+                fence = refused.get(place)
+                if fence is None or self._is_ours(move, fence):
+                    written.append(move)
+                elif self._is_passable(move, fence):
+                    again.append(move)
+                else:
+                    self._refused(move, fence)
+            moves = again
+        return written
+
+    async def _append(self, moves: Sequence[Move]) -> dict[int, Fence]:
+        appends = [move.append() for move in moves]
+        crash_point("coordinator.append.before")
+        began = self._clock.monotonic()
+        refused = await self._journal.append(appends)
+        crash_point("coordinator.append.after")
+        _flush_seconds.observe(self._clock.monotonic() - began)
+        _flush_size.observe(len(appends))
+        _flush_events.observe(sum(len(each.events) for each in appends))
+        return dict(refused)
+
+    def _still_held(self, moves: list[Move]) -> list[Move]:
+        held = [move for move in moves if not move.held.is_dropped]
+        if len(held) < len(moves):
+            for move in moves:
+                if move.held.is_dropped:
+                    self._lose(move)
+        return held
+
+    @staticmethod
+    def _is_ours(move: Move, fence: Fence) -> bool:
+        """Written by an earlier try whose answer was lost."""
+        return fence == (move.held.epoch, move.execution.seq)
+
+    @staticmethod
+    def _is_passable(move: Move, fence: Fence) -> bool:
+        """What refused it was not yet to be seen, or is gone: the next try tells."""
+        return fence == (move.held.epoch, move.from_seq) or fence == (0, 0)
+
+    def _refused(self, move: Move, fence: Fence) -> None:
+        held = move.held
+        self._settler.give_back_places(move)
+        if move.from_seq == 0 and fence.epoch < held.epoch:
+            # Not a first start after all: an earlier holder had begun. Read, adopt, and decide the inputs again.
+            held.inbox = [*move.inputs[1:], *held.inbox]
+            self._carrier.reload(held)
+            return
+        _fenced.inc()
+        log.warning(
+            "fenced: another holder goes on with it",
+            execution_id=held.execution_id,
+            epoch=held.epoch,
+            present_epoch=fence.epoch,
+        )
+        self._lose(move)

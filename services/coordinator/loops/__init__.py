@@ -1,0 +1,1 @@
+"""Background duties of the coordinator."""

@@ -1,0 +1,45 @@
+"""Makes the month's partitions before the month comes.
+
+Any replica may do it, at any time, any number of times. Were it late, rows would fall into the default partition:
+nothing breaks, but that month can then not be dropped as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from services.chassis.errors import DependencyUnavailable
+from services.chassis.logs import logger
+
+log = logger(__name__)
+
+MONTHS_AHEAD: Final = 2
+_EVERY_SECONDS: Final = 6 * 3_600.0
+_RETRY_SECONDS: Final = 60.0
+
+
+class Partitions(Protocol):
+    async def make_ahead(self, months: int) -> int:
+        """How many months were made now."""
+        ...
+
+
+class PartitionMaker:
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    async def run(self) -> None:
+        while True:
+            try:
+                made = await self.run_once()
+            except DependencyUnavailable as failure:
+                log.warning("partitions could not be made", error=str(failure))
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            if made:
+                log.info("made partitions", months=made)
+            await asyncio.sleep(_EVERY_SECONDS)
+
+    async def run_once(self) -> int:
+        return await self._partitions.make_ahead(MONTHS_AHEAD)

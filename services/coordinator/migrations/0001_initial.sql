@@ -1,0 +1,148 @@
+-- The coordinator's own: the journal (the truth), its projections, and who holds runs.
+--
+-- The three big tables are partitioned by the time inside their UUIDv7 key, a month each, so that retention is a
+-- dropped partition. Partitions are made ahead by a loop; the default partition is the net below it, empty in a
+-- healthy system. No column that changes has an index: together with the fill factor every update stays in its page.
+
+-- Insert-only. `epoch` is the lease under which the record was written; it never falls along `seq`.
+CREATE TABLE journal (
+    execution_id uuid NOT NULL,
+    seq integer NOT NULL CHECK (seq > 0),
+    epoch bigint NOT NULL,
+    event bytea NOT NULL,
+    PRIMARY KEY (execution_id, seq)
+) PARTITION BY RANGE (execution_id);
+
+-- `epoch` and `last_seq` are the fence of every append; the rest is a projection of the journal, column for column as
+-- core/projection.py names it.
+CREATE TABLE executions (
+    execution_id uuid NOT NULL,
+    epoch bigint NOT NULL,
+    last_seq integer NOT NULL,
+    version integer NOT NULL,
+    priority integer NOT NULL,
+    trigger_type integer NOT NULL,
+    runs integer NOT NULL,
+    retries integer NOT NULL,
+    cost_tokens bigint NOT NULL,
+    create_time timestamptz NOT NULL,
+    grant_time timestamptz,
+    start_time timestamptz NOT NULL,
+    end_time timestamptz,
+    deadline_time timestamptz,
+    state text NOT NULL,
+    workspace text NOT NULL,
+    workflow text NOT NULL,
+    version_id text NOT NULL,
+    holder text NOT NULL,
+    caller text NOT NULL,
+    request_id text NOT NULL,
+    parent_execution_id text NOT NULL,
+    traceparent text NOT NULL,
+    labels jsonb NOT NULL,
+    error_node text,
+    error_type text,
+    error_message text,
+    -- Node ids by how they ended; with the final state only.
+    summary jsonb,
+    input bytea NOT NULL,
+    -- Inline JSON, or where it is kept.
+    output bytea,
+    output_key text,
+    output_sha256 text,
+    output_bytes bigint,
+    PRIMARY KEY (execution_id)
+) PARTITION BY RANGE (execution_id);
+
+-- Lists of a workspace, newest first; both columns are immutable.
+CREATE INDEX executions_workspace ON executions (workspace, execution_id);
+
+-- The run is named "<execution_id>.<number>".
+CREATE TABLE runs (
+    execution_id uuid NOT NULL,
+    number integer NOT NULL,
+    iteration integer NOT NULL,
+    generation integer NOT NULL,
+    -- 0: passed without a runner.
+    attempt integer NOT NULL,
+    -- Of its lease: the seq of the event that granted it.
+    epoch bigint NOT NULL,
+    cost_tokens bigint NOT NULL,
+    progress double precision NOT NULL,
+    create_time timestamptz NOT NULL,
+    start_time timestamptz,
+    end_time timestamptz,
+    heartbeat_time timestamptz,
+    retry_time timestamptz,
+    state text NOT NULL,
+    node text NOT NULL,
+    module text NOT NULL,
+    -- Names a row of runner_sessions: the lease lives as long as that does.
+    instance_id text NOT NULL,
+    runner text NOT NULL,
+    traceparent text NOT NULL,
+    effect_key text NOT NULL,
+    progress_message text NOT NULL,
+    branch text NOT NULL,
+    error_class text,
+    error_type text,
+    error_message text,
+    error_fingerprint text,
+    inputs_hash bytea,
+    config_hash bytea,
+    output bytea,
+    output_key text,
+    output_sha256 text,
+    output_bytes bigint,
+    PRIMARY KEY (execution_id, number)
+) PARTITION BY RANGE (execution_id);
+
+CREATE TABLE journal_default PARTITION OF journal DEFAULT;
+CREATE TABLE executions_default PARTITION OF executions DEFAULT WITH (fillfactor = 70);
+CREATE TABLE runs_default PARTITION OF runs DEFAULT WITH (fillfactor = 70);
+
+-- The smallest UUIDv7 of an instant: 48 bits of milliseconds, then zeros.
+CREATE FUNCTION uuid_floor(instant timestamptz) RETURNS uuid
+    LANGUAGE sql STABLE
+    RETURN rpad(lpad(to_hex((extract(epoch FROM instant) * 1000)::bigint), 12, '0'), 32, '0')::uuid;
+
+-- Makes the partitions of the month of `instant`, of all three tables; false when they are there.
+CREATE FUNCTION make_partitions(instant timestamptz) RETURNS boolean
+    LANGUAGE plpgsql AS $$
+DECLARE
+    month_start timestamptz := date_trunc('month', instant, 'UTC');
+    month_end timestamptz := date_trunc('month', month_start + interval '45 days', 'UTC');
+    suffix text := to_char(month_start AT TIME ZONE 'UTC', 'YYYY_MM');
+    parent text;
+BEGIN
+    -- Two replicas at once are one after the other; the second finds the work done.
+    PERFORM pg_advisory_xact_lock(hashtextextended('coordinator.make_partitions', 0));
+    IF to_regclass('coordinator.journal_' || suffix) IS NOT NULL THEN
+        RETURN false;
+    END IF;
+    FOREACH parent IN ARRAY ARRAY['journal', 'executions', 'runs'] LOOP
+        EXECUTE format(
+            'CREATE TABLE coordinator.%I PARTITION OF coordinator.%I FOR VALUES FROM (%L) TO (%L) WITH (%s)',
+            parent || '_' || suffix, parent,
+            coordinator.uuid_floor(month_start), coordinator.uuid_floor(month_end),
+            CASE parent WHEN 'journal' THEN 'fillfactor = 100' ELSE 'fillfactor = 70' END);
+    END LOOP;
+    RETURN true;
+END $$;
+
+SELECT make_partitions(now());
+SELECT make_partitions(now() + interval '1 month');
+
+-- Runner instances that are or were connected (the lease session's own table; its writer explains the columns).
+CREATE TABLE runner_sessions (
+    instance_id text PRIMARY KEY,
+    holder text NOT NULL,
+    version text NOT NULL,
+    labels jsonb NOT NULL,
+    state text NOT NULL CHECK (state IN ('LIVE', 'ENDED')),
+    lease_until timestamptz NOT NULL,
+    heard_time timestamptz NOT NULL,
+    open_time timestamptz NOT NULL,
+    suspect_time timestamptz,
+    ended_time timestamptz
+) WITH (fillfactor = 50);

@@ -1,0 +1,144 @@
+"""What api is asked: definitions of workflow versions (immutable, kept) and whose a runner's key is (kept for seconds).
+
+Many that ask for the same thing at once share one question. Of several api replicas one is asked, another if that one
+does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import grpc
+import orjson
+
+from services.chassis.addresses import AddressBook
+from services.chassis.client import ChannelPool
+from services.chassis.clock import Clock
+from services.chassis.errors import DependencyUnavailable, Refusal, remote_error
+from services.chassis.identity import Identity, Kind
+from services.chassis.logs import logger
+from services.coordinator.core.compiling import compile_definition
+from services.coordinator.handler.ports import DefinitionRefused, Version
+from windlass.api.v1.workspaces_pb2 import Role
+from windlass.catalog.v1 import catalog_pb2 as pb
+from windlass.catalog.v1.catalog_pb2_grpc import CatalogServiceStub
+
+log = logger(__name__)
+
+Answer = TypeVar("Answer")
+_ROLES: Final[Mapping[int, str]] = {number: name for name, number in Role.items()}
+_VERSIONS_MAX: Final = 5_000
+_KEYS_MAX: Final = 10_000
+# A revoked key opens no session after this.
+_KEY_SECONDS: Final = 5.0
+_CALL_SECONDS: Final = 3.0
+
+
+class ApiReplicas:
+    """Calls one replica after another until one answers."""
+
+    def __init__(self, book: AddressBook, channels: ChannelPool) -> None:
+        self._book = book
+        self._channels = channels
+        self._present: tuple[str, ...] = ()
+        self._next = 0
+
+    async def run(self) -> None:
+        async for present in self._book.changes():
+            self._present = tuple(sorted(present))
+
+    async def call(self, ask: Callable[[Any], Awaitable[Answer]]) -> Answer:
+        present = self._present or tuple(sorted(await self._book.read()))
+        failure: Exception | None = None
+        for turn in range(len(present)):
+            address = present[(self._next + turn) % len(present)]
+            try:
+                return await ask(CatalogServiceStub(self._channels.get(address)))
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.NOT_FOUND:
+                    raise
+                failure = error
+                self._next += 1
+        raise DependencyUnavailable("api", str(failure or "no replica is known"))
+
+
+class CatalogDefinitions:
+    """Implements `Definitions`."""
+
+    def __init__(self, replicas: ApiReplicas) -> None:
+        self._replicas = replicas
+        self._versions: OrderedDict[str, Version] = OrderedDict()
+        self._asked: dict[str, asyncio.Task[Version]] = {}
+
+    def cached(self, version_id: str) -> Version | None:
+        version = self._versions.get(version_id)
+        if version is not None:
+            self._versions.move_to_end(version_id)
+        return version
+
+    async def get(self, version_id: str) -> Version:
+        version = self.cached(version_id)
+        if version is not None:
+            return version
+        task = self._asked.get(version_id)
+        if task is None:
+            task = self._asked[version_id] = asyncio.create_task(self._fetch(version_id))
+            task.add_done_callback(lambda _: self._asked.pop(version_id, None))
+        return await asyncio.shield(task)
+
+    async def _fetch(self, version_id: str) -> Version:
+        request = pb.GetVersionRequest(version_id=version_id)
+        try:
+            found = await self._replicas.call(lambda stub: stub.GetVersion(request, timeout=_CALL_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            refused = remote_error(error)
+            raise DefinitionRefused(refused.reason or "VERSION_NOT_FOUND", refused.message) from None
+        try:
+            definition = compile_definition(orjson.loads(found.definition))
+        except Exception as failure:
+            log.exception("a definition cannot be compiled", version_id=version_id)
+            raise DefinitionRefused("DEFINITION_CORRUPT", "this version's definition is damaged") from failure
+        version = self._versions[version_id] = Version(definition, found.effect_secret)
+        while len(self._versions) > _VERSIONS_MAX:
+            self._versions.popitem(last=False)
+        return version
+
+
+class CatalogKeys:
+    """Implements the guard's KeyReader: RUNNER keys, and those of others so that they are refused for their role."""
+
+    def __init__(self, replicas: ApiReplicas, clock: Clock) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._known: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
+
+    async def identify(self, key: str) -> Identity:
+        key_hash = hashlib.sha256(key.encode()).digest()
+        known = self._known.get(key_hash)
+        now = self._clock.monotonic()
+        if known is not None and known[0] > now:
+            return known[1]
+        request = pb.IdentifyKeyRequest(key_hash=key_hash)
+        try:
+            found = await self._replicas.call(lambda stub: stub.IdentifyKey(request, timeout=_CALL_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            reason = remote_error(error).reason
+            raise Refusal(
+                reason if reason in ("KEY_INVALID", "KEY_EXPIRED") else "KEY_INVALID", "no such key"
+            ) from None
+        identity = _identity(found)
+        self._known[key_hash] = (now + _KEY_SECONDS, identity)
+        while len(self._known) > _KEYS_MAX:
+            self._known.popitem(last=False)
+        return identity
+
+
+def _identity(found: pb.IdentifyKeyResponse) -> Identity:
+    kinds: Mapping[int, Kind] = {Role.RUNNER: Kind.RUNNER, Role.ROLE_UNSPECIFIED: Kind.SYSTEM}
+    kind = kinds.get(found.role, Kind.MEMBER)
+    role = _ROLES.get(found.role, "") if kind is Kind.MEMBER else ""
+    return Identity(kind, found.key_id, found.workspace, role)

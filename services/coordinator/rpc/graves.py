@@ -1,0 +1,52 @@
+"""What becomes of a dead runner's runs, and when.
+
+"Dead" means: its instance row is ENDED. It may still run on the far side of a broken network, until it learns so or
+stops by itself; so work that must not happen twice waits for the full time since it was last heard.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final
+
+from services.chassis.batcher import Level
+from services.chassis.clock import Clock
+from services.coordinator.handler.carrier import Carrier
+
+_POLL_SECONDS: Final = 1.0
+
+
+class RunnerGraves:
+    def __init__(self, carrier: Carrier, clock: Clock, granted_again: float) -> None:
+        self._carrier = carrier
+        self._clock = clock
+        self._granted_again = granted_again
+        self._due: list[tuple[float, str]] = []
+        self._known: set[str] = set()
+        self._level = Level()
+
+    def add(self, instance_id: str, unheard_seconds: float) -> None:
+        """May be told more than once."""
+        wait = self._granted_again - unheard_seconds
+        if wait <= 0:
+            self._carrier.runner_lost(instance_id, is_idempotent_only=False)
+            return
+        self._carrier.runner_lost(instance_id, is_idempotent_only=True)
+        if instance_id not in self._known:
+            self._known.add(instance_id)
+            heapq.heappush(self._due, (self._clock.monotonic() + wait, instance_id))
+            self._level.set()
+
+    async def run(self) -> None:
+        while True:
+            self.run_once()
+            now = self._clock.monotonic()
+            wait = min(_POLL_SECONDS, self._due[0][0] - now) if self._due else _POLL_SECONDS
+            await self._level.wait(max(0.001, wait))
+
+    def run_once(self) -> None:
+        now = self._clock.monotonic()
+        while self._due and self._due[0][0] <= now:
+            _, instance_id = heapq.heappop(self._due)
+            self._known.discard(instance_id)
+            self._carrier.runner_lost(instance_id, is_idempotent_only=False)

@@ -1,0 +1,31 @@
+"""How a message reaches the mailbox of an execution that another coordinator holds: by any dispatcher."""
+
+from __future__ import annotations
+
+import grpc
+
+from services.chassis.addresses import AddressBook
+from services.chassis.client import ChannelPool
+from services.chassis.errors import DependencyUnavailable
+from windlass.dispatcher.v1.queue_pb2 import DeliverRequest
+from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
+
+
+class DispatcherMailbox:
+    def __init__(self, book: AddressBook, channels: ChannelPool) -> None:
+        self._book = book
+        self._channels = channels
+
+    async def deliver(self, message: ExecutionMessage, workspace: str) -> bool:
+        """Durable when it returns; False: no dispatcher knows the execution any more."""
+        request = DeliverRequest(message=message, workspace=workspace)
+        failure: Exception | None = None
+        for address in sorted(await self._book.read()):
+            try:
+                answer = await QueueServiceStub(self._channels.get(address)).Deliver(request)
+            except grpc.aio.AioRpcError as error:
+                failure = error
+            else:
+                return bool(answer.found)
+        raise DependencyUnavailable("dispatcher", str(failure or "no replica is known"))

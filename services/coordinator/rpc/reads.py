@@ -1,0 +1,166 @@
+"""ReadService: what has happened, from the tables. Any replica answers for any execution."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from services.chassis.errors import Refusal
+from services.coordinator.core.events import Event
+from services.coordinator.handler.held import split_run_id
+from services.coordinator.rpc.translate import Row, event_record, execution_record, run_record
+from windlass.api.v1 import resources_pb2 as api
+from windlass.coordinator.v1 import reads_pb2 as pb
+from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceServicer
+
+_IDS_MAX: Final = 1_000
+_LIMIT_MAX: Final = 1_000
+_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Reads(Protocol):
+    async def executions(self, execution_ids: Sequence[str]) -> list[Row]: ...
+    async def list_executions(
+        self,
+        workspace: str,
+        conditions: Sequence[Any],
+        *,
+        from_execution_id: str,
+        is_ascending: bool,
+        limit: int,
+    ) -> list[Row]: ...
+    async def runs_of(
+        self, execution_id: str, *, after: int, node: str, state: str, limit: int
+    ) -> list[Row]: ...
+    async def runs_in(
+        self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int
+    ) -> list[Row]: ...
+    async def run(self, execution_id: str, number: int) -> Row | None: ...
+    async def events(
+        self, execution_id: str, *, after_seq: int, as_of_seq: int, limit: int
+    ) -> list[tuple[int, bytes]]: ...
+    async def nodes(self, execution_id: str) -> Mapping[int, str]: ...
+
+
+class Record(Protocol):
+    """A decoded record of the journal."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def event(self) -> Any: ...
+
+
+class Decode(Protocol):
+    def __call__(self, data: bytes, /) -> Record: ...
+
+
+class MakeCondition(Protocol):
+    def __call__(self, field: str, operator: str, value: str, /) -> Any: ...
+
+
+def is_execution_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
+
+
+class ReadServicer(ReadServiceServicer):
+    def __init__(self, reads: Reads, decode: Decode, condition: MakeCondition) -> None:
+        self._reads = reads
+        self._decode = decode
+        self._condition = condition
+
+    async def GetExecutions(self, request: pb.GetExecutionsRequest, context: Any) -> pb.GetExecutionsResponse:
+        ids = _ids(request.execution_ids)
+        rows = await self._reads.executions(ids) if ids else []
+        return pb.GetExecutionsResponse(executions=[execution_record(row) for row in rows])
+
+    async def ListExecutions(
+        self, request: pb.ListExecutionsRequest, context: Any
+    ) -> pb.ListExecutionsResponse:
+        operators = pb.Condition.Operator
+        conditions = [
+            self._condition(each.field, operators.Name(each.operator), each.value)
+            for each in request.conditions
+        ]
+        try:
+            rows = await self._reads.list_executions(
+                request.workspace,
+                conditions,
+                from_execution_id=_id(request.from_execution_id),
+                is_ascending=request.ascending,
+                limit=_limit(request.limit),
+            )
+        except (ValueError, KeyError) as fault:
+            raise Refusal("INVALID_REQUEST", f"the filter cannot be applied: {fault}") from None
+        return pb.ListExecutionsResponse(executions=[_for_list(row) for row in rows])
+
+    async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
+        state = api.Run.State.Name(request.state) if request.state else ""
+        after, limit = split_run_id(request.after_run_id), _limit(request.limit)
+        if request.execution_id:
+            rows = await self._reads.runs_of(
+                _id(request.execution_id), after=after[1], node=request.node, state=state, limit=limit
+            )
+            # Another workspace's runs are not there.
+            rows = [row for row in rows if request.workspace in ("", row["workspace"])]
+        else:
+            after = (_id(after[0]), after[1])
+            rows = await self._reads.runs_in(
+                request.workspace, after=after, node=request.node, state=state, limit=limit
+            )
+        return pb.ListRunsResponse(runs=[run_record(row) for row in rows])
+
+    async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
+        execution_id, number = split_run_id(request.run_id)
+        if not number or not is_execution_id(execution_id):
+            return pb.GetRunResponse()
+        row = await self._reads.run(execution_id, number)
+        return pb.GetRunResponse(run=None if row is None else run_record(row))
+
+    async def ListEvents(self, request: pb.ListEventsRequest, context: Any) -> pb.ListEventsResponse:
+        if not is_execution_id(request.execution_id):
+            return pb.ListEventsResponse()
+        rows = await self._reads.executions([request.execution_id])
+        if not rows:
+            return pb.ListEventsResponse()
+        events = await self.event_records(
+            request.execution_id, request.after_seq, request.as_of_seq, _limit(request.limit)
+        )
+        return pb.ListEventsResponse(workspace=rows[0]["workspace"], events=events)
+
+    async def event_records(
+        self, execution_id: str, after_seq: int, as_of_seq: int, limit: int
+    ) -> list[pb.EventRecord]:
+        found = await self._reads.events(execution_id, after_seq=after_seq, as_of_seq=as_of_seq, limit=limit)
+        nodes = await self._reads.nodes(execution_id) if found else {}
+        records = []
+        for seq, data in found:
+            stored = self._decode(data)
+            if not isinstance(stored.event, Event):
+                break  # of a version to come: the rest is for those who know it
+            records.append(
+                event_record(stored.event, execution_id, seq, stored.epoch, lambda n: nodes.get(n, ""))
+            )
+        return records
+
+
+def _for_list(row: Row) -> pb.ExecutionRecord:
+    """Payloads are for those who ask for one."""
+    return execution_record({**row, "input": b"", "output": None})
+
+
+def _ids(execution_ids: Sequence[str]) -> list[str]:
+    if len(execution_ids) > _IDS_MAX:
+        raise Refusal("INVALID_REQUEST", f"at most {_IDS_MAX} ids")
+    return [each for each in execution_ids if is_execution_id(each)]
+
+
+def _id(text: str) -> str:
+    if text and not is_execution_id(text):
+        raise Refusal("INVALID_REQUEST", "an execution id is a UUID in lowercase with hyphens")
+    return text
+
+
+def _limit(asked: int) -> int:
+    return min(_LIMIT_MAX, asked) if asked > 0 else _LIMIT_MAX

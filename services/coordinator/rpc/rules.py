@@ -1,0 +1,20 @@
+"""Who may call what. A method without a rule is not served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from services.chassis.identity import Rule, runners, services
+
+_READS: Final = "/windlass.coordinator.v1.ReadService"
+
+RULES: Final[Mapping[str, Rule]] = {
+    "/windlass.coordinator.v1.RunnerSessions/Session": runners().within(None),
+    "/windlass.coordinator.v1.WatchService/Watch": services("api").within(None),
+    f"{_READS}/GetExecutions": services("api"),
+    f"{_READS}/ListExecutions": services("api"),
+    f"{_READS}/ListRuns": services("api"),
+    f"{_READS}/GetRun": services("api"),
+    f"{_READS}/ListEvents": services("api"),
+}

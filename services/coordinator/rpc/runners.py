@@ -1,0 +1,154 @@
+"""The coordinator as the server of runners: who may attach, which run fits whom, who is gone.
+
+A runner's key is judged at the attach. One made for a workspace is granted that workspace's runs only.
+A runner instance that ended has lost its runs: idempotent ones at once, the others when the time has passed after
+which even a runner that was merely cut off has stopped (`RunnerGraves`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from services.chassis.identity import Identity, caller
+from services.chassis.lease.frames import Attach, Grant, Refused, Report
+from services.chassis.logs import logger
+from services.chassis.metrics import counter, gauge
+from services.chassis.session.codec import HopCodec
+from services.chassis.session.owners import AttachRefused
+from services.chassis.session.registry import SessionRegistry
+from services.chassis.session.server import ServerSession
+from services.chassis.session.store import EndedInstance
+from services.coordinator.handler.carrier import Carrier
+from services.coordinator.handler.held import split_run_id
+from services.coordinator.handler.ports import Requirement, RunnerSession
+from services.coordinator.rpc.graves import RunnerGraves
+from windlass.coordinator.v1 import sessions_pb2 as pb
+
+log = logger(__name__)
+
+CODEC: Final = HopCodec(
+    holder_frame=pb.SessionRequest, server_frame=pb.SessionResponse, holder_notes="progress"
+)
+# What a runner that names no modules has.
+DEFAULT_MODULES: Final = frozenset(
+    f"{name}@1" for name in ("noop", "transform", "condition", "switch", "delay", "fail", "http.request")
+)
+
+_runners = gauge("coordinator_runner_sessions", "Runners attached here.")
+_ended = counter("coordinator_runners_ended_total", "Runner instances found dead.")
+
+
+class _Scope:
+    """What a session may be granted, ready to be compared."""
+
+    __slots__ = ("labels", "modules", "workspace")
+
+    def __init__(self, attach: Attach, workspace: str) -> None:
+        self.workspace = workspace
+        self.modules = frozenset(attach.modules) or DEFAULT_MODULES
+        self.labels = frozenset(attach.labels.items())
+
+    def fits(self, requirement: Requirement) -> bool:
+        return (
+            requirement.module in self.modules
+            and (not self.workspace or self.workspace == requirement.workspace)
+            and self.labels.issuperset(requirement.labels)
+        )
+
+
+class SessionRunners:
+    """Implements `Runners` for the handler and `SessionOwner` for the registry, joined after construction."""
+
+    carrier: Carrier
+    registry: SessionRegistry
+    graves: RunnerGraves
+
+    def __init__(self) -> None:
+        # By instance, from the attach (where the caller is known) on.
+        self._workspaces: dict[str, str] = {}
+
+    # ── Runners ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def with_credit_for(self, requirement: Requirement) -> list[RunnerSession]:
+        return [each for each in self.registry.with_credit() if each.data.fits(requirement)]
+
+    def of_instance(self, instance_id: str) -> RunnerSession | None:
+        return self.registry.of_instance(instance_id)
+
+    def set_demand(self, waiting: int) -> None:
+        self.registry.set_demand(waiting)
+
+    # ── SessionOwner ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def admit(self, attach: Attach) -> Sequence[Refused]:
+        identity: Identity = caller()
+        self._workspaces[attach.instance_id] = identity.workspace
+        if any(not _is_module(name) for name in attach.modules):
+            raise AttachRefused("MODULE_INVALID", "modules are named like http.request@1")
+        return [
+            refused for lease in attach.held if (refused := self._judge(lease.lease_id, lease.epoch, attach))
+        ]
+
+    def _judge(self, lease_id: str, epoch: int, attach: Attach) -> Refused | None:
+        """Only what we hold can be judged; the rest stands until its holder speaks."""
+        execution_id, number = split_run_id(lease_id)
+        held = self.carrier.held.get(execution_id)
+        if held is None or held.execution is None:
+            return None
+        run = held.execution.live.get(number)
+        if run is not None and run.epoch == epoch and run.instance_id == attach.instance_id:
+            return None
+        if number <= len(held.execution.runs) and held.execution.runs[number - 1].is_answered:
+            return None  # reported and on its way to be acknowledged
+        return Refused(lease_id, epoch, "LEASE_ENDED")
+
+    def on_attached(self, session: ServerSession) -> None:
+        session.data = _Scope(session.attach, self._workspaces.pop(session.instance_id, ""))
+        _runners.set(len(self.registry.sessions))
+        attach = session.attach
+        log.info(
+            "runner attached", runner=attach.holder, instance_id=attach.instance_id, held=len(attach.held)
+        )
+        # Ours that it has: it reports them here. Ours that it never got: it says so, and they go out again.
+        if leases := self.carrier.leases_of(session.instance_id):
+            session.claim(leases)
+        self.carrier.level.set()
+
+    def on_credit(self, session: ServerSession) -> None:
+        self.carrier.level.set()
+
+    def on_taken(self, session: ServerSession, grants: list[Grant]) -> None:
+        """Known already: the journal has the lease."""
+
+    def on_refused(self, session: ServerSession, refused: list[Refused]) -> None:
+        self.carrier.handed_back(refused)
+
+    def on_withdrawn(self, session: ServerSession, grants: list[Grant]) -> None:
+        self.carrier.withdrawn(grants)
+
+    def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
+        self.carrier.reported(session, reports)
+
+    def on_notes(self, session: ServerSession, notes: list[Any]) -> None:
+        self.carrier.progressed(notes)
+
+    def on_drain(self, session: ServerSession) -> None:
+        log.info("runner drains", runner=session.attach.holder, instance_id=session.instance_id)
+
+    def on_closed(self, session: ServerSession) -> None:
+        _runners.set(len(self.registry.sessions))
+
+    def on_ended(self, ended: list[EndedInstance]) -> None:
+        for each in ended:
+            _ended.inc()
+            log.warning("runner is gone", runner=each.holder, instance_id=each.instance_id)
+            self.graves.add(each.instance_id, each.unheard_seconds)
+
+    def watched(self) -> Iterable[str]:
+        return self.carrier.instances()
+
+
+def _is_module(name: str) -> bool:
+    base, at, version = name.rpartition("@")
+    return bool(base and at and version.isdecimal())

@@ -1,0 +1,168 @@
+"""Rows and journal records as the messages that api reads.
+
+A row is a mapping by column, as core/projection.py names them: read from the table or made from the state in memory,
+both translate alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final
+
+import orjson
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.chassis.telemetry import parse_traceparent
+from services.coordinator.core.events import Event, ExecutionFinished
+from services.coordinator.core.values import OutputRef
+from windlass.api.v1 import resources_pb2 as api
+from windlass.coordinator.v1 import reads_pb2 as pb
+
+Row = Mapping[str, Any]
+_EXECUTION_STATES: Final = dict(api.Execution.State.items())
+_RUN_STATES: Final = dict(api.Run.State.items())
+_ERROR_CLASSES: Final = {
+    "TRANSIENT": api.Run.TRANSIENT,
+    "PERMANENT": api.Run.PERMANENT,
+    "TIMEOUT": api.Run.ERROR_CLASS_TIMEOUT,
+    "CIRCUIT_OPEN": api.Run.CIRCUIT_OPEN,
+}
+_HASHES: Final = frozenset({"inputs_hash", "config_hash"})
+
+
+def execution_record(row: Row) -> pb.ExecutionRecord:
+    record = pb.ExecutionRecord(workspace=row["workspace"], input=row["input"], output=row["output"] or b"")
+    execution = record.execution
+    execution.id = row["execution_id"]
+    execution.workflow, execution.version = row["workflow"], row["version"]
+    execution.state = _EXECUTION_STATES[row["state"]]
+    execution.labels.update(dict(row["labels"]))
+    execution.priority = row["priority"]
+    execution.trigger.type, execution.trigger.caller = row["trigger_type"], row["caller"]
+    execution.parent_execution_id = row["parent_execution_id"]
+    for name in ("create_time", "start_time", "end_time", "deadline_time"):
+        put_time(getattr(execution, name), row[name])
+    if row["error_type"] is not None:
+        error = execution.error
+        error.node, error.type, error.message = row["error_node"], row["error_type"], row["error_message"]
+    execution.trace_id = _trace_id(row["traceparent"])
+    execution.last_seq = row["last_seq"]
+    _put_metrics(execution.metrics, row)
+    if summary := row["summary"]:
+        for name, nodes in summary.items():
+            getattr(execution.summary, name).extend(nodes)
+    return record
+
+
+def _put_metrics(metrics: api.Execution.Metrics, row: Row) -> None:
+    metrics.runs, metrics.retries, metrics.cost_tokens = row["runs"], row["retries"], row["cost_tokens"]
+    end = row["end_time"] or _now()
+    metrics.duration.FromMicroseconds(max(0, end - row["start_time"]))
+    metrics.queued.FromMicroseconds(max(0, row["start_time"] - row["create_time"]))
+
+
+def run_record(row: Row) -> pb.RunRecord:
+    """Besides the run's columns: `workspace`, the execution's `traceparent`, and `lease_time` of its live session."""
+    record = pb.RunRecord(workspace=row["workspace"], output=row["output"] or b"")
+    run = record.run
+    run.id = f"{row['execution_id']}.{row['number']}"
+    run.execution_id, run.node, run.module = row["execution_id"], row["node"], row["module"]
+    run.iteration, run.generation, run.attempt = row["iteration"], row["generation"], row["attempt"]
+    run.state = _RUN_STATES[row["state"]]
+    run.runner, run.holder_epoch, run.effect_key = row["runner"], row["epoch"], row["effect_key"]
+    run.inputs_hash, run.config_hash = (row["inputs_hash"] or b"").hex(), (row["config_hash"] or b"").hex()
+    run.cost_tokens = row["cost_tokens"]
+    for name in ("create_time", "start_time", "end_time", "heartbeat_time", "retry_time", "lease_time"):
+        put_time(getattr(run, name), row[name])
+    if row["progress"] or row["progress_message"]:
+        run.progress.fraction, run.progress.message = row["progress"], row["progress_message"]
+    if row["output_key"] is not None:
+        ref = run.output_ref
+        ref.key, ref.sha256, ref.size_bytes = row["output_key"], row["output_sha256"], row["output_bytes"]
+    if row["error_class"] is not None:
+        error = run.error
+        setattr(error, "class", _ERROR_CLASSES[row["error_class"]])
+        error.type, error.message, error.fingerprint = (
+            row["error_type"],
+            row["error_message"],
+            row["error_fingerprint"],
+        )
+    if row["end_time"] and row["start_time"]:
+        run.duration.FromMicroseconds(max(0, row["end_time"] - row["start_time"]))
+    run.trace_id = _trace_id(row["execution_traceparent"])
+    return record
+
+
+def event_record(
+    event: Event, execution_id: str, seq: int, epoch: int, node_of: Callable[[int], str]
+) -> pb.EventRecord:
+    """`node_of`: the node of a run by its number; the event itself names it only when it makes the run."""
+    record = pb.EventRecord(details=details(event))
+    shown = record.event
+    shown.seq, shown.epoch, shown.type = seq, epoch, type(event).__name__
+    put_time(shown.time, event.time)
+    number = getattr(event, "number", 0)
+    if number:
+        shown.run_id = f"{execution_id}.{number}"
+        shown.node = getattr(event, "node", "") or node_of(number)
+    final = event.state.value if isinstance(event, ExecutionFinished) else "RUNNING"
+    shown.state = _EXECUTION_STATES[final]
+    return record
+
+
+def details(event: Event) -> bytes:
+    """Field by field as JSON; payloads are JSON themselves and go in as they are."""
+    found = {
+        _camel(field.name): _plain(field.name, getattr(event, field.name))
+        for field in fields(event)
+        if field.name not in ("time", "traceparent")
+    }
+    return orjson.dumps(found)
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, bytes):
+        if name in _HASHES:
+            return value.hex()
+        return orjson.Fragment(value) if value else None
+    if isinstance(value, int) and (name.endswith("_time") or name in ("deadline", "answer_by", "until")):
+        return _rfc3339(value) if value else None
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, OutputRef):
+        return {"key": value.key, "sha256": value.sha256, "sizeBytes": value.size_bytes}
+    if name == "labels":
+        return dict(value)
+    if isinstance(value, tuple | list):
+        return [_plain("", each) for each in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {_camel(field.name): _plain(field.name, getattr(value, field.name)) for field in fields(value)}
+    return value
+
+
+def put_time(message: Timestamp, instant: int | None) -> None:
+    """µs since 1970; 0 and None leave it unset."""
+    if instant:
+        message.seconds, micros = divmod(instant, 1_000_000)
+        message.nanos = micros * 1_000
+
+
+def _rfc3339(instant: int) -> str:
+    return datetime.fromtimestamp(instant / 1e6, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _trace_id(traceparent: str) -> str:
+    trace = parse_traceparent(traceparent)
+    return "" if trace is None else trace.trace_id_hex
+
+
+def _now() -> int:
+    return int(datetime.now(UTC).timestamp() * 1e6)
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)

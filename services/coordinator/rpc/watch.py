@@ -1,0 +1,280 @@
+"""WatchService: many executions followed on one stream from each api replica.
+
+Two sources feed a subscription: the commit of a turn here (pushed at once), and the tables (read when asked to catch
+up, and for what is not held here: one query for all of them, every 2 s). Both may bring the same event; the
+subscription knows how far it is and passes each on once, in order.
+
+Hazard: a stream that is not read fast enough is cut: its api subscribes again from where it is. Nothing ever waits for
+a slow reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import grpc
+
+from services.chassis.batcher import Level
+from services.chassis.errors import DependencyUnavailable
+from services.chassis.logs import logger
+from services.chassis.metrics import counter, gauge
+from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
+from services.coordinator.core.state import Execution, summary
+from services.coordinator.rpc.reads import Decode, Reads, ReadServicer, is_execution_id
+from services.coordinator.rpc.translate import Row, event_record, execution_record
+from windlass.coordinator.v1 import reads_pb2 as pb
+from windlass.coordinator.v1.reads_pb2_grpc import WatchServiceServicer
+
+log = logger(__name__)
+
+_POLL_SECONDS: Final = 2.0
+_UPDATES_PER_MESSAGE: Final = 500
+# Updates that may wait for a stream's reader.
+_WAITING_MAX: Final = 20_000
+_SUBSCRIPTIONS_MAX: Final = 100_000
+_EVENTS_READ_MAX: Final = 1_000
+_CHECKED_AT_ONCE: Final = 1_000
+_FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
+
+_subscriptions = gauge("coordinator_watch_subscriptions", "Executions followed here.")
+_cut = counter("coordinator_watch_streams_cut_total", "Watch streams cut because they were not read.")
+
+
+class Subscription:
+    __slots__ = ("after_seq", "events", "execution_id", "must_catch_up", "stream")
+
+    def __init__(self, stream: WatchStream, wanted: pb.Subscription) -> None:
+        self.stream = stream
+        self.execution_id = wanted.execution_id
+        self.after_seq = wanted.after_seq
+        self.events = wanted.events
+        self.must_catch_up = wanted.catch_up
+
+
+class WatchStream:
+    """What one stream still has to be told."""
+
+    def __init__(self) -> None:
+        self.updates: deque[pb.Update] = deque()
+        self.level = Level()
+        self.by_execution: dict[str, Subscription] = {}
+        self.is_cut = False
+
+    def push(self, update: pb.Update) -> None:
+        if len(self.updates) >= _WAITING_MAX:
+            self.is_cut = True
+        else:
+            self.updates.append(update)
+        self.level.set()
+
+
+class WatchHub:
+    """Implements `Watchers` for the handler."""
+
+    def __init__(
+        self, reads: Reads, reader: ReadServicer, decode: Decode, held: Callable[[], Collection[str]]
+    ) -> None:
+        self._reads = reads
+        self._reader = reader
+        self._decode = decode
+        self._held = held
+        self._by_execution: dict[str, list[Subscription]] = {}
+        self._catching_up = Level()
+        self._to_catch_up: deque[Subscription] = deque()
+
+    # ── Watchers ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def wants(self, execution_id: str) -> bool:
+        return execution_id in self._by_execution
+
+    def advanced(self, execution: Execution, from_seq: int, events: Sequence[bytes]) -> None:
+        subscriptions = list(self._by_execution.get(execution.execution_id, ()))
+        if any(each.events for each in subscriptions):
+            records = list(self._records(execution, from_seq, events))
+            for each in subscriptions:
+                self._push_events(each, records)
+        if execution.is_final:
+            row: Row = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
+            self._finish(subscriptions, execution_record({**row, "summary": summary(execution)._asdict()}))
+
+    def _records(
+        self, execution: Execution, from_seq: int, events: Sequence[bytes]
+    ) -> Iterable[pb.EventRecord]:
+        for seq, data in enumerate(events, from_seq + 1):
+            stored = self._decode(data)
+            yield event_record(
+                stored.event,
+                execution.execution_id,
+                seq,
+                stored.epoch,
+                lambda number: execution.runs[number - 1].work.node.id,
+            )
+
+    # ── subscriptions ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def subscribe(self, stream: WatchStream, wanted: pb.Subscription) -> None:
+        if not is_execution_id(wanted.execution_id) or len(stream.by_execution) >= _SUBSCRIPTIONS_MAX:
+            return
+        self.cancel(stream, wanted.execution_id)
+        subscription = Subscription(stream, wanted)
+        stream.by_execution[wanted.execution_id] = subscription
+        self._by_execution.setdefault(wanted.execution_id, []).append(subscription)
+        _subscriptions.inc()
+        if subscription.must_catch_up:
+            self._to_catch_up.append(subscription)
+            self._catching_up.set()
+
+    def cancel(self, stream: WatchStream, execution_id: str) -> None:
+        subscription = stream.by_execution.pop(execution_id, None)
+        if subscription is None:
+            return
+        _subscriptions.dec()
+        others = self._by_execution[execution_id]
+        others.remove(subscription)
+        if not others:
+            del self._by_execution[execution_id]
+
+    def leave(self, stream: WatchStream) -> None:
+        for execution_id in list(stream.by_execution):
+            self.cancel(stream, execution_id)
+
+    def _push_events(self, subscription: Subscription, records: Sequence[pb.EventRecord]) -> None:
+        """Only what continues what it has: a gap is closed by reading the journal."""
+        if not subscription.events:
+            return
+        for record in records:
+            seq = record.event.seq
+            if seq <= subscription.after_seq:
+                continue
+            if seq != subscription.after_seq + 1:
+                self._to_catch_up.append(subscription)
+                self._catching_up.set()
+                return
+            subscription.after_seq = seq
+            subscription.stream.push(pb.Update(execution_id=subscription.execution_id, event=record))
+
+    def _finish(self, subscriptions: Iterable[Subscription], record: pb.ExecutionRecord) -> None:
+        update = pb.Update(execution_id=record.execution.id, final=record)
+        for each in subscriptions:
+            if each.events and each.after_seq < record.execution.last_seq:
+                # Events are missing in between: they come first, by the journal.
+                self._to_catch_up.append(each)
+                self._catching_up.set()
+                continue
+            each.stream.push(update)
+            self.cancel(each.stream, each.execution_id)
+
+    # ── from the tables ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run_catching_up(self) -> None:
+        while True:
+            await self._catching_up.wait()
+            while self._to_catch_up:
+                await self._attempt(self._catch_up_some)
+
+    async def _catch_up_some(self) -> None:
+        batch = [self._to_catch_up.popleft() for _ in range(min(_CHECKED_AT_ONCE, len(self._to_catch_up)))]
+        try:
+            await self.check(batch)
+        except DependencyUnavailable:
+            self._to_catch_up.extend(batch)
+            raise
+
+    async def run_polling(self, scale: float) -> None:
+        """The look behind the pushes: what another coordinator finished, or was missed in a take-over."""
+        while True:
+            await asyncio.sleep(_POLL_SECONDS * scale)
+            held = self._held()
+            apart = [each for id_, all_ in self._by_execution.items() if id_ not in held for each in all_]
+            for start in range(0, len(apart), _CHECKED_AT_ONCE):
+                part = apart[start : start + _CHECKED_AT_ONCE]
+                await self._attempt(functools.partial(self.check, part))
+
+    async def _attempt(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except DependencyUnavailable as failure:
+            log.warning("watches cannot be checked", error=str(failure))
+            await asyncio.sleep(0.2)
+
+    async def check(self, subscriptions: Sequence[Subscription]) -> None:
+        """Bring each up to what the tables say."""
+        ids = sorted({each.execution_id for each in subscriptions})
+        rows: Mapping[str, Row] = {row["execution_id"]: row for row in await self._reads.executions(ids)}
+        for each in subscriptions:
+            row = rows.get(each.execution_id)
+            if row is None:
+                continue
+            while each.events and each.after_seq < row["last_seq"] and self._is_live(each):
+                records = await self._reader.event_records(
+                    each.execution_id, each.after_seq, 0, _EVENTS_READ_MAX
+                )
+                if not records:
+                    break
+                # A gap cannot be: the journal has none.
+                self._push_events(each, records)
+            if row["state"] in _FINAL and self._is_live(each):
+                is_behind = each.events and each.after_seq < row["last_seq"]
+                if not is_behind:
+                    self._finish([each], execution_record(row))
+
+    @staticmethod
+    def _is_live(subscription: Subscription) -> bool:
+        return subscription.stream.by_execution.get(subscription.execution_id) is subscription
+
+
+class WatchServicer(WatchServiceServicer):
+    def __init__(self, hub: WatchHub) -> None:
+        self._hub = hub
+
+    async def Watch(  # type: ignore[override] # reads and writes by the context
+        self, request_iterator: Any, context: Any
+    ) -> None:
+        stream = WatchStream()
+        writer = asyncio.create_task(self._write(stream, context))
+        reader = asyncio.create_task(self._read(stream, context))
+        try:
+            await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._hub.leave(stream)
+            for task in (writer, reader):
+                task.cancel()
+            await asyncio.gather(writer, reader, return_exceptions=True)
+
+    async def _read(self, stream: WatchStream, context: Any) -> None:
+        while (request := await context.read()) is not grpc.aio.EOF:
+            for execution_id in request.cancelled:
+                self._hub.cancel(stream, execution_id)
+            for wanted in request.subscriptions:
+                self._hub.subscribe(stream, wanted)
+
+    async def _write(self, stream: WatchStream, context: Any) -> None:
+        while not stream.is_cut:
+            await stream.level.wait()
+            while stream.updates and not stream.is_cut:
+                count = min(_UPDATES_PER_MESSAGE, len(stream.updates))
+                batch = _fitting([stream.updates[place] for place in range(count)])
+                for _ in batch:
+                    stream.updates.popleft()
+                await context.write(pb.WatchResponse(updates=batch))
+        _cut.inc()
+        log.warning("a watch stream is not read and was cut", subscriptions=len(stream.by_execution))
+
+
+_MESSAGE_BYTES_MAX: Final = 3 * 1024 * 1024
+
+
+def _fitting(updates: Sequence[pb.Update]) -> list[pb.Update]:
+    """As many as one message may carry; one at least."""
+    fitting: list[pb.Update] = []
+    room = _MESSAGE_BYTES_MAX
+    for update in updates:
+        room -= update.ByteSize()
+        if fitting and room < 0:
+            break
+        fitting.append(update)
+    return fitting

@@ -1,0 +1,1 @@
+"""The coordinator's tables: the journal and its projections, and what reads them."""

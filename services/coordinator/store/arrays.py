@@ -1,0 +1,57 @@
+"""Array parameters in the forms of this schema: execution ids as uuid, instants in µs as timestamptz."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import orjson
+
+from services.chassis.arrays import Array, dumper_of
+
+_NULL: Final = b"\xff\xff\xff\xff"
+_LENGTH: Final = struct.Struct("!i")
+_UUID_LENGTH: Final = _LENGTH.pack(16)
+_TIME: Final = struct.Struct("!iq")
+# PostgreSQL counts from 2000, we from 1970; both in µs.
+EPOCH_2000: Final = 946_684_800_000_000
+
+
+def _uuids(items: Sequence[str]) -> list[bytes]:
+    return [_UUID_LENGTH + bytes.fromhex(item.replace("-", "")) for item in items]
+
+
+def _instants(items: Sequence[int | None]) -> list[bytes]:
+    return [_TIME.pack(8, item - EPOCH_2000) if item else _NULL for item in items]
+
+
+def _labels(items: Sequence[tuple[tuple[str, str], ...]]) -> list[bytes]:
+    texts = [orjson.dumps(dict(item)) if item else b"{}" for item in items]
+    return [_LENGTH.pack(len(text)) + text for text in texts]
+
+
+class Uuids(Array):
+    """Ids in their text form."""
+
+    element, encode = "uuid", staticmethod(_uuids)
+
+
+class Instants(Array):
+    """µs since 1970; 0 and None are NULL."""
+
+    element, encode = "timestamptz", staticmethod(_instants)
+
+
+class Labels(Array):
+    """Pairs of key and value, as JSON text."""
+
+    element, encode = "text", staticmethod(_labels)
+
+
+OWN_DUMPERS: Final = {kind: dumper_of(kind) for kind in (Uuids, Instants, Labels)}
+
+
+def uuid_array(execution_ids: Sequence[str]) -> str:
+    """For connections that do not know the types above: the text form of uuid[]. Ids only, so nothing to quote."""
+    return "{" + ",".join(execution_ids) + "}"

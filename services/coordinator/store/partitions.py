@@ -1,0 +1,32 @@
+"""The partitions of journal, executions and runs, a month each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+
+from services.chassis.database import Database
+from services.chassis.logs import logger
+
+log = logger(__name__)
+
+_MAKE: Final = "SELECT make_partitions(now() + make_interval(months => %s))"
+_SECONDS: Final = 30.0
+
+
+class PostgresPartitions:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def make_ahead(self, months: int) -> int:
+        made = 0
+        for month in range(months + 1):
+            try:
+                row = await self._database.fetch_one(_MAKE, (month,), seconds=_SECONDS)
+            except psycopg.Error as failure:
+                # Rows of that month are in the default partition already: they stay there, and are served.
+                log.error("a month's partition cannot be made", months_ahead=month, error=str(failure))
+                continue
+            made += bool(row and row[0])
+        return made

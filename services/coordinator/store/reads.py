@@ -1,0 +1,121 @@
+"""What is read of executions, runs and journals: rows as mappings by column, in the forms of the core.
+
+Every list is bounded and goes by primary key or by (workspace, execution_id).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from services.chassis.database import Database
+from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS
+from services.coordinator.handler.ports import Standing
+from services.coordinator.store.arrays import uuid_array
+from services.coordinator.store.columns import selected
+from services.coordinator.store.conditions import Condition, execution_list
+
+Row = Mapping[str, Any]
+
+EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")
+RUN_READ: Final = (*RUN_COLUMNS[1:], "effect_key")
+_RUN_EXTRA: Final = ("workspace", "execution_traceparent", "lease_time")
+_FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
+
+_EXECUTIONS: Final = f"""
+SELECT {selected("e", EXECUTION_READ)} FROM executions e WHERE e.execution_id = ANY(%s::uuid[])
+"""
+_STANDINGS: Final = """
+SELECT execution_id::text, workspace, state FROM executions WHERE execution_id = ANY(%s::uuid[])
+"""
+_RUNS: Final = f"""
+SELECT {selected("r", RUN_READ)}, e.workspace, e.traceparent,
+    CASE WHEN r.state IN ('LEASED', 'RUNNING')
+         THEN (extract(epoch FROM s.lease_until) * 1000000)::int8 END
+FROM runs r JOIN executions e ON e.execution_id = r.execution_id
+LEFT JOIN runner_sessions s ON s.instance_id = r.instance_id
+"""
+# `{}` are conditions of ours, never text of a caller's.
+_RUNS_OF: Final = _RUNS + "WHERE r.execution_id = %s AND r.number > %s {} ORDER BY r.number LIMIT %s"
+# Newest execution first, inside it by grant; after a run of (execution, number).
+_RUNS_IN: Final = (
+    _RUNS + "WHERE e.workspace = %s AND (e.execution_id < %s OR (e.execution_id = %s AND r.number > %s)) {}"
+    " ORDER BY e.execution_id DESC, r.number LIMIT %s"
+)
+_NODE: Final = "AND r.node = %s"
+_STATE: Final = "AND r.state = %s"
+_LAST_ID: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+_EVENTS: Final = """
+SELECT seq, event FROM journal WHERE execution_id = %s AND seq > %s AND seq <= %s ORDER BY seq LIMIT %s
+"""
+_NODES: Final = "SELECT number, node FROM runs WHERE execution_id = %s"
+
+
+class PostgresReads:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def executions(self, execution_ids: Sequence[str]) -> list[Row]:
+        rows = await self._database.fetch(_EXECUTIONS, (uuid_array(execution_ids),))
+        return [dict(zip(EXECUTION_READ, row, strict=True)) for row in rows]
+
+    async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
+        rows = await self._database.fetch(_STANDINGS, (uuid_array(execution_ids),))
+        return {found: Standing(workspace, state in _FINAL) for found, workspace, state in rows}
+
+    async def list_executions(
+        self,
+        workspace: str,
+        conditions: Sequence[Condition],
+        *,
+        from_execution_id: str,
+        is_ascending: bool,
+        limit: int,
+    ) -> list[Row]:
+        statement = execution_list(
+            workspace,
+            conditions,
+            from_execution_id=from_execution_id,
+            is_ascending=is_ascending,
+            limit=limit,
+        )
+        rows = await self._database.select(statement)
+        found = await self.executions([row[0] for row in rows])
+        return sorted(found, key=lambda row: row["execution_id"], reverse=not is_ascending)
+
+    async def runs_of(self, execution_id: str, *, after: int, node: str, state: str, limit: int) -> list[Row]:
+        wanted, given = _run_conditions(node, state)
+        return await self._runs(_RUNS_OF.format(wanted), (execution_id, after, *given, limit))
+
+    async def runs_in(
+        self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int
+    ) -> list[Row]:
+        wanted, given = _run_conditions(node, state)
+        execution_id, number = after
+        last = execution_id or _LAST_ID
+        return await self._runs(_RUNS_IN.format(wanted), (workspace, last, last, number, *given, limit))
+
+    async def run(self, execution_id: str, number: int) -> Row | None:
+        found = await self._runs(_RUNS_OF.format(""), (execution_id, number - 1, 1))
+        return found[0] if found and found[0]["number"] == number else None
+
+    async def _runs(self, sql: str, params: Sequence[Any]) -> list[Row]:
+        rows = await self._database.fetch(sql, params)
+        return [dict(zip((*RUN_READ, *_RUN_EXTRA), row, strict=True)) for row in rows]
+
+    async def events(
+        self, execution_id: str, *, after_seq: int, as_of_seq: int, limit: int
+    ) -> list[tuple[int, bytes]]:
+        rows = await self._database.fetch(_EVENTS, (execution_id, after_seq, as_of_seq or 2**31 - 1, limit))
+        return [(seq, event) for seq, event in rows]
+
+    async def nodes(self, execution_id: str) -> Mapping[int, str]:
+        """Of each run, by its number."""
+        return dict(await self._database.fetch(_NODES, (execution_id,)))
+
+
+def _run_conditions(node: str, state: str) -> tuple[str, list[str]]:
+    wanted = [(_NODE, node)] if node else []
+    if state:
+        wanted.append((_STATE, state))
+    return " ".join(sql for sql, _ in wanted), [value for _, value in wanted]

@@ -1,0 +1,364 @@
+"""A real coordinator between small peers: a dispatcher's and a runner's session (the product's own library), a catalog.
+
+The peers keep everything they were told, so a test reads what a dispatcher or a runner would have seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import orjson
+
+from services.chassis.clock import SystemClock
+from services.chassis.errors import Refusal
+from services.chassis.guard import Guard
+from services.chassis.identity import ServiceCredential, services
+from services.chassis.lease.frames import Attach, Grant, Refused, Report
+from services.chassis.lease.profile import HolderProfile
+from services.chassis.lease.timing import EXECUTION, RUN
+from services.chassis.lifecycle import Process
+from services.chassis.server import INTERNAL, GrpcServer
+from services.chassis.session.holder import SessionHolder
+from services.chassis.session.memory import MemorySessionStore
+from services.chassis.session.registry import SessionRegistry
+from services.coordinator.config import CoordinatorSettings
+from services.coordinator.rpc import dispatch as dispatch_hop
+from services.coordinator.rpc import runners as runner_hop
+from services.coordinator.wiring import wire
+from windlass.api.v1.workspaces_pb2 import Role
+from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
+from windlass.coordinator.v1 import sessions_pb2 as runs_pb
+from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsStub
+from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2, sessions_pb2_grpc
+
+SCALE = 0.1
+RUNNER_KEY = "runner-key"
+EFFECT_SECRET = b"s" * 32
+
+
+def execution_id() -> str:
+    """UUIDv7 of now."""
+    stamp = int(time.time() * 1000)
+    raw = bytearray(stamp.to_bytes(6, "big") + os.urandom(10))
+    raw[6] = 0x70 | raw[6] & 0x0F
+    raw[8] = 0x80 | raw[8] & 0x3F
+    text = raw.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+async def eventually(probe: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """The first true answer of the probe."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = probe()
+        if asyncio.iscoroutine(answer):
+            answer = await answer
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, "it never came true"
+        await asyncio.sleep(0.005)
+
+
+class Catalog(catalog_pb2_grpc.CatalogServiceServicer):
+    def __init__(self) -> None:
+        self.definitions: dict[str, bytes] = {}
+        self.asked: list[str] = []
+
+    def add(self, version_id: str, **definition: Any) -> str:
+        self.definitions[version_id] = orjson.dumps(definition)
+        return version_id
+
+    async def GetVersion(self, request: Any, context: Any) -> Any:
+        self.asked.append(request.version_id)
+        definition = self.definitions.get(request.version_id)
+        if definition is None:
+            raise Refusal("VERSION_NOT_FOUND", "no such version")
+        return catalog_pb2.GetVersionResponse(
+            workspace="default", workflow="w", version=1, definition=definition, effect_secret=EFFECT_SECRET
+        )
+
+    async def IdentifyKey(self, request: Any, context: Any) -> Any:
+        if request.key_hash != hashlib.sha256(RUNNER_KEY.encode()).digest():
+            raise Refusal("KEY_NOT_FOUND", "no such key")
+        return catalog_pb2.IdentifyKeyResponse(key_id="k1", role=Role.RUNNER)
+
+
+class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_grpc.QueueServiceServicer):
+    """Grants what it is told to; acknowledges every report."""
+
+    def __init__(self) -> None:
+        clock = SystemClock()
+        timing = EXECUTION.scaled(SCALE)
+        self.registry = SessionRegistry(
+            store=MemorySessionStore(clock, timing),
+            timing=timing,
+            server="dispatcher-test",
+            codec=dispatch_hop.CODEC,
+            owner=self,
+        )
+        self.reports: list[sessions_pb2.ExecutionReport] = []
+        self.finished: dict[str, sessions_pb2.ExecutionReport] = {}
+        self.acknowledged: list[str] = []
+        self.delivered: list[sessions_pb2.ExecutionMessage] = []
+        self.on_report: Callable[[sessions_pb2.ExecutionReport], None] = lambda report: None
+        self._epoch = int(time.time() * 1000)
+
+    async def Session(self, request_iterator: Any, context: Any) -> None:
+        await self.registry.serve(context)
+
+    async def Deliver(self, request: Any, context: Any) -> Any:
+        self.delivered.append(request.message)
+        return queue_pb2.DeliverResponse(found=True)
+
+    def next_epoch(self) -> int:
+        self._epoch += 1
+        return self._epoch
+
+    def grant(self, session: Any, grants: Sequence[sessions_pb2.ExecutionGrant]) -> None:
+        assert session.take_credit(len(grants)) == len(grants)
+        assert session.grant([Grant(g.lease.lease_id, g.lease.epoch, g) for g in grants])
+
+    def order(self, version_id: str, *, id_: str = "", input_: Any = None, **more: Any) -> Any:
+        grant = sessions_pb2.ExecutionGrant(**more)
+        start = grant.start
+        start.execution_id = id_ or execution_id()
+        start.workspace, start.workflow, start.version, start.version_id = "default", "w", 1, version_id
+        start.input = orjson.dumps(input_ or {})
+        start.priority = 3
+        start.create_time.GetCurrentTime()
+        grant.grant_time.GetCurrentTime()
+        grant.lease.lease_id, grant.lease.epoch = start.execution_id, self.next_epoch()
+        return grant
+
+    async def admit(self, attach: Attach) -> Sequence[Refused]:
+        return ()
+
+    def on_attached(self, session: Any) -> None: ...
+    def on_credit(self, session: Any) -> None: ...
+    def on_taken(self, session: Any, grants: Any) -> None: ...
+    def on_refused(self, session: Any, refused: Any) -> None: ...
+    def on_withdrawn(self, session: Any, grants: Any) -> None: ...
+    def on_drain(self, session: Any) -> None: ...
+    def on_closed(self, session: Any) -> None: ...
+    def on_ended(self, ended: Any) -> None: ...
+    def watched(self) -> Sequence[str]:
+        return ()
+
+    def on_notes(self, session: Any, notes: list[Any]) -> None:
+        self.acknowledged += notes
+
+    def on_reports(self, session: Any, reports: list[Report]) -> None:
+        for report in reports:
+            body: Any = report.body
+            self.reports.append(body)
+            if body.WhichOneof("report") == "finished":
+                self.finished[report.lease_id] = body
+            self.on_report(body)
+        session.acknowledge([report.report_id for report in reports])
+
+
+class StageRunner:
+    """Answers each grant with what `work` says; None: stays silent until told."""
+
+    def __init__(self, name: str, channel: Callable[[str], grpc.aio.Channel], *, capacity: int = 100) -> None:
+        self.grants: list[runs_pb.RunGrant] = []
+        self.revoked: list[Refused] = []
+        self.taken: list[str] = []
+        self.refused: list[tuple[str, str]] = []
+        self.progress: list[runs_pb.RunProgress] = []
+        self.work: Callable[[runs_pb.RunGrant], Any] = lambda grant: {}
+        self.holder = SessionHolder(
+            profile=HolderProfile(
+                holder=name, labels={"zone": "a"}, modules=("noop@1", "transform@1", "x.y@1")
+            ),
+            capacity=capacity,
+            timing=RUN.scaled(SCALE),
+            codec=runner_hop.CODEC,
+            open_stream=lambda address: RunnerSessionsStub(channel(address)).Session(
+                metadata=(("authorization", f"Bearer {RUNNER_KEY}"),)
+            ),
+            owner=self,
+        )
+
+    def on_grants(self, grants: list[Grant]) -> None:
+        for grant in grants:
+            work: Any = grant.work
+            self.grants.append(work)
+            outcome = self.work(work)
+            if outcome is not None:
+                self.answer(work, outcome)
+
+    def answer(self, grant: runs_pb.RunGrant, outcome: Any) -> None:
+        """A dict: success with this output; an Exception: a failure of that name."""
+        report = runs_pb.RunReport()
+        report.head.report_id = self.holder.new_report_id()
+        report.head.lease_id, report.head.epoch = grant.lease.lease_id, grant.lease.epoch
+        report.start_time.GetCurrentTime()
+        report.end_time.GetCurrentTime()
+        if isinstance(outcome, Exception):
+            report.failed.type, report.failed.message = type(outcome).__name__, str(outcome)
+            setattr(report.failed, "class", runs_pb.ERROR_CLASS_PERMANENT)
+        else:
+            report.succeeded.output.json = orjson.dumps(outcome)
+        self.holder.report(
+            report.head.report_id, grant.lease.lease_id, grant.lease.epoch, report, ends_lease=True
+        )
+
+    def on_revoked(self, revoked: list[Refused]) -> None:
+        self.revoked += revoked
+
+    def on_reports_taken(self, reports: list[Report]) -> None:
+        self.taken += [report.lease_id for report in reports]
+
+    def on_reports_refused(self, refused: list[tuple[Report, str]]) -> None:
+        self.refused += [(report.lease_id, reason) for report, reason in refused]
+
+    def on_notes(self, address: str, notes: list[Any]) -> None: ...
+    def beat_notes(self) -> Sequence[Any]:
+        notes, self.progress = self.progress, []
+        return notes
+
+    def on_fenced(self) -> None: ...
+    def on_resumed(self) -> None: ...
+    def on_ended(self, reason: str) -> None: ...
+
+
+async def _one_address(address: str) -> AsyncIterator[frozenset[str]]:
+    yield frozenset({address})
+    await asyncio.Event().wait()
+
+
+class Stage:
+    """Peers first; coordinators and runners as the test wants them."""
+
+    def __init__(self, database_url: str, directory: Path) -> None:
+        self.database_url = database_url
+        self.directory = directory
+        self.secret = directory / "service.secret"
+        self.secret.write_text("0123456789abcdef0123456789abcdef\n")
+        self.catalog = Catalog()
+        self.dispatcher = StageDispatcher()
+        self.address = ""
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._channels: list[grpc.aio.Channel] = []
+        self.holders: list[SessionHolder] = []
+        self.processes: list[tuple[Process, asyncio.Task[int]]] = []
+
+    def spawn(self, work: Any) -> None:
+        self._tasks.append(asyncio.ensure_future(work))
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        channel = grpc.aio.insecure_channel(address)
+        self._channels.append(channel)
+        return channel
+
+    @property
+    def api_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ServiceCredential.from_file(self.secret, "api").metadata
+
+    async def open(self) -> None:
+        rules = {
+            "/windlass.catalog.v1.CatalogService/GetVersion": services("coordinator"),
+            "/windlass.catalog.v1.CatalogService/IdentifyKey": services("coordinator"),
+            "/windlass.dispatcher.v1.CoordinatorSessions/Session": services("coordinator").within(None),
+        } | {
+            f"/windlass.dispatcher.v1.QueueService/{name}": services("coordinator")
+            for name in ("Deliver", "GetQueued", "ListQueued", "ConfigureWorkspace")
+        }
+        credential = ServiceCredential.from_file(self.secret, "dispatcher")
+        self.server = GrpcServer("127.0.0.1:0", guard=Guard(rules, credential=credential), limits=INTERNAL)
+        catalog_pb2_grpc.add_CatalogServiceServicer_to_server(self.catalog, self.server)
+        sessions_pb2_grpc.add_CoordinatorSessionsServicer_to_server(self.dispatcher, self.server)
+        self.server._register(
+            "windlass.dispatcher.v1.QueueService",
+            {
+                "Deliver": grpc.unary_unary_rpc_method_handler(
+                    self.dispatcher.Deliver,
+                    request_deserializer=queue_pb2.DeliverRequest.FromString,
+                    response_serializer=queue_pb2.DeliverResponse.SerializeToString,
+                )
+            },
+            self.server._guard,
+        )
+        self.address = f"127.0.0.1:{await self.server.start()}"
+        self.spawn(self.dispatcher.registry.run_beats())
+        self.spawn(self.dispatcher.registry.run_reaper())
+
+    async def coordinator(self, replica: str = "0", port: int = 0) -> tuple[str, Any]:
+        """Its address and its dispatcher session, attached."""
+        known = {session.instance_id for session in self.dispatcher.registry.sessions}
+        settings = CoordinatorSettings(
+            grpc_address=f"127.0.0.1:{port}",
+            database_url=self.database_url,
+            service_secret_file=self.secret,
+            lease_scale=SCALE,
+            replica=replica,
+            dispatchers=self.address,
+            apis=self.address,
+            drain_seconds=5.0,
+        )
+        process = Process(f"coordinator-{replica}", drain_seconds=5.0)
+        ready: asyncio.Future[GrpcServer] = asyncio.get_running_loop().create_future()
+        bound: dict[str, int] = {}
+
+        async def wired(process: Process) -> None:
+            server = await wire(settings, process)
+            ready.set_result(server)
+
+        original = GrpcServer._bind
+
+        def bind(server: GrpcServer) -> int:
+            bound["port"] = original(server)
+            return bound["port"]
+
+        GrpcServer._bind = bind  # type: ignore[method-assign]
+        try:
+            task = asyncio.ensure_future(process.run(wired))
+            await asyncio.wait({ready, task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            GrpcServer._bind = original  # type: ignore[method-assign]
+        assert ready.done(), "the coordinator did not start"
+        self.processes.append((process, task))
+        sessions = self.dispatcher.registry.sessions
+        fresh = await eventually(lambda: [s for s in sessions if s.instance_id not in known and s.credit > 0])
+        return f"127.0.0.1:{bound['port']}", fresh[0]
+
+    async def runner(self, address: str, name: str = "runner-0", *, capacity: int = 100) -> StageRunner:
+        runner = StageRunner(name, self.channel, capacity=capacity)
+        self.holders.append(runner.holder)
+        self.spawn(runner.holder.run(_one_address(address)))
+        await eventually(lambda: runner.holder.sessions_live)
+        return runner
+
+    async def close(self) -> None:
+        for process, task in self.processes:
+            process.stop()
+        for _, task in self.processes:
+            await task
+        for holder in self.holders:
+            await holder.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.dispatcher.registry.stop()
+        for channel in self._channels:
+            await channel.close()
+        await self.server.stop(0)
+
+
+@asynccontextmanager
+async def stage(database_url: str, directory: Path) -> AsyncIterator[Stage]:
+    made = Stage(database_url, directory)
+    await made.open()
+    try:
+        yield made
+    finally:
+        await made.close()
