@@ -2,9 +2,7 @@
 
 from typing import Final
 
-from pydantic import Field
-
-from services.chassis.config import ProcessSettings
+from services.chassis.config import Field, ProcessSettings
 
 SERVICE: Final = "dispatcher"
 VERSION: Final = "0.1.0"
