@@ -1,0 +1,301 @@
+"""Every fault of a definition, by name and path; a good one has none; all of them are told at once."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.api.core import definition
+from services.api.handler.schema_reader import JsonSchemaReader
+from services.api.handler.template_reader import MinijinjaReader
+
+TEMPLATES, SCHEMAS = MinijinjaReader(), JsonSchemaReader()
+
+
+def examine(document: Any) -> definition.Verdict:
+    return definition.examine(document, TEMPLATES, SCHEMAS)
+
+
+def faults(document: Any) -> set[tuple[str, str]]:
+    return {(fault.path, fault.reason) for fault in examine(document).faults}
+
+
+def good() -> dict[str, Any]:
+    """One of everything that the format has."""
+    return {
+        "name": "order-intake",
+        "description": "takes orders in",
+        "inputSchema": {"type": "object", "properties": {"id": {"type": "integer"}}},
+        "initialState": {"region": "eu"},
+        "timeout": "3600s",
+        "onFailure": "CONTINUE",
+        "retry": {"attempts": 3, "initialDelay": "1s", "factor": 2, "maxDelay": "300s", "budget": "3600s"},
+        "nodes": [
+            {
+                "id": "fetch",
+                "module": "http.request@1",
+                "config": {"method": "GET", "url": "https://example.org/{{ input.id }}"},
+                "inputs": {"region": "{{ state.region }}", "of": "{{ execution.id }}"},
+                "timeout": "30s",
+                "retry": {"attempts": 5},
+                "idempotent": True,
+                "join": "ALL",
+                "runnerLabels": {"gpu": "true"},
+            },
+            {"id": "store", "module": "billing.charge@2", "inputs": {"row": "{{ nodes.fetch.output }}"}},
+            {"id": "alarm", "module": "noop@1"},
+            {"id": "pause", "module": "sleep@1", "config": {"duration": "1.5s"}},
+            {"id": "choose", "module": "condition@1", "config": {"expression": "nodes.fetch.output.ok"}},
+            {"id": "meet", "module": "join@1", "join": "ANY"},
+        ],
+        "edges": [
+            {"from": "fetch", "to": "store"},
+            {"from": "fetch", "to": "alarm", "when": "failure"},
+            {"from": "store", "to": "pause", "when": "always"},
+            {"from": "pause", "to": "choose"},
+            {"from": "choose", "to": "meet", "when": "true"},
+            {"from": "choose", "to": "meet", "when": "false"},
+        ],
+        "output": {"total": "{{ nodes.store.output.total }}"},
+    }
+
+
+def test_good_definition_has_no_faults_and_one_canonical_form() -> None:
+    verdict = examine(good())
+    assert verdict.faults == []
+    assert verdict.name == "order-intake"
+    assert json.loads(verdict.canonical) == good()
+    shuffled = dict(reversed(list(good().items())))
+    assert examine(shuffled).canonical == verdict.canonical
+
+
+def test_own_module_is_accepted_with_a_warning() -> None:
+    (warning,) = examine(good()).warnings
+    assert (warning.path, warning.reason) == ("nodes[1].module", "MODULE_NOT_BUILT_IN")
+
+
+def test_empty_graph_is_good() -> None:
+    assert faults({"name": "nothing"}) == set()
+    assert faults({"name": "nothing", "nodes": [], "edges": []}) == set()
+
+
+def test_separate_components_are_good() -> None:
+    nodes = [{"id": name, "module": "noop@1"} for name in ("a", "b", "c", "d")]
+    edges = [{"from": "a", "to": "b"}, {"from": "c", "to": "d"}]
+    assert faults({"name": "two", "nodes": nodes, "edges": edges}) == set()
+
+
+REMOVED = object()
+# What is put where in the good definition, and the fault that it makes.
+CORPUS: list[tuple[str, Any, str, str]] = [
+    ("name", REMOVED, "name", "REQUIRED"),
+    ("name", "Order", "name", "MALFORMED_NAME"),
+    ("name", "a" * 64, "name", "MALFORMED_NAME"),
+    ("name", 7, "name", "MALFORMED_NAME"),
+    ("name", None, "name", "REQUIRED"),
+    ("description", 3, "description", "WRONG_TYPE"),
+    ("description", "x" * 4097, "description", "TOO_LONG"),
+    ("surprise", 1, "surprise", "UNKNOWN_FIELD"),
+    ("timeout", "soon", "timeout", "BAD_DURATION"),
+    ("timeout", "-1s", "timeout", "BAD_DURATION"),
+    ("timeout", "0s", "timeout", "OUT_OF_RANGE"),
+    ("timeout", "9000h", "timeout", "BAD_DURATION"),
+    ("timeout", [], "timeout", "BAD_DURATION"),
+    ("onFailure", "PANIC", "onFailure", "UNKNOWN_VALUE"),
+    ("onFailure", None, "onFailure", "UNKNOWN_VALUE"),
+    ("initialState", [], "initialState", "WRONG_TYPE"),
+    ("retry", 3, "retry", "WRONG_TYPE"),
+    ("retry.attempts", 0, "retry.attempts", "OUT_OF_RANGE"),
+    ("retry.attempts", 101, "retry.attempts", "OUT_OF_RANGE"),
+    ("retry.attempts", 1.5, "retry.attempts", "WRONG_TYPE"),
+    ("retry.attempts", True, "retry.attempts", "WRONG_TYPE"),
+    ("retry.factor", 0.5, "retry.factor", "OUT_OF_RANGE"),
+    ("retry.factor", 11, "retry.factor", "OUT_OF_RANGE"),
+    ("retry.factor", "2", "retry.factor", "WRONG_TYPE"),
+    ("retry.maxDelay", "500ms", "retry.maxDelay", "OUT_OF_RANGE"),
+    ("retry.budget", "x", "retry.budget", "BAD_DURATION"),
+    ("retry.tries", 3, "retry.tries", "UNKNOWN_FIELD"),
+    ("inputSchema", 3, "inputSchema", "BAD_SCHEMA"),
+    ("inputSchema", {"type": "nope"}, "inputSchema", "BAD_SCHEMA"),
+    ("inputSchema", {"pattern": "("}, "inputSchema", "BAD_SCHEMA"),
+    ("inputSchema", {"$ref": "http://127.0.0.1:1/x"}, "inputSchema", "BAD_SCHEMA"),
+    ("inputSchema", {"$ref": "file:///etc/passwd"}, "inputSchema", "BAD_SCHEMA"),
+    ("inputSchema", {"$ref": "#/nowhere"}, "inputSchema", "BAD_SCHEMA"),
+    ("nodes", {}, "nodes", "WRONG_TYPE"),
+    ("nodes.0", "fetch", "nodes[0]", "WRONG_TYPE"),
+    ("nodes.0.id", REMOVED, "nodes[0].id", "REQUIRED"),
+    ("nodes.0.id", "Fetch", "nodes[0].id", "MALFORMED_ID"),
+    ("nodes.0.id", "a" * 64, "nodes[0].id", "MALFORMED_ID"),
+    ("nodes.2.id", "fetch", "nodes[2].id", "DUPLICATE_ID"),
+    ("nodes.0.module", REMOVED, "nodes[0].module", "REQUIRED"),
+    ("nodes.0.module", 5, "nodes[0].module", "WRONG_TYPE"),
+    ("nodes.0.module", "noop", "nodes[0].module", "MODULE_VERSION_REQUIRED"),
+    ("nodes.0.module", "noop@0", "nodes[0].module", "MALFORMED_MODULE"),
+    ("nodes.0.module", "noop@2", "nodes[0].module", "UNKNOWN_MODULE"),
+    ("nodes.0.module", "fetch@1", "nodes[0].module", "UNKNOWN_MODULE"),
+    ("nodes.0.module", "http.request@2", "nodes[0].module", "UNKNOWN_MODULE"),
+    ("nodes.0.module", "Billing.Charge@1", "nodes[0].module", "MALFORMED_MODULE"),
+    ("nodes.0.module", "a." + "b" * 130 + "@1", "nodes[0].module", "MALFORMED_MODULE"),
+    ("nodes.0.module", "for_each@1", "nodes[0].module", "UNSUPPORTED_MODULE"),
+    ("nodes.0.config", "x", "nodes[0].config", "WRONG_TYPE"),
+    ("nodes.0.inputs", [], "nodes[0].inputs", "WRONG_TYPE"),
+    ("nodes.0.timeout", "0s", "nodes[0].timeout", "OUT_OF_RANGE"),
+    ("nodes.0.retry.attempts", -1, "nodes[0].retry.attempts", "OUT_OF_RANGE"),
+    ("nodes.0.retry.initialDelay", "10m", "nodes[0].retry.maxDelay", "OUT_OF_RANGE"),
+    ("nodes.0.idempotent", "yes", "nodes[0].idempotent", "WRONG_TYPE"),
+    ("nodes.0.join", "SOME", "nodes[0].join", "UNKNOWN_VALUE"),
+    ("nodes.0.runnerLabels", ["gpu"], "nodes[0].runnerLabels", "WRONG_TYPE"),
+    ("nodes.0.runnerLabels", {"gpu": True}, "nodes[0].runnerLabels.gpu", "WRONG_TYPE"),
+    ("nodes.0.surprise", 1, "nodes[0].surprise", "UNKNOWN_FIELD"),
+    ("nodes.3.config", {}, "nodes[3].config", "REQUIRED"),
+    ("nodes.3.config", {"duration": "1s", "until": "x"}, "nodes[3].config", "REQUIRED"),
+    ("nodes.3.config", {"duration": "later"}, "nodes[3].config.duration", "BAD_DURATION"),
+    ("nodes.3.config", {"until": "2026-13-01T00:00:00Z"}, "nodes[3].config.until", "BAD_TIME"),
+    ("nodes.3.config", {"until": "2026-12-01T00:00:00"}, "nodes[3].config.until", "BAD_TIME"),
+    ("nodes.3.config", {"until": 5}, "nodes[3].config.until", "BAD_TIME"),
+    ("nodes.3.config", {"duration": "1s", "x": 1}, "nodes[3].config.x", "UNKNOWN_FIELD"),
+    ("nodes.5.config", {"x": 1}, "nodes[5].config.x", "UNKNOWN_FIELD"),
+    ("nodes.0.inputs.region", "{{ state.region", "nodes[0].inputs.region", "TEMPLATE_SYNTAX"),
+    ("nodes.0.inputs.region", "{% if %}", "nodes[0].inputs.region", "TEMPLATE_SYNTAX"),
+    ("nodes.0.inputs.region", "{{ secrets.x }}", "nodes[0].inputs.region", "TEMPLATE_REFERENCE"),
+    ("nodes.0.inputs.region", "{{ nodes.store.output }}", "nodes[0].inputs.region", "TEMPLATE_REFERENCE"),
+    ("nodes.0.inputs.region", "{{ nodes.fetch.output }}", "nodes[0].inputs.region", "TEMPLATE_REFERENCE"),
+    ("nodes.0.inputs.region", "{{ nodes.ghost.output }}", "nodes[0].inputs.region", "TEMPLATE_REFERENCE"),
+    ("nodes.0.inputs.region", "{{ nodes['ghost'].output }}", "nodes[0].inputs.region", "TEMPLATE_REFERENCE"),
+    ("nodes.0.inputs.region", [{"a": "{{ foo }}"}], "nodes[0].inputs.region[0].a", "TEMPLATE_REFERENCE"),
+    ("nodes.4.config.expression", "nodes.alarm.output", "nodes[4].config.expression", "TEMPLATE_REFERENCE"),
+    ("nodes.4.config.expression", "1 +", "nodes[4].config.expression", "TEMPLATE_SYNTAX"),
+    ("output.total", "{{ nodes.ghost.output }}", "output.total", "TEMPLATE_REFERENCE"),
+    ("edges", "x", "edges", "WRONG_TYPE"),
+    ("edges.0", [], "edges[0]", "WRONG_TYPE"),
+    ("edges.0.from", REMOVED, "edges[0].from", "REQUIRED"),
+    ("edges.0.to", "ghost", "edges[0].to", "UNKNOWN_NODE"),
+    ("edges.0.to", "fetch", "edges[0]", "SELF_EDGE"),
+    ("edges.0.when", True, "edges[0].when", "WRONG_TYPE"),
+    ("edges.0.when", "", "edges[0].when", "MALFORMED_BRANCH"),
+    ("edges.0.when", None, "edges[0].when", "REQUIRED"),
+    ("edges.0.if", "x", "edges[0].if", "UNKNOWN_FIELD"),
+    ("edges.5.when", "true", "edges[5]", "DUPLICATE_EDGE"),
+    ("edges.3.to", "store", "edges", "CYCLE"),
+    ("initialState.region", math.nan, "initialState.region", "NOT_A_NUMBER"),
+    ("initialState.region", math.inf, "initialState.region", "NOT_A_NUMBER"),
+    ("initialState.region", "a\x00b", "initialState.region", "NUL"),
+]
+
+
+def put(document: Any, path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for step in parents:
+        document = document[int(step)] if isinstance(document, list) else document.setdefault(step, {})
+    key: Any = int(last) if isinstance(document, list) else last
+    if value is REMOVED:
+        del document[key]
+    else:
+        document[key] = value
+
+
+@pytest.mark.parametrize(("at", "value", "path", "reason"), CORPUS)
+def test_fault_is_found_where_it_is(at: str, value: Any, path: str, reason: str) -> None:
+    document = copy.deepcopy(good())
+    put(document, at, value)
+    assert (path, reason) in faults(document)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    document = good()
+    document["name"] = "Order"
+    document["nodes"][0]["module"] = "noop"
+    document["nodes"][1]["retry"] = {"attempts": 0}
+    document["edges"].append({"from": "meet", "to": "ghost"})
+    document["edges"].append({"from": "pause", "to": "store"})
+    assert faults(document) == {
+        ("name", "MALFORMED_NAME"),
+        ("nodes[0].module", "MODULE_VERSION_REQUIRED"),
+        ("nodes[1].retry.attempts", "OUT_OF_RANGE"),
+        ("edges[6].to", "UNKNOWN_NODE"),
+        ("edges", "CYCLE"),
+    }
+
+
+def test_cycle_names_the_nodes_on_it() -> None:
+    document = good()
+    document["edges"].append({"from": "choose", "to": "store"})
+    (fault,) = examine(document).faults
+    assert fault.message.endswith("store → pause → choose → store")
+
+
+@pytest.mark.parametrize("document", [None, [], "text", 3, True])
+def test_what_is_no_object_is_no_definition(document: Any) -> None:
+    assert faults(document) == {("", "WRONG_TYPE")}
+
+
+def test_key_with_nul_is_a_fault() -> None:
+    assert ("initialState", "NUL") in faults({"name": "x", "initialState": {"a\x00": 1}})
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(("depth", "is_good"), [(62, True), (63, False), (1000, False)])
+def test_json_is_at_most_64_deep(depth: int, is_good: bool) -> None:
+    """The document and `initialState` are two of the 64."""
+    found = examine({"name": "deep", "initialState": {"a": nested(depth)}}).faults
+    assert [fault.reason for fault in found] == ([] if is_good else ["TOO_DEEP"])
+
+
+@pytest.mark.parametrize(("count", "is_good"), [(2_000, True), (2_001, False)])
+def test_at_most_2000_nodes(count: int, is_good: bool) -> None:
+    nodes = [{"id": f"n{number}", "module": "noop@1"} for number in range(count)]
+    found = faults({"name": "many", "nodes": nodes})
+    assert found == (set() if is_good else {("nodes", "TOO_MANY_NODES")})
+
+
+@pytest.mark.parametrize(("extra", "is_good"), [(0, True), (1, False)])
+def test_at_most_a_mebibyte(extra: int, is_good: bool) -> None:
+    empty = len(examine({"name": "x", "initialState": {"a": ""}}).canonical)
+    text = "x" * (1024 * 1024 - empty + extra)
+    found = faults({"name": "x", "initialState": {"a": text}})
+    assert found == (set() if is_good else {("", "TOO_LARGE")})
+
+
+def test_chain_of_2000_nodes_that_see_all_before_is_good() -> None:
+    nodes = [{"id": f"n{number}", "module": "noop@1"} for number in range(2_000)]
+    nodes[-1]["inputs"] = {"first": "{{ nodes.n0.output }}"}  # type: ignore[assignment]
+    edges = [{"from": f"n{number}", "to": f"n{number + 1}"} for number in range(1_999)]
+    assert faults({"name": "chain", "nodes": nodes, "edges": edges}) == set()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+PATHS = sorted({at for at, *_ in CORPUS})
+
+
+@given(at=st.sampled_from(PATHS), value=json_values)
+@settings(deadline=None)
+def test_anything_anywhere_is_judged_and_never_breaks(at: str, value: Any) -> None:
+    """Whatever stands where: a verdict, with faults that have a reason, or a canonical form that reads back."""
+    document = good()
+    put(document, at, value)
+    verdict = examine(document)
+    assert all(fault.reason and fault.message for fault in verdict.faults)
+    if not verdict.faults:
+        assert json.loads(verdict.canonical) == document
+
+
+@given(json_values)
+@settings(deadline=None)
+def test_any_json_is_judged(document: Any) -> None:
+    examine(document)

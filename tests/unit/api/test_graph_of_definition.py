@@ -1,0 +1,57 @@
+"""Circles and ancestors against a slow and obvious reading of the same words."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.api.core.graph import ancestors, cycles
+
+graphs = st.integers(1, 8).flatmap(
+    lambda count: st.tuples(
+        st.just(count),
+        st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=20),
+    )
+)
+
+
+def reachable(count: int, edges: list[tuple[int, int]], start: int) -> set[int]:
+    """By one edge or more; an edge to itself does not count."""
+    found: set[int] = set()
+    todo = [start]
+    while todo:
+        here = todo.pop()
+        for source, target in edges:
+            if source == here and source != target and target not in found:
+                found.add(target)
+                todo.append(target)
+    return found
+
+
+@given(graphs)
+def test_ancestors_are_those_from_whom_a_node_can_be_reached(graph: tuple[int, list[tuple[int, int]]]) -> None:
+    count, edges = graph
+    before = ancestors(count, edges)
+    for node in range(count):
+        expected = {other for other in range(count) if node in reachable(count, edges, other)}
+        assert {other for other in range(count) if before[node] >> other & 1} == expected
+
+
+@given(graphs)
+def test_each_circle_is_one_and_every_node_on_a_circle_is_in_its_part(graph: tuple[int, list[tuple[int, int]]]) -> None:
+    count, edges = graph
+    circles = cycles(count, edges)
+    for circle in circles:
+        assert circle[0] == circle[-1]
+        assert len(set(circle)) == len(circle) - 1 > 1
+        assert all(step in edges for step in zip(circle, circle[1:], strict=False))
+    on_circles = {node for node in range(count) if node in reachable(count, edges, node)}
+    parts = {frozenset(o for o in on_circles if o in reachable(count, edges, n) and n in reachable(count, edges, o))
+             for n in on_circles}
+    assert len(circles) == len(parts)
+
+
+def test_long_chain_and_long_circle_need_no_recursion() -> None:
+    chain = [(node, node + 1) for node in range(4_999)]
+    assert cycles(5_000, chain) == []
+    assert len(cycles(5_000, [*chain, (4_999, 0)])[0]) == 5_001
