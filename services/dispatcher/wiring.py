@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from services.chassis import migrations
 from services.chassis.clock import SystemClock
@@ -172,23 +173,25 @@ class Service:
             CoordinatorSessionsServicer(self.registry), self.server
         )
 
-    def register(self, process: Process) -> None:
-        """Every loop by name. One that dies takes the process with it."""
-        process.loop("turns", self.turns.run)
-        process.loop("returns", self.returns.run)
-        process.loop("deliveries", self.deliveries.run)
-        process.loop("forgetting", self.deliveries.run_forgetting)
-        process.loop("marks", self.marks.run)
-        process.loop("waking", self.waking.run)
-        process.loop("rounds", self.rounds.run)
-        process.loop("neighbours", self.neighbours.run)
-        process.loop("words", self.words.run)
-        process.loop("beats", self.registry.run_beats)
-        process.loop("reaper", self.registry.run_reaper)
-        process.loop("measures", self.measures.run)
-        process.loop("retention", self.retention.run)
-        process.loop("loop lag", LoopLag().run)
-        process.loop("health", lambda: self.server.health.follow(self.database.probe))
+    def loops(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        """By name. One that dies takes the process with it."""
+        return (
+            ("turns", self.turns.run),
+            ("returns", self.returns.run),
+            ("deliveries", self.deliveries.run),
+            ("forgetting", self.deliveries.run_forgetting),
+            ("marks", self.marks.run),
+            ("waking", self.waking.run),
+            ("rounds", self.rounds.run),
+            ("neighbours", self.neighbours.run),
+            ("words", self.words.run),
+            ("beats", self.registry.run_beats),
+            ("reaper", self.registry.run_reaper),
+            ("measures", self.measures.run),
+            ("retention", self.retention.run),
+            ("loop lag", LoopLag().run),
+            ("health", lambda: self.server.health.follow(self.database.probe)),
+        )
 
     async def drain(self) -> None:
         """Coordinators and api are sent to other replicas; what was brought so far is committed and answered."""
@@ -215,7 +218,8 @@ def wiring(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         await migrations.check(settings.database_url, SERVICE, MIGRATIONS)
         service = Service(settings)
         process.on_close("service", service.close)
-        service.register(process)
+        for name, run in service.loops():
+            process.loop(name, run)
         if settings.metrics_address:
             metrics = MetricsEndpoint(settings.metrics_address)
             await metrics.start()

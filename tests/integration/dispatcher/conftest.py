@@ -1,0 +1,130 @@
+"""A database of the module's own, and what tests of the queue say again and again."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+
+import psycopg
+import pytest_asyncio
+
+from services.chassis.database import Database, Lane
+from services.dispatcher.core.items import Finished, Limits, Newcomer, Place
+from services.dispatcher.core.turn import Turn, TurnResult
+from services.dispatcher.store.leases import PostgresLeases
+from services.dispatcher.store.mailbox import PostgresMailbox
+from services.dispatcher.store.queue import PostgresQueue
+from tests.support.postgres import Database as TestDatabase
+from tests.support.postgres import PostgresCluster
+from windlass.types.v1 import start_pb2
+
+LIMITS = Limits(executions_max=5, queued_max=1_000, revision=1)
+
+
+def newcomer(
+    workspace: str,
+    *,
+    execution_id: str = "",
+    priority: int = 3,
+    request_id: str = "",
+    request_hash: bytes = b"h",
+    deadline_time: datetime | None = None,
+    limits: Limits = LIMITS,
+) -> Newcomer:
+    execution_id = execution_id or str(uuid.uuid4())
+    order = start_pb2.StartOrder(
+        execution_id=execution_id, workspace=workspace, request_id=request_id, priority=priority
+    )
+    return Newcomer(
+        execution_id,
+        workspace,
+        priority,
+        deadline_time,
+        request_id,
+        request_hash,
+        order.SerializeToString(),
+        limits,
+        order,
+    )
+
+
+class Rig:
+    """One replica's way to the database: its turns, leases and mailbox."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.lane = Lane(url, name="test-turns")
+        self.database = Database(url, name="test", connections=3)
+        self.queue = PostgresQueue(self.lane)
+        self.leases = PostgresLeases(self.database, lease_scale=0.1)
+        self.mailbox = PostgresMailbox(self.database, redeliver_seconds=0.0)
+
+    async def close(self) -> None:
+        await self.lane.close()
+        await self.database.close()
+
+    async def limit(
+        self, workspace: str, executions_max: int, *, queued_max: int = 1_000, revision: int = 1
+    ) -> None:
+        await self.queue.store_limits({workspace: Limits(executions_max, queued_max, revision)})
+
+    async def enqueue(self, *newcomers: Newcomer, seats: int = 0, holder: str = "holder-a") -> TurnResult:
+        """Admit them; the first `seats` of them may go ahead to `holder`."""
+        return await self.queue.turn(
+            Turn(
+                now=datetime.now(UTC),
+                newcomers=newcomers,
+                newcomer_seats=[0 if number < seats else -1 for number in range(len(newcomers))],
+                counted=frozenset(each.workspace for each in newcomers),
+                holders=[holder],
+            )
+        )
+
+    async def claim(self, *lanes: str, places: int, holder: str = "holder-a") -> list[Place]:
+        turn = Turn(now=datetime.now(UTC), lanes=lanes, lane_seats=[0] * places, holders=[holder])
+        return (await self.queue.turn(turn)).places
+
+    async def claim_ending(self, *, places: int = 10, holder: str = "holder-a") -> list[Place]:
+        turn = Turn(now=datetime.now(UTC), ending_seats=[0] * places, holders=[holder])
+        return (await self.queue.turn(turn)).places
+
+    async def finish(self, *leases: Place | tuple[str, int]) -> Sequence[str | None]:
+        reports = [
+            Finished(lease.execution_id, lease.epoch) if isinstance(lease, Place) else Finished(*lease)
+            for lease in leases
+        ]
+        return (await self.queue.turn(Turn(now=datetime.now(UTC), finished=reports))).finished
+
+    async def rows(
+        self, columns: str = "execution_id::text, state", where: str = "true"
+    ) -> list[tuple[object, ...]]:
+        return await self.database.fetch(f"SELECT {columns} FROM dispatcher.queue WHERE {where}")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def rig(database: TestDatabase) -> AsyncIterator[Rig]:
+    made = Rig(database.url("dispatcher"))
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def empty_rig(postgres: PostgresCluster) -> AsyncIterator[Rig]:
+    """On a database of the test's own, for tests that look at the whole queue."""
+    made = await postgres.database(migrated=True)
+    rig = Rig(made.url("dispatcher"))
+    yield rig
+    await rig.close()
+    await postgres.drop(made)
+
+
+def slots_in_use(url: str, workspace: str) -> int:
+    """By another connection: what is committed."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM dispatcher.queue WHERE workspace = %s AND state IN (2, 3) AND NOT ends_only",
+            (workspace,),
+        ).fetchone()
+    assert row is not None
+    return int(row[0])

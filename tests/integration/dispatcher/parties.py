@@ -1,0 +1,201 @@
+"""The two neighbours of a dispatcher, on the real wire: a coordinator that does as it is told, and an api's stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from services.chassis.client import ChannelPool
+from services.chassis.identity import ServiceCredential
+from services.chassis.lease.frames import Grant, Refused, Report
+from services.chassis.lease.profile import HolderProfile
+from services.chassis.lease.timing import EXECUTION
+from services.chassis.session.holder import SessionHolder
+from services.dispatcher.config import Settings
+from services.dispatcher.rpc.sessions import CODEC
+from services.dispatcher.wiring import Service
+from tests.support.postgres import reachable_directory
+from tests.support.probe import until
+from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2, sessions_pb2_grpc
+from windlass.types.v1 import session_pb2
+
+SECRET = b"a secret of the tests alone"
+SCALE = 0.1
+SECONDS = 10.0
+
+
+def secret_file() -> Path:
+    path = reachable_directory("windlass-secret-") / "service.secret"
+    path.write_bytes(SECRET)
+    return path
+
+
+def channels_of(service: str) -> ChannelPool:
+    return ChannelPool(credential=ServiceCredential([SECRET], service))
+
+
+@contextlib.asynccontextmanager
+async def running_dispatcher(url: str, replica: str = "0") -> AsyncIterator[str]:
+    """A dispatcher in this process; its address."""
+    settings = Settings(
+        grpc_address="127.0.0.1:0",
+        database_url=url,
+        lease_scale=SCALE,
+        replica=replica,
+        service_secret_file=secret_file(),
+    )
+    service = Service(settings)
+    loops = [asyncio.create_task(run()) for _, run in service.loops()]
+    port = await service.server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await service.drain()
+        for task in loops:
+            task.cancel()
+        ended = await asyncio.gather(*loops, return_exceptions=True)
+        await service.close()
+        broken = [each for each in ended if isinstance(each, Exception)]
+        assert not broken, broken
+
+
+class Coordinator:
+    """Collects grants; reports what the test tells it to."""
+
+    def __init__(self, *addresses: str, capacity: int = 100, name: str = "coordinator-t") -> None:
+        self.grants: list[sessions_pb2.ExecutionGrant] = []
+        self.messages: list[sessions_pb2.ExecutionMessage] = []
+        self.taken: list[str] = []
+        self.refused: list[tuple[str, str]] = []
+        self.ended: list[str] = []
+        self.refuses_with = ""
+        self._addresses = addresses
+        self._channels = channels_of("coordinator")
+        self.holder = SessionHolder(
+            profile=HolderProfile(holder=name, version="test"),
+            capacity=capacity,
+            timing=EXECUTION.scaled(SCALE),
+            codec=CODEC,
+            open_stream=lambda address: sessions_pb2_grpc.CoordinatorSessionsStub(
+                self._channels.get(address)
+            ).Session(),
+            owner=self,
+        )
+
+    async def __aenter__(self) -> Coordinator:
+        self._run = asyncio.create_task(self.holder.run(self._present()))
+        await until(lambda: self.holder.sessions_live == len(self._addresses), SECONDS, "sessions")
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.holder.stop()
+        await self._run
+        await self._channels.close()
+
+    def _open(self, address: str) -> Any:
+        return sessions_pb2_grpc.CoordinatorSessionsStub(self._channels.get(address)).Session()
+
+    async def _present(self) -> AsyncIterator[frozenset[str]]:
+        yield frozenset(self._addresses)
+        await asyncio.Event().wait()
+
+    # ── what a test says ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def granted(self, count: int, what: str = "grants") -> list[sessions_pb2.ExecutionGrant]:
+        await until(lambda: len(self.grants) >= count, SECONDS, f"{count} {what}, not {len(self.grants)}")
+        return self.grants
+
+    def finish(self, *grants: sessions_pb2.ExecutionGrant) -> None:
+        for grant in grants:
+            self._report(grant, finished=sessions_pb2.ExecutionReport.Finished())
+
+    def park(self, grant: sessions_pb2.ExecutionGrant, **parked: Any) -> None:
+        self._report(grant, parked=sessions_pb2.ExecutionReport.Parked(**parked))
+
+    def release(self, grant: sessions_pb2.ExecutionGrant, **released: Any) -> None:
+        self._report(grant, released=sessions_pb2.ExecutionReport.Released(**released))
+
+    def _report(self, grant: sessions_pb2.ExecutionGrant, **body: Any) -> None:
+        lease_id, epoch = grant.lease.lease_id, grant.lease.epoch
+        report_id = self.holder.new_report_id()
+        head = session_pb2.ReportHead(report_id=report_id, lease_id=lease_id, epoch=epoch)
+        report = sessions_pb2.ExecutionReport(head=head, **body)
+        self.holder.report(report_id, lease_id, epoch, report, ends_lease=True)
+
+    async def reported(self) -> None:
+        await until(lambda: not self.holder.reports_waiting, SECONDS, "acknowledged reports")
+
+    # ── what the library tells ───────────────────────────────────────────────────────────────────────────────────
+
+    def on_grants(self, grants: list[Grant]) -> None:
+        for grant in grants:
+            work = grant.work
+            assert isinstance(work, sessions_pb2.ExecutionGrant)
+            if self.refuses_with:
+                self.holder.refuse(grant.lease_id, grant.epoch, self.refuses_with)
+            else:
+                self.grants.append(work)
+
+    def on_revoked(self, revoked: list[Refused]) -> None: ...
+
+    def on_reports_taken(self, reports: list[Report]) -> None:
+        self.taken += [report.lease_id for report in reports]
+
+    def on_reports_refused(self, refused: list[tuple[Report, str]]) -> None:
+        self.refused += [(report.lease_id, reason) for report, reason in refused]
+
+    def on_notes(self, address: str, notes: list[Any]) -> None:
+        self.messages += notes
+
+    def acknowledge_messages(self, *message_ids: str) -> None:
+        for address in self._addresses:
+            self.holder.post(address, message_ids)
+
+    def beat_notes(self) -> Sequence[object]:
+        return ()
+
+    def on_fenced(self) -> None: ...
+
+    def on_resumed(self) -> None: ...
+
+    def on_ended(self, reason: str) -> None:
+        self.ended.append(reason)
+
+
+class Api:
+    """An enqueue stream and the unary calls of an api."""
+
+    def __init__(self, address: str) -> None:
+        self._channels = channels_of("api")
+        channel = self._channels.get(address)
+        self.queue = queue_pb2_grpc.QueueServiceStub(channel)
+        self._stub = queue_pb2_grpc.EnqueueServiceStub(channel)
+        self.answers: dict[str, queue_pb2.EnqueueAnswer] = {}
+
+    async def __aenter__(self) -> Api:
+        self._call = self._stub.Enqueue()
+        self._reader = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._call.cancel()
+        await asyncio.wait([self._reader])
+        await self._channels.close()
+
+    async def _read(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            async for response in self._call:
+                for answer in response.answers:
+                    self.answers[answer.execution_id] = answer
+
+    async def send(self, *items: queue_pb2.EnqueueItem) -> None:
+        await self._call.write(queue_pb2.EnqueueRequest(items=items))
+
+    async def enqueue(self, *items: queue_pb2.EnqueueItem) -> list[queue_pb2.EnqueueAnswer]:
+        await self.send(*items)
+        ids = [item.start.execution_id for item in items]
+        await until(lambda: all(each in self.answers for each in ids), SECONDS, "answers to the enqueue")
+        return [self.answers[each] for each in ids]

@@ -1,0 +1,348 @@
+"""A whole dispatcher on the wire, between an api's stream and a coordinator's session."""
+
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, channels_of, running_dispatcher
+from tests.support.postgres import Database
+from tests.support.probe import eventually, until
+from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2
+from windlass.types.v1 import start_pb2
+
+QUEUED = queue_pb2.EnqueueAnswer.QUEUED
+State = queue_pb2.Queued.State
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def address(database: Database) -> AsyncIterator[str]:
+    async with running_dispatcher(database.url("dispatcher")) as address:
+        yield address
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def api(address: str) -> AsyncIterator[Api]:
+    async with Api(address) as api:
+        yield api
+
+
+def item(
+    workspace: str,
+    *,
+    executions_max: int = 5,
+    queued_max: int = 1_000,
+    deadline_in: float | None = None,
+    **start: Any,
+) -> queue_pb2.EnqueueItem:
+    order = start_pb2.StartOrder(
+        execution_id=start.pop("execution_id", str(uuid.uuid4())), workspace=workspace, priority=3, **start
+    )
+    if deadline_in is not None:
+        order.deadline_time.FromDatetime(datetime.now(UTC) + timedelta(seconds=deadline_in))
+    limits = queue_pb2.TenantLimits(executions_max=executions_max, queued_max=queued_max, revision=1)
+    return queue_pb2.EnqueueItem(start=order, request_hash=b"h", limits=limits)
+
+
+async def state_of(api: Api, execution_id: str) -> queue_pb2.Queued | None:
+    found = await api.queue.GetQueued(queue_pb2.GetQueuedRequest(execution_ids=[execution_id]))
+    return found.items[0] if found.items else None
+
+
+async def in_state(api: Api, execution_id: str, state: int) -> queue_pb2.Queued:
+    async def probe() -> queue_pb2.Queued | None:
+        row = await state_of(api, execution_id)
+        return row if row is not None and row.state == state else None
+
+    return await eventually(probe, SECONDS, f"state {State.Name(state)} of {execution_id}")  # type: ignore[arg-type]
+
+
+async def gone(api: Api, execution_id: str) -> None:
+    async def probe() -> bool:
+        return await state_of(api, execution_id) is None
+
+    await eventually(probe, SECONDS, f"the end of {execution_id}")
+
+
+def cancel(execution_id: str, message_id: str = "", workspace: str = "") -> queue_pb2.DeliverRequest:
+    body = sessions_pb2.ExecutionMessage.Cancel(reason="enough", caller="tests")
+    message = sessions_pb2.ExecutionMessage(
+        message_id=message_id or str(uuid.uuid4()), execution_id=execution_id, cancel=body
+    )
+    return queue_pb2.DeliverRequest(message=message, workspace=workspace)
+
+
+async def test_execution_is_granted_and_finished(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        sent = item("whole", input=b'{"a": 1}', labels={"k": "v"})
+        (answer,) = await api.enqueue(sent)
+        assert answer.outcome == QUEUED
+        (grant,) = await coordinator.granted(1)
+        assert grant.start == sent.start
+        assert grant.lease.lease_id == sent.start.execution_id
+        assert not grant.resumed
+        await in_state(api, grant.lease.lease_id, State.DISPATCHED)
+        coordinator.finish(grant)
+        await coordinator.reported()
+        assert coordinator.taken == [grant.lease.lease_id]
+        await gone(api, grant.lease.lease_id)
+
+
+async def test_many_pass_through_few_slots(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        sent = [item("few-slots", executions_max=3) for _ in range(40)]
+        await api.enqueue(*sent)
+        done = 0
+        while done < len(sent):
+            grants = await coordinator.granted(min(done + 1, len(sent)))
+            assert len(grants) - done <= 3
+            finished, done = grants[done:], len(grants)
+            coordinator.finish(*finished)
+        assert {grant.lease.lease_id for grant in coordinator.grants} == {
+            each.start.execution_id for each in sent
+        }
+
+
+async def test_waits_without_a_coordinator_and_goes_with_the_first_credit(address: str, api: Api) -> None:
+    sent = item("patient")
+    await api.enqueue(sent)
+    row = await state_of(api, sent.start.execution_id)
+    assert row is not None
+    assert row.state == State.PENDING
+    assert row.start == sent.start
+    async with Coordinator(address) as coordinator:
+        coordinator.finish(*await coordinator.granted(1))
+        await coordinator.reported()
+
+
+async def test_one_bad_item_does_not_hold_back_its_batch(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        good = [item("mixed") for _ in range(3)]
+        bad = [item("mixed", execution_id="no-uuid"), item("mixed", request_id="x" * 600)]
+        answers = await api.enqueue(good[0], bad[0], good[1], bad[1], good[2])
+        assert [each.outcome for each in answers] == [QUEUED, 6, QUEUED, 6, QUEUED]
+        coordinator.finish(*await coordinator.granted(3))
+        await coordinator.reported()
+
+
+async def test_same_request_twice_in_one_message_starts_once(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        first, second = item("twice", request_id="r"), item("twice", request_id="r")
+        answers = await api.enqueue(first, second)
+        assert answers[1].outcome == queue_pb2.EnqueueAnswer.EXISTING
+        assert answers[1].existing_execution_id == first.start.execution_id
+        coordinator.finish(*await coordinator.granted(1))
+        await coordinator.reported()
+        assert len(coordinator.grants) == 1
+
+
+async def test_parked_execution_wakes_by_its_time(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        await api.enqueue(item("sleeper", executions_max=1))
+        (grant,) = await coordinator.granted(1)
+        wake = datetime.now(UTC) + timedelta(seconds=0.3)
+        coordinator.park(grant, wake_time=wake)
+        await coordinator.reported()
+        again = (await coordinator.granted(2))[1]
+        assert datetime.now(UTC) >= wake
+        assert again.lease.lease_id == grant.lease.lease_id
+        assert again.resumed
+        assert again.lease.epoch > grant.lease.epoch
+        coordinator.finish(again)
+        await coordinator.reported()
+
+
+async def test_message_wakes_a_parked_execution_and_comes_with_the_grant(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        await api.enqueue(item("letters"))
+        (grant,) = await coordinator.granted(1)
+        coordinator.park(grant)
+        await coordinator.reported()
+        request = cancel(grant.lease.lease_id, workspace="letters")
+        assert (await api.queue.Deliver(request)).found
+        again = (await coordinator.granted(2))[1]
+        assert [each.message_id for each in again.messages] == [request.message.message_id]
+        assert again.ends_only
+        coordinator.finish(again)
+        await gone(api, grant.lease.lease_id)
+
+
+async def test_message_is_pushed_to_the_holder_until_it_is_acknowledged(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        await api.enqueue(item("pushed"))
+        (grant,) = await coordinator.granted(1)
+        request = cancel(grant.lease.lease_id, message_id="push-1", workspace="pushed")
+        assert (await api.queue.Deliver(request)).found
+        assert (await api.queue.Deliver(request)).found
+        await until(lambda: len(coordinator.messages) >= 3, SECONDS, "the message, again and again")
+        assert {each.message_id for each in coordinator.messages} == {"push-1"}
+        coordinator.acknowledge_messages("push-1")
+        coordinator.finish(grant)
+        await coordinator.reported()
+
+
+async def test_message_unseen_at_the_parking_wakes_at_once(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        await api.enqueue(item("unseen"))
+        (grant,) = await coordinator.granted(1)
+        assert (await api.queue.Deliver(cancel(grant.lease.lease_id, "unseen-1", "unseen"))).found
+        coordinator.park(grant)
+        again = (await coordinator.granted(2))[1]
+        assert [each.message_id for each in again.messages] == ["unseen-1"]
+        coordinator.park(again, seen_message_ids=["unseen-1"])
+        await coordinator.reported()
+        await in_state(api, grant.lease.lease_id, State.PARKED)
+
+
+async def test_cancel_of_a_queued_execution_needs_no_slot(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        first, second = item("no-slot", executions_max=1), item("no-slot", executions_max=1)
+        await api.enqueue(first, second)
+        (running,) = await coordinator.granted(1)
+        waiting = next(
+            each.start.execution_id
+            for each in (first, second)
+            if each.start.execution_id != running.lease.lease_id
+        )
+        assert (await api.queue.Deliver(cancel(waiting, workspace="no-slot"))).found
+        ending = (await coordinator.granted(2))[1]
+        assert (ending.lease.lease_id, ending.ends_only, len(ending.messages)) == (waiting, True, 1)
+        coordinator.finish(ending, running)
+        await coordinator.reported()
+
+
+async def test_deadline_that_passes_in_the_queue_ends_without_a_slot(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        await api.enqueue(
+            item("expired", executions_max=1), item("expired", executions_max=1, deadline_in=0.3)
+        )
+        ending = (await coordinator.granted(2))[1]
+        assert ending.ends_only
+        coordinator.finish(*coordinator.grants)
+        await coordinator.reported()
+
+
+async def test_foreign_and_unknown_executions_are_not_found(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        await api.enqueue(item("owner"))
+        (grant,) = await coordinator.granted(1)
+        assert not (await api.queue.Deliver(cancel(grant.lease.lease_id, workspace="thief"))).found
+        assert not (await api.queue.Deliver(cancel(str(uuid.uuid4()), workspace="owner"))).found
+        coordinator.finish(grant)
+        await coordinator.reported()
+
+
+async def test_execution_of_a_dead_coordinator_goes_to_another_under_a_higher_epoch(
+    address: str, api: Api
+) -> None:
+    async with Coordinator(address, name="doomed") as doomed:
+        await api.enqueue(item("orphan"))
+        (grant,) = await doomed.granted(1)
+    async with Coordinator(address, name="heir") as heir:
+        (again,) = await heir.granted(1)
+        assert again.lease.lease_id == grant.lease.lease_id
+        assert again.lease.epoch > grant.lease.epoch
+        assert again.resumed
+        heir.finish(again)
+        await heir.reported()
+
+
+async def test_third_failed_dispatch_is_a_dead_letter(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        sent = item("failing", executions_max=1)
+        await api.enqueue(sent)
+        for attempt in range(1, 4):
+            grant = (await coordinator.granted(attempt))[attempt - 1]
+            coordinator.release(grant, failed=True, reason="DEFINITION_AWAY", message=f"attempt {attempt}")
+        row = await in_state(api, sent.start.execution_id, State.FAILED)
+        assert (row.failure_reason, row.failure_message, row.dispatch_attempts) == (
+            "DEFINITION_AWAY",
+            "attempt 3",
+            3,
+        )
+        await api.enqueue(item("failing", executions_max=1))
+        coordinator.finish((await coordinator.granted(4))[3])
+        await coordinator.reported()
+
+
+async def test_permanent_failure_is_a_dead_letter_at_once(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        sent = item("hopeless")
+        await api.enqueue(sent)
+        (grant,) = await coordinator.granted(1)
+        coordinator.release(grant, failed=True, permanent=True, reason="WORKFLOW_NOT_FOUND")
+        row = await in_state(api, sent.start.execution_id, State.FAILED)
+        assert row.failure_reason == "WORKFLOW_NOT_FOUND"
+
+
+async def test_release_without_failure_charges_nothing(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        await api.enqueue(item("released"))
+        for count in range(1, 6):
+            coordinator.release((await coordinator.granted(count))[count - 1], reason="DRAINING")
+        coordinator.finish((await coordinator.granted(6))[5])
+        await coordinator.reported()
+
+
+async def test_refused_grants_go_elsewhere(address: str, api: Api) -> None:
+    async with Coordinator(address, name="unwilling", capacity=1) as unwilling:
+        unwilling.refuses_with = "NO_CAPACITY"
+        await api.enqueue(item("picky"))
+        async with Coordinator(address, name="willing", capacity=50) as willing:
+            willing.finish(*await willing.granted(1))
+            await willing.reported()
+
+
+async def test_closed_workspace_fails_what_waits_and_takes_nothing_new(address: str, api: Api) -> None:
+    sent = item("closing")
+    await api.enqueue(sent)
+    limits = queue_pb2.TenantLimits(executions_max=5, queued_max=5, revision=2)
+    request = queue_pb2.ConfigureWorkspaceRequest(workspace="closing", limits=limits, closed=True)
+    await api.queue.ConfigureWorkspace(request)
+    row = await in_state(api, sent.start.execution_id, State.FAILED)
+    assert row.failure_reason == "WORKSPACE_CLOSED"
+    (answer,) = await api.enqueue(item("closing"))
+    assert answer.outcome == queue_pb2.EnqueueAnswer.WORKSPACE_CLOSED
+
+
+async def test_raised_limit_lets_the_next_go_at_once(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        await api.enqueue(item("grown", executions_max=1), item("grown", executions_max=1))
+        await coordinator.granted(1)
+        limits = queue_pb2.TenantLimits(executions_max=2, queued_max=5, revision=2)
+        await api.queue.ConfigureWorkspace(
+            queue_pb2.ConfigureWorkspaceRequest(workspace="grown", limits=limits)
+        )
+        coordinator.finish(*await coordinator.granted(2))
+        await coordinator.reported()
+
+
+async def test_list_pages_in_order_of_ids(address: str, api: Api) -> None:
+    ids = sorted(str(uuid.uuid4()) for _ in range(5))
+    await api.enqueue(*[item("listed", execution_id=each) for each in ids])
+
+    async def page(**request: Any) -> list[str]:
+        answer = await api.queue.ListQueued(
+            queue_pb2.ListQueuedRequest(workspace="listed", limit=2, **request)
+        )
+        return [each.start.execution_id for each in answer.items]
+
+    assert await page() == [ids[4], ids[3]]
+    assert await page(from_execution_id=ids[3]) == [ids[2], ids[1]]
+    assert await page(ascending=True, from_execution_id=ids[1]) == [ids[2], ids[3]]
+    async with Coordinator(address) as coordinator:
+        coordinator.finish(*await coordinator.granted(5))
+        await coordinator.reported()
+
+
+async def test_only_the_named_services_may_call(address: str) -> None:
+    channels = channels_of("runner")
+    stub = queue_pb2_grpc.QueueServiceStub(channels.get(address))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.GetQueued(queue_pb2.GetQueuedRequest())
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    await channels.close()
