@@ -18,7 +18,7 @@ from typing import Any
 import grpc.aio
 import typer
 import yaml
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Struct
 
 from deploy.local.plan import Options, members, on_free_ports
@@ -29,6 +29,7 @@ from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 from windlass.api.v1.runs_pb2_grpc import RunServiceStub
 from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 from windlass.cli.executions import show_runs
+from windlass.cli.render import plain
 
 DEFINITION = "demo.yaml"
 ORDER = {"id": "A-1047", "customer": "ada@example.org", "total": 249.5}
@@ -137,7 +138,7 @@ async def _account(channel: grpc.aio.Channel, metadata: Any, execution_id: str) 
     show_runs(runs.runs)
     state = resources_pb2.Execution.State.Name(execution.state)
     _title(f"The result: {state} after {_seconds(execution.metrics.duration):.2f} s")
-    typer.echo(json.dumps(MessageToDict(execution.output), indent=2))
+    typer.echo(json.dumps(plain(execution.output), indent=2))
     _tell_what_happened(execution, runs.runs)
     return 0 if state == "SUCCESS" else 1
 

@@ -250,7 +250,8 @@ def command_line(options: Options) -> list[str]:
 async def stack_is_up(stack: Stack, seconds: float = READY_SECONDS) -> None:
     def ready() -> bool:
         assert stack.process.returncode is None, f"windlass up has ended:\n{stack.output.read_text()}"
-        return stack.home.read_up() is not None
+        found = stack.home.read_up()  # a killed stack may have left its own behind
+        return found is not None and found["pid"] == stack.process.pid
 
     await until(ready, seconds, "the stack to be up")
     stack.up()

@@ -289,9 +289,7 @@ def _show_event(event: Any, *, as_json: bool) -> None:
     from windlass.cli import render
 
     if as_json:
-        from google.protobuf.json_format import MessageToDict
-
-        typer.echo(json.dumps(MessageToDict(event), ensure_ascii=False))
+        typer.echo(render.compact(event))
         return
     details = render.compact(event.details) if event.details.fields else ""
     subject = f" {event.node}" if event.node else ""

@@ -46,16 +46,27 @@ def coloured(cell: str) -> str:
 
 def as_json(message: Any) -> None:
     """A message in protobuf's JSON form."""
-    from google.protobuf.json_format import MessageToJson
-
-    typer.echo(MessageToJson(message, indent=1, ensure_ascii=False))
+    typer.echo(json.dumps(plain(message), indent=1, ensure_ascii=False))
 
 
 def compact(message: Any) -> str:
-    """A Struct or Value on one line."""
+    """A message, Struct or Value on one line."""
+    return json.dumps(plain(message), ensure_ascii=False)
+
+
+def plain(message: Any) -> Any:
+    """Protobuf's JSON form. A Struct has only floats; whole ones are written as people wrote them, 2 and not 2.0."""
     from google.protobuf.json_format import MessageToDict
 
-    return json.dumps(MessageToDict(message), ensure_ascii=False)
+    return _whole(MessageToDict(message))
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _whole(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def name_of(enum: Any, value: int) -> str:

@@ -95,10 +95,11 @@ def get(
         _json(found)
         return
     import yaml
-    from google.protobuf.json_format import MessageToDict
+
+    from windlass.cli.render import plain
 
     typer.echo(f"# {found.workflow} version {found.version}, etag {found.etag}")
-    typer.echo(yaml.safe_dump(MessageToDict(found.definition), sort_keys=False, allow_unicode=True), nl=False)
+    typer.echo(yaml.safe_dump(plain(found.definition), sort_keys=False, allow_unicode=True), nl=False)
 
 
 @app.command("list")
