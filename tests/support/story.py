@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 from services.coordinator.core import (
-    Decision,
     Execution,
     changed_runs,
     compile_definition,
@@ -32,12 +31,11 @@ from services.coordinator.core.commands import (
     Start,
     Tick,
 )
-from services.coordinator.core.effects import Effect
 from services.coordinator.core.events import Event, ExecutionFinished
 from services.coordinator.core.projection import Row, execution_row, run_row
-from services.coordinator.core.state import Run, Work, WorkState
+from services.coordinator.core.state import WorkState
 from services.coordinator.core.values import Error, ErrorClass, ReleaseReason, Value
-from services.coordinator.store.codec import decode, encode
+from services.coordinator.store.codec import Stored, decode, encode
 
 SECOND = 1_000_000
 EXECUTION_ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
@@ -69,14 +67,27 @@ class Story:
         self.definition = compile_definition(
             {"name": "story", "nodes": list(nodes), "edges": list(edges), **more}
         )
-        self.execution = Execution(EXECUTION_ID, self.definition)
+        # Any, as are the decisions: a test reads the fields of what it expects, and fails where that is not there.
+        self.execution: Any = Execution(EXECUTION_ID, self.definition)
         self.journal: list[Event] = []
-        self.effects: list[Effect] = []
+        self.effects: list[Any] = []
         self.now = BEGIN
+
+    def again(self) -> "Story":
+        """Another one that has come as far."""
+        other = Story.__new__(Story)
+        other.definition, other.journal, other.now, other.effects = (
+            self.definition,
+            list(self.journal),
+            self.now,
+            [],
+        )
+        other.execution = fold(Execution(EXECUTION_ID, self.definition), self.journal)
+        return other
 
     # When
 
-    def when(self, command: Command) -> Decision:
+    def when(self, command: Command) -> Any:
         """The decision, folded; `effects` are those of its events."""
         before = rows(self.execution)
         decision = decide(self.execution, command, self.now)
@@ -85,6 +96,8 @@ class Story:
         for event in decision.events:
             runs_before = {run.number: run_row(self.execution, run) for run in self.execution.runs}
             evolve(self.execution, event)
+            stored = decode(encode(event, EXECUTION_ID, self.execution.seq, self.execution.epoch))
+            assert stored == Stored(EXECUTION_ID, self.execution.seq, self.execution.epoch, event)
             self.journal.append(event)
             self.effects += effects(self.execution, event)
             told = {run.number for run in changed_runs(self.execution, event)}
@@ -94,16 +107,16 @@ class Story:
         check(self)
         return decision
 
-    def start(self, **more: Any) -> Decision:
+    def start(self, **more: Any) -> Any:
         start: Any = {"epoch": 1, "holder": "c1", "workspace": "default", "workflow": "story", "version": 1}
         return self.when(Start(**(start | more)))
 
-    def assign(self, *ids: str, instance: str = "i1") -> Decision:
+    def assign(self, *ids: str, instance: str = "i1") -> Any:
         """Lease the ready works of these nodes, or all that are ready."""
         works = [self.work(id) for id in ids] or list(self.execution.ready)
         return self.when(Assign([Grant(work, instance, f"runner of {instance}") for work in works]))
 
-    def succeed(self, id: str, output: Value = b'{"ok":true}', branch: str = "") -> Decision:
+    def succeed(self, id: str, output: Value = b'{"ok":true}', branch: str = "") -> Any:
         run = self.run(id)
         return self.when(
             ReportSuccess(
@@ -117,7 +130,7 @@ class Story:
         error_class: ErrorClass = ErrorClass.PERMANENT,
         random: float = 1.0,
         retry_after: int = 0,
-    ) -> Decision:
+    ) -> Any:
         run = self.run(id)
         error = Error(error_class, "BOOM", f"{id} went wrong 42 times")
         return self.when(ReportFailure(run.number, run.epoch, error, random, retry_after))
@@ -128,38 +141,38 @@ class Story:
             self.assign(id)
             self.succeed(id)
 
-    def lose(self, instance: str = "i1", *, is_idempotent_only: bool = False) -> Decision:
+    def lose(self, instance: str = "i1", *, is_idempotent_only: bool = False) -> Any:
         return self.when(LoseRunner(instance, is_idempotent_only))
 
     def release(
         self, id: str, reason: ReleaseReason = ReleaseReason.DRAINED, may_have_begun: bool = False
-    ) -> Decision:
+    ) -> Any:
         run = self.run(id)
         return self.when(Release(run.number, run.epoch, reason, may_have_begun))
 
-    def cancel(self) -> Decision:
+    def cancel(self) -> Any:
         return self.when(Cancel("m1", "enough", "ann"))
 
-    def adopt(self, *live: str, epoch: int = 2) -> Decision:
+    def adopt(self, *live: str, epoch: int = 2) -> Any:
         return self.when(Adopt(epoch, "c2", frozenset(live)))
 
     def later(self, seconds: float) -> None:
         self.now += int(seconds * SECOND)
 
-    def tick(self, random: float = 0.5) -> Decision:
+    def tick(self, random: float = 0.5) -> Any:
         return self.when(Tick(random))
 
-    def wake(self) -> Decision:
+    def wake(self) -> Any:
         """Let time pass until the next timer."""
         self.now = max(self.now, self.execution.next_wake())
         return self.tick()
 
     # Then
 
-    def work(self, id: str) -> Work:
+    def work(self, id: str) -> Any:
         return self.execution.works[self.definition.index[id]]
 
-    def run(self, id: str) -> Run:
+    def run(self, id: str) -> Any:
         """The last run of a node."""
         return next(run for run in reversed(self.execution.runs) if run.work.node.id == id)
 
@@ -176,7 +189,7 @@ class Story:
         return {work.node.id: work.state.value for work in self.execution.works}
 
 
-def names(decision: Decision) -> list[str]:
+def names(decision: Any) -> list[str]:
     return [type(event).__name__ for event in decision.events]
 
 
@@ -188,13 +201,6 @@ def check(story: Story) -> None:
     assert rows(again) == rows(execution), "the fold shows other rows"
     assert again.next_wake() == execution.next_wake()
     assert list(again.live) == list(execution.live)
-    stored = [
-        decode(encode(event, EXECUTION_ID, seq, execution.epoch)).event
-        for seq, event in enumerate(story.journal, 1)
-    ]
-    assert [type(event) for event in stored] == [type(event) for event in story.journal]
-    if not any(type(event).__name__ == "ExecutionAdopted" for event in story.journal):
-        assert stored == story.journal, "stored bytes say something else"
     _check_counts(execution)
     assert [type(event) for event in story.journal].count(ExecutionFinished) == int(execution.is_final)
     if execution.is_final and execution.stop is None:

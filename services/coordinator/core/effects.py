@@ -9,20 +9,36 @@ from memory. `parking` is asked once a decision is folded: an execution that onl
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from services.coordinator.core.definition import Node
 from services.coordinator.core.events import (
+    BackoffEnded,
+    ControlRendered,
     Event,
+    ExecutionAdopted,
     ExecutionFinished,
+    ExecutionStarted,
+    JoinPassed,
+    LateReportRejected,
+    NodesBlocked,
+    NodesSkipped,
+    OutputRequested,
+    RunCancelled,
     RunFailed,
     RunLeased,
+    RunLost,
+    RunProgressed,
+    RunReleased,
+    RunStarted,
+    RunSucceeded,
+    SleepEnded,
+    SleepStarted,
     StopOrdered,
 )
 from services.coordinator.core.state import Execution, Run, Summary, summary
 from services.coordinator.core.values import (
     SECOND,
-    BrokenInvariant,
     ExecutionState,
     Failure,
     Instant,
@@ -83,17 +99,40 @@ Effect: TypeAlias = GrantRun | StopRun | Finished
 def effects(execution: Execution, event: Event) -> Sequence[Effect]:
     """To be asked right after `evolve(execution, event)`."""
     match event:
+        case RunSucceeded():
+            return ()
         case RunLeased():
             return (_grant(execution, execution.runs[event.number - 1]),)
         case ExecutionFinished():
             return (_finished(execution),)
         case StopOrdered():
             return _stops(execution, event.outcome)
-        case RunFailed(is_reported=False):
+        case RunFailed():
+            if event.is_reported:
+                return ()
             run = execution.runs[event.number - 1]
             return (StopRun(run.number, run.epoch, run.instance_id, event.error.type),)
-        case _:
+        case (
+            ExecutionStarted()
+            | ExecutionAdopted()
+            | RunStarted()
+            | RunProgressed()
+            | ControlRendered()
+            | RunLost()
+            | RunReleased()
+            | RunCancelled()
+            | LateReportRejected()
+            | BackoffEnded()
+            | JoinPassed()
+            | SleepStarted()
+            | SleepEnded()
+            | NodesSkipped()
+            | NodesBlocked()
+            | OutputRequested()
+        ):
             return ()
+        case _:
+            assert_never(event)
 
 
 def resume_effects(execution: Execution) -> Sequence[Effect]:
@@ -141,8 +180,7 @@ def _outputs(execution: Execution, node: Node) -> list[tuple[str, Value]]:
 
 
 def _finished(execution: Execution) -> Finished:
-    if execution.final_state is None:
-        raise BrokenInvariant("not finished")
+    assert execution.final_state is not None
     return Finished(execution.final_state, execution.output, execution.error, summary(execution))
 
 

@@ -9,6 +9,7 @@ Hazards: the order of the columns is that of the statements in `store/`; both na
 """
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from services.coordinator.core.events import (
     BackoffEnded,
@@ -120,10 +121,6 @@ Row = tuple[object, ...]
 
 _NO_ERROR: Row = (None, None, None, None)
 _NO_OUTPUT: Row = (None, None, None, None)
-
-
-def run_id(execution: Execution, number: int) -> str:
-    return f"{execution.execution_id}.{number}"
 
 
 def run_row(execution: Execution, run: Run) -> Row:
@@ -259,3 +256,5 @@ def changed_runs(execution: Execution, event: Event) -> Sequence[Run]:
             | StopOrdered()
         ):
             return ()
+        case _:
+            assert_never(event)

@@ -299,8 +299,6 @@ class Execution:
 
 def is_stale(execution: Execution, timer: Timer) -> bool:
     """What it was set for is over, or was set anew."""
-    if execution.final_state is not None:
-        return True
     match timer.kind:
         case TimerKind.BACKOFF | TimerKind.SLEEP | TimerKind.BACKSTOP:
             assert timer.subject is not None

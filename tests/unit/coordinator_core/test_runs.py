@@ -7,6 +7,7 @@ from services.coordinator.core.commands import (
     Assign,
     Grant,
     Release,
+    ReportFailure,
     ReportProgress,
     ReportStarted,
     ReportStopped,
@@ -15,7 +16,7 @@ from services.coordinator.core.commands import (
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun
 from services.coordinator.core.events import LateReportRejected, RunLeased, RunProgressed, RunStarted
-from services.coordinator.core.values import ErrorClass, FailureReason, ReleaseReason
+from services.coordinator.core.values import Error, ErrorClass, FailureReason, ReleaseReason
 from tests.support.story import SECOND, Story, edge, names, node
 
 
@@ -205,6 +206,8 @@ def test_a_late_report_is_refused_after_regrant_and_recorded_once():
     assert decision.events == [LateReportRejected(story.now, 1, zombie.epoch, "ReportSuccess")]
     again = story.when(late)
     assert (again.events, again.refusal.reason) == ([], RefusalReason.LATE_REPORT)
+    failed = ReportFailure(zombie.number, zombie.epoch, Error(ErrorClass.TRANSIENT, "T", ""), 0.5)
+    assert story.when(failed).refusal.reason is RefusalReason.LATE_REPORT
     story.succeed("a")
     assert (story.state, story.execution.output) == ("SUCCESS", b'{"a":{"ok":true}}')
     final = story.when(late)

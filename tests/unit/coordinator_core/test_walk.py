@@ -5,7 +5,7 @@ import json
 import pytest
 
 from services.coordinator.core import BrokenInvariant, decide, evolve, summary
-from services.coordinator.core.commands import Start
+from services.coordinator.core.commands import Assign, Grant, ReportSuccess, Start
 from services.coordinator.core.events import ExecutionFinished, NodesBlocked, NodesSkipped
 from services.coordinator.core.values import Failure, OutputRef
 from tests.support.story import Story, chain, edge, names, node
@@ -230,8 +230,6 @@ def test_a_default_output_beyond_the_inline_limit_names_its_runs():
 
 
 def _success(story, id, output):
-    from services.coordinator.core.commands import ReportSuccess
-
     run = story.run(id)
     return ReportSuccess(run.number, run.epoch, output)
 
@@ -278,8 +276,6 @@ def test_a_fan_out_of_1000_and_its_join():
 
     apply(Start(1, "c", "default", "wide", 1))
     while not execution.is_final:
-        from services.coordinator.core.commands import Assign, Grant
-
         apply(Assign([Grant(work, "i", "r") for work in list(execution.ready)[:100]]))
         for run in list(execution.live.values()):
             apply(_success(story, run.work.node.id, b"{}"))

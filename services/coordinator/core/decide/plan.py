@@ -180,7 +180,8 @@ class Plan:
         nodes = self.execution.definition.nodes
         for source, outcome, branch in settled:
             for edge in source.edges:
-                match self._count_down(edge, outcome, branch):
+                verdict = self._count_down(edge, outcome, branch)
+                match verdict:
                     case Verdict.WAIT:
                         pass
                     case Verdict.START:
@@ -189,6 +190,8 @@ class Plan:
                         self._skip(nodes[edge.target], settled)
                     case Verdict.BLOCK:
                         self._block(nodes[edge.target], settled)
+                    case _:
+                        assert_never(verdict)
 
     def _count_down(self, edge: Edge, outcome: Outcome, branch: str) -> Verdict:
         target = edge.target

@@ -1,0 +1,83 @@
+"""The rows that show an execution and its runs."""
+
+from services.coordinator.core.projection import (
+    EXECUTION_CHANGING,
+    EXECUTION_COLUMNS,
+    RUN_CHANGING,
+    RUN_COLUMNS,
+    execution_change,
+    execution_row,
+    run_change,
+    run_row,
+)
+from services.coordinator.core.values import ErrorClass, OutputRef
+from tests.support.story import EXECUTION_ID, Story, node
+
+
+def shown(story, id):
+    return dict(zip(RUN_COLUMNS, run_row(story.execution, story.run(id)), strict=True))
+
+
+def test_a_successful_run():
+    story = Story([node("a")])
+    story.start()
+    story.assign()
+    story.succeed("a")
+    row = shown(story, "a")
+    assert (row["run_id"], row["execution_id"], row["number"]) == (f"{EXECUTION_ID}.1", EXECUTION_ID, 1)
+    assert (row["node"], row["module"], row["attempt"], row["epoch"]) == ("a", "noop@1", 1, 2)
+    assert (row["state"], row["output"], row["output_key"]) == ("SUCCESS", b'{"ok":true}', None)
+    assert (row["start_time"], row["end_time"], row["create_time"]) == (
+        story.now - 2,
+        story.now - 1,
+        story.now,
+    )
+    assert (row["inputs_hash"], row["cost_tokens"], row["error_type"]) == (b"i" * 32, 3, None)
+
+
+def test_a_failed_run_and_an_output_kept_outside():
+    story = Story([node("a"), node("b")])
+    story.start()
+    story.assign()
+    story.fail("a", ErrorClass.TRANSIENT)
+    story.succeed("b", OutputRef("key", "ff", 300_000))
+    a, b = shown(story, "a"), shown(story, "b")
+    assert (a["state"], a["error_class"], a["error_type"]) == ("FAILED", "TRANSIENT", "BOOM")
+    assert len(a["error_fingerprint"]) == 16
+    assert a["retry_time"] == story.now + 1_000_000
+    assert (b["output"], b["output_key"], b["output_sha256"], b["output_bytes"]) == (
+        None,
+        "key",
+        "ff",
+        300_000,
+    )
+
+
+def test_an_execution():
+    story = Story([node("a")])
+    story.start()
+    row = dict(zip(EXECUTION_COLUMNS, execution_row(story.execution), strict=True))
+    assert (row["state"], row["last_seq"], row["epoch"], row["end_time"]) == ("RUNNING", 1, 1, None)
+    assert (row["deadline_time"], row["output"], row["error_type"]) == (None, None, None)
+    story.assign()
+    story.fail("a")
+    row = dict(zip(EXECUTION_COLUMNS, execution_row(story.execution), strict=True))
+    assert (row["state"], row["error_node"], row["error_type"], row["runs"]) == ("FAILED", "a", "BOOM", 1)
+
+
+def test_a_change_is_the_changing_part_of_a_row():
+    story = Story([node("a")])
+    story.start()
+    story.assign()
+    story.succeed("a")
+    run = story.run("a")
+    row, change = run_row(story.execution, run), run_change(story.execution, run)
+    assert (
+        dict(zip(RUN_CHANGING, change, strict=True)).items()
+        <= dict(zip(RUN_COLUMNS, row, strict=True)).items()
+    )
+    whole, part = execution_row(story.execution), execution_change(story.execution)
+    assert (
+        dict(zip(EXECUTION_CHANGING, part, strict=True)).items()
+        <= dict(zip(EXECUTION_COLUMNS, whole, strict=True)).items()
+    )
