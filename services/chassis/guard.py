@@ -34,6 +34,7 @@ from services.chassis.metrics import counter, gauge, histogram
 from services.chassis.naming import SERVICE_CREDENTIAL_KEY
 from services.chassis.telemetry import (
     TRACEPARENT,
+    AttributeValue,
     Sampler,
     TraceContext,
     emit_span,
@@ -41,6 +42,7 @@ from services.chassis.telemetry import (
     parse_traceparent,
     service_name,
     set_present_trace,
+    set_span_notes,
     tracing_is_on,
 )
 from services.chassis.validation import decode, validate
@@ -56,10 +58,11 @@ _streams = gauge("grpc_server_streams", "Streams that are open.", ["method"])
 
 
 class _Served(NamedTuple):
-    """The span of one RPC: its own context, and its caller's if that brought one."""
+    """The span of one RPC: its own context, its caller's if that brought one, and what the handler notes on it."""
 
     own: TraceContext
     parent: TraceContext | None
+    notes: dict[str, AttributeValue]
 
 
 class _Gauges:
@@ -268,7 +271,11 @@ class Guard:
         else:
             own = incoming.child() if incoming.sampled else incoming
         set_present_trace(own)
-        return _Served(own, incoming) if own.sampled and tracing_is_on() else None
+        if not own.sampled or not tracing_is_on():
+            return None
+        notes: dict[str, AttributeValue] = {}
+        set_span_notes(notes)
+        return _Served(own, incoming, notes)
 
 
 def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Any:
@@ -314,7 +321,7 @@ def _emit_served(method: str, span: _Served, took: float, code: str) -> None:
         parent=span.parent,
         start_ns=end_ns - round(took * 1e9),
         end_ns=end_ns,
-        attributes={"rpc.system": "grpc", "rpc.method": method, "rpc.grpc.status": code},
+        attributes={"rpc.system": "grpc", "rpc.method": method, "rpc.grpc.status": code, **span.notes},
         error="" if code == "OK" else code,
         kind="server",
     )

@@ -44,7 +44,12 @@ def open_pipeline(
         exporter, max_queue_size=_SPANS_HELD_MAX, schedule_delay_millis=500, max_export_batch_size=512
     )
     resource = Resource(
-        {"service.name": service, "service.version": version, "service.instance.id": instance}
+        {
+            "service.namespace": PRODUCT,
+            "service.name": service,
+            "service.version": version,
+            "service.instance.id": instance,
+        }
     )
     scope = InstrumentationScope(PRODUCT, version)
 

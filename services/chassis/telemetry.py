@@ -84,6 +84,20 @@ def set_present_trace(context: TraceContext | None) -> None:
     _present.set(context)
 
 
+_notes: ContextVar[dict[str, AttributeValue] | None] = ContextVar("span_notes", default=None)
+
+
+def note_on_span(attributes: Mapping[str, AttributeValue]) -> None:
+    """Put these on the span of the RPC that this task serves; it is written when the RPC is over."""
+    notes = _notes.get()
+    if notes is not None:
+        notes.update(attributes)
+
+
+def set_span_notes(notes: dict[str, AttributeValue]) -> None:
+    _notes.set(notes)
+
+
 class Sampler:
     """A token bucket: so many a second are traced, whatever comes beyond that is not."""
 

@@ -312,8 +312,8 @@ def _emit(span: TraceContext, ended: Ended) -> None:
             "task.id": job.node,
             "attempt": job.attempt,
             "module": job.module,
-            "windlass.workspace": job.workspace,
-            "windlass.workflow": job.workflow,
+            "workspace": job.workspace,
+            "workflow": job.workflow,
         },
         error=error,
     )

@@ -38,7 +38,7 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         release = version("windlass")
         setup_logging(service="runner", replica=settings.replica, level=settings.log_level)
         setup_tracing(
-            service="windlass-runner",
+            service="runner",
             version=release,
             instance=settings.name,
             endpoint=settings.otlp_endpoint,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import grpc
@@ -21,14 +22,17 @@ from services.chassis.crash import crash_point
 from services.chassis.errors import status_of
 from services.chassis.identity import caller
 from services.chassis.telemetry import (
+    AttributeValue,
     Sampler,
     TraceContext,
     emit_span,
     new_trace,
+    note_on_span,
     present_trace,
 )
 from windlass.api.v1 import executions_pb2, executions_pb2_grpc, resources_pb2
 from windlass.coordinator.v1 import reads_pb2
+from windlass.dispatcher.v1 import queue_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 # What is left of a caller's deadline for the answer itself.
@@ -63,19 +67,18 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
     ) -> executions_pb2.StartExecutionResponse:
         # The guard has begun a trace, and decided on its sampling, or taken up the caller's.
         trace = present_trace() or new_trace(sampled=False)
-        if not request.HasField("wait"):
-            return await self._start(request, trace)
-        remaining: float | None = context.time_remaining()
-        seconds = request.wait.seconds + request.wait.nanos / 1e9
-        if remaining is not None:
-            seconds = min(seconds, remaining - ANSWER_SECONDS)
-        return await self._start_and_wait(request, trace, self._clock.monotonic() + seconds)
+        response = await self._start(request, trace, self._answer_by(context))
+        if trace.sampled:
+            note_on_span(_span_attributes(response))
+        return response
 
     async def BatchStartExecutions(
         self, request: executions_pb2.BatchStartExecutionsRequest, context: Context
     ) -> executions_pb2.BatchStartExecutionsResponse:
-        incoming = present_trace()
-        items = await asyncio.gather(*(self._batch_item(each, incoming) for each in request.requests))
+        incoming, answer_by = present_trace(), self._answer_by(context)
+        items = await asyncio.gather(
+            *(self._batch_item(each, incoming, answer_by) for each in request.requests)
+        )
         return executions_pb2.BatchStartExecutionsResponse(items=items)
 
     async def GetExecution(
@@ -144,8 +147,13 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
             events=[translate.event(row) for row in rows], next_page_token=token
         )
 
+    def _answer_by(self, context: Context) -> float:
+        """Monotonic: what the caller's own deadline leaves for waiting."""
+        remaining: float | None = context.time_remaining()
+        return math.inf if remaining is None else self._clock.monotonic() + remaining - ANSWER_SECONDS
+
     async def _start(
-        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext
+        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext, answer_by: float
     ) -> executions_pb2.StartExecutionResponse:
         identity = caller()
         item = await self._starter.prepare(
@@ -154,8 +162,10 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
             translate.start_command(request),
             trace,
         )
-        started = await self._starter.submit(item)
-        return await self._answer(request, started)
+        if not request.HasField("wait"):
+            return await self._answer(request, await self._starter.submit(item))
+        seconds = request.wait.seconds + request.wait.nanos / 1e9
+        return await self._submit_and_wait(request, item, min(answer_by, self._clock.monotonic() + seconds))
 
     async def _answer(
         self, request: executions_pb2.StartExecutionRequest, started: Started
@@ -168,16 +178,9 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
             execution=translate.pending(started.order, request.input)
         )
 
-    async def _start_and_wait(
-        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext, end: float
+    async def _submit_and_wait(
+        self, request: executions_pb2.StartExecutionRequest, item: queue_pb2.EnqueueItem, end: float
     ) -> executions_pb2.StartExecutionResponse:
-        identity = caller()
-        item = await self._starter.prepare(
-            identity.workspace,
-            self._authenticator.title(identity.name),
-            translate.start_command(request),
-            trace,
-        )
         # Before the execution exists for anybody: its end cannot be missed.
         watch = self._watches.open(item.start.execution_id)
         try:
@@ -211,25 +214,30 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
             watch.close()
 
     async def _batch_item(
-        self, request: executions_pb2.StartExecutionRequest, incoming: TraceContext | None
+        self, request: executions_pb2.StartExecutionRequest, incoming: TraceContext | None, answer_by: float
     ) -> executions_pb2.BatchStartExecutionsResponse.Item:
         trace = new_trace(self._sampler.take()) if incoming is None else incoming.child()
         start_ns = self._clock.epoch_ns() if trace.sampled else 0
         try:
-            if request.HasField("wait"):
-                raise refusals.invalid_field(
-                    "wait", "NOT_SUPPORTED", "a batch does not wait; start singly or watch"
-                )
-            item = executions_pb2.BatchStartExecutionsResponse.Item(result=await self._start(request, trace))
+            response = await self._start(request, trace, answer_by)
+            item = executions_pb2.BatchStartExecutionsResponse.Item(result=response)
             error = ""
         except Exception as failure:  # noqa: BLE001 - each item has a fate of its own
             status = status_of(failure, where=_START)
             item, error = executions_pb2.BatchStartExecutionsResponse.Item(status=status), status.message
         if trace.sampled:
-            self._emit(trace, incoming, start_ns, error)
+            attributes = _span_attributes(item.result) if item.HasField("result") else {}
+            self._emit(trace, incoming, start_ns, attributes, error)
         return item
 
-    def _emit(self, trace: TraceContext, parent: TraceContext | None, start_ns: int, error: str) -> None:
+    def _emit(
+        self,
+        trace: TraceContext,
+        parent: TraceContext | None,
+        start_ns: int,
+        attributes: Mapping[str, AttributeValue],
+        error: str,
+    ) -> None:
         """Each execution of a batch has the span that a single start has."""
         emit_span(
             "api.StartExecution",
@@ -237,10 +245,20 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
             parent=parent,
             start_ns=start_ns,
             end_ns=self._clock.epoch_ns(),
-            attributes={"rpc.system": "grpc", "rpc.method": _START},
+            attributes={"rpc.system": "grpc", "rpc.method": _START, **attributes},
             error=error,
             kind="server",
         )
+
+
+def _span_attributes(response: executions_pb2.StartExecutionResponse) -> dict[str, AttributeValue]:
+    """By which people find a trace: the root span carries what its children do."""
+    return {
+        "execution.id": response.execution.id,
+        "workspace": caller().workspace,
+        "workflow": response.execution.workflow,
+        "existing": response.existing,
+    }
 
 
 def _is_final(record: reads_pb2.ExecutionRecord) -> bool:

@@ -116,7 +116,8 @@ async def test_spans_arrive_at_a_collector_under_the_ids_that_were_chosen() -> N
     (resource_spans,) = collector.requests.get_nowait().resource_spans
     resource = {each.key: each.value.string_value for each in resource_spans.resource.attributes}
     assert resource == {
-        "service.name": "shop", "service.version": "7", "service.instance.id": "shop-0",
+        "service.namespace": "windlass", "service.name": "shop", "service.version": "7",
+        "service.instance.id": "shop-0",
     }  # fmt: skip
     spans = {span.name: span for scope in resource_spans.scope_spans for span in scope.spans}
     assert spans.keys() == {"sale", "backwards"}

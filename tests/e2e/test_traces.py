@@ -1,0 +1,210 @@
+"""One execution reads as one story: the spans of all four services, received as any collector receives them."""
+
+import re
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+
+import pytest_asyncio
+
+from services.chassis.telemetry import new_trace
+from tests.support.api import Client
+from tests.support.otlp import Collector, Trace, collector
+from tests.support.probe import until
+from tests.support.stack import Stack, running_stack
+from windlass.api.v1 import resources_pb2, workspaces_pb2
+from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
+
+STATE = resources_pb2.Execution
+EVERY_HOP = {
+    "api.StartExecution",
+    "dispatcher.enqueue",
+    "dispatcher.wait",
+    "dispatcher.grant",
+    "coordinator.start",
+    "run.lease",
+    "run.execute",
+    "coordinator.complete",
+}
+ONE_NODE = [{"id": "only", "module": "noop@1"}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def spans() -> AsyncIterator[Collector]:
+    async with collector() as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def stack(spans: Collector) -> AsyncIterator[Stack]:
+    async with running_stack(dispatchers=2, coordinators=2, otlp_endpoint=spans.endpoint) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def client(stack: Stack) -> Client:
+    made = Client(stack)
+    await made.apply("traced", ONE_NODE)
+    return made
+
+
+async def test_every_hop_of_an_execution_is_in_one_connected_trace(client: Client, spans: Collector) -> None:
+    execution = await client.run("traced")
+    assert execution.state == STATE.SUCCESS
+    trace = await spans.trace(execution.trace_id, names=EVERY_HOP)
+    assert trace.shape() == [
+        "api.StartExecution",
+        "coordinator.complete < dispatcher.grant",
+        "coordinator.start < dispatcher.grant",
+        "dispatcher.enqueue < api.StartExecution",
+        "dispatcher.grant < api.StartExecution",
+        "dispatcher.wait < api.StartExecution",
+        "run.execute < run.lease",
+        "run.lease < dispatcher.grant",
+    ], str(trace)
+    assert len(trace.spans) == len(EVERY_HOP), str(trace)
+    assert not [span.name for span in trace.spans if span.is_error]
+
+
+async def test_hops_follow_each_other_in_time(client: Client, spans: Collector) -> None:
+    trace = await spans.trace((await client.run("traced")).trace_id, names=EVERY_HOP)
+    wait, grant = trace.one("dispatcher.wait"), trace.one("dispatcher.grant")
+    lease, execute = trace.one("run.lease"), trace.one("run.execute")
+    starts = [trace.one("api.StartExecution").start, wait.start, grant.start, lease.start, execute.start]
+    assert starts == sorted(starts), str(trace)
+    assert wait.end == grant.start
+    assert lease.end <= trace.one("coordinator.complete").end
+
+
+async def test_spans_name_their_service_and_what_they_are_about(client: Client, spans: Collector) -> None:
+    execution = await client.run("traced")
+    (run,) = await client.runs_of(execution.id)
+    trace = await spans.trace(execution.trace_id, names=EVERY_HOP)
+    services = {span.name.split(".")[0]: span.service for span in trace.spans if span.name != "run.execute"}
+    assert services == {
+        "api": "api", "dispatcher": "dispatcher", "coordinator": "coordinator", "run": "coordinator",
+    }  # fmt: skip
+    execute = trace.one("run.execute")
+    assert execute.service == "runner"
+    assert {span.version for span in trace.spans} == {version("windlass")}
+    wanted = {
+        "run.id": run.id, "execution.id": execution.id, "task.id": "only", "attempt": 1,
+        "workspace": "default", "workflow": "traced",
+    }  # fmt: skip
+    for span in (execute, trace.one("run.lease")):
+        assert wanted.items() <= span.attributes.items(), span
+    for span in trace.spans:
+        assert span.attributes["execution.id"] == execution.id, span.name
+
+
+async def test_execution_and_runs_link_to_the_trace(client: Client, spans: Collector) -> None:
+    execution = await client.run("traced")
+    (run,) = await client.runs_of(execution.id)
+    assert re.fullmatch("[0-9a-f]{32}", execution.trace_id)
+    assert run.trace_id == execution.trace_id
+    assert (await client.get(execution.id)).trace_id == execution.trace_id
+
+
+async def test_retries_are_spans_with_the_backoff_between_them(client: Client, spans: Collector) -> None:
+    config = {"type": "TRANSIENT", "message": "not yet", "untilAttempt": 3}
+    retry = {"attempts": 3, "initialDelay": "0.05s", "factor": 1}
+    await client.apply("retried", [{"id": "flaky", "module": "fail@1", "config": config, "retry": retry}])
+    execution = await client.run("retried")
+    assert execution.state == STATE.SUCCESS
+    # The three attempts add a lease and an execution each, and the waits between them two.
+    trace = await spans.trace(execution.trace_id, names=EVERY_HOP, count=len(EVERY_HOP) + 2 * 2 + 2)
+    attempts = trace.all("run.execute")
+    assert [span.attributes["attempt"] for span in attempts] == [1, 2, 3]
+    assert [span.is_error for span in attempts] == [True, True, False]
+    assert [span.is_error for span in trace.all("run.lease")] == [True, True, False]
+    assert "not yet" in attempts[0].error
+    backoffs = trace.all("run.backoff")
+    assert [span.attributes["attempt"] for span in backoffs] == [1, 2]
+    leases = trace.all("run.lease")
+    for before, backoff, after in zip(leases, backoffs, leases[1:], strict=False):
+        assert before.end <= backoff.start
+        assert backoff.end <= after.start
+
+
+async def test_a_failed_execution_records_its_error(client: Client, spans: Collector) -> None:
+    config = {"type": "PERMANENT", "message": "no such order"}
+    await client.apply("failing", [{"id": "lost", "module": "fail@1", "config": config}])
+    execution = await client.run("failing")
+    assert execution.state == STATE.FAILED
+    trace = await spans.trace(execution.trace_id, names=EVERY_HOP)
+    failed = {span.name for span in trace.spans if span.is_error}
+    assert failed == {"run.execute", "run.lease", "coordinator.complete"}
+    assert "no such order" in trace.one("coordinator.complete").error
+
+
+async def test_parallel_nodes_and_their_join_are_one_tree(client: Client, spans: Collector) -> None:
+    nodes = [{"id": name, "module": "noop@1"} for name in ("a", "b", "c")]
+    edges = [{"from": "a", "to": "c"}, {"from": "b", "to": "c"}]
+    await client.apply("joined", nodes, edges=edges)
+    execution = await client.run("joined")
+    trace = await spans.trace(execution.trace_id, names=EVERY_HOP, count=len(EVERY_HOP) + 2 * 2)
+    for execute in trace.all("run.execute"):
+        lease = trace.parent_of(execute)
+        assert lease is not None
+        assert lease.name == "run.lease"
+        assert lease.attributes["run.id"] == execute.attributes["run.id"]
+    assert sorted(span.attributes["task.id"] for span in trace.all("run.lease")) == ["a", "b", "c"]
+
+
+async def test_a_callers_own_trace_is_continued(client: Client, spans: Collector) -> None:
+    outer = new_trace(sampled=True)
+    execution = await client.run("traced", ("traceparent", outer.header()))
+    assert execution.trace_id == outer.trace_id_hex
+
+    def arrived() -> Trace | None:
+        found = spans.now(outer.trace_id_hex)
+        return found if set(found.names) >= EVERY_HOP else None
+
+    trace = await until(arrived, 20, "the spans below the caller's")
+    # The caller's span is nobody's here: the only link that leaves what we hold.
+    assert [span.name for span in trace.orphans] == ["api.StartExecution"], str(trace)
+    assert trace.orphans[0].parent_id == f"{outer.span_id:016x}"
+
+
+async def test_a_caller_may_decide_against_a_trace(client: Client, spans: Collector) -> None:
+    outer = new_trace(sampled=False)
+    unseen = await client.run("traced", ("traceparent", outer.header()))
+    assert unseen.trace_id == outer.trace_id_hex
+    seen = await client.run("traced")
+    await spans.trace(seen.trace_id, names=EVERY_HOP)
+    assert outer.trace_id_hex not in spans.trace_ids
+
+
+async def test_each_execution_of_a_batch_has_a_trace(client: Client, spans: Collector) -> None:
+    ids = [execution.trace_id for execution in await client.start_many("traced", 3)]
+    assert len(set(ids)) == 3
+    for trace_id in ids:
+        trace = await spans.trace(trace_id, names=EVERY_HOP)
+        assert [span.name for span in trace.roots] == ["api.StartExecution"]
+
+
+async def test_queueing_for_a_slot_is_visible(stack: Stack, client: Client, spans: Collector) -> None:
+    """Two executions that want the one slot of a workspace: the second one's wait lasts as long as the first."""
+    key = await _workspace_of_one_slot(stack)
+    alone = Client(stack, key)
+    await alone.apply("slow", [{"id": "hold", "module": "delay@1", "config": {"duration": "0.4s"}}])
+    started = await alone.start_many("slow", 2)
+    traces = [await spans.trace(execution.trace_id, names=EVERY_HOP) for execution in started]
+    first, second = sorted(traces, key=lambda trace: trace.one("dispatcher.grant").start)
+    held = first.one("run.execute")
+    wait = second.one("dispatcher.wait")
+    assert wait.start < held.start < held.end <= wait.end, f"{first}\n{second}"
+    assert wait.attributes["workspace"] == "one-slot"
+
+
+async def _workspace_of_one_slot(stack: Stack) -> str:
+    system, channel = stack.metadata("system"), stack.channel()
+    limits = workspaces_pb2.Limits(executions_max=1)
+    await WorkspaceServiceStub(channel).CreateWorkspace(
+        workspaces_pb2.CreateWorkspaceRequest(workspace="one-slot", tier=workspaces_pb2.PRO, limits=limits),
+        metadata=system,
+    )
+    made = await ApiKeyServiceStub(channel).CreateApiKey(
+        workspaces_pb2.CreateApiKeyRequest(workspace="one-slot", role=workspaces_pb2.ADMIN, title="traces"),
+        metadata=system,
+    )
+    return str(made.key)

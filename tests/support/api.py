@@ -1,0 +1,72 @@
+"""The public contract, as a program uses it: the api of a running stack with a key in hand."""
+
+from typing import Any
+
+from google.protobuf import json_format
+
+from tests.support.stack import Stack
+from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2
+from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
+from windlass.api.v1.runs_pb2_grpc import RunServiceStub
+from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+
+CALL_SECONDS = 20.0
+WAIT_SECONDS = 15
+
+
+class Client:
+    """Of the workspace that the key belongs to; without one, the ADMIN of `default`."""
+
+    def __init__(self, stack: Stack, key: str = "") -> None:
+        channel = stack.channel()
+        self.workflows = WorkflowServiceStub(channel)
+        self.executions = ExecutionServiceStub(channel)
+        self.runs = RunServiceStub(channel)
+        self.metadata = [("authorization", f"Bearer {key or stack.key()}")]
+
+    async def call(self, method: Any, request: Any, *extra: tuple[str, str]) -> Any:
+        return await method(request, metadata=[*self.metadata, *extra], timeout=CALL_SECONDS)
+
+    async def apply(self, name: str, nodes: list[dict[str, Any]], **more: Any) -> None:
+        request = workflows_pb2.ApplyWorkflowRequest()
+        json_format.ParseDict({"name": name, "nodes": nodes, **more}, request.definition)
+        await self.call(self.workflows.ApplyWorkflow, request)
+
+    async def run(self, workflow: str, *extra: tuple[str, str], **fields: Any) -> resources_pb2.Execution:
+        """To its end."""
+        request = executions_pb2.StartExecutionRequest(workflow=workflow, **fields)
+        request.wait.FromSeconds(WAIT_SECONDS)
+        answer = await self.call(self.executions.StartExecution, request, *extra)
+        execution: resources_pb2.Execution = answer.execution
+        return execution
+
+    async def runs_of(self, execution_id: str) -> list[resources_pb2.Run]:
+        answer = await self.call(self.runs.ListRuns, runs_pb2.ListRunsRequest(execution_id=execution_id))
+        return list(answer.runs)
+
+    async def start(self, workflow: str, *extra: tuple[str, str], **fields: Any) -> resources_pb2.Execution:
+        """Enqueued; not waited for."""
+        request = executions_pb2.StartExecutionRequest(workflow=workflow, **fields)
+        answer = await self.call(self.executions.StartExecution, request, *extra)
+        execution: resources_pb2.Execution = answer.execution
+        return execution
+
+    async def start_many(self, workflow: str, count: int) -> list[resources_pb2.Execution]:
+        """In one batch."""
+        one = executions_pb2.StartExecutionRequest(workflow=workflow)
+        request = executions_pb2.BatchStartExecutionsRequest(requests=[one] * count)
+        answer = await self.call(self.executions.BatchStartExecutions, request)
+        return [item.result.execution for item in answer.items]
+
+    async def get(self, execution_id: str) -> resources_pb2.Execution:
+        request = executions_pb2.GetExecutionRequest(execution_id=execution_id)
+        answer = await self.call(self.executions.GetExecution, request)
+        execution: resources_pb2.Execution = answer.execution
+        return execution
+
+    async def end_of(self, execution_id: str) -> resources_pb2.Execution:
+        """Followed through its events to the last."""
+        request = executions_pb2.WatchExecutionRequest(execution_id=execution_id)
+        async for _ in self.executions.WatchExecution(request, metadata=self.metadata, timeout=CALL_SECONDS):
+            pass
+        return await self.get(execution_id)
