@@ -76,7 +76,8 @@ class Starter:
             )
         if startable.check is not None and (violations := startable.check.violations(command.input)):
             raise refusals.input_mismatch(command.workflow, violations)
-        now = self._clock.epoch_ns()
+        # Tables keep microseconds: what is answered now must equal what is read later.
+        now = self._clock.epoch_ns() // 1_000 * 1_000
         order = start_pb2.StartOrder(
             execution_id=self._identifiers.mint(),
             workspace=workspace,

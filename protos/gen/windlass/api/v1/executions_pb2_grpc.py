@@ -93,7 +93,8 @@ class ExecutionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BatchStartExecutions(self, request, context):
-        """Up to 1,000 starts in one call; each has its own fate and its own result or status, in the order given.
+        """Up to 1,000 starts in one call; each has its own fate and its own result or status, in the order given. Answers when
+        the last item that waits is final, or its wait is over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,9 @@ class ExecutionServiceStub:
     id is ALREADY_EXISTS REQUEST_ID_REUSED. After UNAVAILABLE or a lost answer, repeat with the same request_id.
     """
     BatchStartExecutions: _aio.UnaryUnaryMultiCallable[_executions_pb2.BatchStartExecutionsRequest, _executions_pb2.BatchStartExecutionsResponse]
-    """Up to 1,000 starts in one call; each has its own fate and its own result or status, in the order given."""
+    """Up to 1,000 starts in one call; each has its own fate and its own result or status, in the order given. Answers when
+    the last item that waits is final, or its wait is over.
+    """
     GetExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.GetExecutionRequest, _executions_pb2.GetExecutionResponse]
     ListExecutions: _aio.UnaryUnaryMultiCallable[_executions_pb2.ListExecutionsRequest, _executions_pb2.ListExecutionsResponse]
     """Newest first. The filter is AIP-160."""
@@ -66,7 +68,9 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _executions_pb2.BatchStartExecutionsRequest,
         context: _aio.ServicerContext[_executions_pb2.BatchStartExecutionsRequest, _abc.Awaitable[_executions_pb2.BatchStartExecutionsResponse]],
     ) -> _abc.Awaitable[_executions_pb2.BatchStartExecutionsResponse]:
-        """Up to 1,000 starts in one call; each has its own fate and its own result or status, in the order given."""
+        """Up to 1,000 starts in one call; each has its own fate and its own result or status, in the order given. Answers when
+        the last item that waits is final, or its wait is over.
+        """
 
     @_abc_1.abstractmethod
     def GetExecution(
