@@ -34,7 +34,7 @@ def say(text: str) -> None:
 
 async def windlass_round(parts: set[str]) -> dict[str, Any]:
     async with running_stack(lease_scale=1.0) as stack:
-        address = f"127.0.0.1:{stack.entries('api')[0]['grpc']}"
+        address = stack.entries("api")[0]["grpc"]
         client = Client.of_home(stack.home.root, address)
         try:
             for definition in (chain("bench-one", 1), chain("bench-five", 5), fan("bench-fan", 1_000)):

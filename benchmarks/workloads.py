@@ -90,6 +90,8 @@ class Client:
             request, metadata=self._metadata, timeout=WAIT_SECONDS + 5
         )
         for item in answer.items:
+            if item.HasField("status"):
+                raise RuntimeError(item.status.message)
             _must_succeed(item.result.execution)
 
     async def first_run_begun(self, execution_id: str) -> float:
