@@ -76,7 +76,8 @@ def main() -> int:
     return process.main(wired)
 
 
-async def wire(settings: CoordinatorSettings, process: Process) -> GrpcServer:
+async def wire(settings: CoordinatorSettings, process: Process) -> int:
+    """The gRPC port that was bound."""
     holder_name = f"{SERVICE}-{settings.replica}"
     setup_tracing(
         service=SERVICE,
@@ -203,4 +204,4 @@ async def wire(settings: CoordinatorSettings, process: Process) -> GrpcServer:
         process.on_close("metrics", metrics.stop)
     port = await server.start()
     log.info("serving", grpc_port=port, replica=settings.replica, lease_scale=settings.lease_scale)
-    return server
+    return port

@@ -111,12 +111,19 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
         self.on_report: Callable[[sessions_pb2.ExecutionReport], None] = lambda report: None
         self._epoch = int(time.time() * 1000)
 
-    async def Session(self, request_iterator: Any, context: Any) -> None:
+    async def Session(  # type: ignore[override] # reads and writes by the context
+        self, request_iterator: Any, context: Any
+    ) -> None:
         await self.registry.serve(context)
 
     async def Deliver(self, request: Any, context: Any) -> Any:
         self.delivered.append(request.message)
         return queue_pb2.DeliverResponse(found=True)
+
+    async def GetQueued(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+    ListQueued = ConfigureWorkspace = GetQueued
 
     def next_epoch(self) -> int:
         self._epoch += 1
@@ -277,17 +284,7 @@ class Stage:
         self.server = GrpcServer("127.0.0.1:0", guard=Guard(rules, credential=credential), limits=INTERNAL)
         catalog_pb2_grpc.add_CatalogServiceServicer_to_server(self.catalog, self.server)
         sessions_pb2_grpc.add_CoordinatorSessionsServicer_to_server(self.dispatcher, self.server)
-        self.server._register(
-            "windlass.dispatcher.v1.QueueService",
-            {
-                "Deliver": grpc.unary_unary_rpc_method_handler(
-                    self.dispatcher.Deliver,
-                    request_deserializer=queue_pb2.DeliverRequest.FromString,
-                    response_serializer=queue_pb2.DeliverResponse.SerializeToString,
-                )
-            },
-            self.server._guard,
-        )
+        queue_pb2_grpc.add_QueueServiceServicer_to_server(self.dispatcher, self.server)
         self.address = f"127.0.0.1:{await self.server.start()}"
         self.spawn(self.dispatcher.registry.run_beats())
         self.spawn(self.dispatcher.registry.run_reaper())
@@ -306,30 +303,18 @@ class Stage:
             drain_seconds=5.0,
         )
         process = Process(f"coordinator-{replica}", drain_seconds=5.0)
-        ready: asyncio.Future[GrpcServer] = asyncio.get_running_loop().create_future()
-        bound: dict[str, int] = {}
+        ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         async def wired(process: Process) -> None:
-            server = await wire(settings, process)
-            ready.set_result(server)
+            ready.set_result(await wire(settings, process))
 
-        original = GrpcServer._bind
-
-        def bind(server: GrpcServer) -> int:
-            bound["port"] = original(server)
-            return bound["port"]
-
-        GrpcServer._bind = bind  # type: ignore[method-assign]
-        try:
-            task = asyncio.ensure_future(process.run(wired))
-            await asyncio.wait({ready, task}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            GrpcServer._bind = original  # type: ignore[method-assign]
+        task = asyncio.ensure_future(process.run(wired))
+        await eventually(lambda: ready.done() or task.done())
         assert ready.done(), "the coordinator did not start"
         self.processes.append((process, task))
         sessions = self.dispatcher.registry.sessions
         fresh = await eventually(lambda: [s for s in sessions if s.instance_id not in known and s.credit > 0])
-        return f"127.0.0.1:{bound['port']}", fresh[0]
+        return f"127.0.0.1:{ready.result()}", fresh[0]
 
     async def runner(self, address: str, name: str = "runner-0", *, capacity: int = 100) -> StageRunner:
         runner = StageRunner(name, self.channel, capacity=capacity)
@@ -339,7 +324,7 @@ class Stage:
         return runner
 
     async def close(self) -> None:
-        for process, task in self.processes:
+        for process, _ in self.processes:
             process.stop()
         for _, task in self.processes:
             await task

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from services.coordinator.core.definition import Node
 from services.coordinator.core.state import Work
+from services.coordinator.core.values import Instant
 from services.coordinator.handler.held import Held
 from services.coordinator.handler.ports import Requirement, Runners, RunnerSession
 
@@ -28,34 +29,36 @@ _GIVEN_MAX: Final = 1_000
 class Given(NamedTuple):
     work: Work
     session: RunnerSession
+    # When its execution began to wait for such a runner.
+    since: Instant
 
 
 class Assigner:
     def __init__(self, runners: Runners) -> None:
         self._runners = runners
-        self._queues: dict[Requirement, OrderedDict[Held, None]] = {}
+        self._queues: dict[Requirement, OrderedDict[Held, Instant]] = {}
 
     @property
     def waiting(self) -> int:
         """Executions that wait for a runner, counted once per requirement."""
         return sum(map(len, self._queues.values()))
 
-    def enter(self, held: Held) -> None:
+    def enter(self, held: Held, now: Instant) -> None:
         """Queue it for what it has ready; where it stands already it keeps its place."""
         execution = held.execution
         assert execution is not None
         workspace = execution.workspace
         if len(execution.ready) == 1:
-            self._enter(Requirement(workspace, *_needs(next(iter(execution.ready)).node)), held)
+            self._enter(Requirement(workspace, *_needs(next(iter(execution.ready)).node)), held, now)
             return
         for needs in {_needs(work.node) for work in execution.ready}:
-            self._enter(Requirement(workspace, *needs), held)
+            self._enter(Requirement(workspace, *needs), held, now)
 
-    def _enter(self, requirement: Requirement, held: Held) -> None:
+    def _enter(self, requirement: Requirement, held: Held, now: Instant) -> None:
         queue = self._queues.get(requirement)
         if queue is None:
             queue = self._queues[requirement] = OrderedDict()
-        queue.setdefault(held)
+        queue.setdefault(held, now)
 
     def give(self) -> dict[Held, list[Given]]:
         """Reserve a runner's place for as much ready work as there is credit for."""
@@ -75,18 +78,18 @@ class Assigner:
 
 
 def _serve(
-    queue: OrderedDict[Held, None],
+    queue: OrderedDict[Held, Instant],
     requirement: Requirement,
     places: Iterator[RunnerSession],
     given: dict[Held, list[Given]],
     left: int,
 ) -> int:
     while queue and left > 0:
-        held = next(iter(queue))
+        held, since = next(iter(queue.items()))
         taken = {each.work for each in given.get(held, ())}
         works = _wanting(held, requirement, taken, min(_SHARE, left) + 1)
         share = works[: min(_SHARE, left)]
-        got = [Given(work, session) for work, session in zip(share, places, strict=False)]
+        got = [Given(work, session, since) for work, session in zip(share, places, strict=False)]
         if got:
             left -= len(got)
             given.setdefault(held, []).extend(got)
@@ -94,7 +97,7 @@ def _serve(
             return left  # no credit left; it keeps its place
         del queue[held]
         if len(works) > len(share):
-            queue[held] = None
+            queue[held] = since
     return left
 
 

@@ -21,6 +21,7 @@ from services.coordinator.core.projection import (
     run_row,
 )
 from services.coordinator.core.state import Execution, Run, summary
+from services.coordinator.core.values import Instant
 from services.coordinator.handler.assigning import Given
 from services.coordinator.handler.grants import effect_key
 from services.coordinator.handler.held import Answer, Held, Input
@@ -43,6 +44,7 @@ class Move:
         "inputs",
         "is_adoption",
         "places",
+        "ready_times",
         "runs",
         "runs_before",
     )
@@ -60,6 +62,8 @@ class Move:
         self.answers: list[tuple[Answer, Refusal | None]] = []
         # Runners' places reserved for the runs of this move, by number.
         self.places: dict[int, RunnerSession] = {}
+        # Since when those runs' works have waited for a place.
+        self.ready_times: dict[int, Instant] = {}
         self.effect_keys: dict[int, str] = {}
         self.is_adoption = False
 
@@ -93,12 +97,13 @@ class Move:
             GrantCommand(
                 work, session.instance_id, session.attach.holder, trace.child().header() if trace else ""
             )
-            for work, session in given
+            for work, session, _ in given
         ]
         number = len(self.execution.runs)
         if self.apply(Assign(grants), now) is not None:
             return False
         self.places.update(enumerate((each.session for each in given), number + 1))
+        self.ready_times.update(enumerate((each.since for each in given), number + 1))
         return True
 
     def append(self) -> Append:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 from services.chassis.clock import Clock
 from services.chassis.crash import crash_point
 from services.chassis.lease.frames import Grant, Lease, Refused, RefusedReport
 from services.chassis.logs import logger
-from services.chassis.metrics import counter
+from services.chassis.metrics import counter, histogram
 from services.coordinator.core.effects import Finished, GrantRun, StopRun, parking
+from services.coordinator.core.values import Instant
 from services.coordinator.handler.carrier import Carrier
 from services.coordinator.handler.grants import run_grant, run_id
 from services.coordinator.handler.held import Held
@@ -26,8 +27,17 @@ from services.coordinator.handler.tracing import Tracing
 
 log = logger(__name__)
 
+_RETRIES: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100)
+_US: Final = 1_000_000
+
 _leased = counter("coordinator_runs_leased_total", "Runs granted to runners.")
 _late = counter("coordinator_late_reports_total", "Reports refused because their lease was another's.")
+_lease_latency = histogram(
+    "coordinator_lease_latency_seconds", "From work that is ready to its run in the hands of a runner."
+)
+_retries = histogram(
+    "coordinator_execution_retries", "Retries that an execution took, all nodes together.", buckets=_RETRIES
+)
 _finished = counter("coordinator_executions_finished_total", "Executions that became final.", ["state"])
 _parked = counter("coordinator_executions_parked_total", "Executions that gave back slot and memory.")
 
@@ -63,6 +73,7 @@ class Settler:
 
     def settle(self, moves: Sequence[Move]) -> None:
         out = _Outbox()
+        now = self._clock.epoch_ns() // 1_000
         for move in moves:
             if move.held.is_dropped:
                 # Revoked while the commit was under way: whoever holds it now finds it in the journal.
@@ -70,7 +81,7 @@ class Settler:
                 self._carrier.send_away(each.answer for each in move.inputs)
                 continue
             self._answer(move, out)
-            self._act(move, out)
+            self._act(move, out, now)
             if move.held.trace is not None:
                 self._tracing.moved(move)
         self._send(out)
@@ -99,7 +110,7 @@ class Settler:
             else:
                 out.refused[session].append(RefusedReport(report.head.report_id, refusal.reason.value))
 
-    def _act(self, move: Move, out: _Outbox) -> None:
+    def _act(self, move: Move, out: _Outbox, now: Instant) -> None:
         execution = move.execution
         for effect in move.effects:
             match effect:
@@ -108,6 +119,7 @@ class Settler:
                     session = move.places.pop(number)
                     grant = run_grant(execution, effect, move.effect_keys[number])
                     out.grants[session].append(grant)
+                    _lease_latency.observe(max(0, now - move.ready_times[number]) / _US)
                 case StopRun():
                     holder = self._runners.of_instance(effect.instance_id)
                     if holder is not None:
@@ -115,6 +127,7 @@ class Settler:
                         out.revoked[holder].append(Refused(lease_id, effect.epoch, str(effect.reason)))
                 case Finished():
                     _finished.labels(effect.state.value).inc()
+                    _retries.observe(execution.retries)
                     self._dispatch.finished(execution.execution_id, move.held.epoch)
                 case _:
                     assert_never(effect)

@@ -1,7 +1,7 @@
 """The spans of a sampled execution, written when what they tell of is committed.
 
     (the dispatcher's grant) ─► coordinator.start, run.lease (one per attempt; run.execute hangs below it),
-                                run.backoff, coordinator.complete
+                                run.wait, run.backoff, coordinator.complete
 
 A run's span has the id that was journalled with its lease, so that the runner's spans hang below it even when another
 coordinator writes it down. Everything here is skipped for an execution that is not sampled.
@@ -12,8 +12,8 @@ from __future__ import annotations
 from services.chassis.clock import Clock
 from services.chassis.telemetry import TraceContext, emit_span, parse_traceparent
 from services.coordinator.core.effects import Finished
-from services.coordinator.core.state import Run
-from services.coordinator.core.values import RunState
+from services.coordinator.core.state import Execution, Run
+from services.coordinator.core.values import Instant, RunState
 from services.coordinator.handler.grants import run_id
 from services.coordinator.handler.move import Move
 
@@ -31,6 +31,8 @@ class Tracing:
         now = self._clock.epoch_ns()
         if move.from_seq == 0:
             self._start(move, trace, now)
+        for number, ready_time in move.ready_times.items():
+            self._wait(move, trace, move.runs[number], ready_time)
         for run in move.runs.values():
             if run.state in _ENDED and run.end_time:
                 self._run(move, trace, run)
@@ -53,22 +55,24 @@ class Tracing:
             },
         )
 
+    def _wait(self, move: Move, trace: TraceContext, run: Run, ready_time: Instant) -> None:
+        """For a runner with room; work that found one in the turn that made it ready has not waited."""
+        if run.create_time <= ready_time:
+            return
+        emit_span(
+            "run.wait",
+            trace.child(),
+            parent=trace,
+            start_ns=ready_time * 1_000,
+            end_ns=run.create_time * 1_000,
+            attributes=_attributes(move.execution, run),
+        )
+
     def _run(self, move: Move, trace: TraceContext, run: Run) -> None:
         own = parse_traceparent(run.traceparent)
         if own is None:
             return
-        execution, node = move.execution, run.work.node
-        attributes: dict[str, str | int] = {
-            "run.id": run_id(execution, run.number),
-            "execution.id": execution.execution_id,
-            "task.id": node.id,
-            "attempt": run.attempt,
-            "workspace": execution.workspace,
-            "workflow": execution.workflow,
-            "module": node.module,
-            "runner": run.runner,
-            "state": run.state.value,
-        }
+        attributes = {**_attributes(move.execution, run), "runner": run.runner, "state": run.state.value}
         error = "" if run.error is None else f"{run.error.type}: {run.error.message}"[:512]
         emit_span(
             "run.lease",
@@ -107,3 +111,15 @@ class Tracing:
             },
             error="" if error is None else f"{error.type}: {error.message}"[:512],
         )
+
+
+def _attributes(execution: Execution, run: Run) -> dict[str, str | int]:
+    return {
+        "run.id": run_id(execution, run.number),
+        "execution.id": execution.execution_id,
+        "task.id": run.work.node.id,
+        "attempt": run.attempt,
+        "workspace": execution.workspace,
+        "workflow": execution.workflow,
+        "module": run.work.node.module,
+    }

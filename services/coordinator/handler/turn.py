@@ -113,7 +113,7 @@ class TurnLoop:
                 if isinstance(move.inputs[0].command, Adopt):
                     move.resume()
                 if execution.ready:
-                    self._assigner.enter(held)
+                    self._assigner.enter(held, now)
             except Exception as failure:  # noqa: BLE001 - a bug of one execution is not the others'
                 self._break(move, failure)
                 continue
@@ -131,8 +131,8 @@ class TurnLoop:
             except Exception as failure:  # noqa: BLE001 - as above
                 moves.pop(held, None)
                 self._break(move, failure)
-            for _, session in given:
-                session.give_back(1)
+            for each in given:
+                each.session.give_back(1)
 
     def _break(self, move: Move, failure: Exception) -> None:
         """A bug: this execution goes back as failed, and after three such it is a dead letter; the rest goes on."""

@@ -20,6 +20,7 @@ than the row that refused: (epoch, last_seq) then look as if nothing stood in th
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -95,6 +96,9 @@ LEFT JOIN executions e ON e.execution_id = g.execution_id
 WHERE {_IS_WRITTEN} IS NOT TRUE
 """
 
+_NUMBERS: Final = itertools.count(1)
+_APPEND_RAW: Final = re.sub("%s", lambda _: f"${next(_NUMBERS)}", APPEND).encode()
+
 FENCE: Final = """
 UPDATE executions e SET epoch = g.epoch FROM unnest(%s::uuid[], %s::int8[]) AS g (execution_id, epoch)
 WHERE e.execution_id = g.execution_id AND e.epoch <= g.epoch
@@ -127,7 +131,10 @@ class PostgresJournal:
 
         async def work(connection: Connection) -> list[tuple[Any, ...]]:
             await self._prepare("writer", connection)
-            return await (await connection.execute(APPEND, given, binary=True)).fetchall()
+            # Raw: the driver would take a statement of this length apart anew at every use.
+            cursor = psycopg.AsyncRawCursor(connection)
+            await cursor.execute(_APPEND_RAW, given, binary=True)
+            return await cursor.fetchall()
 
         try:
             rows = await self._writer.run(work)

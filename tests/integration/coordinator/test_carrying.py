@@ -1,29 +1,28 @@
 """A real coordinator, a real journal: executions from their grant to their result."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import Any
 
-import pytest_asyncio
-
-from tests.support.coordinator_stage import Stage, eventually, stage
-from tests.support.postgres import Database
+from services.chassis.database import Database
+from tests.support.coordinator_stage import Stage, eventually, execution_id
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def on_stage(database: Database, tmp_path: Path) -> AsyncIterator[Stage]:
-    async with stage(database.url("coordinator"), tmp_path) as made:
-        yield made
+def line(count: int, **more: Any) -> dict[str, Any]:
+    nodes = [{"id": f"n{i}", "module": "noop@1", "config": {}} | more for i in range(count)]
+    return {
+        "name": "w",
+        "nodes": nodes,
+        "edges": [{"from": f"n{i}", "to": f"n{i + 1}"} for i in range(count - 1)],
+    }
 
 
-LINE = {
-    "name": "w",
-    "nodes": [{"id": f"n{i}", "module": "noop@1", "config": {}} for i in range(5)],
-    "edges": [{"from": f"n{i}", "to": f"n{i + 1}"} for i in range(4)],
-}
+async def state_of(tables: Database, id_: str) -> tuple[Any, ...]:
+    rows = await tables.fetch("SELECT state, last_seq, runs FROM executions WHERE execution_id = %s", (id_,))
+    return rows[0] if rows else ()
 
 
-async def test_a_line_of_steps_runs_to_its_result(on_stage: Stage) -> None:
-    version = on_stage.catalog.add("v-line", **LINE)
+async def test_a_line_of_steps_runs_to_its_result(on_stage: Stage, tables: Database) -> None:
+    version = on_stage.catalog.add("v-line", **line(5))
     address, session = await on_stage.coordinator()
     runner = await on_stage.runner(address)
     orders = [on_stage.dispatcher.order(version) for _ in range(20)]
@@ -31,3 +30,103 @@ async def test_a_line_of_steps_runs_to_its_result(on_stage: Stage) -> None:
     await eventually(lambda: len(on_stage.dispatcher.finished) == 20)
     assert len(runner.grants) == 100
     assert on_stage.catalog.asked == ["v-line"]
+    # Started, five times leased and succeeded, finished; S1: no gap.
+    assert await state_of(tables, orders[0].lease.lease_id) == ("SUCCESS", 12, 5)
+    gaps = await tables.fetch(
+        "SELECT execution_id FROM journal GROUP BY execution_id HAVING max(seq) <> count(*)"
+    )
+    assert gaps == []
+
+
+async def test_the_completions_of_a_fan_out_fold_into_few_appends(on_stage: Stage, tables: Database) -> None:
+    nodes = [{"id": f"n{i}", "module": "noop@1"} for i in range(200)] + [{"id": "all", "module": "join@1"}]
+    edges = [{"from": f"n{i}", "to": "all"} for i in range(200)]
+    version = on_stage.catalog.add("v-fan", name="w", nodes=nodes, edges=edges)
+    address, session = await on_stage.coordinator()
+    await on_stage.runner(address)
+    order = on_stage.dispatcher.order(version)
+    on_stage.dispatcher.grant(session, [order])
+    await eventually(lambda: on_stage.dispatcher.finished)
+    assert await state_of(tables, order.lease.lease_id) == ("SUCCESS", 403, 201)
+
+
+async def test_a_missing_version_goes_back_as_a_permanent_failure(on_stage: Stage) -> None:
+    _, session = await on_stage.coordinator()
+    on_stage.dispatcher.grant(session, [on_stage.dispatcher.order("nobody-knows")])
+    await eventually(lambda: on_stage.dispatcher.reports)
+    released = on_stage.dispatcher.reports[0].released
+    assert (released.failed, released.permanent, released.reason) == (True, True, "VERSION_NOT_FOUND")
+
+
+async def test_work_waits_for_a_runner_that_fits(on_stage: Stage, tables: Database) -> None:
+    version = on_stage.catalog.add("v-gpu", **line(1, runnerLabels={"zone": "b"}))
+    other = on_stage.catalog.add("v-any", **line(1, runnerLabels={"zone": "a"}))
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    waiting, going = on_stage.dispatcher.order(version), on_stage.dispatcher.order(other)
+    on_stage.dispatcher.grant(session, [waiting, going])
+    await eventually(lambda: going.lease.lease_id in on_stage.dispatcher.finished)
+    assert [grant.execution_id for grant in runner.grants] == [going.lease.lease_id]
+    assert (await state_of(tables, waiting.lease.lease_id))[0] == "RUNNING"
+
+
+async def test_a_cancel_is_journalled_acknowledged_and_stops_the_run(
+    on_stage: Stage, tables: Database
+) -> None:
+    version = on_stage.catalog.add("v-line", **line(2))
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    runner.work = lambda grant: None
+    order = on_stage.dispatcher.order(version)
+    on_stage.dispatcher.grant(session, [order])
+    await eventually(lambda: runner.grants)
+    message = ExecutionMessage(message_id="m1", execution_id=order.lease.lease_id)
+    message.cancel.reason = "enough"
+    session.post([message])
+    await eventually(lambda: runner.revoked)
+    assert runner.revoked[0].lease_id == runner.grants[0].lease.lease_id
+    await eventually(lambda: "m1" in on_stage.dispatcher.acknowledged)
+    await eventually(lambda: on_stage.dispatcher.finished, seconds=20)
+    assert (await state_of(tables, order.lease.lease_id))[0] == "CANCELLED"
+
+
+async def test_a_queued_execution_that_was_cancelled_is_only_ended(on_stage: Stage, tables: Database) -> None:
+    version = on_stage.catalog.add("v-line", **line(2))
+    _, session = await on_stage.coordinator()
+    order = on_stage.dispatcher.order(version, ends_only=True)
+    message = order.messages.add(message_id="m1", execution_id=order.lease.lease_id)
+    message.cancel.reason = "never mind"
+    on_stage.dispatcher.grant(session, [order])
+    await eventually(lambda: on_stage.dispatcher.finished)
+    assert (await state_of(tables, order.lease.lease_id))[0] == "CANCELLED"
+
+
+async def test_a_long_sleep_parks_and_the_next_grant_goes_on(on_stage: Stage, tables: Database) -> None:
+    nodes = [{"id": "rest", "module": "sleep@1", "config": {"duration": "3600s"}}]
+    version = on_stage.catalog.add("v-sleep", name="w", nodes=nodes, edges=[])
+    _, session = await on_stage.coordinator()
+    order = on_stage.dispatcher.order(version)
+    on_stage.dispatcher.grant(session, [order])
+    await eventually(lambda: on_stage.dispatcher.reports)
+    parked = on_stage.dispatcher.reports[0].parked
+    assert parked.wake_time.seconds > order.start.create_time.seconds + 3_500
+    assert (await state_of(tables, order.lease.lease_id))[0] == "WAITING"
+    again = on_stage.dispatcher.order(version, id_=order.lease.lease_id, resumed=True)
+    message = again.messages.add(message_id="m2", execution_id=order.lease.lease_id)
+    message.cancel.reason = "woken to end"
+    on_stage.dispatcher.grant(session, [again])
+    await eventually(lambda: on_stage.dispatcher.finished)
+    assert (await state_of(tables, order.lease.lease_id))[0] == "CANCELLED"
+
+
+async def test_input_that_the_core_cannot_bear_harms_nobody_else(on_stage: Stage) -> None:
+    broken = on_stage.catalog.add("v-broken", name="w", nodes=[{"id": "a"}], edges=[{"from": "x", "to": "y"}])
+    version = on_stage.catalog.add("v-line", **line(1))
+    address, session = await on_stage.coordinator()
+    await on_stage.runner(address)
+    good = on_stage.dispatcher.order(version, id_=execution_id())
+    on_stage.dispatcher.grant(session, [on_stage.dispatcher.order(broken), good])
+    await eventually(lambda: good.lease.lease_id in on_stage.dispatcher.finished)
+    await eventually(
+        lambda: [r for r in on_stage.dispatcher.reports if r.released.reason == "DEFINITION_CORRUPT"]
+    )

@@ -1,0 +1,23 @@
+"""A stage of its own for each test: a database shared by the module, peers and coordinators of the test's own."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from services.chassis.database import Database as Connections
+from tests.support.coordinator_stage import Stage, stage
+from tests.support.postgres import Database
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def on_stage(database: Database, tmp_path: Path) -> AsyncIterator[Stage]:
+    async with stage(database.url("coordinator"), tmp_path) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def tables(database: Database) -> AsyncIterator[Connections]:
+    opened = Connections(database.url("coordinator"), name="test", connections=1)
+    yield opened
+    await opened.close()
