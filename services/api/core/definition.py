@@ -5,6 +5,7 @@ then nodes and edges as a graph; then templates against that graph. A later laye
 whole, so that one slip does not show as ten.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -21,6 +22,11 @@ FAULTS_MAX: Final = 1_000
 NAME_FORM: Final = r"[a-z][a-z0-9-]{0,62}"
 NODE_ID_FORM: Final = r"[a-z][a-z0-9_]{0,62}"
 BRANCH_FORM: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
+# Fields that are expressions as they stand: what would stand between the braces of a template.
+_EXPRESSIONS: Final = {
+    "condition@1": re.compile(r"\.config\.expression"),
+    "switch@1": re.compile(r"\.config\.cases\[\d+\]\.when"),
+}
 
 
 class SchemaReader(Protocol):
@@ -247,11 +253,10 @@ def _references_of_node(
 ) -> Iterator[templates.Reference]:
     for key in ("config", "inputs"):
         for text, where in templates.texts_of(node.get(key), f"{path}.{key}"):
-            is_expression = node.get("module") == "condition@1" and where == f"{path}.config.expression"
+            expression = _EXPRESSIONS.get(str(node.get("module")))
             if templates.is_template(text):
                 yield from templates.read(text, where, reader, verdict.faults.append)
-            elif is_expression:
-                # It is what would stand between the braces.
+            elif expression is not None and expression.fullmatch(where, len(path)):
                 yield from templates.read("{{ " + text + " }}", where, reader, verdict.faults.append)
 
 

@@ -28,6 +28,8 @@ from services.coordinator.core.values import BrokenInvariant, Span
 Document = Mapping[str, Any]
 
 _CONTROLS = {control.value: control for control in Control}
+# Their config is an expression without braces: it sees what a template sees.
+_EXPRESSIVE = {"condition@1", "switch@1"}
 _WHENS = {"success": When.SUCCESS, "failure": When.FAILURE, "always": When.ALWAYS}
 # `nodes.fetch` or `nodes["fetch"]` inside a JSON text, where the quotes are escaped; group 1 is empty for other uses.
 _REFERENCE = re.compile(r"""\bnodes\b(?:\s*(?:\.\s*|\[\s*\\?["'])([a-z][a-z0-9_]*))?""")
@@ -101,7 +103,9 @@ def _node(
     number: int, item: Document, links: Sequence[_Link], workflow_retry: RetryOverrides, seen: "_References"
 ) -> Node:
     config, inputs = _json(item.get("config") or {}), _json(item.get("inputs") or {})
-    has_templates = b"{{" in config or b"{{" in inputs or b"{%" in config or b"{%" in inputs
+    has_templates = item["module"] in _EXPRESSIVE or any(
+        mark in text for mark in (b"{{", b"{%") for text in (config, inputs)
+    )
     control = _CONTROLS.get(item["module"])
     if control is Control.JOIN:
         # It has nothing to render.
