@@ -182,7 +182,7 @@ class Story:
 
     @property
     def state(self) -> str:
-        return self.execution.state.value
+        return str(self.execution.state.value)
 
     @property
     def states(self) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Ended before the graph is: cancelled, out of time, failed fast."""
 
+from typing import Any
+
 import pytest
 
 from services.coordinator.core import parking, resume_effects, summary
@@ -188,6 +190,7 @@ def test_stop_is_told_again_by_a_new_holder():
     story.adopt("i1")
     assert resume_effects(story.execution) == told
     story.wake()
+    finished: Any
     (finished,) = resume_effects(story.execution)
     assert (finished.state.value, finished.error.type) == ("CANCELLED", "CANCELLED")
 

@@ -212,8 +212,8 @@ def commands(execution):
 
 
 def test_every_command_in_every_situation():
-    """Two workflows, so that the state space stays small: runs that fail and are awaited, and control nodes."""
-    reached = defaultdict(set)
+    """Two workflows keep the state space small: runs that fail and are awaited, and a control node beside one."""
+    reached: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     _explore(
         Story(
             [node("a", retry={"attempts": 2}, timeout="10s"), node("b", idempotent=True)],

@@ -1,6 +1,7 @@
 """How an execution walks its graph."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -224,8 +225,8 @@ def test_a_default_output_beyond_the_inline_limit_names_its_runs():
     story.do("a")
     story.assign("b")
     story.work("a").output = big = b'"' + b"x" * 200_000 + b'"'
-    decision = decide(story.execution, _success(story, "b", big), story.now)
-    output = json.loads(decision.events[-1].output)
+    finished: Any = decide(story.execution, _success(story, "b", big), story.now).events[-1]
+    output = json.loads(finished.output)
     assert output == {id: {"$run": story.execution.execution_id + f".{n}"} for id, n in (("a", 1), ("b", 2))}
 
 

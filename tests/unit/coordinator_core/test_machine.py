@@ -1,0 +1,286 @@
+"""Random workflows under random fortune: zombies, duplicates, late reports, deaths, drains, take-overs, time.
+
+The machine keeps every report ever sent and sends any of them again; the laws are checked after each step (`Story`),
+and the promises here:
+
+- S3 epochs rise; S7 what is final stays so; S8 one accepted outcome per work; S9 attempt numbers are granted once;
+- S10 a node starts only when its join holds, judged by a second, naive reading of the rules;
+- S19 no timer early; L: given time and willing runners, every execution ends.
+"""
+
+from collections import defaultdict
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from services.coordinator.core.commands import (
+    Assign,
+    Grant,
+    Release,
+    ReportFailure,
+    ReportProgress,
+    ReportStarted,
+    ReportStopped,
+    ReportSuccess,
+)
+from services.coordinator.core.events import (
+    BackoffEnded,
+    RunFailed,
+    RunLeased,
+    RunSucceeded,
+    SleepEnded,
+    SleepStarted,
+)
+from services.coordinator.core.values import Error, ErrorClass, ReleaseReason
+from tests.support.story import Story
+
+WHENS = ["success", "success", "success", "failure", "always", "left", "right"]
+MODULES = ["noop@1", "noop@1", "noop@1", "join@1", "sleep@1", "rendered"]
+INSTANCES = ["i1", "i2", "i3"]
+
+
+@st.composite
+def documents(draw):
+    size = draw(st.integers(0, 7))
+    nodes = [_node(draw, number) for number in range(size)]
+    edges = [
+        {"from": f"n{source}", "to": f"n{target}", "when": draw(st.sampled_from(WHENS))}
+        for target in range(size)
+        for source in range(target)
+        if draw(st.integers(0, 2)) == 0
+    ]
+    document: dict[str, Any] = {"name": "random", "nodes": nodes, "edges": edges}
+    if draw(st.booleans()):
+        document["output"] = {"x": "{{ nodes }}"}
+    if draw(st.integers(0, 3)) == 0:
+        document["onFailure"] = "FAIL_FAST"
+    if draw(st.integers(0, 3)) == 0:
+        document["timeout"] = "90s"
+    return document
+
+
+def _node(draw, number):
+    module = draw(st.sampled_from(MODULES))
+    node: dict[str, Any] = {
+        "id": f"n{number}",
+        "module": module,
+        "retry": {"attempts": draw(st.integers(1, 3))},
+    }
+    if module in ("sleep@1", "rendered"):
+        node |= {"module": "sleep@1", "config": {"duration": "5s" if module == "sleep@1" else "{{ 5 }}s"}}
+    elif module == "noop@1":
+        node |= {"idempotent": draw(st.booleans()), "join": draw(st.sampled_from(["ALL", "ALL", "ANY"]))}
+        if draw(st.booleans()):
+            node["timeout"] = "20s"
+    return node
+
+
+class Fortune(RuleBasedStateMachine):
+    @initialize(document=documents())
+    def begin(self, document):
+        self.story = Story(**{key: value for key, value in document.items() if key != "name"})
+        self.sent = []
+        self.attempts = defaultdict(list)
+        self.outcomes = defaultdict(int)
+        self.wakes = {}
+        self.final = None
+        self.do(lambda: self.story.start())
+
+    def do(self, command):
+        before = len(self.story.journal)
+        decision = command()
+        for event in self.story.journal[before:]:
+            self._note(event)
+        return decision
+
+    def _note(self, event):
+        match event:
+            case RunLeased():
+                assert event.number not in self.attempts[event.node]
+                self.attempts[event.node].append(event.attempt)
+                assert self.attempts[event.node] == sorted(set(self.attempts[event.node])), "S9"
+            case RunSucceeded():
+                self.outcomes[self.story.execution.runs[event.number - 1].work.node.id] += 1
+            case RunFailed() | SleepStarted():
+                id = self.story.execution.runs[event.number - 1].work.node.id
+                self.wakes[id] = event.retry_time if isinstance(event, RunFailed) else event.wake_time
+            case BackoffEnded():
+                assert self.wakes.pop(event.node) <= self.story.now, "S19"
+            case SleepEnded():
+                id = self.story.execution.runs[event.number - 1].work.node.id
+                assert self.wakes.pop(id) <= self.story.now, "S19"
+            case _:
+                pass
+
+    def send(self, report):
+        self.sent.append(report)
+        return self.do(lambda: self.story.when(report))
+
+    def pick(self, data, items):
+        return data.draw(st.sampled_from(list(items)))
+
+    @precondition(lambda self: self.story.execution.ready)
+    @rule(data=st.data())
+    def assign(self, data):
+        work = self.pick(data, self.story.execution.ready)
+        _assert_join_holds(self.story, work.node)
+        grant = Grant(work, self.pick(data, INSTANCES), "r")
+        self.do(lambda: self.story.when(Assign([grant])))
+
+    @precondition(lambda self: self.story.execution.live)
+    @rule(data=st.data(), branch=st.sampled_from(["", "left", "right"]))
+    def succeed(self, data, branch):
+        run = self.pick(data, self.story.execution.live.values())
+        self.send(ReportSuccess(run.number, run.epoch, b'{"duration":"30s"}', branch))
+
+    @precondition(lambda self: self.story.execution.live)
+    @rule(data=st.data(), error=st.sampled_from(ErrorClass), random=st.floats(0, 1, exclude_max=True))
+    def fail(self, data, error, random):
+        run = self.pick(data, self.story.execution.live.values())
+        self.send(ReportFailure(run.number, run.epoch, Error(error, "X", "x"), random))
+
+    @precondition(lambda self: self.story.execution.live)
+    @rule(data=st.data(), kind=st.integers(0, 3))
+    def say(self, data, kind):
+        run = self.pick(data, self.story.execution.live.values())
+        number, epoch = run.number, run.epoch
+        said = (
+            ReportStarted(number, epoch, self.story.now),
+            ReportProgress(number, epoch, 0.5, "half"),
+            ReportStopped(number, epoch),
+            Release(number, epoch, data.draw(st.sampled_from(ReleaseReason)), data.draw(st.booleans())),
+        )
+        self.send(said[kind])
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def repeat(self, data):
+        """A zombie, a duplicate, a report that took the long way."""
+        report = self.pick(data, self.sent)
+        is_live = report.number in self.story.execution.live
+        succeeded = dict(self.outcomes)
+        self.do(lambda: self.story.when(report))
+        assert is_live or self.outcomes == succeeded, "S8"
+
+    @rule(instance=st.sampled_from(INSTANCES), is_idempotent_only=st.booleans())
+    def lose(self, instance, is_idempotent_only):
+        self.do(lambda: self.story.lose(instance, is_idempotent_only=is_idempotent_only))
+
+    @rule(live=st.sets(st.sampled_from(INSTANCES)))
+    def take_over(self, live):
+        kept = {n for n, run in self.story.execution.live.items() if run.instance_id in live}
+        self.do(lambda: self.story.adopt(*live, epoch=self.story.execution.epoch + 1))
+        # S26: what lives is not granted again.
+        assert self.story.execution.is_final or kept <= set(self.story.execution.live)
+
+    @rule(seconds=st.sampled_from([0.3, 2, 7, 30]))
+    def wait(self, seconds):
+        self.story.later(seconds)
+        self.do(lambda: self.story.tick())
+
+    @precondition(lambda self: len(self.story.journal) > 12)
+    @rule()
+    def cancel(self):
+        self.do(lambda: self.story.cancel())
+
+    @invariant()
+    def final_is_final(self):
+        if not hasattr(self, "story"):
+            return
+        if self.final:
+            assert (len(self.story.journal), self.story.state) == self.final, "S7"
+        elif self.story.execution.is_final:
+            self.final = (len(self.story.journal), self.story.state)
+        assert all(count == 1 for count in self.outcomes.values()), "S8"
+
+    def teardown(self):
+        """All is well again: everything that is asked for succeeds, and time passes."""
+        if not hasattr(self, "story"):
+            return
+        for _ in range(200):
+            if self.story.execution.is_final:
+                break
+            if self.story.execution.ready:
+                self.story.assign()
+            for run in list(self.story.execution.live.values()):
+                self.do(
+                    lambda run=run: self.story.when(
+                        ReportSuccess(run.number, run.epoch, b'{"duration":"1s"}')
+                    )
+                )
+            if not self.story.execution.is_final and self.story.execution.next_wake():
+                self.story.wake()
+        assert self.story.execution.is_final, "it never ends"
+        _assert_states_follow(self.story)
+
+
+def _edges_into(story, node):
+    return [
+        (source, edge)
+        for source in story.definition.nodes
+        for edge in source.edges
+        if edge.target == node.index
+    ]
+
+
+def _arrived(story, source, edge):
+    """The naive reading: what an edge says, from how its source ended. None: not yet."""
+    when = edge.label or edge.when.name.lower()
+    match story.work(source.id).state.value:
+        case "SUCCEEDED":
+            taken = when in ("success", "always") or when == _branch(story, source.id)
+            return "taken" if taken else "skipped"
+        case "FAILED":
+            if when in ("failure", "always"):
+                return "taken"
+            return "skipped" if any(e.when.name == "FAILURE" for e in source.edges) else "blocked"
+        case "SKIPPED":
+            return "skipped"
+        case "BLOCKED":
+            return {"always": "taken", "failure": "skipped"}.get(when, "blocked")
+        case _:
+            return None
+
+
+def _branch(story, id):
+    return story.run(id).branch
+
+
+def _assert_join_holds(story, node):
+    if node.id == "$output":
+        return
+    arrived = [_arrived(story, source, edge) for source, edge in _edges_into(story, node)]
+    if node.join.value == "ANY":
+        assert not arrived or "taken" in arrived, "S10"
+    else:
+        assert not arrived or (None not in arrived and "blocked" not in arrived and "taken" in arrived), "S10"
+
+
+def _assert_states_follow(story):
+    """Every node that did not run had a reason not to."""
+    if story.execution.stop is not None:
+        return
+    for node in story.definition.nodes[: story.definition.size]:
+        state = story.work(node.id).state.value
+        arrived = [_arrived(story, source, edge) for source, edge in _edges_into(story, node)]
+        assert None not in arrived
+        if state in ("SKIPPED", "BLOCKED"):
+            assert state == ("BLOCKED" if "blocked" in arrived else "SKIPPED")
+            assert arrived
+            assert "taken" not in arrived or ("blocked" in arrived and node.join.value == "ALL")
+        else:
+            assert state in ("SUCCEEDED", "FAILED")
+    unhandled = [
+        node.id
+        for node in story.definition.nodes
+        if story.work(node.id).state.value == "FAILED" and not node.is_failure_handled
+    ]
+    assert story.state == ("FAILED" if unhandled else "SUCCESS")
+
+
+TestFortune = Fortune.TestCase
+TestFortune.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
