@@ -5,6 +5,7 @@ it count slots, and their snapshots hold all that those turns have committed. On
 once would count with a snapshot from before the wait, and let two dispatchers fill the same slot
 (tests/integration/dispatcher/test_slots.py shows it doing so).
 
+Raw statements with numbered parameters: the driver would take apart anything longer than four kilobytes at each use.
 Locks are always taken in the order: tenants by name, then rows of the queue by id.
 """
 
@@ -17,14 +18,14 @@ greatest(0, t.executions_max - (
 ))::int4 AS free
 """
 
-LOCK: Final = """
-SELECT 1 FROM dispatcher.tenants WHERE workspace = ANY(%s) ORDER BY workspace FOR NO KEY UPDATE
+LOCK: Final = b"""
+SELECT 1 FROM dispatcher.tenants WHERE workspace = ANY($1) ORDER BY workspace FOR NO KEY UPDATE
 """
 
 # The epoch is tested in the statement that deletes.
-FINISH: Final = """
+FINISH: Final = b"""
 WITH told AS MATERIALIZED (
-  SELECT * FROM unnest(%s::text[]::uuid[], %s) WITH ORDINALITY AS t (execution_id, epoch, n)
+  SELECT * FROM unnest($1::text[]::uuid[], $2) WITH ORDINALITY AS t (execution_id, epoch, n)
 ), gone AS (
   DELETE FROM dispatcher.queue q USING told t
   WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state IN (2, 3)
@@ -35,9 +36,9 @@ WITH told AS MATERIALIZED (
 SELECT n::int4, workspace FROM gone
 """
 
-PARK: Final = """
+PARK: Final = b"""
 WITH told AS MATERIALIZED (
-  SELECT * FROM unnest(%s::text[]::uuid[], %s, %s) WITH ORDINALITY AS t (execution_id, epoch, wake_time, n)
+  SELECT * FROM unnest($1::text[]::uuid[], $2, $3) WITH ORDINALITY AS t (execution_id, epoch, wake_time, n)
 )
 UPDATE dispatcher.queue q SET state = 4, urgent = true, holder = NULL, granted_time = NULL, wake_time = t.wake_time
 FROM told t
@@ -46,15 +47,15 @@ RETURNING t.n::int4, q.workspace
 """
 
 # After PARK holds the rows: a message is either here to be seen now, or its sender will find the row PARKED.
-WAKE_PARKED: Final = """
+WAKE_PARKED: Final = b"""
 WITH seen AS (
-  DELETE FROM dispatcher.mailbox WHERE message_id = ANY(%(seen)s)
+  DELETE FROM dispatcher.mailbox WHERE message_id = ANY($1)
 )
 UPDATE dispatcher.queue q SET state = 1, wake_time = NULL
-WHERE q.execution_id = ANY(%(ids)s::text[]::uuid[]) AND q.state = 4 AND (
+WHERE q.execution_id = ANY($2::text[]::uuid[]) AND q.state = 4 AND (
   q.wake_time <= clock_timestamp() OR EXISTS (
     SELECT 1 FROM dispatcher.mailbox m
-    WHERE m.execution_id = q.execution_id AND NOT m.message_id = ANY(%(seen)s)
+    WHERE m.execution_id = q.execution_id AND NOT m.message_id = ANY($1)
   )
 )
 RETURNING q.workspace
@@ -64,8 +65,8 @@ RETURNING q.workspace
 # A newcomer goes ahead at once (is_direct) when a seat was offered for it, a slot is free and nobody waits before it.
 ADMIT: Final = f"""
 WITH item AS MATERIALIZED (
-  SELECT * FROM unnest(%(ids)s::text[]::uuid[], %(lane_of)s, %(priorities)s, %(deadlines)s, %(request_ids)s,
-                       %(hashes)s, %(starts)s, %(seats)s)
+  SELECT * FROM unnest($1::text[]::uuid[], $2, $3, $4, $5,
+                       $6, $7, $8)
   WITH ORDINALITY AS i (execution_id, lane, priority, deadline_time, request_id, hash, start, seat, n)
 ), lane AS MATERIALIZED (
   SELECT l.lane, t.workspace, t.closed, t.executions_max, t.queued_max, {_FREE},
@@ -78,7 +79,7 @@ WITH item AS MATERIALIZED (
              WHERE w.workspace = t.workspace AND w.state = 1 AND NOT w.ends_only LIMIT t.queued_max
            ) counted
          ) END AS queued
-  FROM unnest(%(lanes)s, %(counts)s) WITH ORDINALITY AS l (workspace, counts, lane)
+  FROM unnest($9, $10) WITH ORDINALITY AS l (workspace, counts, lane)
   JOIN dispatcher.tenants t USING (workspace)
 ), known AS MATERIALIZED (
   SELECT i.n, r.execution_id, r.hash = i.hash AS is_same
@@ -105,8 +106,8 @@ WITH item AS MATERIALIZED (
   INSERT INTO dispatcher.queue (execution_id, workspace, state, priority, epoch, holder, enqueue_time, granted_time,
                                 deadline_time, request_id, start)
   SELECT a.execution_id, a.workspace, CASE WHEN a.is_direct THEN 2 ELSE 1 END, a.priority, a.epoch,
-         CASE WHEN a.is_direct THEN (%(holders)s::text[])[a.seat + 1] END, %(now)s,
-         CASE WHEN a.is_direct THEN %(now)s END, a.deadline_time, a.request_id, a.start
+         CASE WHEN a.is_direct THEN ($11::text[])[a.seat + 1] END, $12,
+         CASE WHEN a.is_direct THEN $12 END, a.deadline_time, a.request_id, a.start
   FROM admitted a
 ), asked AS (
   INSERT INTO dispatcher.requests (workspace, request_id, hash, execution_id)
@@ -117,7 +118,7 @@ SELECT 0::int4, j.n::int4, CASE WHEN j.verdict > 0 THEN j.verdict WHEN a.n IS NU
 FROM judged j LEFT JOIN admitted a USING (n)
 UNION ALL
 SELECT 1, l.lane::int4, l.free, l.queued, NULL, l.executions_max, l.has_waiting FROM lane l
-"""
+""".encode()
 
 _PLACE: Final = """
 q.execution_id::text AS id, q.workspace, q.epoch, s.seat, q.start,
@@ -128,9 +129,9 @@ q.execution_id::text AS id, q.workspace, q.epoch, s.seat, q.start,
 CLAIM: Final = f"""
 WITH lane AS MATERIALIZED (
   SELECT l.lane, t.workspace, t.executions_max, {_FREE}
-  FROM unnest(%(lanes)s) WITH ORDINALITY AS l (workspace, lane) JOIN dispatcher.tenants t USING (workspace)
+  FROM unnest($1) WITH ORDINALITY AS l (workspace, lane) JOIN dispatcher.tenants t USING (workspace)
 ), seat AS MATERIALIZED (
-  SELECT * FROM unnest(%(seats)s) WITH ORDINALITY AS s (seat, place)
+  SELECT * FROM unnest($2) WITH ORDINALITY AS s (seat, place)
 ), candidate AS MATERIALIZED (
   SELECT l.lane, c.execution_id, c.epoch AS epoch_before, row_number() OVER (
            PARTITION BY l.lane ORDER BY c.urgent DESC, c.priority DESC, c.execution_id
@@ -139,15 +140,15 @@ WITH lane AS MATERIALIZED (
     SELECT q.execution_id, q.epoch, q.urgent, q.priority FROM dispatcher.queue q
     WHERE q.workspace = l.workspace AND q.state = 1 AND NOT q.ends_only
     ORDER BY q.urgent DESC, q.priority DESC, q.execution_id
-    LIMIT least(l.free, %(places)s) FOR UPDATE OF q SKIP LOCKED
+    LIMIT least(l.free, $3) FOR UPDATE OF q SKIP LOCKED
   ) c
 ), chosen AS MATERIALIZED (
   SELECT c.*, row_number() OVER (ORDER BY c.nth, c.lane) AS place FROM candidate c
-  ORDER BY c.nth, c.lane LIMIT %(places)s
+  ORDER BY c.nth, c.lane LIMIT $3
 ), claimed AS (
   UPDATE dispatcher.queue q
-  SET state = 2, epoch = nextval('dispatcher.epochs'), holder = (%(holders)s::text[])[s.seat + 1],
-      granted_time = %(now)s, wake_time = NULL
+  SET state = 2, epoch = nextval('dispatcher.epochs'), holder = ($4::text[])[s.seat + 1],
+      granted_time = $5, wake_time = NULL
   FROM chosen c JOIN seat s USING (place) WHERE q.execution_id = c.execution_id
   RETURNING c.lane, q.execution_id, {_PLACE}
 )
@@ -157,22 +158,22 @@ SELECT l.lane::int4, l.free, l.executions_max,
        (SELECT array_agg(m.body ORDER BY m.create_time, m.message_id) FROM dispatcher.mailbox m
         WHERE m.execution_id = c.execution_id) AS messages
 FROM lane l LEFT JOIN claimed c USING (lane)
-"""
+""".encode()
 
 # Without a lock on the workspace: what will only be ended takes no slot.
 CLAIM_ENDING: Final = f"""
 WITH seat AS MATERIALIZED (
-  SELECT * FROM unnest(%(seats)s) WITH ORDINALITY AS s (seat, place)
+  SELECT * FROM unnest($1) WITH ORDINALITY AS s (seat, place)
 ), chosen AS MATERIALIZED (
   SELECT c.*, row_number() OVER () AS place FROM (
     SELECT q.execution_id, q.epoch AS epoch_before FROM dispatcher.queue q
     WHERE q.state = 1 AND q.ends_only ORDER BY q.execution_id
-    LIMIT %(places)s FOR UPDATE SKIP LOCKED
+    LIMIT $2 FOR UPDATE SKIP LOCKED
   ) c
 ), claimed AS (
   UPDATE dispatcher.queue q
-  SET state = 2, epoch = nextval('dispatcher.epochs'), holder = (%(holders)s::text[])[s.seat + 1],
-      granted_time = %(now)s, wake_time = NULL
+  SET state = 2, epoch = nextval('dispatcher.epochs'), holder = ($3::text[])[s.seat + 1],
+      granted_time = $4, wake_time = NULL
   FROM chosen c JOIN seat s USING (place) WHERE q.execution_id = c.execution_id
   RETURNING q.execution_id, {_PLACE}
 )
@@ -180,4 +181,4 @@ SELECT c.id, c.workspace, c.epoch, c.seat, c.start, c.enqueue_us, c.is_resumed,
        (SELECT array_agg(m.body ORDER BY m.create_time, m.message_id) FROM dispatcher.mailbox m
         WHERE m.execution_id = c.execution_id) AS messages
 FROM claimed c
-"""
+""".encode()
