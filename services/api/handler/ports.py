@@ -204,6 +204,9 @@ class Watch(Protocol):
 
 
 class Watches(Protocol):
-    def open(self, execution_id: str, *, after_seq: int = 0, events: bool = False) -> Watch:
-        """Subscribed at every coordinator before it returns; nothing that is committed later is missed."""
+    def open(
+        self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False
+    ) -> Watch:
+        """Every coordinator is told, at once or (when the execution is about to be started) just before its start
+        goes out: nothing that is committed later is missed."""
         ...

@@ -1,14 +1,20 @@
 """Starts on their way into the queue: one stream to each dispatcher, many items a message.
 
-An item is sent on one stream at a time and answered once. When that stream ends before the answer, the item goes out
-again on another, under the same execution id: the dispatchers make that harmless. What is not answered in time is
+An item goes out on one stream at a time and is answered once. When that stream ends before the answer, the item goes
+out again on another, under the same execution id: the dispatchers make that harmless. What is not answered in time is
 given up towards its caller (UNAVAILABLE); whether it was stored is then unknown, which is what request_id is for.
+
+Batches come about by themselves: at most two messages of a stream are unanswered, one in the dispatcher's present
+commit and one for its next, and what arrives meanwhile goes out together in the one after. Alone, an item waits for
+nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from services.api.loops.streams import keep_open
@@ -18,6 +24,7 @@ from services.chassis.errors import DependencyUnavailable
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 
 ITEMS_PER_MESSAGE: Final = 500
+MESSAGES_UNANSWERED_MAX: Final = 2
 BYTES_PER_MESSAGE: Final = 8 * 1024 * 1024
 # Beyond it the dispatchers are too slow for us: say so at once.
 PENDING_MAX: Final = 20_000
@@ -27,7 +34,7 @@ _SWEEP_SECONDS: Final = 0.25
 class _Pending:
     """One item until its answer."""
 
-    __slots__ = ("answer", "deadline", "item")
+    __slots__ = ("answer", "deadline", "item", "message")
 
     def __init__(
         self, item: queue_pb2.EnqueueItem, answer: asyncio.Future[queue_pb2.EnqueueAnswer], deadline: float
@@ -35,34 +42,44 @@ class _Pending:
         self.item = item
         self.answer = answer
         self.deadline = deadline
+        # Number of the message that it last went out in.
+        self.message = 0
 
 
 class _Stream:
-    """What one dispatcher has been, or is to be, sent."""
+    """What one dispatcher has been sent and has not answered."""
 
     def __init__(self) -> None:
-        self.outbox: deque[_Pending] = deque()
         self.sent: dict[str, _Pending] = {}
+        # Numbers of the messages of which nothing is answered.
+        self.unanswered: set[int] = set()
         self.level = Level()
 
-    def put(self, pending: _Pending) -> None:
-        self.outbox.append(pending)
-        self.level.set()
+    @property
+    def may_send(self) -> bool:
+        return len(self.unanswered) < MESSAGES_UNANSWERED_MAX
 
-    def unanswered(self) -> list[_Pending]:
-        left = [*self.sent.values(), *self.outbox]
-        self.sent.clear()
-        self.outbox.clear()
-        return [pending for pending in left if not pending.answer.done()]
+    def heard(self, response: queue_pb2.EnqueueResponse) -> None:
+        for answer in response.answers:
+            pending = self.sent.pop(answer.execution_id, None)
+            if pending is None:
+                continue
+            self.unanswered.discard(pending.message)
+            if not pending.answer.done():
+                pending.answer.set_result(answer)
+        self.level.set()
 
 
 class EnqueueStreams:
-    def __init__(self) -> None:
+    """`before_send` is called before each message: whoever must be told of its starts first, is told then."""
+
+    def __init__(self, before_send: Callable[[], None]) -> None:
+        self._before_send = before_send
+        # Whichever stream may send next takes all of it: a dispatcher that is slow or stuck gets less.
+        self._outbox: deque[_Pending] = deque()
         self._open: list[_Stream] = []
-        # While no stream is open.
-        self._stranded: deque[_Pending] = deque()
         self._pending: dict[str, _Pending] = {}
-        self._turn = 0
+        self._messages = itertools.count(1)
 
     async def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> queue_pb2.EnqueueAnswer:
         if len(self._pending) >= PENDING_MAX:
@@ -71,7 +88,8 @@ class EnqueueStreams:
         pending = _Pending(item, loop.create_future(), loop.time() + seconds)
         execution_id = item.start.execution_id
         self._pending[execution_id] = pending
-        self._send(pending)
+        self._outbox.append(pending)
+        self._wake()
         try:
             return await pending.answer
         finally:
@@ -85,7 +103,7 @@ class EnqueueStreams:
             channel,
             stub.Enqueue,
             write=lambda call: self._write(stream, call),
-            heard=lambda response: _answer(stream, response),
+            heard=stream.heard,
             opened=lambda: self._opened(stream),
             lost=lambda: self._lost(stream),
             name=f"enqueue {address}",
@@ -100,51 +118,50 @@ class EnqueueStreams:
             for pending in list(self._pending.values()):
                 if pending.deadline <= now and not pending.answer.done():
                     pending.answer.set_exception(DependencyUnavailable("the dispatcher"))
-            self._stranded = deque(pending for pending in self._stranded if not pending.answer.done())
+            if not self._open:
+                self._outbox = deque(pending for pending in self._outbox if not pending.answer.done())
 
-    def _send(self, pending: _Pending) -> None:
-        if not self._open:
-            self._stranded.append(pending)
-            return
-        self._turn = (self._turn + 1) % len(self._open)
-        self._open[self._turn].put(pending)
+    def _wake(self) -> None:
+        for stream in self._open:
+            if stream.may_send:
+                stream.level.set()
+                return
 
     def _opened(self, stream: _Stream) -> None:
         self._open.append(stream)
-        while self._stranded:
-            pending = self._stranded.popleft()
-            if not pending.answer.done():
-                stream.put(pending)
+        stream.level.set()
 
     def _lost(self, stream: _Stream) -> None:
         if stream in self._open:
             self._open.remove(stream)
-        for pending in stream.unanswered():
-            self._send(pending)
+        # The oldest first again, and before what came later.
+        self._outbox.extendleft(reversed(stream.sent.values()))
+        stream.sent.clear()
+        stream.unanswered.clear()
+        self._wake()
 
     async def _write(self, stream: _Stream, call: Any) -> None:
         while True:
             await stream.level.wait()
-            while stream.outbox:
-                await call.write(_gathered(stream))
+            while self._outbox and stream.may_send:
+                self._before_send()
+                request = self._gathered(stream)
+                if request is not None:
+                    await call.write(request)
 
-
-def _gathered(stream: _Stream) -> queue_pb2.EnqueueRequest:
-    request = queue_pb2.EnqueueRequest()
-    items = request.items
-    size = 0
-    while stream.outbox and len(items) < ITEMS_PER_MESSAGE and size < BYTES_PER_MESSAGE:
-        pending = stream.outbox.popleft()
-        if pending.answer.done():  # its caller has gone before it was sent
-            continue
-        stream.sent[pending.item.start.execution_id] = pending
-        items.append(pending.item)
-        size += len(pending.item.start.input)
-    return request
-
-
-def _answer(stream: _Stream, response: queue_pb2.EnqueueResponse) -> None:
-    for answer in response.answers:
-        pending = stream.sent.pop(answer.execution_id, None)
-        if pending is not None and not pending.answer.done():
-            pending.answer.set_result(answer)
+    def _gathered(self, stream: _Stream) -> queue_pb2.EnqueueRequest | None:
+        request = queue_pb2.EnqueueRequest()
+        message = next(self._messages)
+        items, size = request.items, 0
+        while self._outbox and len(items) < ITEMS_PER_MESSAGE and size < BYTES_PER_MESSAGE:
+            pending = self._outbox.popleft()
+            if pending.answer.done():  # its caller has gone before it was sent
+                continue
+            pending.message = message
+            stream.sent[pending.item.start.execution_id] = pending
+            items.append(pending.item)
+            size += len(pending.item.start.input)
+        if not items:
+            return None
+        stream.unanswered.add(message)
+        return request

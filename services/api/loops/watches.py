@@ -84,7 +84,6 @@ class _Stream:
     def subscribe(self, subscription: reads_pb2.Subscription) -> None:
         self.cancelled.discard(subscription.execution_id)
         self.subscriptions[subscription.execution_id] = subscription
-        self.level.set()
 
     def cancel(self, execution_id: str) -> None:
         # Also when the subscription has not been sent yet: an earlier one may have been.
@@ -99,7 +98,9 @@ class WatchHub:
         self._watches: dict[str, list[HubWatch]] = {}
         self._streams: list[_Stream] = []
 
-    def open(self, execution_id: str, *, after_seq: int = 0, events: bool = False) -> HubWatch:
+    def open(
+        self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False
+    ) -> HubWatch:
         if len(self._watches) >= WATCHED_MAX:
             raise DependencyUnavailable("this server", "too many executions are followed here")
         watch = HubWatch(self, execution_id, after_seq, events=events)
@@ -107,8 +108,17 @@ class WatchHub:
         subscription = self._subscription(execution_id)
         for stream in self._streams:
             stream.subscribe(subscription)
-        _watched.set(len(self._watches))
+            if not is_new:
+                stream.level.set()
+        self._count()
         return watch
+
+    def flush(self) -> None:
+        """Tell what was kept back: an execution that is `is_new` runs nowhere before its start has been sent, and one
+        message for many starts costs what one for each would."""
+        for stream in self._streams:
+            if stream.subscriptions:
+                stream.level.set()
 
     def forget(self, watch: HubWatch) -> None:
         """A watch that ended by its final record is gone already."""
@@ -120,7 +130,7 @@ class WatchHub:
             del self._watches[watch.execution_id]
             for stream in self._streams:
                 stream.cancel(watch.execution_id)
-            _watched.set(len(self._watches))
+            self._count()
 
     def waiting_since(self, time: float) -> list[str]:
         """Executions that have been watched since before `time` (of the loop's clock)."""
@@ -135,7 +145,7 @@ class WatchHub:
         for stream in self._streams:
             if stream is not told_by:  # that one has forgotten it by itself
                 stream.cancel(execution_id)
-        _watched.set(len(self._watches))
+        self._count()
 
     async def drain(self) -> None:
         """Whoever waits here is told to ask elsewhere."""
@@ -157,6 +167,9 @@ class WatchHub:
             lost=lambda: self._lost(stream),
             name=f"watch {address}",
         )
+
+    def _count(self) -> None:
+        _watched.set(len(self._watches))
 
     def _opened(self, stream: _Stream) -> None:
         stream.subscriptions = {id_: self._subscription(id_, catch_up=True) for id_ in self._watches}

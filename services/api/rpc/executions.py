@@ -182,7 +182,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         self, request: executions_pb2.StartExecutionRequest, item: queue_pb2.EnqueueItem, end: float
     ) -> executions_pb2.StartExecutionResponse:
         # Before the execution exists for anybody: its end cannot be missed.
-        watch = self._watches.open(item.start.execution_id)
+        watch = self._watches.open(item.start.execution_id, is_new=True)
         try:
             started = await self._starter.submit(item)
             if started.existing_id:
