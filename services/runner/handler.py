@@ -19,15 +19,20 @@ import orjson
 
 from services.chassis.clock import Clock
 from services.chassis.logs import logger
+from services.chassis.metrics import counter, gauge
 from services.chassis.telemetry import TraceContext, emit_span, parse_traceparent
 from services.runner.attempt import Attempt, Outputs, call, call_inline, failure_of, is_small, prepare, stored
 from services.runner.core.failures import Failure
-from services.runner.core.job import Ended, Job, News, Outcome, OutputMissing, OutputRef, Released
+from services.runner.core.job import Ended, Job, News, Outcome, OutputMissing, OutputRef, Released, Succeeded
 from services.runner.core.window import Window
 from services.runner.rendering import Renderer
 from windlass.sdk import Context, Module, ModuleError, Registry, TransientError
 
 log = logger(__name__)
+
+_runs_ended = counter("runner_runs_ended_total", "Runs reported, by what became of them.", ["outcome"])
+_runs_going = gauge("runner_runs_going", "Runs begun and not over.")
+_ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in (Succeeded, Failure, Released)}
 
 # Short modules run on the event loop: after so many of them the loop gets a turn, so that beats stay in time.
 INLINE_PER_TURN = 100
@@ -138,6 +143,7 @@ class Worker:
     def tend(self) -> None:
         """Once a second or so: narrow the window, hand back what waits behind long work."""
         now = self._clock.monotonic()
+        _runs_going.set(len(self._going))
         self._holder.set_capacity(self._window.capacity(now))
         if self._queue and self._queue[0][0] < now - QUEUE_SECONDS_MAX and self._holder.may_start():
             self._hand_back("QUEUED_TOO_LONG")
@@ -271,15 +277,21 @@ class Worker:
             hashes = attempt.inputs_hash, attempt.config_hash
             ended = Ended(job, outcome, start_ns, end_ns, *hashes, attempt.context.cost_tokens)
         if span is not None:
-            _emit(span, ended)
+            error = f"{outcome.type}: {outcome.message}" if isinstance(outcome, Failure) else ""
+            _emit(span, job, start_ns, end_ns, error)
         self._report(ended)
 
     def _report(self, ended: Ended) -> None:
+        _ended[type(ended.outcome)].inc()
         self._holder.report(ended)
 
     def _stop(self, going: Going) -> None:
         if going.context is not None:
             going.context.cancelled = True
+            span = parse_traceparent(going.context.traceparent)
+            if span is not None:
+                # What its module has called has spans below this one.
+                _emit(span, going.job, going.start_ns, self._clock.epoch_ns(), "stopped")
         self._going.pop(going.job.run_id, None)
         going.task.cancel()
 
@@ -297,15 +309,13 @@ def _span_of(job: Job) -> TraceContext | None:
     return parent.child() if parent is not None and parent.sampled else None
 
 
-def _emit(span: TraceContext, ended: Ended) -> None:
-    job = ended.job
-    error = f"{ended.outcome.type}: {ended.outcome.message}" if isinstance(ended.outcome, Failure) else ""
+def _emit(span: TraceContext, job: Job, start_ns: int, end_ns: int, error: str) -> None:
     emit_span(
         "run.execute",
         span,
         parent=parse_traceparent(job.traceparent),
-        start_ns=ended.start_ns,
-        end_ns=ended.end_ns,
+        start_ns=start_ns,
+        end_ns=end_ns,
         attributes={
             "run.id": job.run_id,
             "execution.id": job.execution_id,

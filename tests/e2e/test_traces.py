@@ -1,5 +1,6 @@
 """One execution reads as one story: the spans of all four services, received as any collector receives them."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from importlib.metadata import version
@@ -148,6 +149,31 @@ async def test_parallel_nodes_and_their_join_are_one_tree(client: Client, spans:
         assert lease.name == "run.lease"
         assert lease.attributes["run.id"] == execute.attributes["run.id"]
     assert sorted(span.attributes["task.id"] for span in trace.all("run.lease")) == ["a", "b", "c"]
+
+
+async def test_requests_of_a_run_hang_below_it_and_carry_the_trace_on(
+    client: Client, spans: Collector
+) -> None:
+    heard: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append((await reader.readuntil(b"\r\n\r\n")).decode().lower())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/orders?key=hush"
+        await client.apply("calling", [{"id": "call", "module": "http.request@1", "config": {"url": url}}])
+        execution = await client.run("calling")
+    assert execution.state == STATE.SUCCESS
+    trace = await spans.trace(execution.trace_id, names=[*EVERY_HOP, "http GET"])
+    call = trace.one("http GET")
+    assert trace.parent_of(call) == trace.one("run.execute")
+    assert call.attributes["http.response.status_code"] == 200
+    assert "hush" not in str(call.attributes)
+    assert f"traceparent: 00-{execution.trace_id}-{call.span_id}-01" in heard[0]
 
 
 async def test_a_callers_own_trace_is_continued(client: Client, spans: Collector) -> None:

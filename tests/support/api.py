@@ -70,3 +70,9 @@ class Client:
         async for _ in self.executions.WatchExecution(request, metadata=self.metadata, timeout=CALL_SECONDS):
             pass
         return await self.get(execution_id)
+
+    async def cancel(self, execution_id: str, reason: str = "enough") -> resources_pb2.Execution:
+        request = executions_pb2.CancelExecutionRequest(execution_id=execution_id, reason=reason)
+        answer = await self.call(self.executions.CancelExecution, request)
+        execution: resources_pb2.Execution = answer.execution
+        return execution

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
 
+from services.chassis.telemetry import emit_span, parse_traceparent
 from services.runner.core.failures import ErrorClass, of_status
 from services.runner.modules.flow import seconds_of
 from windlass.sdk import Context, ModuleTimeout, PermanentError, Registry, TransientError
@@ -45,6 +48,51 @@ def _guarded_socket(info: Any) -> socket.socket:
     return socket.socket(family=family, type=kind, proto=protocol)
 
 
+class _TracedCall:
+    """The span of a request, below its run's. It tells the host only: paths and queries may hold secrets."""
+
+    def __init__(self, traceparent: str, method: str, url: str) -> None:
+        self.method = method
+        self.status = 0
+        self._host = _host(url)
+        self._parent = parse_traceparent(traceparent)
+        self._own = None if self._parent is None else self._parent.child()
+        self._start_ns = 0
+
+    @property
+    def traceparent(self) -> str:
+        """For whom we call."""
+        return "" if self._own is None else self._own.header()
+
+    async def __aenter__(self) -> None:
+        self._start_ns = time.time_ns()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._own is None:
+            return
+        attributes: dict[str, str | int] = {"http.request.method": self.method, "server.address": self._host}
+        if self.status:
+            attributes["http.response.status_code"] = self.status
+        error = "" if kind is None else kind.__name__
+        emit_span(
+            f"http {self.method}",
+            self._own,
+            parent=self._parent,
+            start_ns=self._start_ns,
+            end_ns=time.time_ns(),
+            attributes=attributes,
+            error=error,
+            kind="client",
+        )
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:  # refused with a better message by the request itself
+        return ""
+
+
 @BUILT_IN.declare("http.request@1")
 async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
     """One request."""
@@ -55,15 +103,17 @@ async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
         "Idempotency-Key": ctx.effect_key,
         **{str(k): str(v) for k, v in config.get("headers", {}).items()},
     }
-    if ctx.traceparent:
-        headers.setdefault("traceparent", ctx.traceparent)
+    call = _TracedCall(ctx.traceparent, str(config.get("method", "GET")).upper(), url)
+    if call.traceparent:
+        headers.setdefault("traceparent", call.traceparent)
     timeout = aiohttp.ClientTimeout(total=seconds_of(config.get("timeout", _SECONDS)))
     connector = aiohttp.TCPConnector(socket_factory=_guarded_socket, force_close=True)
     try:
         async with (
+            call,
             aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session,
             session.request(
-                str(config.get("method", "GET")).upper(),
+                call.method,
                 url,
                 headers=headers,
                 params={str(k): str(v) for k, v in config.get("query", {}).items()} or None,
@@ -72,6 +122,7 @@ async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
                 max_redirects=REDIRECTS_MAX,
             ) as answer,
         ):
+            call.status = answer.status
             return await _output(answer)
     except TimeoutError:
         raise ModuleTimeout(f"no answer from {url} in time", type="HTTP_TIMEOUT") from None

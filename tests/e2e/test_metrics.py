@@ -1,0 +1,159 @@
+"""Each process tells what it does under the names that operators are promised, with values that move with the work."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.api import Client
+from tests.support.probe import eventually
+from tests.support.stack import Stack, running_stack
+
+SERVICES = ("api", "dispatcher", "coordinator", "runner")
+EVERYWHERE = {"event_loop_lag_seconds"}
+PROMISED = {
+    "api": {"grpc_server_handled_total", "grpc_server_handling_seconds_count"},
+    "dispatcher": {
+        "dispatcher_items_processed_total",
+        "dispatcher_released_at_capacity_total",
+        "dispatcher_dispatch_failures_total",
+        "dispatcher_dispatch_latency_seconds_count",
+    },
+    "coordinator": {
+        "coordinator_execution_retries_count",
+        "coordinator_flush_events_count",
+        "coordinator_flush_seconds_count",
+        "coordinator_lease_latency_seconds_count",
+    },
+    "runner": {"runner_runs_ended_total", "runner_runs_going"},
+}
+# Measured every ten seconds, and only for workspaces with work.
+PER_WORKSPACE = {
+    "dispatcher_queue_depth",
+    "dispatcher_queue_age_seconds",
+    "dispatcher_running",
+    "dispatcher_lease_age_seconds",
+}
+MEASURED_SECONDS = 25.0
+EXECUTIONS = 6
+RETRIES = 2
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def stack() -> AsyncIterator[Stack]:
+    async with running_stack() as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def client(stack: Stack) -> Client:
+    made = Client(stack)
+    config = {"type": "TRANSIENT", "message": "again", "untilAttempt": RETRIES + 1}
+    retry = {"attempts": RETRIES + 1, "initialDelay": "0.02s", "factor": 1}
+    await made.apply("measured", [{"id": "flaky", "module": "fail@1", "config": config, "retry": retry}])
+    await made.apply("long", [{"id": "hold", "module": "delay@1", "config": {"duration": "60s"}}])
+    return made
+
+
+async def request(address: str, line: str) -> tuple[str, str]:
+    """Status line and body."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"{line} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return head.splitlines()[0], body
+
+
+async def scrape(stack: Stack, service: str, replica: int = 0) -> Samples:
+    status, body = await request(stack.member(service, replica).metrics, "GET /metrics")
+    assert status == "HTTP/1.1 200 OK"
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(body)
+        for sample in family.samples
+    }
+
+
+def total(samples: Samples, name: str) -> float:
+    return sum(value for (sample, _), value in samples.items() if sample == name)
+
+
+def grown(before: Samples, after: Samples, name: str) -> float:
+    return total(after, name) - total(before, name)
+
+
+async def test_promised_names_are_there_from_the_start(stack: Stack, client: Client) -> None:
+    for service in SERVICES:
+        names = {name for name, _ in await scrape(stack, service)}
+        assert (PROMISED[service] | EVERYWHERE) <= names, service
+
+
+async def test_work_moves_what_counts_it(stack: Stack, client: Client) -> None:
+    before = {service: await scrape(stack, service) for service in SERVICES}
+    for _ in range(EXECUTIONS):
+        await client.run("measured")
+
+    async def settled() -> dict[str, Samples] | None:
+        now = {service: await scrape(stack, service) for service in SERVICES}
+        name = "coordinator_execution_retries_count"
+        return now if grown(before["coordinator"], now["coordinator"], name) == EXECUTIONS else None
+
+    after = await eventually(settled, 10, "every execution to be counted as finished")
+
+    def growth(service: str, name: str) -> float:
+        return grown(before[service], after[service], name)
+
+    runs = EXECUTIONS * (RETRIES + 1)
+    assert growth("dispatcher", "dispatcher_items_processed_total") == EXECUTIONS
+    assert growth("dispatcher", "dispatcher_dispatch_latency_seconds_count") == EXECUTIONS
+    assert growth("dispatcher", "dispatcher_dispatch_failures_total") == 0
+    assert growth("coordinator", "coordinator_execution_retries_sum") == EXECUTIONS * RETRIES
+    assert growth("coordinator", "coordinator_lease_latency_seconds_count") == runs
+    assert growth("runner", "runner_runs_ended_total") == runs
+    # A start, a lease, an outcome and an end for each, and what the retries add; never more appends than events.
+    assert growth("coordinator", "coordinator_flush_events_sum") >= runs * 2 + EXECUTIONS * 2
+    appends = growth("coordinator", "coordinator_flush_seconds_count")
+    assert 0 < appends == growth("coordinator", "coordinator_flush_events_count")
+    assert growth("coordinator", "coordinator_flush_seconds_sum") > 0
+    assert growth("api", "grpc_server_handled_total") >= EXECUTIONS
+
+
+async def test_queue_and_leases_are_shown_per_workspace(stack: Stack, client: Client) -> None:
+    started = await client.start("long")
+    default = (("workspace", "default"),)
+
+    async def shown() -> Samples | None:
+        samples = await scrape(stack, "dispatcher")
+        return samples if samples.get(("dispatcher_running", default)) == 1 else None
+
+    samples = await eventually(shown, MEASURED_SECONDS, "the held slot to be shown")
+    for name in PER_WORKSPACE:
+        assert (name, default) in samples
+    assert samples["dispatcher_queue_depth", default] == 0
+    assert samples["dispatcher_lease_age_seconds", default] >= 0
+    await client.cancel(started.id)
+
+    async def gone() -> bool:
+        running = (await scrape(stack, "dispatcher")).get(("dispatcher_running", default), 0)
+        return running == 0
+
+    await eventually(gone, MEASURED_SECONDS, "the slot to be free again")
+
+
+async def test_no_identifier_of_an_execution_is_a_label(stack: Stack, client: Client) -> None:
+    execution = await client.run("measured")
+    for service in SERVICES:
+        labels = {value for _, pairs in await scrape(stack, service) for _, value in pairs}
+        assert not [label for label in labels if execution.id in label], service
+
+
+async def test_nothing_but_a_scrape_is_answered(stack: Stack) -> None:
+    for service in SERVICES:
+        address = stack.member(service).metrics
+        assert "404" in (await request(address, "GET /"))[0]
+        assert "405" in (await request(address, "POST /metrics"))[0]
