@@ -288,9 +288,7 @@ class HolderRules:
         arrived: list[Grant] = []
         held = self.held
         for grant in grants:
-            stream.received += 1
-            stream.left -= 1
-            stream.promised -= 1
+            stream.arrived()
             lease_id = grant.lease_id
             known = held.get(lease_id)
             if known is not None and known.epoch == grant.epoch:
@@ -304,7 +302,7 @@ class HolderRules:
                 self._revoke([Refused(lease_id, known.epoch, "GRANTED_AGAIN")], actions)
             held[lease_id] = HeldLease(grant.epoch, stream.address)
             arrived.append(grant)
-        stream.promised = max(0, stream.promised)
+        stream.bound = max(0, stream.bound)
         self._active += len(arrived)
         self._needs_plan = True
         if arrived:
@@ -317,7 +315,7 @@ class HolderRules:
             return "NOT_HELD"
         if self.is_draining:
             return "DRAINING"
-        if stream.promised < 0:
+        if stream.bound < 0:
             return "NO_CAPACITY"
         return ""
 
@@ -503,13 +501,16 @@ class HolderRules:
         if wanted or unassigned < 0:
             self._call_back(live, targets, slack=4 if unassigned >= 0 else 0)
 
-    @staticmethod
-    def _call_back(live: list[HolderStream], targets: list[int], slack: int) -> None:
-        """`slack` keeps small differences where they are, so that two busy servers do not trade places for
-        ever.
+    def _call_back(self, live: list[HolderStream], targets: list[int], slack: int) -> None:
+        """Lower credits to their targets.
+
+        `slack` keeps small differences where they are, so that two busy servers do not trade places for ever.
         """
+        promised = sum(stream.promised for stream in live)
         for stream, target in zip(live, targets, strict=True):
             over = stream.left - target
             if over > 0 and not stream.confirms and (not slack or over > target // slack):
                 stream.restate(target)
-
+        if sum(stream.promised for stream in live) < promised:
+            # What no server had heard of yet is free at once.
+            self._plan()

@@ -24,6 +24,7 @@ class HolderStream:
         "beat_in_flight",
         "beat_number",
         "beat_sent_at",
+        "bound",
         "confirms",
         "credit_number",
         "demand",
@@ -36,10 +37,10 @@ class HolderStream:
         "owes_beat",
         "owes_credit",
         "owes_drain",
-        "promised",
         "received",
         "refused",
         "said_received",
+        "sent_left",
         "state",
         "to_send",
         "told",
@@ -53,10 +54,13 @@ class HolderStream:
         self.dialled_at = now
         self.heard_at = now
         self.demand = 0
-        # Credit: what is left of the newest statement, and what may still come in the worst case.
+        # Credit: what is to be left from now on, what is left of the newest statement that was sent, and
+        # what may still come in the worst case under all that were.
         self.left = 0
-        self.promised = 0
+        self.sent_left = 0
+        self.bound = 0
         self.credit_number = 0
+        # Number of the lowering statement that waits for its confirmation; 0: none.
         self.confirms = 0
         self.owes_credit = False
         # Grants received, and of them counted to the server.
@@ -80,26 +84,39 @@ class HolderStream:
     def is_live(self) -> bool:
         return self.state is StreamState.LIVE or self.state is StreamState.LEAVING
 
+    @property
+    def promised(self) -> int:
+        """Places that belong to this server, until it is certain that it cannot use them."""
+        return max(self.left, self.bound)
+
+    def arrived(self) -> None:
+        """One grant has come, by whatever statement."""
+        self.received += 1
+        self.left -= 1
+        self.sent_left -= 1
+        self.bound -= 1
+
     def restate(self, amount: int) -> None:
-        """A lowering statement frees nothing until the server confirms it."""
-        if amount < self.left:
-            self.confirms = self.credit_number + 1
-        else:
-            self.promised += amount - self.left
         self.left = amount
+        self.owes_credit = self.left != self.sent_left
+
+    def take_credit(self) -> Credit | None:
+        """The statement to send. A lowering one frees nothing until the server confirms it."""
+        if not self.owes_credit:
+            return None
+        self.owes_credit = False
         self.credit_number += 1
-        self.owes_credit = True
+        self.left = max(0, self.left)
+        if self.left < self.sent_left:
+            self.confirms = self.credit_number
+        self.bound = max(self.bound, self.left) if self.confirms else self.left
+        self.sent_left = self.left
+        return Credit(self.credit_number, self.left)
 
     def confirm(self, number: int) -> None:
         if self.confirms and number >= self.confirms:
             self.confirms = 0
-            self.promised = max(0, self.left)
-
-    def take_credit(self) -> Credit | None:
-        if not self.owes_credit:
-            return None
-        self.owes_credit = False
-        return Credit(self.credit_number, max(0, self.left))
+            self.bound = max(0, self.sent_left)
 
     def take_beat(self, held: dict[str, int], loop_lag: float, now: float) -> Beat:
         """The next beat: the whole set first, then only what changed since the last."""

@@ -1,17 +1,4 @@
-"""The sessions of one hop in PostgreSQL. The table belongs to the service; its migration creates it as:
-
-    CREATE TABLE <schema>.<holders>_sessions (
-      instance_id  text PRIMARY KEY,
-      holder       text NOT NULL,
-      version      text NOT NULL,
-      labels       jsonb NOT NULL,      -- {"labels": {…}, "modules": […], "capacity": n}
-      state        text NOT NULL CHECK (state IN ('LIVE', 'ENDED')),
-      lease_until  timestamptz NOT NULL,
-      heard_time   timestamptz NOT NULL,
-      open_time    timestamptz NOT NULL,
-      suspect_time timestamptz,         -- first seen past lease_until by a sweep; a beat clears it
-      ended_time   timestamptz
-    ) WITH (fillfactor = 50);
+"""The sessions of one hop in PostgreSQL. The table belongs to the service: its migration creates `TABLE`.
 
 Every time is the database's. Half-filled pages keep renewals HOT: they touch no indexed column.
 
@@ -28,6 +15,21 @@ import orjson
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.session.store import CloseMark, EndedInstance
+
+TABLE = """
+CREATE TABLE {table} (
+  instance_id  text PRIMARY KEY,
+  holder       text NOT NULL,
+  version      text NOT NULL,
+  labels       jsonb NOT NULL,      -- {{"labels": {{…}}, "modules": […], "capacity": n}}
+  state        text NOT NULL CHECK (state IN ('LIVE', 'ENDED')),
+  lease_until  timestamptz NOT NULL,
+  heard_time   timestamptz NOT NULL,
+  open_time    timestamptz NOT NULL,
+  suspect_time timestamptz,         -- first seen past lease_until by a sweep; a beat clears it
+  ended_time   timestamptz
+) WITH (fillfactor = 50)
+"""
 
 # How long an ENDED row is kept for those who look; without it its instance is unknown, which is refused as
 # well.

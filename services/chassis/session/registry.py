@@ -292,6 +292,7 @@ class SessionRegistry:
                 conversation.cut()
             elif session.rules.attach is None and now - conversation.began_at > self._timing.self_fence:
                 session.rules.refuse("ATTACH_EXPECTED", "no attach came")
+                session.wanted.set()
         for instance_id, doubts in list(self._doubts.items()):
             overdue = [each for each in doubts if each[0] <= now]
             if overdue:

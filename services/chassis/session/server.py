@@ -208,9 +208,9 @@ class Conversation:
             await wanted.wait()
             wanted.clear()
             while (frame := self._rules.take_frame(clock.monotonic())) is not None:
-                self.writing_since = clock.monotonic()
                 try:
                     for message in self._codec.encode_server_frame(frame):
+                        self.writing_since = clock.monotonic()
                         await self._context.write(message)
                 except (grpc.aio.UsageError, grpc.RpcError):
                     return False

@@ -249,6 +249,15 @@ def test_first_server_gets_all_until_a_second_one_attaches():
     assert amount(said(holder, B)) == 5
 
 
+def test_statement_that_was_never_sent_needs_no_confirmation():
+    holder = holder_of(10)
+    attach(holder, A)
+    list(holder.owing())  # all ten are planned for A…
+    attach(holder, B)  # …before it has heard of them
+    assert amount(said(holder, A)) + amount(said(holder, B)) == 10
+    assert min(left(holder).values()) >= 1
+
+
 def test_credit_is_called_back_for_a_server_with_demand():
     holder = attached(A, B)
     holder.receive(B, ServerFrame(demand=100), 0.0)

@@ -1,0 +1,471 @@
+"""The drivers over real gRPC streams: what works, what breaks, and what a server does with a bad holder."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from services.chassis.lease.frames import (
+    REPORTS_FLOOD,
+    Attach,
+    Beat,
+    Credit,
+    HolderFrame,
+    Lease,
+    Refused,
+    RefusedReport,
+    ServerFrame,
+)
+from services.chassis.lease.timing import EXECUTION
+from services.chassis.session.server import ServerSession
+from tests.support.lease_hop import (
+    FAST,
+    Addresses,
+    AttachRefused,
+    AwayStore,
+    Replica,
+    grant_of,
+    holding,
+    raw,
+    report_of,
+    serving,
+)
+from tests.support.probe import until
+from windlass.coordinator.v1 import sessions_pb2
+
+SECONDS = 20.0
+
+
+@pytest.fixture
+def store() -> AwayStore:
+    return AwayStore(FAST)
+
+
+async def session_of(replica: Replica, credit: int = 1) -> ServerSession:
+    """The newest attached session, once it has credit."""
+
+    def found() -> ServerSession | None:
+        live = [each for each in replica.registry.sessions if each.credit >= credit]
+        return live[-1] if live else None
+
+    return await until(found, SECONDS, "an attached session with credit")
+
+
+def grant(session: ServerSession, *lease_ids: str, epoch: int = 1) -> None:
+    assert session.take_credit(len(lease_ids)) == len(lease_ids)
+    assert session.grant([grant_of(lease_id, epoch) for lease_id in lease_ids])
+
+
+# ── the ordinary way ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_lease_goes_down_and_its_report_up(store: AwayStore):
+    async with serving(store) as replica, holding(replica) as worker:
+        session = await session_of(replica)
+        assert (session.attach.holder, session.attach.labels) == ("worker", {"zone": "a"})
+        grant(session, "x", "y")
+        await until(lambda: len(worker.grants) == 2, SECONDS, "the grants")
+        assert worker.holder.may_start()
+        await until(lambda: len(replica.owner.taken) == 2, SECONDS, "the count of the grants")
+        worker.done("1", "x")
+        await until(lambda: worker.reports_taken, SECONDS, "the acknowledgement")
+        assert dict(worker.holder.leases) == {"y": 1}
+        await until(lambda: session.holds("y", 1) and not session.holds("x", 1), SECONDS, "a beat")
+
+
+async def test_notes_go_both_ways_as_the_hop_has_them(store: AwayStore):
+    async with serving(store) as replica, holding(replica) as worker:
+        await session_of(replica)
+        worker.beat_note = [sessions_pb2.RunProgress(run_id="x", fraction=0.5)]
+        await until(lambda: replica.owner.notes, SECONDS, "a note with a beat")
+
+
+async def test_thousands_of_items_share_frames(store: AwayStore):
+    async with serving(store) as replica, holding(replica, capacity=3_000) as worker:
+        session = await session_of(replica, credit=3_000)
+        grant(session, *[f"x{number}" for number in range(3_000)])
+        await until(lambda: len(worker.grants) == 3_000, SECONDS, "the grants")
+        for number, each in enumerate(worker.grants):
+            worker.done(str(number), each.lease_id)
+        await until(lambda: len(worker.reports_taken) == 3_000, SECONDS, "the acknowledgements")
+        assert dict(worker.holder.leases) == {}
+
+
+async def test_frame_that_is_too_large_for_a_message_is_spread():
+    # Ten mebibytes take their time on a busy machine: terms that bear it.
+    store, timing = AwayStore(EXECUTION), EXECUTION
+    async with (
+        serving(store, timing=timing) as replica,
+        holding(replica, capacity=40, timing=timing) as worker,
+    ):
+        session = await session_of(replica, credit=40)
+        assert session.take_credit(40) == 40
+        session.grant([grant_of(f"x{number}", inputs=b"x" * 256 * 1024) for number in range(40)])
+        session.revoke([Refused("x39", 1, "RUN_CANCELLED")])
+        await until(lambda: len(worker.grants) == 40, SECONDS, "ten mebibytes of grants")
+        await until(lambda: worker.revoked, SECONDS, "the revocation behind them")
+        assert len(worker.holder.leases) == 39
+
+
+async def test_handed_back_grant_and_denied_claim_reach_the_owner(store: AwayStore):
+    async with serving(store) as replica, holding(replica) as worker:
+        session = await session_of(replica)
+        grant(session, "x")
+        await until(lambda: worker.grants, SECONDS, "the grant")
+        worker.holder.refuse("x", 1, "UNKNOWN_MODULE", "none such")
+        session.claim([Lease("other", 3)])
+        await until(lambda: len(replica.owner.refused) == 2, SECONDS, "both refusals")
+        assert set(replica.owner.refused) == {
+            Refused("x", 1, "UNKNOWN_MODULE", "none such"),
+            Refused("other", 3, "NOT_HELD"),
+        }
+
+
+async def test_drain_ends_when_all_is_reported(store: AwayStore):
+    async with serving(store) as replica, holding(replica) as worker:
+        session = await session_of(replica)
+        grant(session, "x")
+        await until(lambda: worker.grants, SECONDS, "the grant")
+        draining = asyncio.create_task(worker.holder.drain())
+        await until(lambda: replica.owner.drained, SECONDS, "the drain at the server")
+        assert not draining.done()
+        worker.done("1", "x")
+        async with asyncio.timeout(SECONDS):
+            await draining
+        assert dict(worker.holder.leases) == {}
+
+
+async def test_demand_moves_credit_between_replicas(store: AwayStore):
+    async with serving(store) as one, serving(store) as two, holding(one, two) as worker:
+        await session_of(one, credit=5)
+        session = await session_of(two, credit=5)
+        two.registry.set_demand(100)
+        await until(lambda: session.credit == 9, SECONDS, "the credit of an idle replica")
+        assert worker.holder.sessions_live == 2
+        assert two.registry.credit_total == 9
+        assert two.registry.with_credit() == [session]
+
+
+# ── what breaks ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_reports_of_a_dead_replica_go_to_another(store: AwayStore):
+    async with serving(store) as one, serving(store) as two, holding(one, two) as worker:
+        one.owner.is_acknowledging = False
+        session = await session_of(one)
+        grant(session, "x")
+        await until(lambda: worker.grants, SECONDS, "the grant")
+        worker.done("1", "x")
+        await until(lambda: one.owner.reports, SECONDS, "the report at the first replica")
+        first = worker.holder.instance_id
+        await one.kill()
+        await until(lambda: worker.reports_taken, SECONDS, "the acknowledgement by the second")
+        assert [each.report_id for each in two.owner.reports] == ["1"]
+        assert worker.holder.instance_id == first
+        assert two.owner.ended == []
+
+
+async def test_closed_stream_ends_the_instance_after_the_grace(store: AwayStore):
+    async with serving(store) as replica:
+        async with holding(replica) as worker:
+            await session_of(replica)
+            instance_id = worker.holder.instance_id
+        await until(lambda: replica.owner.ended, SECONDS, "the end of the instance")
+        assert replica.owner.ended[0].instance_id == instance_id
+        assert len(replica.owner.closed) == 1
+
+
+async def test_closed_stream_ends_nothing_that_another_replica_hears(store: AwayStore):
+    async with serving(store) as one, serving(store) as two:
+        addresses = Addresses(one.address, two.address)
+        async with holding(addresses=addresses) as worker:
+            await session_of(one)
+            await session_of(two)
+            addresses.set(two.address)
+            await one.registry.stop()
+            await until(lambda: worker.holder.sessions_live == 1, SECONDS, "the loss of one stream")
+            one.registry._is_stopping = False  # as if it had not meant to
+            await one.registry._after_close(worker.holder.instance_id, 0.0)
+            assert one.owner.ended == []
+            assert worker.edges == ["resumed"]
+
+
+async def test_ended_instance_ends_all_work_and_comes_back_afresh(store: AwayStore):
+    async with serving(store) as replica, holding(replica) as worker:
+        session = await session_of(replica)
+        grant(session, "x")
+        await until(lambda: worker.grants, SECONDS, "the grant")
+        first = worker.holder.instance_id
+        await store.end(first)
+        await until(lambda: "RENEWAL_REFUSED" in worker.edges, SECONDS, "the refused renewal")
+        assert dict(worker.holder.leases) == {}
+        fresh = await until(
+            lambda: replica.registry.of_instance(worker.holder.instance_id), SECONDS, "attach"
+        )
+        assert fresh.instance_id != first
+        assert fresh.attach.held == []
+
+
+async def test_end_of_a_watched_instance_is_heard_at_every_replica(store: AwayStore):
+    async with serving(store) as one, serving(store) as two:
+        async with holding(one) as worker:
+            await session_of(one)
+            two.owner.watching.add(worker.holder.instance_id)
+        await until(lambda: one.owner.ended, SECONDS, "the end where the stream was")
+        await until(lambda: two.owner.ended, SECONDS, "the end where there was none")
+
+
+async def test_nothing_ends_while_the_database_is_away(store: AwayStore):
+    async with serving(store) as replica, holding(replica) as worker:
+        session = await session_of(replica)
+        grant(session, "x")
+        await until(lambda: worker.grants, SECONDS, "the grant")
+        first = worker.holder.instance_id
+        store.is_away = True
+        await until(lambda: "fenced" in worker.edges, SECONDS, "the self-fence")
+        assert not worker.holder.may_start()
+        store.is_away = False
+        await until(lambda: worker.edges[-1] == "resumed", SECONDS, "the end of the fence")
+        assert worker.holder.instance_id == first
+        assert dict(worker.holder.leases) == {"x": 1}
+        assert replica.owner.attached == [session], "the stream was kept"
+        assert (replica.owner.ended, replica.owner.closed) == ([], [])
+
+
+async def test_attach_waits_for_the_database(store: AwayStore):
+    store.is_away = True
+    async with serving(store) as replica, raw(replica) as holder:
+        frame = await holder.attach()
+        assert frame.fault is not None
+        assert frame.fault.reason == "DATABASE_AWAY"
+        store.is_away = False
+        async with holding(replica):
+            await session_of(replica)
+
+
+async def test_stream_that_is_never_answered_is_replaced(store: AwayStore):
+    async with serving(store, with_loops=False) as replica, holding(replica) as worker:
+        await session_of(replica)
+        await until(lambda: len(replica.owner.attached) >= 2, SECONDS, "a second stream")
+        assert worker.edges[0] == "resumed"
+
+
+async def test_replica_that_comes_back_is_dialled_again(store: AwayStore):
+    async with serving(store) as one:
+        port = one.port
+        addresses = Addresses(one.address)
+        async with holding(addresses=addresses) as worker:
+            await session_of(one)
+            await one.kill()
+            await until(lambda: worker.holder.sessions_live == 0, SECONDS, "the loss")
+            async with serving(store, port=port) as again:
+                await session_of(again)
+
+
+async def test_stopping_server_ends_no_instance(store: AwayStore):
+    async with serving(store) as one, serving(store) as two, holding(one, two) as worker:
+        await session_of(one)
+        await session_of(two)
+        first = worker.holder.instance_id
+        await one.registry.stop()
+        await until(lambda: one.owner.closed, SECONDS, "the end of the stream")
+        async with raw(one) as late:
+            frame = await late.hear()
+            assert frame is not None
+            assert frame.fault is not None
+            assert frame.fault.reason == "SERVER_STOPPING"
+        assert (worker.holder.instance_id, one.owner.ended, two.owner.ended) == (first, [], [])
+
+
+async def test_grants_in_doubt_are_settled_by_the_next_attach(store: AwayStore):
+    async with serving(store) as replica:
+        async with raw(replica) as holder:
+            await holder.attach()
+            await holder.say(HolderFrame(credit=Credit(1, 2)))
+            grant(await session_of(replica), "got", "lost")
+            frame: ServerFrame | None = ServerFrame()
+            while frame is not None and not frame.grants:
+                frame = await holder.hear()
+        await until(lambda: replica.owner.closed, SECONDS, "the loss of the stream")
+        async with raw(replica) as holder:
+            await holder.attach(held=[Lease("got", 1)])
+            await until(lambda: replica.owner.withdrawn, SECONDS, "the settlement")
+            assert [each.lease_id for each in replica.owner.taken] == ["got"]
+            assert [each.lease_id for each in replica.owner.withdrawn] == ["lost"]
+
+
+async def test_grants_in_doubt_are_withdrawn_when_the_holder_stays_away(store: AwayStore):
+    async with serving(store) as replica:
+        async with raw(replica) as holder:
+            await holder.attach()
+            await holder.say(HolderFrame(credit=Credit(1, 1)))
+            grant(await session_of(replica), "x")
+            frame: ServerFrame | None = ServerFrame()
+            while frame is not None and not frame.grants:
+                frame = await holder.hear()
+            # Kept alive by another replica, so to speak, but it never attaches here again.
+            kept = asyncio.create_task(_keep_renewed(store, "raw"))
+        await until(lambda: replica.owner.withdrawn, SECONDS, "the withdrawal")
+        kept.cancel()
+        assert replica.owner.ended == []
+
+
+async def _keep_renewed(store: AwayStore, instance_id: str) -> None:
+    while True:
+        await store.renew([instance_id])
+        await asyncio.sleep(0.01)
+
+
+async def test_newer_stream_of_an_instance_takes_the_place_of_the_older(store: AwayStore):
+    async with serving(store) as replica, raw(replica) as older, raw(replica) as newer:
+        await older.attach()
+        await newer.attach()
+        frame = await older.hear()
+        assert frame is not None
+        assert frame.fault is not None
+        assert frame.fault.reason == "SUPERSEDED"
+        assert await older.hear() is None
+        session = replica.registry.of_instance("raw")
+        assert session is replica.owner.attached[-1]
+        await until(lambda: replica.owner.closed, SECONDS, "the end of the older")
+        assert replica.registry.of_instance("raw") is session
+
+
+# ── bad holders ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def fault_after(replica: Replica, *frames: HolderFrame, attach: bool = True) -> str:
+    """Say the frames and read to the end: the reason of the last one."""
+    async with raw(replica) as holder:
+        if attach:
+            await holder.attach()
+        for frame in frames:
+            await holder.say(frame)
+        reason = ""
+        async with asyncio.timeout(SECONDS):
+            while (answer := await holder.hear()) is not None:
+                assert not reason, "a fault is the last frame"
+                reason = answer.fault.reason if answer.fault is not None else ""
+        assert await holder.call.code() is grpc.StatusCode.OK
+    return reason
+
+
+async def test_words_before_the_attach_are_a_fault(store: AwayStore):
+    async with serving(store) as replica:
+        said = HolderFrame(reports=[report_of("1", "x")])
+        assert await fault_after(replica, said, attach=False) == "ATTACH_EXPECTED"
+        assert replica.owner.reports == []
+
+
+async def test_second_attach_is_a_fault(store: AwayStore):
+    async with serving(store) as replica, raw(replica) as holder:
+        await holder.attach()
+        frame = await holder.attach()
+        while frame.fault is None:
+            frame = await holder.hear() or ServerFrame()
+        assert frame.fault.reason == "ATTACHED_ALREADY"
+        assert await holder.hear() is None
+
+
+async def test_words_before_the_attach_is_answered_are_a_fault(store: AwayStore):
+    async with serving(store) as replica, raw(replica) as holder:
+        replica.owner.may_admit.clear()
+        await holder.say(HolderFrame(attach=Attach("raw", "raw", 1)))
+        await holder.say(HolderFrame(reports=[report_of("1", "x")]))
+        frame = await holder.hear()
+        assert frame is not None
+        assert frame.fault is not None
+        assert frame.fault.reason == "ATTACH_PENDING"
+        replica.owner.may_admit.set()
+        assert await holder.hear() is None
+        assert replica.owner.attached == []
+
+
+async def test_silent_stranger_is_shown_the_door(store: AwayStore):
+    async with serving(store) as replica:
+        assert await fault_after(replica, attach=False) == "ATTACH_EXPECTED"
+
+
+async def test_refused_attach_says_why(store: AwayStore):
+    async with serving(store) as replica, raw(replica) as holder:
+        replica.owner.admit_refusal = AttachRefused("ROLE_REQUIRED", "not with this key")
+        frame = await holder.attach()
+        assert frame.fault is not None
+        assert (frame.fault.reason, frame.fault.message) == ("ROLE_REQUIRED", "not with this key")
+        assert await holder.hear() is None
+
+
+async def test_attach_that_breaks_the_owner_gets_an_answer_too(store: AwayStore):
+    loop = asyncio.get_running_loop()
+    broken: list[Any] = []
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _, context: broken.append(context["exception"]))
+    try:
+        async with serving(store) as replica, raw(replica) as holder:
+            replica.owner.admit_refusal = RuntimeError("a bug")
+            frame = await holder.attach()
+            assert frame.fault is not None
+            assert frame.fault.reason == "INTERNAL"
+            assert "bug" not in frame.fault.message
+            await until(lambda: broken, SECONDS, "the bug in the log")
+    finally:
+        loop.set_exception_handler(before)
+
+
+async def test_lease_of_an_old_epoch_is_refused_at_the_attach_and_in_a_report(store: AwayStore):
+    async with serving(store) as replica, raw(replica) as holder:
+        replica.owner.stale["x"] = 5
+        frame = await holder.attach(held=[Lease("x", 4), Lease("y", 1)])
+        assert frame.attached is not None
+        assert frame.attached.refused == [Refused("x", 4, "EPOCH_STALE")]
+        assert frame.attached.timing.beat == pytest.approx(FAST.beat)
+        await holder.say(HolderFrame(reports=[report_of("1", "x", 4), report_of("2", "x", 5)]))
+        answer = ServerFrame()
+        while not answer.taken:
+            answer = await holder.hear() or ServerFrame()
+        assert answer.taken == ["2"]
+        assert answer.refused_reports == [RefusedReport("1", "EPOCH_STALE")]
+
+
+async def test_flood_is_cut_off(store: AwayStore):
+    async with serving(store) as replica:
+        replica.owner.is_acknowledging = False
+        flood = [HolderFrame(reports=[report_of("1", "x")] * 1_000)] * (REPORTS_FLOOD // 1_000 + 1)
+        assert await fault_after(replica, *flood) == "FLOOD"
+        assert len(replica.owner.reports) == REPORTS_FLOOD
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (HolderFrame(beat=Beat(2, True, 0)), "BEAT_OUT_OF_ORDER"),
+        (HolderFrame(credit=Credit(1, -1)), "CREDIT_INVALID"),
+        (HolderFrame(grants_seen=1), "GRANTS_SEEN_INVALID"),
+    ],
+)
+async def test_faulty_frame_ends_the_stream(store: AwayStore, frame: HolderFrame, reason: str):
+    async with serving(store) as replica:
+        assert await fault_after(replica, frame) == reason
+
+
+async def test_holder_that_never_reads_is_cut(store: AwayStore):
+    async with serving(store) as replica, raw(replica) as holder:
+        await holder.attach()
+        await holder.say(HolderFrame(credit=Credit(1, 1_000)))
+        session = await session_of(replica, credit=1_000)
+        assert session.take_credit(1_000) == 1_000
+        session.grant([grant_of(f"x{number}", inputs=b"x" * 64 * 1024) for number in range(1_000)])
+        await until(lambda: replica.owner.closed, SECONDS, "the cut")
+        assert replica.registry.of_instance("raw") is None
+        assert replica.owner.withdrawn, "what never left goes elsewhere"
+
+
+async def test_replica_that_is_full_refuses(store: AwayStore):
+    async with serving(store, sessions_max=1) as replica, raw(replica) as one:
+        await one.attach()
+        async with raw(replica) as two:
+            frame = await two.hear()
+            assert frame is not None
+            assert frame.fault is not None
+            assert frame.fault.reason == "TOO_MANY_SESSIONS"

@@ -1,0 +1,352 @@
+"""A hop of the lease session for tests: real gRPC on loopback, both sides' owners write down what they hear.
+
+`serving(...)` is one server replica with all its loops, `holding(...)` one holder, `RawHolder` a hand-driven
+stream that says what no holder of ours would. They speak the messages of the runner hop.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import grpc
+
+from services.chassis.clock import SystemClock
+from services.chassis.errors import DependencyUnavailable
+from services.chassis.lease.frames import (
+    Attach,
+    Grant,
+    HolderFrame,
+    Refused,
+    RefusedReport,
+    Report,
+    ServerFrame,
+)
+from services.chassis.lease.profile import HolderProfile
+from services.chassis.lease.timing import EXECUTION, LeaseTiming
+from services.chassis.session.codec import HopCodec
+from services.chassis.session.holder import SessionHolder
+from services.chassis.session.memory import MemorySessionStore
+from services.chassis.session.owners import AttachRefused
+from services.chassis.session.registry import SESSIONS_MAX, SessionRegistry
+from services.chassis.session.server import ServerSession
+from services.chassis.session.store import CloseMark, EndedInstance
+from windlass.coordinator.v1 import sessions_pb2, sessions_pb2_grpc
+from windlass.types.v1 import session_pb2
+
+CODEC = HopCodec(sessions_pb2.SessionRequest, sessions_pb2.SessionResponse, holder_notes="progress")
+FAST = EXECUTION.scaled(0.05)
+
+
+def grant_of(lease_id: str, epoch: int = 1, inputs: bytes = b"{}") -> Grant:
+    lease = session_pb2.Lease(lease_id=lease_id, epoch=epoch)
+    return Grant(lease_id, epoch, sessions_pb2.RunGrant(lease=lease, inputs=inputs))
+
+
+def report_of(report_id: str, lease_id: str, epoch: int = 1, output: bytes = b"{}") -> Report:
+    head = session_pb2.ReportHead(report_id=report_id, lease_id=lease_id, epoch=epoch)
+    body = sessions_pb2.RunReport(head=head)
+    body.succeeded.output.json = output
+    return Report(report_id, lease_id, epoch, body)
+
+
+class AwayStore(MemorySessionStore):
+    """A store that can be away. The clock is the machine's."""
+
+    def __init__(self, timing: LeaseTiming) -> None:
+        super().__init__(SystemClock(), timing)
+        self.is_away = False
+
+    def _ask(self) -> None:
+        if self.is_away:
+            raise DependencyUnavailable("the database", "stopped by the test")
+
+    async def open(self, attach: Attach) -> bool:
+        self._ask()
+        return await super().open(attach)
+
+    async def renew(self, instance_ids: Iterable[str]) -> set[str]:
+        self._ask()
+        return await super().renew(instance_ids)
+
+    async def mark_closed(self, instance_id: str) -> CloseMark:
+        self._ask()
+        return await super().mark_closed(instance_id)
+
+    async def sweep(self) -> list[EndedInstance]:
+        self._ask()
+        return await super().sweep()
+
+    async def end(self, instance_id: str) -> None:
+        """As another replica would."""
+        assert await self.end_if_unheard(await self.mark_closed(instance_id)) is not None
+
+
+class ServerOwner:
+    """Acknowledges every report of epoch ≥ 1 at once unless told otherwise; writes down the rest."""
+
+    def __init__(self) -> None:
+        self.attached: list[ServerSession] = []
+        self.taken: list[Grant] = []
+        self.refused: list[Refused] = []
+        self.withdrawn: list[Grant] = []
+        self.reports: list[Report] = []
+        self.notes: list[object] = []
+        self.closed: list[ServerSession] = []
+        self.ended: list[EndedInstance] = []
+        self.drained: list[ServerSession] = []
+        self.watching: set[str] = set()
+        self.stale: dict[str, int] = {}
+        self.may_admit = asyncio.Event()
+        self.may_admit.set()
+        self.admit_refusal: Exception | None = None
+        self.is_acknowledging = True
+
+    async def admit(self, attach: Attach) -> Sequence[Refused]:
+        await self.may_admit.wait()
+        if self.admit_refusal is not None:
+            raise self.admit_refusal
+        return [
+            Refused(lease_id, epoch, "EPOCH_STALE")
+            for lease_id, epoch in attach.held
+            if epoch < self.stale.get(lease_id, 0)
+        ]
+
+    def on_attached(self, session: ServerSession) -> None:
+        self.attached.append(session)
+
+    def on_credit(self, session: ServerSession) -> None: ...
+
+    def on_taken(self, session: ServerSession, grants: list[Grant]) -> None:
+        self.taken += grants
+
+    def on_refused(self, session: ServerSession, refused: list[Refused]) -> None:
+        self.refused += refused
+
+    def on_withdrawn(self, session: ServerSession, grants: list[Grant]) -> None:
+        self.withdrawn += grants
+
+    def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
+        self.reports += reports
+        if not self.is_acknowledging:
+            return
+        stale = [each for each in reports if each.epoch < self.stale.get(each.lease_id, 0)]
+        session.refuse_reports([RefusedReport(each.report_id, "EPOCH_STALE") for each in stale])
+        session.acknowledge([each.report_id for each in reports if each not in stale])
+
+    def on_notes(self, session: ServerSession, notes: list[object]) -> None:
+        self.notes += notes
+
+    def on_drain(self, session: ServerSession) -> None:
+        self.drained.append(session)
+
+    def on_closed(self, session: ServerSession) -> None:
+        self.closed.append(session)
+
+    def on_ended(self, ended: list[EndedInstance]) -> None:
+        self.ended += ended
+
+    def watched(self) -> Iterable[str]:
+        return self.watching
+
+
+class Worker:
+    """A holder's owner: writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.holder: SessionHolder
+        self.grants: list[Grant] = []
+        self.revoked: list[Refused] = []
+        self.reports_taken: list[Report] = []
+        self.reports_refused: list[tuple[Report, str]] = []
+        self.notes: list[object] = []
+        self.beat_note: list[object] = []
+        self.edges: list[str] = []
+
+    def done(self, report_id: str, lease_id: str, epoch: int = 1) -> None:
+        """Report the end of a lease."""
+        self.holder.report(
+            report_id, lease_id, epoch, report_of(report_id, lease_id, epoch).body, ends_lease=True
+        )
+
+    def on_grants(self, grants: list[Grant]) -> None:
+        self.grants += grants
+
+    def on_revoked(self, revoked: list[Refused]) -> None:
+        self.revoked += revoked
+
+    def on_reports_taken(self, reports: list[Report]) -> None:
+        self.reports_taken += reports
+
+    def on_reports_refused(self, refused: list[tuple[Report, str]]) -> None:
+        self.reports_refused += refused
+
+    def on_notes(self, address: str, notes: list[object]) -> None:
+        self.notes += notes
+
+    def beat_notes(self) -> Sequence[object]:
+        return self.beat_note
+
+    def on_fenced(self) -> None:
+        self.edges.append("fenced")
+
+    def on_resumed(self) -> None:
+        self.edges.append("resumed")
+
+    def on_ended(self, reason: str) -> None:
+        self.edges.append(reason)
+
+
+class _Servicer(sessions_pb2_grpc.RunnerSessionsServicer):
+    def __init__(self, registry: SessionRegistry) -> None:
+        self._registry = registry
+
+    async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        await self._registry.serve(context)
+
+
+class Replica:
+    """One server process, so to speak."""
+
+    def __init__(self, registry: SessionRegistry, owner: ServerOwner, server: Any, port: int) -> None:
+        self.registry = registry
+        self.owner = owner
+        self.port = port
+        self._server = server
+        self._loops: list[asyncio.Task[None]] = []
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start_loops(self) -> None:
+        self._loops = [
+            asyncio.create_task(self.registry.run_beats()),
+            asyncio.create_task(self.registry.run_reaper()),
+        ]
+
+    async def stop_loops(self) -> None:
+        for loop in self._loops:
+            loop.cancel()
+            with suppress(asyncio.CancelledError):
+                await loop
+
+    async def kill(self) -> None:
+        """Gone without a word."""
+        await self.stop_loops()
+        await self._server.stop(None)
+
+
+@asynccontextmanager
+async def serving(
+    store: MemorySessionStore,
+    *,
+    timing: LeaseTiming = FAST,
+    with_loops: bool = True,
+    port: int = 0,
+    sessions_max: int = SESSIONS_MAX,
+) -> AsyncIterator[Replica]:
+    owner = ServerOwner()
+    registry = SessionRegistry(
+        store=store,
+        timing=timing,
+        server="server-0",
+        codec=CODEC,
+        owner=owner,
+        sessions_max=sessions_max,
+    )
+    server = grpc.aio.server()
+    sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(_Servicer(registry), server)
+    replica = Replica(registry, owner, server, server.add_insecure_port(f"127.0.0.1:{port}"))
+    await server.start()
+    if with_loops:
+        replica.start_loops()
+    try:
+        yield replica
+    finally:
+        await registry.stop()
+        await replica.kill()
+
+
+class Addresses:
+    """An address book in the test's hands."""
+
+    def __init__(self, *addresses: str) -> None:
+        self._queue: asyncio.Queue[frozenset[str]] = asyncio.Queue()
+        self.set(*addresses)
+
+    def set(self, *addresses: str) -> None:
+        self._queue.put_nowait(frozenset(addresses))
+
+    async def changes(self) -> AsyncIterator[frozenset[str]]:
+        while True:
+            yield await self._queue.get()
+
+
+@asynccontextmanager
+async def holding(
+    *replicas: Replica, capacity: int = 10, timing: LeaseTiming = FAST, addresses: Addresses | None = None
+) -> AsyncIterator[Worker]:
+    worker = Worker()
+    channels: dict[str, grpc.aio.Channel] = {}
+
+    def open_stream(address: str) -> Any:
+        if address not in channels:
+            options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 100)]
+            options += [("grpc.min_reconnect_backoff_ms", 50), ("grpc.use_local_subchannel_pool", 1)]
+            channels[address] = grpc.aio.insecure_channel(address, options=options)
+        return sessions_pb2_grpc.RunnerSessionsStub(channels[address]).Session()
+
+    worker.holder = SessionHolder(
+        profile=HolderProfile("worker", version="1.0", labels={"zone": "a"}, modules=("noop@1",)),
+        capacity=capacity,
+        timing=timing,
+        codec=CODEC,
+        open_stream=open_stream,
+        owner=worker,
+    )
+    book = addresses or Addresses(*(replica.address for replica in replicas))
+    running = asyncio.create_task(worker.holder.run(book.changes()))
+    try:
+        yield worker
+    finally:
+        await worker.holder.stop()
+        await running
+        for channel in channels.values():
+            await channel.close()
+
+
+class RawHolder:
+    """One stream, frame by frame."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.call: Any = sessions_pb2_grpc.RunnerSessionsStub(channel).Session()
+
+    async def say(self, frame: HolderFrame) -> None:
+        for message in CODEC.encode_holder_frame(frame):
+            await self.call.write(message)
+
+    async def hear(self) -> ServerFrame | None:
+        """The next frame; None when the server has ended the stream."""
+        message = await self.call.read()
+        return None if message is grpc.aio.EOF else CODEC.decode_server_frame(message)
+
+    async def attach(self, instance_id: str = "raw", **more: Any) -> ServerFrame:
+        await self.say(HolderFrame(attach=Attach("raw", instance_id, 10, **more)))
+        frame = await self.hear()
+        assert frame is not None
+        return frame
+
+
+@asynccontextmanager
+async def raw(replica: Replica) -> AsyncIterator[RawHolder]:
+    channel = grpc.aio.insecure_channel(replica.address, options=[("grpc.use_local_subchannel_pool", 1)])
+    holder = RawHolder(channel)
+    try:
+        yield holder
+    finally:
+        holder.call.cancel()
+        await channel.close()
+
+
+__all__ = ["AttachRefused", "AwayStore", "RawHolder", "Replica", "Worker", "holding", "raw", "serving"]
