@@ -7,7 +7,7 @@ after any number of conversions.
 import re
 from typing import Final
 
-_FORM: Final = re.compile(r"(\d{1,12})(?:\.(\d{1,9}))?(ms|s|m|h|d|)")
+_FORM: Final = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,9}))?(ms|s|m|h|d|)")
 _MICROSECONDS: Final = {
     "ms": 1_000,
     "s": 1_000_000,

@@ -111,7 +111,7 @@ def _checked(condition: Condition) -> Condition | FilterFault:
         if value not in known:
             return FilterFault(f"{value[:40]!r} is no {field}; there are {', '.join(sorted(known))}")
     elif field in _NUMBERS:
-        if re.fullmatch(r"\d{1,9}", value) is None:
+        if re.fullmatch(r"[0-9]{1,9}", value) is None:
             return FilterFault(f"{field} is a number, not {value[:40]!r}")
     elif field in _TIMES:
         if read_time(value) is None:

@@ -19,7 +19,7 @@ RUNNER_MODULES: Final = frozenset(
 # In the format, but not carried out by this version of the engine: refused rather than accepted and never done.
 UNSUPPORTED_MODULES: Final = frozenset({"wait_signal@1", "approval@1", "sub_workflow@1", "for_each@1"})
 
-_NAME: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*)(?:@([1-9]\d{0,5}))?")
+_NAME: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*)(?:@([1-9][0-9]{0,5}))?")
 NAME_CHARACTERS_MAX: Final = 128
 
 Checks = Callable[[Mapping[str, Any], str], Iterator[Fault]]

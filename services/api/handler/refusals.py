@@ -64,7 +64,7 @@ def invalid_definition(faults: Iterable[Fault]) -> Refusal:
     return Refusal(
         "INVALID_DEFINITION",
         f"{first.field}: {first.message}{tail}",
-        metadata={"faults": str(len(violations)), "try": "windlass workflow validate <file>"},
+        metadata={"faults": str(len(violations)), "try": "windlass workflow validate FILE"},
         violations=violations,
     )
 
@@ -78,7 +78,7 @@ def input_mismatch(workflow: str, violations: list[Violation]) -> Refusal:
     return Refusal(
         "INPUT_MISMATCH",
         f"the input does not fit workflow {workflow!r}: {first.field}: {first.message}",
-        metadata={"workflow": workflow, "try": f"windlass workflow show {workflow}"},
+        metadata={"workflow": workflow, "try": f"windlass workflow get {workflow}"},
         violations=violations,
     )
 
@@ -87,7 +87,7 @@ def execution_not_found(execution_id: str) -> Refusal:
     return Refusal(
         "EXECUTION_NOT_FOUND",
         "there is no such execution in this workspace",
-        metadata={"execution_id": execution_id, "try": "windlass execution list"},
+        metadata={"execution_id": execution_id, "try": "windlass list"},
     )
 
 
@@ -98,7 +98,7 @@ def execution_final(execution_id: str, state: str) -> Refusal:
         metadata={
             "execution_id": execution_id,
             "state": state,
-            "try": f"windlass execution show {execution_id}",
+            "try": f"windlass get {execution_id}",
         },
     )
 
@@ -107,14 +107,14 @@ def run_not_found(run_id: str) -> Refusal:
     return Refusal(
         "RUN_NOT_FOUND",
         "there is no such run in this workspace",
-        metadata={"run_id": run_id, "try": "windlass run list"},
+        metadata={"run_id": run_id, "try": f"windlass runs {run_id.partition('.')[0]}"},
     )
 
 
 def request_id_reused(request_id: str, existing: str) -> Refusal:
     metadata = {"request_id": request_id, "try": "use a new request_id for other content"}
     if existing:
-        metadata |= {"execution_id": existing, "try": f"windlass execution show {existing}"}
+        metadata |= {"execution_id": existing, "try": f"windlass get {existing}"}
     return Refusal(
         "REQUEST_ID_REUSED", "this request_id was used before with other content", metadata=metadata
     )
@@ -124,7 +124,7 @@ def queue_full(workspace: str, queued_max: int) -> Refusal:
     return Refusal(
         "QUEUE_FULL",
         f"{queued_max} executions are queued already",
-        metadata={"workspace": workspace, "try": 'windlass execution list --filter "state = PENDING"'},
+        metadata={"workspace": workspace, "try": 'windlass list --filter "state = PENDING"'},
         retry_after=QUEUE_RETRY_SECONDS,
         quota=[QuotaViolation(f"workspace:{workspace}", f"queued_max is {queued_max}")],
     )
@@ -142,7 +142,7 @@ def workspace_exists(workspace: str) -> Refusal:
     return Refusal(
         "WORKSPACE_EXISTS",
         f"there is, or was, a workspace {workspace!r} with other settings; names are given once",
-        metadata={"workspace": workspace, "try": f"windlass workspace show {workspace}"},
+        metadata={"workspace": workspace, "try": f"windlass workspace get {workspace}"},
     )
 
 
@@ -150,7 +150,7 @@ def api_key_not_found(key_id: str) -> Refusal:
     return Refusal(
         "API_KEY_NOT_FOUND",
         "there is no such key in this workspace",
-        metadata={"key_id": key_id, "try": "windlass key list"},
+        metadata={"key_id": key_id, "try": "windlass keys list"},
     )
 
 
@@ -159,4 +159,4 @@ def key_invalid() -> Refusal:
 
 
 def key_expired() -> Refusal:
-    return Refusal("KEY_EXPIRED", "this key has expired", metadata={"try": "windlass key create"})
+    return Refusal("KEY_EXPIRED", "this key has expired", metadata={"try": "windlass keys create WORKFLOW"})

@@ -159,5 +159,5 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
 
 def _apply_refusal(reason: str, workflow: str) -> Refusal:
     if reason == "ETAG_MISMATCH":
-        return refusals.etag_mismatch(workflow, f"windlass workflow show {workflow}")
+        return refusals.etag_mismatch(workflow, f"windlass workflow get {workflow}")
     return refusals.workflow_archived(workflow)

@@ -83,7 +83,7 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
             record = await self._workspaces.change(_actor(), name, revision, values)
         if record is None:
             await self._open(name)
-            raise refusals.etag_mismatch(name, f"windlass workspace show {name}")
+            raise refusals.etag_mismatch(name, f"windlass workspace get {name}")
         self._tell(name)
         return workspaces_pb2.UpdateWorkspaceResponse(workspace=translate.workspace(record))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +31,9 @@ def reachable(count: int, edges: list[tuple[int, int]], start: int) -> set[int]:
 
 
 @given(graphs)
-def test_ancestors_are_those_from_whom_a_node_can_be_reached(graph: tuple[int, list[tuple[int, int]]]) -> None:
+def test_ancestors_are_those_from_whom_a_node_can_be_reached(
+    graph: tuple[int, list[tuple[int, int]]],
+) -> None:
     count, edges = graph
     before = ancestors(count, edges)
     for node in range(count):
@@ -38,16 +42,22 @@ def test_ancestors_are_those_from_whom_a_node_can_be_reached(graph: tuple[int, l
 
 
 @given(graphs)
-def test_each_circle_is_one_and_every_node_on_a_circle_is_in_its_part(graph: tuple[int, list[tuple[int, int]]]) -> None:
+def test_each_circle_is_one_and_every_node_on_a_circle_is_in_its_part(
+    graph: tuple[int, list[tuple[int, int]]],
+) -> None:
     count, edges = graph
     circles = cycles(count, edges)
     for circle in circles:
         assert circle[0] == circle[-1]
         assert len(set(circle)) == len(circle) - 1 > 1
-        assert all(step in edges for step in zip(circle, circle[1:], strict=False))
+        assert all(step in edges for step in pairwise(circle))
     on_circles = {node for node in range(count) if node in reachable(count, edges, node)}
-    parts = {frozenset(o for o in on_circles if o in reachable(count, edges, n) and n in reachable(count, edges, o))
-             for n in on_circles}
+    parts = {
+        frozenset(
+            o for o in on_circles if o in reachable(count, edges, n) and n in reachable(count, edges, o)
+        )
+        for n in on_circles
+    }
     assert len(circles) == len(parts)
 
 

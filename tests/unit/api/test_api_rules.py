@@ -1,0 +1,75 @@
+"""Who may call what: one rule for each method of the contract, and nobody gets in by another way."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.api.rpc.rules import RULES
+from services.chassis.identity import Identity, Kind
+from windlass.api.v1 import executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2
+from windlass.catalog.v1 import catalog_pb2
+
+FILES = (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2, catalog_pb2)
+METHODS = sorted(
+    f"/{service.full_name}/{method.name}"
+    for file in FILES
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+)
+CALLERS = {
+    "viewer": Identity(Kind.MEMBER, "k", "w", "VIEWER"),
+    "workflow": Identity(Kind.MEMBER, "k", "w", "WORKFLOW"),
+    "admin": Identity(Kind.MEMBER, "k", "w", "ADMIN"),
+    "system": Identity(Kind.SYSTEM, "k"),
+    "runner": Identity(Kind.RUNNER, "k"),
+    "coordinator": Identity(Kind.SERVICE, "coordinator"),
+    "dispatcher": Identity(Kind.SERVICE, "dispatcher"),
+    "api": Identity(Kind.SERVICE, "api"),
+    "nobody": Identity(Kind.ANONYMOUS, ""),
+}
+READERS = {"viewer", "workflow", "admin"}
+WRITERS = {"workflow", "admin"}
+# By what the name of the method begins with; told a second time on purpose, in other words than the rules.
+MEMBERS = {
+    "Get": READERS,
+    "List": READERS,
+    "Watch": READERS,
+    "Validate": READERS,
+    "Apply": WRITERS,
+    "Archive": WRITERS,
+    "Restore": WRITERS,
+    "Start": WRITERS,
+    "BatchStart": WRITERS,
+    "Cancel": WRITERS,
+}
+
+
+def expected(method: str) -> set[str]:
+    service, name = method.rsplit("/", 1)
+    if service.endswith("CatalogService"):
+        return {"coordinator"}
+    if service.endswith("WorkspaceService"):
+        return {"system"}
+    if service.endswith("ApiKeyService"):
+        return {"admin", "system"}
+    return next(allowed for prefix, allowed in MEMBERS.items() if name.startswith(prefix))
+
+
+def test_every_method_has_a_rule_and_every_rule_a_method() -> None:
+    assert sorted(RULES) == METHODS
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_method_lets_in_those_it_is_for(method: str) -> None:
+    assert {name for name, who in CALLERS.items() if RULES[method].allows(who)} == expected(method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_is_open(method: str) -> None:
+    assert not RULES[method].is_open
+
+
+def test_system_key_can_read_no_execution() -> None:
+    of_executions = [method for method in METHODS if "ExecutionService" in method or "RunService" in method]
+    assert of_executions
+    assert not any(RULES[method].allows(CALLERS["system"]) for method in of_executions)

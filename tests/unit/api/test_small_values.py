@@ -1,0 +1,104 @@
+"""Durations, page tokens, limits of tiers, canonical JSON, execution ids: small forms that others rely on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.api.core import paging
+from services.api.core.durations import microseconds
+from services.api.core.json_values import canonical
+from services.api.core.tiers import Tier, in_force
+from services.api.handler.identifiers import Identifiers, is_execution_id
+from services.chassis.clock import ManualClock
+
+
+@pytest.mark.parametrize(
+    ("written", "length"),
+    [
+        ("30s", 30_000_000),
+        ("1.5s", 1_500_000),
+        ("250ms", 250_000),
+        ("5m", 300_000_000),
+        ("1h", 3_600_000_000),
+        ("365d", 365 * 86_400_000_000),
+        ("0s", 0),
+        ("7", 7_000_000),
+        (7, 7_000_000),
+        (0.25, 250_000),
+        ("366d", None),
+        ("-1s", None),
+        (-1, None),
+        ("1 s", None),
+        ("s", None),
+        ("1e3s", None),
+        ("1.s", None),
+        ("٣s", None),
+        (True, None),
+        (None, None),
+        (float("inf"), None),
+        (1e300, None),
+        ([], None),
+    ],
+)
+def test_duration(written: object, length: int | None) -> None:
+    assert microseconds(written) == length
+
+
+@given(st.text(max_size=40), st.lists(st.text(max_size=20), max_size=4))
+def test_page_token_gives_back_the_place(after: str, list_of: list[str]) -> None:
+    assert paging.read(paging.token(after, *list_of), *list_of) == after
+
+
+def test_page_token_of_another_list_is_refused() -> None:
+    token = paging.token("place", "executions", "state = FAILED")
+    assert isinstance(paging.read(token, "executions", "state = SUCCESS"), paging.BadToken)
+
+
+@pytest.mark.parametrize("token", ["%%%", "abc", "WyJhIl0", "x" * 2000, "🙂", "W10", "MQ", "AAAA"])
+def test_token_that_is_none_is_refused(token: str) -> None:
+    assert isinstance(paging.read(token, "executions"), paging.BadToken)
+
+
+@pytest.mark.parametrize(("asked", "size"), [(0, 50), (1, 1), (1000, 1000), (5000, 1000)])
+def test_page_size(asked: int, size: int) -> None:
+    assert paging.size_of(asked) == size
+
+
+def test_tier_gives_what_a_workspace_does_not_set_itself() -> None:
+    assert in_force(Tier.FREE, 0, 0) == (1, 100_000)
+    assert in_force(Tier.PRO, 0, 7) == (5, 7)
+    assert in_force(Tier.ENTERPRISE, 1000, 0) == (1000, 100_000)
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text() | st.none()))
+def test_canonical_form_does_not_depend_on_the_order_of_keys(value: dict[str, object]) -> None:
+    assert canonical(value) == canonical(dict(reversed(list(value.items()))))
+    assert json.loads(canonical(value)) == value
+
+
+def test_execution_ids_rise_within_a_millisecond_and_against_a_clock_that_goes_back() -> None:
+    clock = ManualClock()
+    identifiers = Identifiers(clock)
+    minted = [identifiers.mint() for _ in range(5_000)]
+    clock.shift_wall(-10)
+    minted += [identifiers.mint() for _ in range(10)]
+    assert minted == sorted(minted)
+    assert len(set(minted)) == len(minted)
+    assert all(map(is_execution_id, minted))
+
+
+def test_execution_id_carries_its_time() -> None:
+    clock = ManualClock()
+    stamp = int(Identifiers(clock).mint().replace("-", "")[:12], 16)
+    assert stamp == clock.epoch_ns() // 1_000_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "abc", "01A1EF02-CD5C-7FC1-AC68-79B46E7A0574", "01a1ef02cd5c7fc1ac6879b46e7a0574"]
+)
+def test_other_forms_are_no_execution_ids(text: str) -> None:
+    assert not is_execution_id(text)

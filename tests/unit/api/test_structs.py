@@ -1,0 +1,74 @@
+"""Struct and Python values: integers come back as integers, and nothing that is no JSON gets through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from google.protobuf import struct_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.api.rpc.structs import fill, to_dict
+from services.chassis.errors import Refusal
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text(max_size=8), json_values, max_size=5))
+def test_what_goes_in_comes_out(document: dict[str, Any]) -> None:
+    struct = struct_pb2.Struct()
+    fill(struct, orjson.dumps(document))
+    assert to_dict(struct, "input") == document
+
+
+def test_whole_numbers_become_integers() -> None:
+    struct = struct_pb2.Struct()
+    struct.update({"whole": 3.0, "part": 3.5, "large": 2.0**60, "zero": -0.0})
+    back = to_dict(struct, "input")
+    assert {key: type(value) for key, value in back.items()} == {
+        "whole": int,
+        "part": float,
+        "large": float,
+        "zero": int,
+    }
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_is_refused_by_field(number: float) -> None:
+    struct = struct_pb2.Struct()
+    struct.fields["a"].list_value.values.add().number_value = number
+    with pytest.raises(Refusal) as refused:
+        to_dict(struct, "definition")
+    assert refused.value.reason == "INVALID_REQUEST"
+    assert refused.value.violations[0].field == "definition"
+
+
+def test_value_without_a_kind_is_null() -> None:
+    struct = struct_pb2.Struct()
+    struct.fields["a"].SetInParent()
+    assert to_dict(struct, "input") == {"a": None}
+
+
+def test_empty_object_is_present_and_no_content_is_absent() -> None:
+    struct = struct_pb2.Value()
+    fill(struct.struct_value, b"{}")
+    assert struct.WhichOneof("kind") == "struct_value"
+    empty = struct_pb2.Value()
+    fill(empty.struct_value, b"")
+    assert empty.WhichOneof("kind") is None
+
+
+def test_result_that_is_no_object_is_put_into_one() -> None:
+    struct = struct_pb2.Struct()
+    fill(struct, b"[1]")
+    assert to_dict(struct, "output") == {"value": [1]}
