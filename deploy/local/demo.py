@@ -152,26 +152,34 @@ def _tell_what_happened(execution: Any, runs: Any) -> None:
 
 
 def _show_what_next() -> None:
-    windlass = os.path.relpath(sys.argv[0]) if os.sep in sys.argv[0] else "windlass"
+    command = _how_we_were_called()
     definition = os.path.relpath(str(files("deploy.local") / DEFINITION))
     _title("What to try next")
     typer.echo(
         f"""\
 In one terminal, the same stack to stay (its state is kept in .windlass/):
 
-  {windlass} up
+  {command} up
 
 In another, the same order, then a small one, then one that does not fit its schema:
 
-  {windlass} workflow apply {definition}
-  {windlass} start order-intake --wait --input '{json.dumps(ORDER)}'
-  {windlass} start order-intake --wait --input '{{"id": "A-1048", "customer": "bob@example.org", "total": 12}}'
-  {windlass} start order-intake --input '{{"id": "A-1049"}}'
-  {windlass} list
+  {command} workflow apply {definition}
+  {command} start order-intake --wait --input '{json.dumps(ORDER)}'
+  {command} start order-intake --wait --input '{{"id": "A-1048", "customer": "bob@example.org", "total": 12}}'
+  {command} start order-intake --input '{{"id": "A-1049"}}'
+  {command} list
 
-Kill any of the four (`{windlass} status` shows their pids) while one runs: it ends as if nothing had happened.
+Kill any of the four (`{command} status` shows their pids) while one runs: it ends as if nothing had happened.
 """
     )
+
+
+def _how_we_were_called() -> str:
+    """What to type for `windlass`, here, in this shell."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return f"{os.path.relpath(sys.executable)} -m windlass.cli"
+    return os.path.relpath(called) if shutil.which("windlass") is None else "windlass"
 
 
 def _seconds(duration: Any) -> float:

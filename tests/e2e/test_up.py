@@ -154,7 +154,7 @@ async def test_down_ends_every_process_in_time(home: Path) -> None:
     async with running_stack(home=home) as stack:
         assert windlass("down", home=home).returncode == 0
         assert await stack.process.wait() == 0
-        assert [pid for pid in stack.seen if is_alive(pid)] == []
+        assert alive(stack.seen) == []
         assert not stack.home.up_file.exists()
         assert windlass("status", home=home).returncode == 1
         assert windlass("down", home=home).returncode == 0
@@ -166,28 +166,22 @@ async def test_stack_comes_back_after_a_kill_of_everything(home: Path) -> None:
     stack = await start_stack(options)
     await stack_is_up(stack)
     key = stack.key()
-    before = sorted(
+    stack.process.kill()  # the kernel tells the children
+    await stack.process.wait()
+    await until(lambda: not alive(stack.seen), ENDED_SECONDS, "the children to end")
+
+    stack = await start_stack(options)
+    await stack_is_up(stack)
+    for pid in sorted(
         stack.seen, key=lambda pid: pid != stack.process.pid
-    )  # the supervisor first: nothing is orderly
-    for pid in before:
+    ):  # the supervisor first: no order at all
         os.kill(pid, signal.SIGKILL)
     await stack.process.wait()
     async with running_stack(home=home, port_offset=options.port_offset) as again:
-        assert not set(before) & again.seen
+        assert not stack.seen & again.seen
+        assert not alive(stack.seen)
         assert again.key() == key
         assert windlass("list", home=home).returncode == 0
-        assert not [pid for pid in before if is_alive(pid)]
-
-
-async def test_children_die_with_a_killed_supervisor(home: Path) -> None:
-    options = free_options(Options(home=home, lease_scale=0.1))
-    stack = await start_stack(options)
-    await stack_is_up(stack)
-    stack.process.kill()
-    await stack.process.wait()
-    await until(
-        lambda: not [pid for pid in stack.seen if is_alive(pid)], ENDED_SECONDS, "the children to end"
-    )
 
 
 async def test_taken_port_is_named_with_its_process(home: Path) -> None:
@@ -200,17 +194,16 @@ async def test_taken_port_is_named_with_its_process(home: Path) -> None:
     assert f"port {7402 + options.port_offset}, which dispatcher-0 (gRPC) needs" in refused.stderr
 
 
-async def test_dead_child_is_left_so_on_request(home: Path) -> None:
-    async with running_stack(home=home, restart=False) as stack:
+async def test_another_server_serves_and_a_dead_child_is_left_so_on_request(home: Path) -> None:
+    async with running_stack(home=home, own_postgres=True, restart=False) as stack:
+        assert stack.postgres is not None
+        assert stack.up()["postgres"] == {"pid": None, "port": stack.postgres.port}
+        assert windlass("list", home=home).returncode == 0
         killed = stack.kill("runner")
-        await until(lambda: not stack.entries("runner"), 10, "up.json to forget the dead runner")
+        await until(lambda: not stack.entries("runner"), ENDED_SECONDS, "up.json to forget the dead runner")
         assert not is_alive(killed)
         assert len(stack.entries("api")) == 1
 
 
-async def test_another_server_serves_instead_of_the_embedded_one(home: Path) -> None:
-    async with running_stack(home=home, own_postgres=True) as stack:
-        assert stack.up()["postgres"]["pid"] is None
-        assert stack.postgres is not None
-        assert stack.up()["postgres"]["port"] == stack.postgres.port
-        assert windlass("list", home=home).returncode == 0
+def alive(pids: set[int]) -> list[int]:
+    return [pid for pid in pids if is_alive(pid)]

@@ -173,6 +173,50 @@ def list_workspaces(
     table(("workspace", "tier", "at once", "queued", "made"), rows)
 
 
+@workspaces.command("get")
+def get_workspace(
+    workspace: WorkspaceArgument,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+) -> None:
+    """A workspace with its limits and etag, as JSON."""
+    from windlass.api.v1 import workspaces_pb2 as messages
+    from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
+
+    with connected(home, address, key_file, key="system") as api:
+        request = messages.GetWorkspaceRequest(workspace=workspace)
+        _json(api.call(WorkspaceServiceStub, "GetWorkspace", request).workspace)
+
+
+@workspaces.command("update")
+def update_workspace(
+    workspace: WorkspaceArgument,
+    tier: Annotated[Tier | None, typer.Option()] = None,
+    executions_max: Annotated[int | None, typer.Option(help="0 = the tier's number.", min=0)] = None,
+    queued_max: Annotated[int | None, typer.Option(help="0 = the default.", min=0)] = None,
+    etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = "",
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+) -> None:
+    """Change its tier or limits; a lower limit ends nothing that is going."""
+    from windlass.api.v1 import workspaces_pb2 as messages
+    from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
+
+    changed = messages.Workspace(workspace=workspace)
+    request = messages.UpdateWorkspaceRequest(workspace=changed, etag=etag)
+    if tier is not None:
+        request.workspace.tier = messages.Tier.Value(tier.value)
+        request.update_mask.paths.append("tier")
+    for name, value in {"executions_max": executions_max, "queued_max": queued_max}.items():
+        if value is not None:
+            setattr(request.workspace.limits, name, value)
+            request.update_mask.paths.append(f"limits.{name}")
+    with connected(home, address, key_file, key="system") as api:
+        _json(api.call(WorkspaceServiceStub, "UpdateWorkspace", request).workspace)
+
+
 def _key_for(workspace: str) -> str:
     return "system" if workspace else "admin"
 
