@@ -1,0 +1,110 @@
+"""Two dispatchers and what one leaves to the other: slots, grants gone astray, leases of nobody, lost words."""
+
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from tests.integration.dispatcher.conftest import Rig, newcomer
+from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, running_dispatcher
+from tests.integration.dispatcher.test_service import QUEUED, cancel, item
+from tests.support.postgres import Database
+from tests.support.probe import until
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def addresses(database: Database) -> AsyncIterator[list[str]]:
+    url = database.url("dispatcher")
+    async with running_dispatcher(url, "a") as first, running_dispatcher(url, "b") as second:
+        yield [first, second]
+
+
+async def finish_all(coordinator: Coordinator, count: int) -> None:
+    done = 0
+    while done < count:
+        grants = await coordinator.granted(done + 1)
+        finished, done = grants[done:], len(grants)
+        coordinator.finish(*finished)
+    await coordinator.reported()
+
+
+async def test_slots_freed_at_one_replica_serve_what_waits_at_the_other(addresses: list[str]) -> None:
+    async with Coordinator(*addresses) as coordinator, Api(addresses[0]) as api:
+        sent = [item("shared", executions_max=2) for _ in range(60)]
+        await api.enqueue(*sent)
+        await finish_all(coordinator, len(sent))
+        assert (
+            len({grant.lease.lease_id for grant in coordinator.grants})
+            == len(sent)
+            == len(coordinator.grants)
+        )
+
+
+async def test_same_execution_sent_to_both_replicas_starts_once(addresses: list[str]) -> None:
+    async with Coordinator(*addresses) as coordinator, Api(addresses[0]) as one, Api(addresses[1]) as other:
+        sent = [item("both", request_id=f"r-{n}") for n in range(20)]
+        await one.send(*sent)
+        answers = await other.enqueue(*sent)
+        assert {answer.outcome for answer in answers} == {QUEUED}
+        await finish_all(coordinator, len(sent))
+        assert len(coordinator.grants) == len(sent)
+
+
+async def test_work_that_nobody_was_told_of_is_found(addresses: list[str], rig: Rig) -> None:
+    async with Coordinator(*addresses) as coordinator:
+        await rig.limit("silent", 5)
+        await rig.enqueue(newcomer("silent"))
+        await finish_all(coordinator, 1)
+
+
+async def test_grant_that_was_committed_but_never_sent_is_granted_again(
+    addresses: list[str], rig: Rig
+) -> None:
+    async with Coordinator(*addresses) as coordinator:
+        await rig.limit("astray", 1)
+        (lost,) = (
+            await rig.enqueue(newcomer("astray"), seats=1, holder=coordinator.holder.instance_id)
+        ).places
+        (grant,) = await coordinator.granted(1)
+        assert grant.lease.lease_id == lost.execution_id
+        assert grant.lease.epoch > lost.epoch
+        coordinator.finish(grant)
+        await coordinator.reported()
+
+
+async def test_lease_of_an_instance_that_is_not_live_is_taken_back(addresses: list[str], rig: Rig) -> None:
+    async with Coordinator(*addresses) as coordinator:
+        await rig.limit("ghostly", 1)
+        (lost,) = (await rig.enqueue(newcomer("ghostly"), seats=1, holder=str(uuid.uuid4()))).places
+        (grant,) = await coordinator.granted(1)
+        assert (grant.lease.lease_id, grant.lease.epoch > lost.epoch) == (lost.execution_id, True)
+        coordinator.finish(grant)
+        await coordinator.reported()
+
+
+async def test_going_execution_keeps_its_lease_when_a_replica_goes(database: Database) -> None:
+    url = database.url("dispatcher")
+    async with running_dispatcher(url, "stays") as stays:
+        async with running_dispatcher(url, "goes") as goes:
+            coordinator = Coordinator(stays, goes)
+            await coordinator.__aenter__()
+            async with Api(goes) as api:
+                await api.enqueue(item("moved"))
+                (grant,) = await coordinator.granted(1)
+        coordinator.finish(grant)
+        await coordinator.reported()
+        assert coordinator.taken == [grant.lease.lease_id]
+        assert not coordinator.ended
+        await coordinator.__aexit__()
+
+
+async def test_messages_reach_a_holder_whatever_replica_takes_them(addresses: list[str]) -> None:
+    async with Coordinator(*addresses) as coordinator, Api(addresses[0]) as one, Api(addresses[1]) as other:
+        await one.enqueue(item("crossed"))
+        (grant,) = await coordinator.granted(1)
+        for number, api in enumerate((one, other)):
+            request = cancel(grant.lease.lease_id, f"cross-{number}", "crossed")
+            assert (await api.queue.Deliver(request)).found
+        await until(lambda: len({m.message_id for m in coordinator.messages}) == 2, SECONDS, "both messages")
+        coordinator.finish(grant)
+        await coordinator.reported()

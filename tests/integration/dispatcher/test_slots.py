@@ -1,0 +1,146 @@
+"""The hard limit: never more executions going than slots, looked at in every commit.
+
+A constraint trigger runs inside each commit, one commit at a time, and writes down how many slots are in use as of it.
+"""
+
+import asyncio
+import uuid
+from datetime import UTC, datetime
+
+import psycopg
+
+from services.chassis.arrays import Ints, Texts
+from services.chassis.lane import connect
+from services.dispatcher.core.turn import Turn
+from services.dispatcher.store import turn_statements
+from tests.integration.dispatcher.conftest import Rig, newcomer, slots_in_use
+from tests.support.probe import eventually
+
+SLOTS = 5
+CLAIMERS = 8
+EXECUTIONS = 240
+
+WITNESS = """
+CREATE TABLE dispatcher.witness (going integer NOT NULL);
+CREATE FUNCTION dispatcher.look() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  -- Until the end of this commit no other can look; each statement here has a snapshot of its own.
+  PERFORM pg_advisory_xact_lock(42);
+  INSERT INTO dispatcher.witness
+    SELECT count(*) FROM dispatcher.queue WHERE workspace = NEW.workspace AND state IN (2, 3) AND NOT ends_only;
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER look AFTER INSERT OR UPDATE ON dispatcher.queue DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW EXECUTE FUNCTION dispatcher.look();
+"""
+
+
+def most_ever_going(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT max(going) FROM dispatcher.witness").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+async def claim_until_done(rig: Rig, number: int, finished: set[str]) -> None:
+    """One replica: brings newcomers of its own, claims what waits, finishes what it got."""
+    brings = [newcomer("contended") for _ in range(EXECUTIONS // CLAIMERS)]
+    while len(finished) < EXECUTIONS:
+        batch, brings = brings[:3], brings[3:]
+        turn = Turn(
+            now=datetime.now(UTC),
+            newcomers=batch,
+            newcomer_seats=[0] * len(batch),
+            lanes=["contended"],
+            lane_seats=[0] * 4,
+            holders=[f"holder-{number}"],
+        )
+        places = (await rig.queue.turn(turn)).places
+        await asyncio.sleep(0)
+        for place, workspace in zip(places, await rig.finish(*places), strict=True) if places else ():
+            assert workspace == "contended"
+            assert place.execution_id not in finished
+            finished.add(place.execution_id)
+
+
+async def test_eight_claimers_never_fill_more_than_five_slots(empty_rig: Rig) -> None:
+    with psycopg.connect(empty_rig.url, autocommit=True) as connection:
+        connection.execute(WITNESS)
+    await empty_rig.limit("contended", SLOTS)
+    rigs = [Rig(empty_rig.url) for _ in range(CLAIMERS)]
+    finished: set[str] = set()
+    async with asyncio.TaskGroup() as group:
+        for number, rig in enumerate(rigs):
+            group.create_task(claim_until_done(rig, number, finished))
+    for rig in rigs:
+        await rig.close()
+    assert len(finished) == EXECUTIONS
+    # They did contend: the limit was reached.
+    assert most_ever_going(empty_rig.url) == SLOTS
+
+
+async def race_two_claims(url: str, workspace: str, statements: list[bytes]) -> int:
+    """Two claims, the second begun while the first is not committed; how many slots are in use after both."""
+    first, second, watcher = [await connect(url, name="race", statement_seconds=10.0) for _ in range(3)]
+    params = {
+        turn_statements.LOCK: (Texts([workspace]),),
+    }
+    claim = (Texts([workspace]), Ints([0] * SLOTS), SLOTS, Texts(["holder"]), datetime.now(UTC))
+
+    async def run(connection: psycopg.AsyncConnection[tuple[object, ...]]) -> None:
+        async with connection.transaction():
+            for statement in statements:
+                cursor = psycopg.AsyncRawCursor(connection)
+                await cursor.execute(statement, params.get(statement, claim))
+            if connection is first:
+                await is_blocked.wait()
+
+    is_blocked = asyncio.Event()
+    winner = asyncio.create_task(run(first))
+    pid = second.info.backend_pid
+
+    async def first_holds() -> bool:
+        cursor = await watcher.execute(
+            "SELECT state FROM pg_stat_activity WHERE pid = %s", (first.info.backend_pid,)
+        )
+        return (await cursor.fetchone()) == ("idle in transaction",)
+
+    async def second_waits() -> bool:
+        return bool(
+            await (
+                await watcher.execute("SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted", (pid,))
+            ).fetchone()
+        )
+
+    await eventually(first_holds, 10.0, "the first claim")
+    loser = asyncio.create_task(run(second))
+    await eventually(second_waits, 10.0, "the second claim to wait for the first")
+    is_blocked.set()
+    await asyncio.gather(winner, loser)
+    for connection in (first, second, watcher):
+        await connection.close()
+    return slots_in_use(url, workspace)
+
+
+async def filled(rig: Rig, workspace: str) -> None:
+    await rig.limit(workspace, SLOTS)
+    await rig.enqueue(*[newcomer(workspace, execution_id=str(uuid.uuid4())) for _ in range(4 * SLOTS)])
+
+
+async def test_second_claim_counts_what_the_first_has_committed(rig: Rig) -> None:
+    await filled(rig, "raced")
+    statements = [turn_statements.LOCK, turn_statements.CLAIM]
+    assert await race_two_claims(rig.url, "raced", statements) == SLOTS
+
+
+async def test_one_statement_that_locks_and_counts_would_overfill(rig: Rig) -> None:
+    """Why LOCK is a statement of its own: the count of the naive form is older than its lock."""
+    join = b"JOIN dispatcher.tenants t USING (workspace)"
+    assert join in turn_statements.CLAIM
+    naive = turn_statements.CLAIM.replace(join, b"JOIN locked t USING (workspace)").replace(
+        b"WITH lane AS MATERIALIZED",
+        b"WITH locked AS MATERIALIZED (SELECT * FROM dispatcher.tenants WHERE workspace = ANY($1) FOR UPDATE)"
+        b", lane AS MATERIALIZED",
+    )
+    await filled(rig, "overfilled")
+    assert await race_two_claims(rig.url, "overfilled", [naive]) > SLOTS

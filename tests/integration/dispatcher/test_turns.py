@@ -1,0 +1,203 @@
+"""The turn's loop on a real database: items stand alone, lost answers are repeated, credit is given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from services.chassis.clock import SystemClock
+from services.chassis.database import CommitUnknown, DatabaseAway
+from services.dispatcher.core.items import Admission, Finished, Newcomer, Outcome, Place
+from services.dispatcher.core.lanes import Lanes
+from services.dispatcher.core.turn import Turn, TurnResult
+from services.dispatcher.handler.ports import Arrival, Told
+from services.dispatcher.handler.tally import Tally
+from services.dispatcher.handler.turns import Dispatcher
+from tests.integration.dispatcher.conftest import Rig, newcomer
+
+
+class Recorder:
+    """A holder and an asker that write down what they are told."""
+
+    instance_id = "recorder"
+
+    def __init__(self, credit: int = 10) -> None:
+        self.credit = credit
+        self.places: list[Place] = []
+        self.answers: dict[str, Admission] = {}
+        self.acknowledged: list[str] = []
+        self.refused: list[tuple[str, str]] = []
+        self.is_gone = False
+
+    def take_credit(self, count: int) -> int:
+        taken = min(count, self.credit)
+        self.credit -= taken
+        return taken
+
+    def give_back(self, count: int) -> None:
+        self.credit += count
+
+    def grant(self, places: Sequence[Place]) -> bool:
+        self.places += [] if self.is_gone else places
+        return not self.is_gone
+
+    def acknowledge(self, report_ids: Sequence[str]) -> None:
+        self.acknowledged += report_ids
+
+    def refuse(self, report_id: str, reason: str) -> None:
+        self.refused.append((report_id, reason))
+
+    def answered(self, newcomer: Newcomer, admission: Admission) -> None:
+        self.answers[newcomer.execution_id] = admission
+
+
+class Failing:
+    """The queue, with the next turns failing in the given way, before or after their commit."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.store_limits = rig.queue.store_limits
+        self.before: list[Exception] = []
+        self.after: list[Exception] = []
+
+    async def turn(self, turn: Turn) -> TurnResult:
+        if self.before:
+            raise self.before.pop()
+        result = await self._rig.queue.turn(turn)
+        if self.after:
+            raise self.after.pop()
+        return result
+
+
+class Stage:
+    def __init__(self, rig: Rig, credit: int = 10) -> None:
+        self.recorder = Recorder(credit)
+        self.queue = Failing(rig)
+        self.given_up: list[Place] = []
+        self.turns = Dispatcher(
+            queue=self.queue,
+            late=rig.leases,
+            holders=lambda: [self.recorder] if self.recorder.credit > 0 else [],
+            give_up=self.given_up.extend,
+            due=lambda time: None,
+            demand=lambda amount: None,
+            lanes=Lanes(),
+            tally=Tally(),
+            clock=SystemClock(),
+            poll_seconds=1.0,
+        )
+
+    def bring(self, *newcomers: Newcomer) -> None:
+        self.turns.enqueue([Arrival(each, self.recorder) for each in newcomers])
+
+    def outcomes(self, *newcomers: Newcomer) -> list[Outcome]:
+        return [self.recorder.answers[each.execution_id].outcome for each in newcomers]
+
+
+async def test_item_that_cannot_be_stored_stands_alone(rig: Rig) -> None:
+    stage = Stage(rig)
+    batch = [newcomer("alone") for _ in range(6)]
+    batch[3] = newcomer("alone", request_id="nul \x00")
+    stage.bring(*batch)
+    await stage.turns.run_once()
+    expected = [Outcome.QUEUED] * 6
+    expected[3] = Outcome.REJECTED
+    assert stage.outcomes(*batch) == expected
+    assert len(stage.recorder.places) == 5
+    assert stage.recorder.credit == 5
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_turn_of_unknown_outcome_is_repeated_and_answers_the_same(rig: Rig, is_committed: bool) -> None:
+    stage = Stage(rig)
+    workspace = f"unknown-{is_committed}"
+    batch = [newcomer(workspace, request_id=f"r{n}") for n in range(3)]
+    (stage.queue.after if is_committed else stage.queue.before).append(CommitUnknown("no answer"))
+    stage.bring(*batch)
+    with pytest.raises(DatabaseAway):
+        await stage.turns.run_once()
+    assert stage.recorder.credit == 10
+    assert not stage.recorder.answers
+    await stage.turns.run_once()
+    assert stage.outcomes(*batch) == [Outcome.QUEUED] * 3
+    assert len(await rig.rows(where=f"workspace = '{workspace}'")) == 3
+
+
+async def test_report_of_unknown_outcome_is_acknowledged_after_its_repetition(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(newcomer("reported"))
+    await stage.turns.run_once()
+    (place,) = stage.recorder.places
+    stage.queue.after.append(CommitUnknown("no answer"))
+    stage.turns.report([Told("r1", Finished(place.execution_id, place.epoch), stage.recorder)])
+    with pytest.raises(DatabaseAway):
+        await stage.turns.run_once()
+    assert not stage.recorder.acknowledged
+    await stage.turns.run_once()
+    assert stage.recorder.acknowledged == ["r1"]
+
+
+async def test_late_report_is_refused_with_its_reason(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(newcomer("late-turn"))
+    await stage.turns.run_once()
+    (place,) = stage.recorder.places
+    stage.turns.report([Told("r1", Finished(place.execution_id, place.epoch - 1), stage.recorder)])
+    await stage.turns.run_once()
+    assert stage.recorder.refused == [("r1", "EPOCH_STALE")]
+
+
+async def test_unused_credit_is_given_back(rig: Rig) -> None:
+    stage = Stage(rig, credit=50)
+    stage.bring(*[newcomer("thrifty") for _ in range(8)])
+    await stage.turns.run_once()
+    assert len(stage.recorder.places) == 5
+    assert stage.recorder.credit == 45
+
+
+async def test_places_of_a_holder_that_is_gone_are_given_up(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.recorder.is_gone = True
+    came = newcomer("abandoned")
+    stage.bring(came)
+    await stage.turns.run_once()
+    assert [place.execution_id for place in stage.given_up] == [came.execution_id]
+
+
+async def test_without_credit_newcomers_are_durable_and_wait(rig: Rig) -> None:
+    stage = Stage(rig, credit=0)
+    came = newcomer("creditless")
+    stage.bring(came)
+    await stage.turns.run_once()
+    assert stage.outcomes(came) == [Outcome.QUEUED]
+    assert not stage.recorder.places
+    stage.recorder.credit = 1
+    await stage.turns.run_once()
+    assert [place.execution_id for place in stage.recorder.places] == [came.execution_id]
+
+
+async def test_ten_thousand_waiting_in_one_workspace_do_not_delay_another(empty_rig: Rig) -> None:
+    await empty_rig.limit("crowd", 5, queued_max=20_000)
+    await empty_rig.limit("guest", 5)
+    for _ in range(20):
+        await empty_rig.enqueue(*[newcomer("crowd") for _ in range(500)])
+    stage = Stage(empty_rig, credit=6)
+    stage.turns.polled(["crowd"], False)
+    stage.bring(newcomer("guest"))
+    await stage.turns.run_once()
+    assert sorted({place.workspace for place in stage.recorder.places}) == ["crowd", "guest"]
+
+
+async def test_bringing_more_waits_while_too_much_is_gathered(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.dispatcher.handler.turns.NEWCOMERS_WAITING_MAX", 3)
+    stage = Stage(rig)
+    stage.bring(*[newcomer("bounded") for _ in range(3)])
+    room = asyncio.create_task(stage.turns.room())
+    await asyncio.sleep(0)
+    assert not room.done()
+    await stage.turns.run_once()
+    await room

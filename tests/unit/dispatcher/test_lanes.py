@@ -1,0 +1,117 @@
+"""Lanes: who is looked at next, and who costs nothing."""
+
+from services.dispatcher.core.items import LaneView
+from services.dispatcher.core.lanes import COUNT_TRUSTED_SECONDS, Lanes
+
+
+def full(workspace: str) -> LaneView:
+    return LaneView(workspace, executions_max=5, free=2, taken=2, has_more=True)
+
+
+def dry(workspace: str) -> LaneView:
+    return LaneView(workspace, executions_max=5, free=5, taken=1, has_more=False)
+
+
+def busy(workspace: str) -> LaneView:
+    return LaneView(workspace, executions_max=5, free=5, taken=2, has_more=True)
+
+
+def lanes_with(*workspaces: str) -> Lanes:
+    lanes = Lanes()
+    for workspace in workspaces:
+        lanes.work(workspace)
+    return lanes
+
+
+def test_lanes_are_served_in_turn() -> None:
+    lanes = lanes_with("a", "b", "c")
+    assert lanes.take(2) == ["a", "b"]
+    assert lanes.take(2) == ["c", "a"]
+    assert lanes.take(9) == ["b", "c", "a"]
+
+
+def test_full_lane_leaves_the_line_until_a_slot_may_be_free() -> None:
+    lanes = lanes_with("a", "b")
+    lanes.saw(full("a"), 0.0)
+    assert lanes.take(9) == ["b"]
+    lanes.work("a")
+    assert lanes.take(9) == ["b"]
+    lanes.slot("a")
+    assert lanes.take(9) == ["b", "a"]
+
+
+def test_dry_lane_leaves_the_line_until_something_waits() -> None:
+    lanes = lanes_with("a")
+    lanes.saw(dry("a"), 0.0)
+    assert not lanes.has_ready
+    lanes.slot("a")
+    assert not lanes.has_ready
+    lanes.work("a")
+    assert lanes.take(1) == ["a"]
+
+
+def test_poll_has_every_lane_with_work_looked_at_again() -> None:
+    lanes = lanes_with("a")
+    lanes.saw(full("a"), 0.0)
+    lanes.polled(["a", "b"])
+    assert lanes.ready_count == 2
+
+
+def test_capacity_is_told_once_per_change() -> None:
+    lanes = lanes_with("a")
+    assert lanes.saw(full("a"), 0.0)
+    assert not lanes.saw(full("a"), 1.0)
+    assert not lanes.saw(busy("a"), 2.0)
+    assert lanes.saw(full("a"), 3.0)
+
+
+def test_full_lane_without_work_is_not_at_capacity() -> None:
+    assert not Lanes().saw(LaneView("a", 5, free=1, taken=1, has_more=False), 0.0)
+
+
+def test_newcomers_go_ahead_where_nobody_waits_and_slots_may_be_free() -> None:
+    lanes = Lanes()
+    assert lanes.takes_newcomers("unknown")
+    lanes.work("a")
+    assert not lanes.takes_newcomers("a")
+    lanes.saw(dry("a"), 0.0)
+    assert lanes.takes_newcomers("a")
+    lanes.saw(LaneView("a", 5, free=1, taken=1, has_more=False), 0.0)
+    assert not lanes.takes_newcomers("a")
+
+
+def test_slot_of_an_unknown_workspace_changes_nothing() -> None:
+    lanes = Lanes()
+    lanes.slot("never heard of")
+    assert not lanes.has_ready
+
+
+def test_limits_are_known_from_their_revision_on() -> None:
+    lanes = Lanes()
+    assert not lanes.knows_limits("a", 3)
+    lanes.limits_stored("a", 3, 100)
+    assert lanes.knows_limits("a", 3)
+    assert lanes.knows_limits("a", 2)
+    assert not lanes.knows_limits("a", 4)
+
+
+def test_changed_limits_may_have_opened_slots() -> None:
+    lanes = lanes_with("a")
+    lanes.saw(full("a"), 0.0)
+    lanes.limits_stored("a", 1, 100)
+    assert lanes.take(1) == ["a"]
+    lanes.saw(full("a"), 0.0)
+    lanes.limits_stored("a", 1, 100)
+    assert not lanes.has_ready
+
+
+def test_waiting_is_counted_at_first_then_from_time_to_time_then_always() -> None:
+    lanes = Lanes()
+    lanes.limits_stored("a", 1, 100)
+    assert lanes.must_count("a", 1, 0.0)
+    lanes.saw(LaneView("a", 5, free=5, taken=0, has_more=True, queued=10), 0.0)
+    assert not lanes.must_count("a", 1, 1.0)
+    assert lanes.must_count("a", 1, COUNT_TRUSTED_SECONDS + 0.1)
+    assert lanes.must_count("a", 40, 1.0)
+    lanes.queued("a", 40)
+    assert lanes.must_count("a", 1, 1.0)
