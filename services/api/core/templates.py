@@ -13,7 +13,7 @@ from services.api.core.faults import Fault, child
 
 ROOTS: Final = frozenset({"input", "state", "nodes", "execution"})
 # What the engine of templates brings along itself.
-_FUNCTIONS: Final = frozenset({"range", "dict", "namespace"})
+_FUNCTIONS: Final = frozenset({"dict"})
 # `nodes["fetch"]`: named as clearly as `nodes.fetch`, but the engine of templates does not say so.
 _SUBSCRIPT: Final = re.compile(r"""\bnodes\s*\[\s*["']([^"']{1,100})["']\s*\]""")
 
@@ -38,7 +38,7 @@ class Reference(NamedTuple):
 
 
 def is_template(text: str) -> bool:
-    return "{{" in text or "{%" in text or "{#" in text
+    return "{{" in text or "{%" in text
 
 
 def texts_of(value: Any, path: str) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,261 @@
+"""Workflows, keys, workspaces and the first keys, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from services.api.bootstrap import bootstrap
+from services.api.handler.key_material import key_hash
+from services.api.handler.ports import Actor
+from services.api.store.keys import PostgresKeys
+from services.api.store.workflows import CREATED, NEW_VERSION, UNCHANGED, PostgresWorkflows
+from services.api.store.workspaces import PostgresWorkspaces
+from services.chassis.database import Database
+from tests.support.postgres import Database as MadeDatabase
+
+SYSTEM = Actor("system-key", "")
+TEAM = Actor("team-key", "team")
+
+
+class Stores(NamedTuple):
+    keys: PostgresKeys
+    workspaces: PostgresWorkspaces
+    workflows: PostgresWorkflows
+    url: str
+
+    async def audit(self) -> list[tuple[str, str, str]]:
+        async with await psycopg.AsyncConnection.connect(self.url) as connection:
+            cursor = await connection.execute(
+                "SELECT actor, action, subject FROM api.audit ORDER BY audit_id"
+            )
+            return [
+                (str(actor), str(action), str(subject)) for actor, action, subject in await cursor.fetchall()
+            ]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def stores(database: MadeDatabase) -> AsyncIterator[Stores]:
+    """Empty tables with one workspace, `team`."""
+    async with await psycopg.AsyncConnection.connect(database.url("api"), autocommit=True) as connection:
+        await connection.execute("TRUNCATE workspaces, api_keys, workflows, workflow_versions, audit")
+    pool = Database(database.url("api"), name="test", connections=8)
+    made = Stores(PostgresKeys(pool), PostgresWorkspaces(pool), PostgresWorkflows(pool), database.url("api"))
+    assert await made.workspaces.add(SYSTEM, "team", 2, 0, 0) is not None
+    yield made
+    await pool.close()
+
+
+async def applied(
+    stores: Stores, definition: bytes, *, etag: str = "", actor: Actor = TEAM
+) -> tuple[int, int]:
+    answer = await stores.workflows.apply(actor, "intake", definition, etag, str(uuid.uuid4()))
+    return answer.change, answer.workflow.version if answer.workflow else 0
+
+
+async def test_same_definition_makes_no_version(stores: Stores) -> None:
+    assert await applied(stores, b"1") == (CREATED, 1)
+    assert await applied(stores, b"1") == (UNCHANGED, 1)
+    assert await applied(stores, b"2") == (NEW_VERSION, 2)
+    assert await applied(stores, b"1") == (NEW_VERSION, 3)
+
+
+async def test_many_at_once_make_versions_without_gap_or_repeat(stores: Stores) -> None:
+    answers = await asyncio.gather(*(applied(stores, b"%d" % (number % 10)) for number in range(40)))
+    versions = sorted(version for change, version in answers if change != UNCHANGED)
+    assert versions == list(range(1, len(versions) + 1))
+    assert [change for change, _ in answers].count(CREATED) == 1
+
+
+async def test_stale_etag_is_refused_and_changes_nothing(stores: Stores) -> None:
+    await applied(stores, b"1")
+    before = await stores.workflows.get("team", "intake", 0)
+    assert before is not None
+    await applied(stores, b"2")
+    answer = await stores.workflows.apply(TEAM, "intake", b"3", str(before.revision), str(uuid.uuid4()))
+    assert (answer.change, answer.refusal) == (0, "ETAG_MISMATCH")
+    now = await stores.workflows.get("team", "intake", 0)
+    assert now is not None
+    assert (now.version, now.definition) == (2, b"2")
+
+
+async def test_etag_for_a_workflow_that_is_not_there_leaves_none_behind(stores: Stores) -> None:
+    answer = await stores.workflows.apply(TEAM, "intake", b"1", "7", str(uuid.uuid4()))
+    assert answer.refusal == "ETAG_MISMATCH"
+    assert await stores.workflows.page("team", "", 10, with_archived=True) == []
+    assert await applied(stores, b"1") == (CREATED, 1)
+
+
+async def test_archived_workflow_is_hidden_not_startable_and_can_come_back(stores: Stores) -> None:
+    await applied(stores, b"{}")
+    assert await stores.workflows.set_archived(TEAM, "intake", is_archived=True)
+    twice = await stores.workflows.set_archived(TEAM, "intake", is_archived=True)
+    assert twice is not None
+    assert twice.archive_time is not None
+    assert await stores.workflows.page("team", "", 10, with_archived=False) == []
+    startable = await stores.workflows.startable("team", "intake", 0)
+    assert startable is not None
+    assert startable.is_archived
+    assert (
+        await stores.workflows.apply(TEAM, "intake", b"2", "", str(uuid.uuid4()))
+    ).refusal == "WORKFLOW_ARCHIVED"
+    back = await stores.workflows.set_archived(TEAM, "intake", is_archived=False)
+    assert back is not None
+    assert back.archive_time is None
+    archived = [action for _, action, _ in await stores.audit() if action == "ArchiveWorkflow"]
+    assert len(archived) == 1  # the repeat changed nothing
+
+
+async def test_other_workspace_sees_nothing(stores: Stores) -> None:
+    await stores.workspaces.add(SYSTEM, "rival", 1, 0, 0)
+    await applied(stores, b"1")
+    assert await stores.workflows.get("rival", "intake", 0) is None
+    assert await stores.workflows.startable("rival", "intake", 0) is None
+    assert await stores.workflows.page("rival", "", 10, with_archived=True) == []
+    assert await applied(stores, b"other", actor=Actor("k", "rival")) == (CREATED, 1)
+
+
+async def test_old_versions_stay_and_pages_follow_each_other(stores: Stores) -> None:
+    for number in range(5):
+        await applied(stores, b"%d" % number)
+    first = await stores.workflows.versions("team", "intake", 0, 3)
+    rest = await stores.workflows.versions("team", "intake", first[-1].version, 3)
+    assert [row.version for row in (*first, *rest)] == [5, 4, 3, 2, 1]
+    old = await stores.workflows.get("team", "intake", 2)
+    assert old is not None
+    assert old.definition == b"1"
+    assert await stores.workflows.get("team", "intake", 9) is None
+
+
+async def test_version_is_found_by_its_id_with_the_secret_of_its_workspace(stores: Stores) -> None:
+    version_id = str(uuid.uuid4())
+    await stores.workflows.apply(TEAM, "intake", b"{}", "", version_id)
+    version = await stores.workflows.version(version_id)
+    assert version is not None
+    assert (version.workspace, version.workflow, version.version) == ("team", "intake", 1)
+    assert len(version.effect_secret) == 32
+    assert await stores.workflows.version(str(uuid.uuid4())) is None
+    assert await stores.workflows.version("no id") is None
+
+
+async def test_key_is_found_by_its_hash_only(stores: Stores) -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    made = await stores.keys.add(TEAM, key_hash("secret"), "VIEWER", "team", "reports", later)
+    assert made is not None
+    found = await stores.keys.find(key_hash("secret"))
+    assert found is not None
+    assert (found.key_id, found.role, found.workspace, found.title) == (
+        made.key_id,
+        "VIEWER",
+        "team",
+        "reports",
+    )
+    assert found.expire_time == later
+    assert await stores.keys.find(key_hash("Secret")) is None
+
+
+async def test_no_key_for_a_workspace_that_is_closed_or_never_was(stores: Stores) -> None:
+    assert await stores.keys.add(SYSTEM, key_hash("a"), "ADMIN", "ghost", "", None) is None
+    await stores.workspaces.close(SYSTEM, "team")
+    assert await stores.keys.add(SYSTEM, key_hash("b"), "ADMIN", "team", "", None) is None
+
+
+async def test_closing_a_workspace_closes_its_keys(stores: Stores) -> None:
+    await stores.keys.add(TEAM, key_hash("secret"), "ADMIN", "team", "", None)
+    assert await stores.workspaces.close(SYSTEM, "team")
+    found = await stores.keys.find(key_hash("secret"))
+    assert found is not None
+    assert found.is_workspace_closed
+
+
+async def test_revoking_is_for_the_own_workspace_and_may_be_repeated(stores: Stores) -> None:
+    made = await stores.keys.add(TEAM, key_hash("secret"), "VIEWER", "team", "", None)
+    assert made is not None
+    assert await stores.keys.revoke(Actor("k", "rival"), made.key_id) is None
+    assert await stores.keys.revoke(TEAM, "no id") is None
+    first = await stores.keys.revoke(TEAM, made.key_id)
+    again = await stores.keys.revoke(SYSTEM, made.key_id)
+    assert first is not None
+    assert again is not None
+    assert first.revoke_time == again.revoke_time is not None
+
+
+async def test_change_needs_the_present_revision(stores: Stores) -> None:
+    changed = await stores.workspaces.change(SYSTEM, "team", 1, {"executions_max": 7})
+    assert changed is not None
+    assert (changed.tier, changed.executions_max, changed.revision) == (2, 7, 2)
+    assert await stores.workspaces.change(SYSTEM, "team", 1, {"tier": 3}) is None
+    blind = await stores.workspaces.change(SYSTEM, "team", 0, {"tier": 3})
+    assert blind is not None
+    assert (blind.tier, blind.executions_max, blind.revision) == (3, 7, 3)
+
+
+async def test_name_of_a_closed_workspace_is_never_given_again(stores: Stores) -> None:
+    assert await stores.workspaces.close(SYSTEM, "team")
+    assert not await stores.workspaces.close(SYSTEM, "team")
+    assert await stores.workspaces.add(SYSTEM, "team", 2, 0, 0) is None
+    assert await stores.workspaces.change(SYSTEM, "team", 0, {"tier": 3}) is None
+    assert await stores.workspaces.page("", 10) == []
+
+
+async def test_change_is_unconfirmed_until_its_own_revision_is_confirmed(stores: Stores) -> None:
+    await stores.workspaces.confirm("team", 1)
+    assert await stores.workspaces.unconfirmed() == []
+    await stores.workspaces.change(SYSTEM, "team", 0, {"tier": 3})
+    await stores.workspaces.confirm("team", 1)
+    assert [record.revision for record in await stores.workspaces.unconfirmed()] == [2]
+    await stores.workspaces.confirm("team", 2)
+    assert await stores.workspaces.unconfirmed() == []
+
+
+async def test_every_change_is_in_the_audit_under_who_made_it(stores: Stores) -> None:
+    await applied(stores, b"1")
+    key = await stores.keys.add(TEAM, key_hash("secret"), "VIEWER", "team", "", None)
+    assert key is not None
+    await stores.keys.revoke(TEAM, key.key_id)
+    await stores.workspaces.change(SYSTEM, "team", 0, {"tier": 3})
+    await stores.workspaces.close(SYSTEM, "team")
+    assert await stores.audit() == [
+        ("system-key", "CreateWorkspace", "team"),
+        ("team-key", "ApplyWorkflow", "intake"),
+        ("team-key", "CreateApiKey", key.key_id),
+        ("team-key", "RevokeApiKey", key.key_id),
+        ("system-key", "UpdateWorkspace", "team"),
+        ("system-key", "DeleteWorkspace", "team"),
+    ]
+
+
+async def test_bootstrap_may_be_repeated_and_keeps_no_key(stores: Stores) -> None:
+    first, second = await bootstrap(stores.url), await bootstrap(stores.url)
+    assert len({*first, *second}) == 6
+    admin = await stores.keys.find(key_hash(first.admin))
+    assert admin is not None
+    assert (admin.role, admin.workspace) == ("ADMIN", "default")
+    runner = await stores.keys.find(key_hash(second.runner))
+    assert runner is not None
+    assert (runner.role, runner.workspace) == ("RUNNER", "")
+    workspace = await stores.workspaces.get("default")
+    assert workspace is not None
+    assert (workspace.tier, workspace.executions_max) == (3, 1_000)
+    async with await psycopg.AsyncConnection.connect(stores.url) as connection:
+        for table in ("workspaces", "api_keys", "audit"):
+            dumped = await (await connection.execute(f"SELECT t::text FROM {table} t")).fetchall()
+            assert not any(key in row[0] for row in dumped for key in (*first, *second))
+
+
+@pytest.mark.parametrize("role", ["SYSTEM", "ADMIN"])
+async def test_database_refuses_a_key_whose_role_and_workspace_do_not_fit(stores: Stores, role: str) -> None:
+    workspace = "team" if role == "SYSTEM" else None
+    async with await psycopg.AsyncConnection.connect(stores.url) as connection:
+        with pytest.raises(psycopg.errors.CheckViolation):
+            await connection.execute(
+                "INSERT INTO api_keys (key_id, key_hash, role, workspace, title) VALUES (%s, %s, %s, %s, '')",
+                (uuid.uuid4(), b"x", role, workspace),
+            )
