@@ -27,10 +27,8 @@ async def test_demo_tells_its_story_and_its_commands_work_as_printed() -> None:
         shlex.split(line) for line in re.findall(r"^  (\S+ -m windlass.cli .+)$", told.stdout, re.MULTILINE)
     ]
     assert printed[0][-1] == "up"
-    outcomes = []
     async with running_stack() as stack:
-        for words in printed[1:]:
-            outcomes.append(run([*words, "--home", str(stack.options.home)]))
+        outcomes = [run([*words, "--home", str(stack.options.home)]) for words in printed[1:]]
     *good, misfit, listed = outcomes
     assert [each.returncode for each in (*good, listed)] == [0] * (len(good) + 1), [
         each.stderr for each in outcomes

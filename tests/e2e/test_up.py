@@ -187,6 +187,7 @@ async def test_stack_comes_back_after_a_kill_of_everything(home: Path) -> None:
 async def test_taken_port_is_named_with_its_process(home: Path) -> None:
     options = free_options(Options(home=home))
     with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier stack had it a moment ago
         listener.bind(("127.0.0.1", 7402 + options.port_offset))
         listener.listen()
         refused = windlass("up", "--port-offset", str(options.port_offset), home=home)
