@@ -16,3 +16,5 @@ class ApiSettings(ProcessSettings):
     database_connections: int = Field(default=4, ge=1, le=64)
     # How long a start waits for its commit. Longer than a dispatcher takes to be replaced, shorter than clients wait.
     enqueue_seconds: float = Field(default=5.0, gt=0)
+    # How long a read is tried at one peer after another: as long as one takes to be started again.
+    read_seconds: float = Field(default=6.0, gt=0)

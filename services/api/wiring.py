@@ -155,7 +155,12 @@ def _connect(process: Process, settings: ApiSettings) -> _Peers:
     credential = settings.credential(SERVICE)
     # A pool for each service: what one does to its connections is nothing to the other.
     dispatchers, coordinators = (
-        Peers(name, AddressBook(source), ChannelPool(credential=credential, tls=settings.tls))
+        Peers(
+            name,
+            AddressBook(source),
+            ChannelPool(credential=credential, tls=settings.tls),
+            call_seconds=settings.read_seconds,
+        )
         for name, source in (
             ("the dispatcher", settings.dispatchers),
             ("the coordinator", settings.coordinators),

@@ -24,14 +24,10 @@ Serve = Callable[[str, Channel], Awaitable[None]]
 
 # One try; a replica that does not answer in this time is passed over.
 TRY_SECONDS: Final = 3.0
-# All tries together: shorter than what a caller of ours is patient for.
-CALL_SECONDS: Final = 6.0
 
 
 class Peers:
-    def __init__(
-        self, name: str, book: AddressBook, channels: ChannelPool, *, call_seconds: float = CALL_SECONDS
-    ) -> None:
+    def __init__(self, name: str, book: AddressBook, channels: ChannelPool, *, call_seconds: float) -> None:
         self.name = name
         self._book = book
         self._channels = channels

@@ -1,0 +1,78 @@
+"""A whole api in this process, on a real PostgreSQL; its peers are wherever a test puts them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest_asyncio
+
+from services.api.bootstrap import Keys, bootstrap
+from services.api.config import ApiSettings
+from services.api.wiring import start
+from services.chassis.identity import ServiceCredential
+from services.chassis.lifecycle import Process
+from tests.support.postgres import Database, PostgresCluster
+
+SECRET = "a secret of the tests, long enough"
+
+
+@dataclass
+class RunningApi:
+    port: int
+    keys: Keys
+    url: str
+
+    def channel(self) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(f"127.0.0.1:{self.port}")
+
+    def bearer(self, key: str) -> list[tuple[str, str]]:
+        return [("authorization", f"Bearer {key}")]
+
+    def service(self, name: str) -> list[tuple[str, str]]:
+        return list(ServiceCredential([SECRET.encode()], name).metadata)
+
+
+@asynccontextmanager
+async def running_api(
+    database: Database, directory: Path, *, dispatchers: str = "", coordinators: str = ""
+) -> AsyncIterator[RunningApi]:
+    secret_file = directory / "service.secret"
+    secret_file.write_text(SECRET)
+    keys = await bootstrap(database.url("api"))
+    settings = ApiSettings(
+        grpc_address="127.0.0.1:0",
+        database_url=database.url("api"),
+        service_secret_file=secret_file,
+        dispatchers=dispatchers,
+        coordinators=coordinators,
+        drain_seconds=1.0,
+        enqueue_seconds=2.0,
+        read_seconds=0.2,
+    )
+    process = Process("api", drain_seconds=1.0)
+    served: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def wire(process: Process) -> None:
+        served.set_result(await start(process, settings))
+
+    running = asyncio.create_task(process.run(wire))
+    try:
+        await asyncio.wait({running, served}, return_when=asyncio.FIRST_COMPLETED)
+        yield RunningApi(served.result(), keys, database.url("api"))
+    finally:
+        process.stop()
+        assert await running == 0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def api(postgres: PostgresCluster, tmp_path_factory) -> AsyncIterator[RunningApi]:
+    """Without any peer."""
+    database = await postgres.database(migrated=True)
+    async with running_api(database, tmp_path_factory.mktemp("api")) as made:
+        yield made
+    await postgres.drop(database)

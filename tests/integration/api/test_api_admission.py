@@ -1,0 +1,177 @@
+"""Every method of the api, made from the descriptors, with every kind of caller: who is let in, who is told what.
+
+A new method is in here by itself; what it answers to a bad key is not for its author to choose.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import grpc
+import psycopg
+import pytest
+from google.protobuf import message_factory
+
+from services.api.handler.key_material import key_hash
+from services.api.handler.ports import Actor
+from services.api.rpc.rules import RULES
+from services.api.store.keys import PostgresKeys
+from services.chassis.database import Database
+from services.chassis.errors import RemoteError, remote_error
+from tests.integration.api.conftest import RunningApi
+from tests.unit.api.test_api_rules import FILES
+
+
+class Method(NamedTuple):
+    name: str
+    request: Any
+    response: Any
+    streams: bool
+
+
+METHODS = [
+    Method(
+        f"/{service.full_name}/{method.name}",
+        message_factory.GetMessageClass(method.input_type),
+        message_factory.GetMessageClass(method.output_type),
+        method.server_streaming,
+    )
+    for file in FILES
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+]
+EACH = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name.rpartition(".")[2])
+
+
+async def refusal(api: RunningApi, method: Method, metadata: list[tuple[str, str]]) -> RemoteError:
+    """What an empty request is answered; every method refuses one, or has nothing to refuse."""
+    make = api.channel().unary_stream if method.streams else api.channel().unary_unary
+    call = make(method.name, request_serializer=bytes, response_deserializer=method.response.FromString)
+    try:
+        if method.streams:
+            async for _ in call(b"", metadata=metadata, timeout=10):
+                pass
+        else:
+            await call(b"", metadata=metadata, timeout=10)
+    except grpc.aio.AioRpcError as error:
+        return remote_error(error)
+    return RemoteError(grpc.StatusCode.OK, "", "")
+
+
+def shown(error: RemoteError) -> tuple[str, str]:
+    return error.code.name, error.reason
+
+
+@EACH
+async def test_without_a_key(api: RunningApi, method: Method) -> None:
+    assert shown(await refusal(api, method, [])) == ("UNAUTHENTICATED", "KEY_MISSING")
+
+
+@pytest.mark.parametrize("key", ["wl_admin_" + "0" * 64, "x", "", "ü" * 20, "k" * 5000])
+async def test_key_that_is_none(api: RunningApi, key: str) -> None:
+    metadata = [("authorization", f"Bearer {key}".encode("ascii", "replace").decode())]
+    for method in METHODS:
+        assert shown(await refusal(api, method, metadata)) == ("UNAUTHENTICATED", "KEY_INVALID")
+
+
+@pytest.mark.parametrize("scheme", ["Basic", "Token", ""])
+async def test_key_under_another_scheme(api: RunningApi, scheme: str) -> None:
+    metadata = [("authorization", f"{scheme} {api.keys.admin}")]
+    assert shown(await refusal(api, METHODS[0], metadata)) == ("UNAUTHENTICATED", "KEY_INVALID")
+
+
+async def make_key(api: RunningApi, key: str, role: str, *, workspace: str = "default") -> str:
+    """The id of the key that is made."""
+    database = Database(api.url, name="test")
+    made = await PostgresKeys(database).add(Actor("test", ""), key_hash(key), role, workspace, key, None)
+    await database.close()
+    assert made is not None
+    return made.key_id
+
+
+async def test_expired_key_on_every_method(api: RunningApi) -> None:
+    key_id = await make_key(api, "expired", "ADMIN")
+    async with await psycopg.AsyncConnection.connect(api.url) as connection:
+        past = datetime.now(UTC) - timedelta(seconds=1)
+        await connection.execute("UPDATE api_keys SET expire_time = %s WHERE key_id = %s", (past, key_id))
+    for method in METHODS:
+        assert shown(await refusal(api, method, api.bearer("expired"))) == ("UNAUTHENTICATED", "KEY_EXPIRED")
+
+
+async def test_revoked_key_on_every_method(api: RunningApi) -> None:
+    from windlass.api.v1 import workspaces_pb2, workspaces_pb2_grpc
+
+    key_id = await make_key(api, "revoked", "ADMIN")
+    of_members = next(method for method in METHODS if method.name.endswith("/ListWorkflows"))
+    assert (await refusal(api, of_members, api.bearer("revoked"))).code is grpc.StatusCode.OK
+    keys = workspaces_pb2_grpc.ApiKeyServiceStub(api.channel())
+    await keys.RevokeApiKey(
+        workspaces_pb2.RevokeApiKeyRequest(key_id=key_id), metadata=api.bearer(api.keys.admin), timeout=10
+    )
+    for method in METHODS:
+        assert shown(await refusal(api, method, api.bearer("revoked"))) == ("UNAUTHENTICATED", "KEY_INVALID")
+
+
+async def test_key_revoked_by_another_replica_is_refused_at_the_latest_a_second_later(
+    api: RunningApi,
+) -> None:
+    """Told by the database: the revocation here goes past the running api."""
+    key_id = await make_key(api, "revoked elsewhere", "VIEWER")
+    of_members = next(method for method in METHODS if method.name.endswith("/ListWorkflows"))
+    assert (await refusal(api, of_members, api.bearer("revoked elsewhere"))).code is grpc.StatusCode.OK
+    database = Database(api.url, name="test")
+    await PostgresKeys(database).revoke(Actor("test", ""), key_id)
+    await database.close()
+    while shown(await refusal(api, of_members, api.bearer("revoked elsewhere")))[0] == "OK":
+        pass
+    assert shown(await refusal(api, of_members, api.bearer("revoked elsewhere"))) == (
+        "UNAUTHENTICATED",
+        "KEY_INVALID",
+    )
+
+
+@pytest.mark.parametrize(
+    "role", ["VIEWER", "WORKFLOW", "ADMIN", "RUNNER", "SYSTEM", "coordinator", "dispatcher", "api"]
+)
+async def test_caller_passes_exactly_where_the_rules_let_him(api: RunningApi, role: str) -> None:
+    grades = {"RUNNER": "runner", "SYSTEM": "system"}
+    match role:
+        case "SYSTEM":
+            metadata = api.bearer(api.keys.system)
+        case "RUNNER":
+            metadata = api.bearer(api.keys.runner)
+        case "VIEWER" | "WORKFLOW" | "ADMIN":
+            await make_key(api, f"a {role}", role)
+            metadata = api.bearer(f"a {role}")
+        case _:
+            metadata = api.service(role)
+    grade = grades.get(role, f"member:{role}" if role.isupper() else f"service:{role}")
+    for method in METHODS:
+        answer = await refusal(api, method, metadata)
+        if grade in RULES[method.name].allow:
+            assert answer.code not in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+        else:
+            assert shown(answer) == ("PERMISSION_DENIED", "ROLE_REQUIRED")
+            assert answer.metadata["method"] == method.name
+
+
+async def test_forged_service_credential(api: RunningApi) -> None:
+    metadata = [("x-windlass-service", "coordinator:" + "0" * 64)]
+    for method in METHODS:
+        assert shown(await refusal(api, method, metadata)) == ("UNAUTHENTICATED", "KEY_INVALID")
+
+
+async def test_without_peers_reads_say_what_is_away(api: RunningApi) -> None:
+    from windlass.api.v1 import executions_pb2, executions_pb2_grpc
+
+    executions = executions_pb2_grpc.ExecutionServiceStub(api.channel())
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await executions.GetExecution(
+            executions_pb2.GetExecutionRequest(execution_id="01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"),
+            metadata=api.bearer(api.keys.admin),
+            timeout=15,
+        )
+    answer = remote_error(failed.value)
+    assert shown(answer) == ("UNAVAILABLE", "DEPENDENCY_UNAVAILABLE")
+    assert answer.retry_after
