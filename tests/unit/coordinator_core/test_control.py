@@ -132,6 +132,15 @@ def test_parking_is_for_long_waits_with_nothing_running():
     assert parking(story.execution, story.now) is None, "final"
 
 
+def test_nothing_is_parked_while_something_beside_the_wait_runs():
+    story = Story([node("s", "sleep@1", config={"duration": "60s"}), node("a")])
+    story.start()
+    story.assign("a")
+    assert parking(story.execution, story.now) is None
+    story.succeed("a")
+    assert parking(story.execution, story.now) == Park(story.now + 60 * SECOND)
+
+
 def test_a_failure_edge_after_a_sleep_is_skipped():
     story = Story(
         [node("s", "sleep@1", config={"duration": "1s"}), node("f"), node("j", "join@1")],

@@ -143,6 +143,21 @@ def test_three_deaths_set_the_work_apart():
     assert summary(story.execution).failed == ("a",)
 
 
+def test_failures_and_deaths_are_counted_apart():
+    story = begun(node("a", retry={"attempts": 5}))
+    for _ in range(2):
+        story.lose()
+        story.assign("a")
+        story.fail("a", ErrorClass.TRANSIENT)
+        story.wake()
+        story.assign("a")
+    assert (story.work("a").failures, story.work("a").deaths) == (2, 2)
+    assert story.fail("a", ErrorClass.TRANSIENT).events[0].reason is None
+    story.wake()
+    story.assign("a")
+    assert story.lose().events[0].reason is FailureReason.POISON
+
+
 def test_a_poisoned_work_with_a_failure_edge_is_handled():
     story = begun(node("a"), node("h"), edges=[edge("a", "h", "failure")])
     for _ in range(2):
