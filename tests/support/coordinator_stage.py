@@ -172,10 +172,29 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
         session.acknowledge([report.report_id for report in reports])
 
 
+class Addresses:
+    """The coordinators that a runner sees."""
+
+    def __init__(self) -> None:
+        self.present: frozenset[str] = frozenset()
+        self._changed = asyncio.Event()
+
+    def add(self, address: str) -> None:
+        self.present |= {address}
+        self._changed.set()
+
+    async def changes(self) -> AsyncIterator[frozenset[str]]:
+        while True:
+            self._changed.clear()
+            yield self.present
+            await self._changed.wait()
+
+
 class StageRunner:
     """Answers each grant with what `work` says; None: stays silent until told."""
 
     def __init__(self, name: str, channel: Callable[[str], grpc.aio.Channel], *, capacity: int = 100) -> None:
+        self.addresses = Addresses()
         self.grants: list[runs_pb.RunGrant] = []
         self.revoked: list[Refused] = []
         self.taken: list[str] = []
@@ -236,11 +255,6 @@ class StageRunner:
     def on_fenced(self) -> None: ...
     def on_resumed(self) -> None: ...
     def on_ended(self, reason: str) -> None: ...
-
-
-async def _one_address(address: str) -> AsyncIterator[frozenset[str]]:
-    yield frozenset({address})
-    await asyncio.Event().wait()
 
 
 class Stage:
@@ -319,9 +333,20 @@ class Stage:
     async def runner(self, address: str, name: str = "runner-0", *, capacity: int = 100) -> StageRunner:
         runner = StageRunner(name, self.channel, capacity=capacity)
         self.holders.append(runner.holder)
-        self.spawn(runner.holder.run(_one_address(address)))
+        runner.addresses.add(address)
+        self.spawn(runner.holder.run(runner.addresses.changes()))
         await eventually(lambda: runner.holder.sessions_live)
         return runner
+
+    async def attach_also(self, runner: StageRunner, address: str) -> None:
+        """A second coordinator for a runner that has one."""
+        runner.addresses.add(address)
+        await eventually(lambda: runner.holder.sessions_live == len(runner.addresses.present))
+
+    @staticmethod
+    async def pause(seconds: float) -> None:
+        """Let an outage last; nothing is judged by it."""
+        await asyncio.sleep(seconds)
 
     async def close(self) -> None:
         for process, _ in self.processes:

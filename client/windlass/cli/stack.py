@@ -35,6 +35,7 @@ def register(app: typer.Typer) -> None:
     for command in (up, down, status, serve, migrate, demo):
         app.command()(command)
     admin.command()(bootstrap)
+    admin.command()(verify)
 
 
 def up(
@@ -153,6 +154,36 @@ def bootstrap(
     from deploy.local.installation import bootstrap as run
 
     raise typer.Exit(run(home, _needed(database_url), _say))
+
+
+def verify(
+    home: HomeOption = DEFAULT_HOME,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            help="A superuser's URL, instead of the home's database.", envvar="WINDLASS_DATABASE_URL"
+        ),
+    ] = None,
+) -> None:
+    """Fold every journal anew and check the promises that rows can show: a JSON line each, exit code 1 for a broken one."""
+    import asyncio
+
+    from services.coordinator.store.audit.report import report
+
+    raise typer.Exit(asyncio.run(report(database_url or _superuser_url(home), typer.echo)))
+
+
+def _superuser_url(home: Path) -> str:
+    """Of the embedded database, while it runs."""
+    from deploy.local.home import Home
+    from deploy.local.postgres import SUPERUSER
+    from deploy.local.provision import DATABASE
+
+    found = Home(home).read_up()
+    if found is None or not found["postgres"]["pid"]:
+        raise typer.BadParameter(f"no database of {home} runs; give --database-url", param_hint="--home")
+    password = Home(home).password("postgres")
+    return f"postgresql://{SUPERUSER}:{password}@127.0.0.1:{found['postgres']['port']}/{DATABASE}"
 
 
 def demo() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from services.coordinator.core.commands import Assign, Command
+from services.coordinator.core.commands import Adopt, Assign, Command
 from services.coordinator.core.commands import Grant as GrantCommand
 from services.coordinator.core.decide import decide
 from services.coordinator.core.decision import Refusal
@@ -70,6 +70,8 @@ class Move:
     def decide_inbox(self, now: int) -> None:
         self.inputs, self.held.inbox = self.held.inbox, []
         for command, answer in self.inputs:
+            if isinstance(command, Adopt):
+                self._resume()
             refusal = self.apply(command, now)
             if answer.session is not None or answer.message_id:
                 self.answers.append((answer, refusal))
@@ -85,8 +87,8 @@ class Move:
                 self.runs[run.number] = run
         return decision.refusal
 
-    def resume(self) -> None:
-        """After an adoption: what its last holder may have left undone."""
+    def _resume(self) -> None:
+        """Before an adoption and what comes with it: what the last holder may have left undone, and only that."""
         self.is_adoption = True
         self.effects += resume_effects(self.execution)
 

@@ -22,7 +22,6 @@ from services.chassis.crash import crash_point
 from services.chassis.errors import DependencyUnavailable
 from services.chassis.logs import logger
 from services.chassis.metrics import COUNT_BUCKETS, counter, histogram
-from services.coordinator.core.commands import Adopt
 from services.coordinator.handler.assigning import Assigner
 from services.coordinator.handler.carrier import Carrier
 from services.coordinator.handler.held import Held
@@ -110,8 +109,6 @@ class TurnLoop:
             move = Move(held, execution, self._encode)
             try:
                 move.decide_inbox(now)
-                if isinstance(move.inputs[0].command, Adopt):
-                    move.resume()
                 if execution.ready:
                     self._assigner.enter(held, now)
             except Exception as failure:  # noqa: BLE001 - a bug of one execution is not the others'

@@ -1,0 +1,19 @@
+"""The verdict as JSON lines, one per promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+import psycopg
+
+from services.coordinator.store.audit.auditor import Auditor
+
+
+async def report(superuser_url: str, say: Callable[[str], None]) -> int:
+    """0: every promise that rows can show is kept; 1: one is broken."""
+    async with await psycopg.AsyncConnection.connect(superuser_url) as connection:
+        findings = await Auditor(connection).audit()
+    for line in findings.lines():
+        say(orjson.dumps(line).decode())
+    return 1 if findings.is_broken else 0

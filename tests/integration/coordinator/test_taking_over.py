@@ -1,0 +1,164 @@
+"""Leases that change hands: adoption, fencing, dead runners, an absent database."""
+
+from typing import Any
+
+import pytest
+from windlass.coordinator.v1 import sessions_pb2 as runs_pb
+
+from services.chassis.database import Database
+from tests.support.coordinator_stage import SCALE, Stage, StageRunner, eventually, execution_id
+from tests.support.postgres import PostgresCluster
+
+STEP = {"name": "w", "nodes": [{"id": "a", "module": "noop@1"}, {"id": "b", "module": "noop@1"}]}
+STEP["edges"] = [{"from": "a", "to": "b"}]  # type: ignore[list-item]
+
+
+async def events_of(tables: Database, id_: str) -> int:
+    rows = await tables.fetch("SELECT count(*) FROM journal WHERE execution_id = %s", (id_,))
+    return int(rows[0][0])
+
+
+async def going(on_stage: Stage, runner: StageRunner, session: Any) -> Any:
+    """An execution whose first run is at the runner."""
+    version = on_stage.catalog.add("v-step", **STEP)
+    order = on_stage.dispatcher.order(version)
+    before = len(runner.grants)
+    on_stage.dispatcher.grant(session, [order])
+    await eventually(lambda: len(runner.grants) > before)
+    return order
+
+
+async def test_the_next_holder_adopts_a_live_run_and_takes_its_result(on_stage: Stage, tables: Database) -> None:
+    first_address, first = await on_stage.coordinator("0")
+    runner = await on_stage.runner(first_address)
+    runner.work = lambda grant: None
+    order = await going(on_stage, runner, first)
+    second_address, second = await on_stage.coordinator("1")
+    await on_stage.attach_also(runner, second_address)
+    again = on_stage.dispatcher.order("v-step", id_=order.lease.lease_id, resumed=True)
+    on_stage.dispatcher.grant(second, [again])
+    await eventually(lambda: adopted(tables, order.lease.lease_id))
+    assert len(runner.grants) == 1, "S26: a live run is not granted twice"
+    runner.work = lambda grant: {}
+    runner.answer(runner.grants[0], {"ok": 1})
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+    assert [grant.node for grant in runner.grants] == ["a", "b"]
+
+
+async def adopted(tables: Database, id_: str) -> bool:
+    rows = await tables.fetch("SELECT holder FROM executions WHERE execution_id = %s", (id_,))
+    return bool(rows) and rows[0][0] == "coordinator-1"
+
+
+async def test_a_holder_that_was_replaced_can_never_write_again(on_stage: Stage, tables: Database) -> None:
+    first_address, first = await on_stage.coordinator("0")
+    runner = await on_stage.runner(first_address)
+    runner.work = lambda grant: None
+    order = await going(on_stage, runner, first)
+    id_ = order.lease.lease_id
+    _, second = await on_stage.coordinator("1")
+    on_stage.dispatcher.grant(second, [on_stage.dispatcher.order("v-step", id_=id_, resumed=True)])
+    await eventually(lambda: adopted(tables, id_))
+    before = await events_of(tables, id_)
+    # The first coordinator still believes that it holds it; the report goes on by the mailbox.
+    runner.answer(runner.grants[0], {"ok": 1})
+    await eventually(lambda: on_stage.dispatcher.delivered)
+    await eventually(lambda: runner.taken)
+    assert await events_of(tables, id_) == before
+    second.post(on_stage.dispatcher.delivered)
+    await eventually(lambda: on_stage.dispatcher.acknowledged)
+    assert await events_of(tables, id_) > before
+
+
+async def test_a_hint_that_it_is_new_does_not_start_it_twice(on_stage: Stage, tables: Database) -> None:
+    address, session = await on_stage.coordinator("0")
+    runner = await on_stage.runner(address)
+    runner.work = lambda grant: None
+    order = await going(on_stage, runner, session)
+    id_ = order.lease.lease_id
+    other_address, other = await on_stage.coordinator("1")
+    await on_stage.attach_also(runner, other_address)
+    # Before that, its definition is known there, so nothing makes it look into the journal first.
+    warm = on_stage.dispatcher.order("v-step", ends_only=True)
+    warm.messages.add(message_id="w", execution_id=warm.lease.lease_id).cancel.reason = "warm"
+    on_stage.dispatcher.grant(other, [warm])
+    await eventually(lambda: warm.lease.lease_id in on_stage.dispatcher.finished)
+    on_stage.dispatcher.grant(other, [on_stage.dispatcher.order("v-step", id_=id_, resumed=False)])
+    await eventually(lambda: adopted(tables, id_))
+    runner.work = lambda grant: {}
+    runner.answer(runner.grants[0], {})
+    await eventually(lambda: id_ in on_stage.dispatcher.finished)
+
+
+@pytest.mark.parametrize(("is_idempotent", "seconds_min"), [(True, 0.0), (False, 1.6)])
+async def test_the_runs_of_a_dead_runner_go_to_another(
+    on_stage: Stage, is_idempotent: bool, seconds_min: float
+) -> None:
+    version = on_stage.catalog.add(
+        f"v-{is_idempotent}",
+        name="w",
+        nodes=[{"id": "a", "module": "noop@1", "idempotent": is_idempotent}],
+        edges=[],
+    )
+    address, session = await on_stage.coordinator()
+    doomed = await on_stage.runner(address, "doomed")
+    doomed.work = lambda grant: None
+    order = on_stage.dispatcher.order(version)
+    on_stage.dispatcher.grant(session, [order])
+    await eventually(lambda: doomed.grants)
+    await doomed.holder.stop()
+    other = await on_stage.runner(address, "other")
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished, seconds=20)
+    assert other.grants[0].attempt == 2
+    assert other.grants[0].may_have_run_before
+    first, second = doomed.grants[0], other.grants[0]
+    assert first.effect_key == second.effect_key
+    assert first.lease.epoch < second.lease.epoch
+
+
+async def test_a_late_report_is_refused_and_recorded(on_stage: Stage, tables: Database) -> None:
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    runner.work = lambda grant: None
+    order = await going(on_stage, runner, session)
+    stale = runs_pb.RunGrant()
+    stale.CopyFrom(runner.grants[0])
+    stale.lease.epoch -= 1
+    before = await events_of(tables, order.lease.lease_id)
+    runner.answer(stale, {"late": True})
+    await eventually(lambda: runner.refused)
+    assert runner.refused[0][0] == stale.lease.lease_id
+    assert await events_of(tables, order.lease.lease_id) == before + 1
+
+
+async def test_a_report_for_a_finished_execution_is_refused(on_stage: Stage) -> None:
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    order = await going(on_stage, runner, session)
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+    runner.answer(runner.grants[0], {"again": True})
+    await eventually(lambda: ("EXECUTION_FINAL" in [reason for _, reason in runner.refused]))
+    stranger = runs_pb.RunGrant()
+    stranger.lease.lease_id, stranger.lease.epoch = f"{execution_id()}.1", 3
+    runner.answer(stranger, {})
+    await eventually(lambda: ("LEASE_UNKNOWN" in [reason for _, reason in runner.refused]))
+
+
+async def test_an_absent_database_loses_nothing_and_redoes_nothing(
+    on_stage: Stage, tables: Database, postgres: PostgresCluster
+) -> None:
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    runner.work = lambda grant: None
+    orders = [await going(on_stage, runner, session) for _ in range(3)]
+    await postgres.server.stop()
+    for grant in list(runner.grants):
+        runner.answer(grant, {})
+    runner.work = lambda grant: {}
+    await on_stage.pause(2 * SCALE)
+    assert not runner.taken, "nothing is acknowledged before the commit"
+    await postgres.server.start()
+    await eventually(lambda: len(on_stage.dispatcher.finished) == 3, seconds=30)
+    assert len(runner.grants) == 6
+    for order in orders:
+        assert await events_of(tables, order.lease.lease_id) == 6
