@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
+from typing import Final
 
 from services.chassis.addresses import AddressBook
 from services.chassis.client import ChannelPool
@@ -29,6 +30,9 @@ from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsStub
 from windlass.sdk import registry
 
 log = logger(__name__)
+
+# What its health speaks of: whether a coordinator has answered lately, hence whether new work can come and be begun.
+SESSIONS: Final = "windlass.coordinator.v1.RunnerSessions"
 
 
 def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
@@ -72,15 +76,21 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         sessions.join(holder, worker)
 
         server = GrpcServer(settings.grpc_address, guard=Guard({}), limits=INTERNAL, tls=settings.tls)
-        server.health.set("", True)
+        server.health.set(SESSIONS, False)
         await server.start()
         if settings.metrics_address:
             metrics = MetricsEndpoint(settings.metrics_address)
             await metrics.start()
             process.on_close("metrics", metrics.stop)
+        process.loop(
+            "health", lambda: server.health.follow(can_work, services=(SESSIONS,), every_seconds=0.2)
+        )
         process.loop("sessions", lambda: holder.run(AddressBook(settings.coordinators).changes()))
         process.loop("loop lag", LoopLag().run)
         process.loop("tender", WorkerTender(worker, clock).run)
+
+        async def can_work() -> bool:
+            return sessions.may_start()
 
         async def drain() -> None:
             worker.drain()
