@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.chaos.load import Load
 from tests.chaos.verify import verify
 from tests.support.pace import pause
 from tests.support.postgres import reachable_directory
-from tests.support.stack import Stack, running_stack
+from tests.support.stack import Stack, running_stack, until
 
 MODULES = Path(__file__).with_name("ledger_modules.py")
 REPLICAS = {"api": 1, "dispatcher": 2, "coordinator": 2, "runner": 2}
@@ -34,6 +35,7 @@ async def ledger(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(300 * FACTOR)
 @pytest.mark.parametrize("service", list(KILLS))
 async def test_killed_at_random_instants_nothing_is_lost_and_nothing_done_again(
     service: str, ledger: Path
@@ -61,8 +63,18 @@ async def test_killed_at_random_instants_nothing_is_lost_and_nothing_done_again(
 
 
 async def _kill_many(stack: Stack, service: str, kills: int, draw: random.Random) -> None:
+    """Whichever replica is ready, often while its sibling is still coming up."""
     for _ in range(kills):
         await pause(draw.uniform(0.05, 0.6))
-        replica = draw.randrange(REPLICAS[service])
+        ready = await until(
+            lambda: [each for each in stack.entries(service) if each["ready"]], 30, f"a {service}"
+        )
+        replica = draw.choice(ready)["replica"]
         pid = stack.kill(service, replica)
-        await stack.ready_again(service, replica, pid)
+        await until(partial(_is_replaced, stack, service, replica, pid), 30, f"another {service}-{replica}")
+    for replica in range(REPLICAS[service]):
+        await stack.ready_again(service, replica, previous_pid=0)
+
+
+def _is_replaced(stack: Stack, service: str, replica: int, pid: int) -> bool:
+    return all(each["pid"] != pid for each in stack.entries(service) if each["replica"] == replica)
