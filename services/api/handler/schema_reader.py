@@ -59,7 +59,7 @@ def _refuse(uri: str) -> NoReturn:
 def _fault(failure: jsonschema_rs.ValidationError) -> str:
     message = str(failure.message).splitlines()[0][:300]
     if "retrieving it failed" in message:
-        return f"points outside itself: {message.split(' is not present')[0]}"
+        return f"points outside itself: {message.split(' is not present')[0].removeprefix('Resource ')}"
     return message
 
 

@@ -1,0 +1,489 @@
+"""What is malformed, unknown, foreign or too much is answered with its own code and reason, and changes nothing.
+
+Two corpora against a running stack: one made from the descriptors (every field of every public method, broken in
+every way that its type knows), one of cases with a name. Each answer is looked through for what must not get out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, NamedTuple
+
+import grpc
+import psycopg
+import pytest
+import pytest_asyncio
+from google.protobuf import json_format, message_factory, struct_pb2
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+
+from services.chassis.errors import RemoteError, remote_error
+from tests.support.api import Client
+from tests.support.stack import Stack, running_stack
+from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2, workspaces_pb2
+from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
+
+# The promise is a second; what is slower is cut here and shows as DEADLINE_EXCEEDED.
+ANSWER_SECONDS = 5.0
+UNKNOWN_ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
+LEAKS = (
+    "Traceback",
+    "psycopg",
+    'File "',
+    "SELECT ",
+    "INSERT ",
+    "services.",
+    "asyncio",
+    "Exception",
+    "127.0.0.1",
+)
+METHODS: dict[str, MethodDescriptor] = {
+    method.name: method
+    for file in (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+OF_SYSTEM = {"CreateWorkspace", "GetWorkspace", "ListWorkspaces", "UpdateWorkspace", "DeleteWorkspace"}
+# A request that is well formed in every other field, and harmless.
+WELL_FORMED: dict[str, dict[str, Any]] = {
+    "StartExecution": {"workflow": "ghost"},
+    "BatchStartExecutions": {"requests": [{"workflow": "ghost"}]},
+    "GetExecution": {"executionId": UNKNOWN_ID},
+    "WatchExecution": {"executionId": UNKNOWN_ID},
+    "CancelExecution": {"executionId": UNKNOWN_ID},
+    "ListEvents": {"executionId": UNKNOWN_ID},
+    "GetRun": {"runId": f"{UNKNOWN_ID}.1"},
+    "GetWorkflow": {"workflow": "ghost"},
+    "ListWorkflowVersions": {"workflow": "ghost"},
+    "ArchiveWorkflow": {"workflow": "ghost"},
+    "RestoreWorkflow": {"workflow": "ghost"},
+    "ApplyWorkflow": {"definition": {"name": "UPPER"}},
+    "ValidateWorkflow": {"definition": {"name": "UPPER"}},
+    "CreateWorkspace": {"workspace": "UPPER"},
+    "GetWorkspace": {"workspace": "ghost"},
+    "UpdateWorkspace": {"workspace": {"workspace": "ghost", "tier": "PRO"}, "updateMask": "tier"},
+    "DeleteWorkspace": {"workspace": "ghost"},
+    "CreateApiKey": {"workspace": "ghost", "role": "VIEWER"},
+    "RevokeApiKey": {"keyId": UNKNOWN_ID},
+}
+
+
+class World(NamedTuple):
+    stack: Stack
+    client: Client
+    # ADMIN of another workspace, and an execution there.
+    rival_key: str
+    rival_execution: str
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def world() -> AsyncIterator[World]:
+    async with running_stack() as stack:
+        system = stack.metadata("system")
+        workspaces, keys = WorkspaceServiceStub(stack.channel()), ApiKeyServiceStub(stack.channel())
+        await workspaces.CreateWorkspace(
+            workspaces_pb2.CreateWorkspaceRequest(workspace="rival"), metadata=system
+        )
+        created = await keys.CreateApiKey(
+            workspaces_pb2.CreateApiKeyRequest(workspace="rival", role="ADMIN"), metadata=system
+        )
+        rival = Client(stack, created.key)
+        await rival.apply("theirs", [{"id": "a", "module": "noop@1"}])
+        execution = await rival.run("theirs")
+        client = Client(stack)
+        schema = {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}}
+        await client.apply("ours", [{"id": "a", "module": "noop@1"}], inputSchema=schema)
+        yield World(stack, client, created.key, execution.id)
+        # After all that: still whole.
+        assert (
+            await client.run("ours", input=structured({"id": 1}))
+        ).state == resources_pb2.Execution.SUCCESS
+
+
+def structured(document: dict[str, Any]) -> struct_pb2.Struct:
+    struct = struct_pb2.Struct()
+    struct.update(document)
+    return struct
+
+
+async def answer(
+    world: World, name: str, raw: bytes, metadata: list[tuple[str, str]] | None = None
+) -> RemoteError:
+    """How the method answers these bytes."""
+    method = METHODS[name]
+    key = "system" if name in OF_SYSTEM else "admin"
+    channel: Any = world.stack.channel()
+    make = channel.unary_stream if method.server_streaming else channel.unary_unary
+    response = message_factory.GetMessageClass(method.output_type)
+    call = make(
+        f"/{method.containing_service.full_name}/{name}",
+        request_serializer=bytes,
+        response_deserializer=response.FromString,
+    )(raw, metadata=metadata or world.stack.metadata(key), timeout=ANSWER_SECONDS)
+    try:
+        if method.server_streaming:
+            async for _ in call:
+                pass
+        else:
+            await call
+    except grpc.aio.AioRpcError as error:
+        found = remote_error(error)
+        told = f"{found.message} {found.metadata} {found.violations}"
+        assert not [leak for leak in LEAKS if leak in told], told
+        return found
+    finally:
+        await channel.close()
+    return RemoteError(grpc.StatusCode.OK, "", "")
+
+
+async def rows(stack: Stack) -> dict[str, int]:
+    """How many there are of everything that a request could add."""
+    tables = ("api.workflows", "api.workflow_versions", "api.workspaces", "api.api_keys", "api.audit")
+    async with await psycopg.AsyncConnection.connect(stack.superuser_url()) as connection:
+        counts = {}
+        for table in (*tables, "coordinator.executions", "coordinator.journal"):
+            row = await (await connection.execute(f"SELECT count(*) FROM {table}")).fetchone()
+            assert row is not None
+            counts[table] = row[0]
+        return counts
+
+
+# ── made from the descriptors ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Broken(NamedTuple):
+    method: str
+    what: str
+    raw: Callable[[], bytes]
+
+    def __str__(self) -> str:
+        return f"{self.method}-{self.what}"
+
+
+def base(name: str) -> Any:
+    request = message_factory.GetMessageClass(METHODS[name].input_type)()
+    return json_format.ParseDict(WELL_FORMED.get(name, {}), request)
+
+
+def scalar_fields(
+    descriptor: Any, prefix: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], FieldDescriptor]]:
+    """Every field of a request that holds one value, those of inner messages too; free JSON and maps are apart."""
+    for field in descriptor.fields:
+        if field.message_type is None:
+            if not field.is_repeated:
+                yield (*prefix, field.name), field
+        elif (
+            not field.message_type.full_name.startswith("google.")
+            and not field.message_type.GetOptions().map_entry
+        ):
+            yield from scalar_fields(field.message_type, (*prefix, field.name))
+
+
+def with_value(name: str, path: tuple[str, ...], value: Any) -> Callable[[], bytes]:
+    def make() -> bytes:
+        request = base(name)
+        holder = request
+        for step in path[:-1]:
+            inner = getattr(holder, step)
+            holder = inner[0] if hasattr(inner, "append") else inner
+        setattr(holder, path[-1], value)
+        return bytes(request.SerializeToString())
+
+    return make
+
+
+BY_TYPE: dict[int, list[tuple[str, Any]]] = {
+    FieldDescriptor.TYPE_STRING: [
+        ("nul", "a\x00b"),
+        ("oversized", "x" * 5_000),
+        ("strange", "../\u202e'; --\U0001f600"),
+    ],
+    FieldDescriptor.TYPE_ENUM: [("wrong", 99), ("negative", -1)],
+    FieldDescriptor.TYPE_INT32: [("negative", -1), ("least", -(2**31)), ("greatest", 2**31 - 1)],
+    FieldDescriptor.TYPE_INT64: [("negative", -1), ("least", -(2**63)), ("greatest", 2**63 - 1)],
+}
+
+
+def generated() -> Iterator[Broken]:
+    for name, method in METHODS.items():
+        yield Broken(name, "empty", lambda: b"")
+        yield Broken(name, "garbage", lambda: b"\xff\xff\xff\xff")
+        yield Broken(name, "truncated", lambda: b"\x0a\x20abc")
+        yield Broken(name, "bad-utf8", lambda: b"\x0a\x02\xc3\x28")
+        for path, field in scalar_fields(method.input_type):
+            for what, value in BY_TYPE.get(field.type, []):
+                yield Broken(name, f"{what}-{'.'.join(path)}", with_value(name, path, value))
+
+
+# Without a field, or with text that may be anything, a request is still one.
+FINE_WHEN = ("empty", "strange", "greatest", "bad-utf8", "oversized-requests.request_id")
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+async def test_every_field_broken_in_every_way(world: World, name: str) -> None:
+    before = await rows(world.stack)
+    for broken in generated():
+        if broken.method != name:
+            continue
+        found = await answer(world, name, broken.raw())
+        if found.code is grpc.StatusCode.OK:
+            is_fine = broken.what.startswith(FINE_WHEN) or name in (
+                "BatchStartExecutions",
+                "ValidateWorkflow",
+            )
+            assert is_fine, f"{broken} was answered with OK"
+            continue
+        assert found.code in (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            grpc.StatusCode.NOT_FOUND,
+            grpc.StatusCode.ABORTED,
+        ), f"{broken}: {found}"
+        assert found.reason, f"{broken}: {found}"
+        if broken.what.startswith(("nul", "garbage", "truncated", "wrong")):
+            assert (found.code.name, found.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST"), (
+                f"{broken}: {found}"
+            )
+    assert await rows(world.stack) == before
+
+
+# ── with a name ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def start(**fields: Any) -> tuple[str, Any]:
+    return "StartExecution", executions_pb2.StartExecutionRequest(**fields)
+
+
+def definition(**fields: Any) -> tuple[str, Any]:
+    request = workflows_pb2.ApplyWorkflowRequest()
+    json_format.ParseDict({"name": "bad", **fields}, request.definition)
+    return "ApplyWorkflow", request
+
+
+def nested(depth: int) -> tuple[str, Any]:
+    """Built in place: copying so deep a message is refused by the library itself."""
+    request = executions_pb2.StartExecutionRequest(workflow="ours")
+    inner = request.input
+    for _ in range(depth - 1):
+        inner = inner.fields["a"].struct_value
+    inner.fields["a"].bool_value = True
+    return "StartExecution", request
+
+
+def with_number(number: float) -> struct_pb2.Struct:
+    struct = structured({"id": 1})
+    struct.fields["x"].number_value = number
+    return struct
+
+
+def listing(**fields: Any) -> tuple[str, Any]:
+    return "ListExecutions", executions_pb2.ListExecutionsRequest(**fields)
+
+
+NODE = {"id": "a", "module": "noop@1"}
+CASES: dict[str, tuple[tuple[str, Any], str, str]] = {
+    "input that does not fit": (
+        start(workflow="ours", input=structured({"id": "x"})),
+        "INVALID_ARGUMENT",
+        "INPUT_MISMATCH",
+    ),
+    "input without what is needed": (start(workflow="ours"), "INVALID_ARGUMENT", "INPUT_MISMATCH"),
+    "input with NaN": (
+        start(workflow="ours", input=with_number(float("nan"))),
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "input with infinity": (
+        start(workflow="ours", input=with_number(float("-inf"))),
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "input with NUL": (
+        start(workflow="ours", input=structured({"id": 1, "x": "\x00"})),
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "input nested 65 deep": (nested(65), "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "input too large": (
+        start(workflow="ours", input=structured({"id": 1, "x": "y" * 262_144})),
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "too many labels": (
+        start(workflow="ours", labels={str(number): "x" for number in range(33)}),
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "priority 6": (start(workflow="ours", priority=6), "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "unknown workflow": (start(workflow="ghost"), "NOT_FOUND", "WORKFLOW_NOT_FOUND"),
+    "foreign workflow": (start(workflow="theirs"), "NOT_FOUND", "WORKFLOW_NOT_FOUND"),
+    "unknown version": (start(workflow="ours", version=9), "NOT_FOUND", "VERSION_NOT_FOUND"),
+    "unknown execution": (
+        ("GetExecution", executions_pb2.GetExecutionRequest(execution_id=UNKNOWN_ID)),
+        "NOT_FOUND",
+        "EXECUTION_NOT_FOUND",
+    ),
+    "id that is none": (
+        ("GetExecution", executions_pb2.GetExecutionRequest(execution_id="' OR 1=1")),
+        "NOT_FOUND",
+        "EXECUTION_NOT_FOUND",
+    ),
+    "unknown run": (
+        ("GetRun", runs_pb2.GetRunRequest(run_id=f"{UNKNOWN_ID}.1")),
+        "NOT_FOUND",
+        "RUN_NOT_FOUND",
+    ),
+    "unknown key": (
+        ("RevokeApiKey", workspaces_pb2.RevokeApiKeyRequest(key_id=UNKNOWN_ID)),
+        "NOT_FOUND",
+        "API_KEY_NOT_FOUND",
+    ),
+    "foreign workspace": (
+        ("ListApiKeys", workspaces_pb2.ListApiKeysRequest(workspace="rival")),
+        "NOT_FOUND",
+        "WORKSPACE_NOT_FOUND",
+    ),
+    "key with an end in the past": (
+        (
+            "CreateApiKey",
+            json_format.ParseDict(
+                {"role": "VIEWER", "expireTime": "2020-01-01T00:00:00Z"}, workspaces_pb2.CreateApiKeyRequest()
+            ),
+        ),
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "filter with OR": (
+        listing(filter="state = FAILED OR state = SUCCESS"),
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "filter by what is not there": (listing(filter="password = x"), "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "unknown order": (listing(order_by="state"), "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "page token that is none": (listing(page_token="zzz"), "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "page token with a wrong place": (listing(page_token="W10"), "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "page of 1,001": (listing(page_size=1001), "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "batch of none": (
+        ("BatchStartExecutions", executions_pb2.BatchStartExecutionsRequest()),
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "batch of 1,001": (
+        (
+            "BatchStartExecutions",
+            executions_pb2.BatchStartExecutionsRequest(
+                requests=[executions_pb2.StartExecutionRequest(workflow="ours")] * 1001
+            ),
+        ),
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "cycle": (
+        definition(
+            nodes=[NODE, {"id": "b", "module": "noop@1"}],
+            edges=[{"from": "a", "to": "b"}, {"from": "b", "to": "a"}],
+        ),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "dangling edge": (
+        definition(nodes=[NODE], edges=[{"from": "a", "to": "b"}]),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "duplicate id": (definition(nodes=[NODE, NODE]), "INVALID_ARGUMENT", "INVALID_DEFINITION"),
+    "unknown module": (
+        definition(nodes=[{"id": "a", "module": "nope@1"}]),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "bad template": (
+        definition(nodes=[{**NODE, "inputs": {"x": "{{ nodes.b.output }}"}}]),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "bad duration": (
+        definition(nodes=[{**NODE, "timeout": "soon"}]),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "bad limit": (
+        definition(nodes=[{**NODE, "retry": {"attempts": 101}}]),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "2,001 nodes": (
+        definition(nodes=[{"id": f"n{number}", "module": "noop@1"} for number in range(2001)]),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "definition of over a mebibyte": (
+        definition(initialState={"x": "y" * 1_048_576}),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "schema that points outside": (
+        definition(inputSchema={"$ref": "http://example.org/x"}),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "etag of nothing": (
+        (
+            "ApplyWorkflow",
+            workflows_pb2.ApplyWorkflowRequest(definition=structured({"name": "new"}), etag="7"),
+        ),
+        "ABORTED",
+        "ETAG_MISMATCH",
+    ),
+    "message of over 4 MiB": (
+        definition(initialState={"x": "y" * (4 * 1_048_576)}),
+        "RESOURCE_EXHAUSTED",
+        "MESSAGE_TOO_LARGE",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+async def test_case_has_its_code_and_reason(world: World, case: str) -> None:
+    (name, request), code, reason = CASES[case]
+    before = await rows(world.stack)
+    found = await answer(world, name, request.SerializeToString())
+    assert (found.code.name, found.reason) == (code, reason), found
+    assert await rows(world.stack) == before
+
+
+async def test_foreign_execution_answers_as_one_that_never_was(world: World) -> None:
+    for name in ("GetExecution", "WatchExecution", "CancelExecution", "ListEvents", "ListRuns"):
+        told = []
+        for execution_id in (world.rival_execution, UNKNOWN_ID):
+            request = json_format.ParseDict(
+                {"executionId": execution_id}, message_factory.GetMessageClass(METHODS[name].input_type)()
+            )
+            found = await answer(world, name, request.SerializeToString())
+            told.append((found.code.name, found.reason, found.message))
+        assert told[0] == told[1] == ("NOT_FOUND", "EXECUTION_NOT_FOUND", told[0][2])
+    run = runs_pb2.GetRunRequest(run_id=f"{world.rival_execution}.1").SerializeToString()
+    assert (await answer(world, "GetRun", run)).reason == "RUN_NOT_FOUND"
+    rival = [("authorization", f"Bearer {world.rival_key}")]
+    assert (await answer(world, "GetRun", run, rival)).code is grpc.StatusCode.OK
+
+
+async def test_all_faults_of_a_definition_come_with_their_paths(world: World) -> None:
+    request = definition(name="BAD", nodes=[{"id": "A", "module": "noop"}], edges=[{"from": "x", "to": "y"}])[
+        1
+    ]
+    found = await answer(world, "ApplyWorkflow", request.SerializeToString())
+    assert {violation.field for violation in found.violations} == {
+        "definition.name",
+        "definition.nodes[0].id",
+        "definition.nodes[0].module",
+        "definition.edges[0].from",
+        "definition.edges[0].to",
+    }
+
+
+async def test_refusals_say_what_to_try(world: World) -> None:
+    for case in ("unknown workflow", "unknown version", "unknown execution", "unknown run", "unknown key"):
+        (name, request), _, _ = CASES[case]
+        found = await answer(world, name, request.SerializeToString())
+        assert found.metadata["try"].startswith("windlass "), json.dumps(found.metadata)
