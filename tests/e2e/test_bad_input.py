@@ -85,7 +85,7 @@ async def world() -> AsyncIterator[World]:
             workspaces_pb2.CreateWorkspaceRequest(workspace="rival"), metadata=system
         )
         created = await keys.CreateApiKey(
-            workspaces_pb2.CreateApiKeyRequest(workspace="rival", role="ADMIN"), metadata=system
+            workspaces_pb2.CreateApiKeyRequest(workspace="rival", role=workspaces_pb2.ADMIN), metadata=system
         )
         rival = Client(stack, created.key)
         await rival.apply("theirs", [{"id": "a", "module": "noop@1"}])
