@@ -1,0 +1,126 @@
+"""Who may be judged dead, and when: the reaper and its guard, on a clock that stands still."""
+
+from collections.abc import Iterable
+
+from services.chassis.clock import ManualClock
+from services.chassis.errors import DependencyUnavailable
+from services.chassis.lease.frames import Attach
+from services.chassis.lease.timing import EXECUTION
+from services.chassis.session.memory import MemorySessionStore
+from services.chassis.session.reaper import SessionReaper, SweepGuard
+from services.chassis.session.store import EndedInstance
+
+TERM, BEAT, LOOK = EXECUTION.term, EXECUTION.beat, EXECUTION.second_look
+
+
+class Store(MemorySessionStore):
+    """Can be away, and can be slow."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock, EXECUTION)
+        self.manual = clock
+        self.is_away = False
+        self.delay = 0.0
+        self.sweeps = 0
+
+    async def sweep(self) -> list[EndedInstance]:
+        if self.is_away:
+            raise DependencyUnavailable("the database", "away")
+        self.manual.advance(self.delay)
+        self.sweeps += 1
+        return await super().sweep()
+
+    async def ended_among(self, instance_ids: Iterable[str]) -> list[EndedInstance]:
+        if self.is_away:
+            raise DependencyUnavailable("the database", "away")
+        return await super().ended_among(instance_ids)
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = Store(self.clock)
+        self.watched: set[str] = set()
+        self.ended: list[list[str]] = []
+        self.guard = SweepGuard(EXECUTION, self.clock.monotonic())
+        self.reaper = SessionReaper(self.store, self.guard, self.clock, lambda: self.watched, self.on_ended)
+
+    def on_ended(self, ended: list[EndedInstance]) -> None:
+        self.ended.append([each.instance_id for each in ended])
+
+    async def after(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        await self.reaper.run_once()
+
+
+async def test_silent_instance_is_ended_at_the_second_look():
+    world = World()
+    await world.store.open(Attach("holder", "i", 1))
+    await world.after(TERM + 0.1)
+    assert world.ended == []
+    await world.after(LOOK)
+    assert world.ended == [["i"]]
+    await world.after(LOOK)
+    assert world.ended == [["i"]], "told once"
+
+
+async def test_nothing_is_swept_for_a_term_after_the_start():
+    world = World()
+    await world.after(TERM - 0.1)
+    assert world.store.sweeps == 0
+    await world.after(0.2)
+    assert world.store.sweeps == 1
+
+
+async def test_outage_ends_nobody():
+    world = World()
+    await world.store.open(Attach("holder", "i", 1))
+    await world.after(TERM - 1)
+    await world.store.renew(["i"])
+    await world.after(2)
+    world.store.is_away = True
+    for _ in range(10):
+        await world.after(BEAT)
+    world.store.is_away = False
+    # Twenty seconds gone, every lease overdue: for a term nobody is even suspected.
+    await world.after(BEAT)
+    assert world.store.sweeps == 1
+    await world.store.renew(["i"])
+    for _ in range(20):
+        await world.after(LOOK)
+        await world.store.renew(["i"])
+    assert world.store.sweeps > 1
+    assert world.ended == []
+
+
+async def test_slow_database_counts_as_an_outage():
+    world = World()
+    await world.after(TERM)
+    world.store.delay = BEAT + 0.1
+    await world.after(LOOK)
+    world.store.delay = 0.0
+    sweeps = world.store.sweeps
+    await world.after(LOOK)
+    assert world.store.sweeps == sweeps
+    await world.after(TERM)
+    assert world.store.sweeps == sweeps + 1
+
+
+async def test_watched_instances_are_asked_after_even_when_nothing_may_be_swept():
+    world = World()
+    for name in ("ended", "lives"):
+        await world.store.open(Attach("holder", name, 1))
+    await world.store.end_if_unheard(await world.store.mark_closed("ended"))
+    world.watched = {"ended", "lives"}
+    await world.after(0.1)
+    assert world.store.sweeps == 0
+    assert world.ended == [["ended"]]
+
+
+async def test_instance_that_is_swept_and_watched_is_told_once():
+    world = World()
+    await world.store.open(Attach("holder", "i", 1))
+    world.watched = {"i"}
+    await world.after(TERM + 0.1)
+    await world.after(LOOK)
+    assert world.ended == [["i"]]
