@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from importlib.resources import files
@@ -29,6 +28,7 @@ from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 from windlass.api.v1.runs_pb2_grpc import RunServiceStub
 from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 from windlass.cli.executions import show_runs
+from windlass.cli.invocation import program
 from windlass.cli.render import plain
 
 DEFINITION = "demo.yaml"
@@ -152,7 +152,7 @@ def _tell_what_happened(execution: Any, runs: Any) -> None:
 
 
 def _show_what_next() -> None:
-    command = _how_we_were_called()
+    command = program()
     definition = os.path.relpath(str(files("deploy.local") / DEFINITION))
     _title("What to try next")
     typer.echo(
@@ -172,14 +172,6 @@ In another, the same order, then a small one, then one that does not fit its sch
 Kill any of the four (`{command} status` shows their pids) while one runs: it ends as if nothing had happened.
 """
     )
-
-
-def _how_we_were_called() -> str:
-    """What to type for `windlass`, here, in this shell."""
-    called = Path(sys.argv[0])
-    if called.name == "__main__.py":
-        return f"{os.path.relpath(sys.executable)} -m windlass.cli"
-    return os.path.relpath(called) if shutil.which("windlass") is None else "windlass"
 
 
 def _seconds(duration: Any) -> float:

@@ -21,6 +21,7 @@ from deploy.local.ports import PortTaken
 from deploy.local.postgres import PostgresFailed
 from deploy.local.provision import TooOld
 from deploy.local.supervisor import Supervisor
+from windlass.cli.invocation import as_typed
 
 DONE, FAILED = 0, 1
 # A stop is promised within 15 s; who waits longer than this waits for something that will not come.
@@ -53,7 +54,7 @@ def up(options: Options, say: Say, show: Callable[[Home], None]) -> int:
 
 def explain(error: BaseException, home: Home) -> str:
     if isinstance(error, HomeTaken):
-        return f"{error}; stop it with: windlass down --home {os.path.relpath(home.root)}"
+        return f"{error}; stop it with: {as_typed('windlass down', home.root)}"
     return str(error)
 
 

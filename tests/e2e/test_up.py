@@ -81,7 +81,7 @@ async def test_second_up_on_the_home_is_refused_by_pid(stack: Stack) -> None:
     second = windlass("up", home=stack.options.home)
     assert second.returncode == 1
     assert f"process {stack.process.pid}" in second.stderr
-    assert "windlass down" in second.stderr
+    assert f"windlass.cli down --home {os.path.relpath(stack.options.home)}" in second.stderr
     assert stack.process.returncode is None
 
 

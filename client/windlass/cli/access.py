@@ -6,13 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from windlass.cli.connection import (
-    DEFAULT_HOME,
     AddressOption,
     HomeOption,
     JsonOption,
     KeyFileOption,
     connected,
 )
+from windlass.cli.invocation import DEFAULT_HOME
 
 keys = typer.Typer(help="API keys of a workspace.", no_args_is_help=True, rich_markup_mode=None)
 workspaces = typer.Typer(

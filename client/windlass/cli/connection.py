@@ -16,7 +16,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-DEFAULT_HOME = Path(".windlass")
+from windlass.cli.invocation import as_typed
+
 CALL_SECONDS = 30.0
 # A repeat is harmless: every command that changes something carries a request id or is idempotent by nature.
 TRIES = 5
@@ -79,7 +80,7 @@ def connected(
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
     except grpc.RpcError as error:
-        _tell(error)
+        _tell(error, home)
         raise typer.Exit(1) from None
 
 
@@ -92,11 +93,12 @@ def _address_of(home: Path) -> str:
         found = json.loads((home / "up.json").read_text())
     except FileNotFoundError:
         raise Unusable(
-            f"nothing runs on {home}; start it with: windlass up --home {home}\nor name an api with --address host:port"
+            f"nothing runs on {home}; start it with: {as_typed('windlass up', home)}\n"
+            "or name an api with --address host:port"
         ) from None
     apis = [each["grpc"] for each in found["processes"] if each["service"] == "api"]
     if not apis:
-        raise Unusable(f"no api runs on {home}; see: windlass status --home {home}")
+        raise Unusable(f"no api runs on {home}; see: {as_typed('windlass status', home)}")
     return str(apis[0])
 
 
@@ -112,7 +114,7 @@ def _key(home: Path, key_file: Path | None, name: str) -> str:
         ) from None
 
 
-def _tell(error: Any) -> None:
+def _tell(error: Any, home: Path) -> None:
     """The message, the reason, each faulty field, and the command that helps."""
     from google.rpc import error_details_pb2
     from grpc_status import rpc_status
@@ -127,4 +129,4 @@ def _tell(error: Any) -> None:
         detail.Unpack(info)
     typer.echo(f"reason: {info.reason or error.code().name}", err=True)
     if hint := info.metadata.get("try"):
-        typer.echo(f"try:    {hint}", err=True)
+        typer.echo(f"try:    {as_typed(hint, home)}", err=True)

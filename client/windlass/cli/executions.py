@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from windlass.cli.connection import (
-    DEFAULT_HOME,
     TRY_AGAIN_SECONDS,
     AddressOption,
     Connection,
@@ -19,6 +18,7 @@ from windlass.cli.connection import (
     connected,
     request_id,
 )
+from windlass.cli.invocation import DEFAULT_HOME
 
 FINAL = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 IdArgument = Annotated[str, typer.Argument(metavar="EXECUTION_ID")]

@@ -13,10 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
+from windlass.cli.invocation import DEFAULT_HOME, as_typed
+
 HomeOption = Annotated[
     Path, typer.Option("--home", help="Where the stack keeps its state.", show_default=True)
 ]
-DEFAULT_HOME = Path(".windlass")
 USAGE = 2
 
 admin = typer.Typer(
@@ -96,7 +97,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Annotated[bool, typer.Optio
 
     found = stack.status(Home(home))
     if found is None:
-        _say(f"nothing runs on {home}; start it with: windlass up --home {home}")
+        _say(f"nothing runs on {home}; start it with: {as_typed('windlass up', home)}")
         raise typer.Exit(1)
     if as_json:
         typer.echo(json.dumps(found, indent=1))
@@ -165,7 +166,7 @@ def verify(
         ),
     ] = None,
 ) -> None:
-    """Fold every journal anew and check the promises that rows can show: a JSON line each, exit code 1 for a broken one."""
+    """Fold every journal anew and check the promises that rows can show; exit code 1 for a broken one."""
     import asyncio
 
     from services.coordinator.store.audit.report import report
@@ -208,8 +209,9 @@ def _show_up(home: Any) -> None:
     assert found is not None, "up.json is written before the stack is shown"
     _show_processes(found)
     grpc = next(each["grpc"] for each in found["processes"] if each["service"] == "api")
-    place = "" if home.root == DEFAULT_HOME.absolute() else f" --home {os.path.relpath(home.root)}"
-    typer.echo(f"\nWindlass is up; Ctrl-C stops it. In another terminal:\n\n  windlass list{place}")
+    typer.echo(
+        f"\nWindlass is up; Ctrl-C stops it. In another terminal:\n\n  {as_typed('windlass list', home.root)}"
+    )
     typer.echo(f"  grpcurl -plaintext {grpc} list\n")
 
 

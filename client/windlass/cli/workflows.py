@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from windlass.cli.connection import (
-    DEFAULT_HOME,
     AddressOption,
     HomeOption,
     JsonOption,
     KeyFileOption,
     connected,
 )
+from windlass.cli.invocation import DEFAULT_HOME
 
 app = typer.Typer(help="Definitions and their versions.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -75,7 +75,7 @@ def test_usage_errors_end_with_2_and_no_traceback(arguments: tuple[str, ...]) ->
 def test_nothing_running_is_said_with_what_to_do(tmp_path: Path) -> None:
     shown = windlass("list", "--home", str(tmp_path))
     assert shown.returncode == 1
-    assert "windlass up --home" in shown.stderr
+    assert f"windlass.cli up --home {os.path.relpath(tmp_path)}" in shown.stderr
     assert windlass("status", "--home", str(tmp_path)).returncode == 1
     assert windlass("down", "--home", str(tmp_path)).returncode == 0
 
