@@ -20,6 +20,9 @@ RUNNER_MODULES: Final = frozenset(
 UNSUPPORTED_MODULES: Final = frozenset({"wait_signal@1", "approval@1", "sub_workflow@1", "for_each@1"})
 
 _NAME: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*)(?:@([1-9][0-9]{0,5}))?")
+_TIME: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
 NAME_CHARACTERS_MAX: Final = 128
 
 Checks = Callable[[Mapping[str, Any], str], Iterator[Fault]]
@@ -80,9 +83,11 @@ def _is_time(value: Any) -> bool:
     if not isinstance(value, str):
         return False
     try:
-        return datetime.fromisoformat(value).tzinfo is not None
+        datetime.fromisoformat(value)
     except ValueError:
         return False
+    # Of the many forms of ISO 8601 the engine reads that of RFC 3339.
+    return _TIME.fullmatch(value) is not None
 
 
 CONTROL_MODULES: Final[Mapping[str, Checks]] = {"join@1": _join_faults, "sleep@1": _sleep_faults}

@@ -6,7 +6,7 @@ template. No calendar library: it would bring the machine's clock and time zone 
 
 import re
 
-from services.coordinator.core.values import SECOND, Instant, Span
+from services.coordinator.core.values import SECOND, SPAN_MAX, Instant, Span
 
 _UNITS: dict[str, int] = {
     "ms": SECOND // 1000,
@@ -34,7 +34,10 @@ def parse_span(text: object) -> Span:
         raise ValueError(f"not a duration: {str(text)[:40]!r}; write 1.5s, 500ms, 2m, 3h or 1d")
     whole, fraction, unit = match.groups()
     factor = _UNITS[unit]
-    return int(whole) * factor + int((fraction or "0").ljust(9, "0")) * factor // 1_000_000_000
+    span = int(whole) * factor + int((fraction or "0").ljust(9, "0")) * factor // 1_000_000_000
+    if span > SPAN_MAX:
+        raise ValueError(f"a duration is at most a year: {str(text)[:40]!r}")
+    return span
 
 
 def parse_instant(text: object) -> Instant:
@@ -43,13 +46,20 @@ def parse_instant(text: object) -> Instant:
         raise ValueError(f"not a time: {str(text)[:40]!r}; write 2026-11-18T12:59:00Z")
     year, month, day, hour, minute = (int(part) for part in match.groups()[:5])
     second, fraction, zone, sign, zone_hours, zone_minutes = match.groups()[5:]
-    if not (1 <= month <= 12 and 1 <= day <= _MONTH_DAYS[month - 1] and hour < 24 and minute < 60):
+    is_on_calendar = 1 <= month <= 12 and 1 <= day <= _days_of(year, month)
+    # 60: a leap second, which counts as the first of the next minute.
+    if not (is_on_calendar and hour < 24 and minute < 60 and int(second or 0) <= 60):
         raise ValueError(f"not a time: {match.group()!r}")
     seconds = _days_since_epoch(year, month, day) * 86_400 + hour * 3600 + minute * 60 + int(second or 0)
     if zone not in "Zz":
         offset = int(zone_hours) * 3600 + int(zone_minutes) * 60
         seconds -= offset if sign == "+" else -offset
     return max(seconds * SECOND + int((fraction or "0").ljust(9, "0")) // 1000, 0)
+
+
+def _days_of(year: int, month: int) -> int:
+    is_leap_year = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    return _MONTH_DAYS[month - 1] - (month == 2 and not is_leap_year)
 
 
 def _days_since_epoch(year: int, month: int, day: int) -> int:

@@ -14,7 +14,7 @@ Hazards: the random number arrives in the call, in [0, 1). The policy in force i
 from dataclasses import dataclass
 from typing import assert_never
 
-from services.coordinator.core.values import SECOND, Error, ErrorClass, FailureReason, Instant, Span
+from services.coordinator.core.values import SECOND, SPAN_MAX, Error, ErrorClass, FailureReason, Instant, Span
 
 # Deaths of runners on the same work after which it is set apart.
 DEATHS_MAX = 3
@@ -86,7 +86,7 @@ def judge_failure(
             pass
         case _:
             assert_never(error_class)
-    retry_time = now + max(retry_after, backoff(policy, max(failures, 1), random))
+    retry_time = now + max(min(retry_after, SPAN_MAX), backoff(policy, max(failures, 1), random))
     if policy.budget and retry_time > first_time + policy.budget:
         return FailureReason.MAX_RETRIES
     return retry_time

@@ -14,6 +14,8 @@ Instant: TypeAlias = int
 Span: TypeAlias = int
 
 SECOND: Span = 1_000_000
+# What is longer belongs to a schedule; and no sum of two such leaves the range of a stored time.
+SPAN_MAX: Span = 365 * 86_400 * SECOND
 
 # A value above this is kept outside and travels as a reference.
 INLINE_BYTES_MAX = 256 * 1024

@@ -34,7 +34,25 @@ def test_duration_is_read(text, span):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "s", "-1s", "1 s", "1y", "1e3s", "nan", None, True, [], {}, "1.s", -1, 1e300]
+    "text",
+    [
+        "",
+        "s",
+        "-1s",
+        "1 s",
+        "1y",
+        "1e3s",
+        "nan",
+        None,
+        True,
+        [],
+        {},
+        "1.s",
+        -1,
+        1e300,
+        "366d",
+        "999999999999d",
+    ],
 )
 def test_anything_else_is_no_duration(text):
     with pytest.raises(ValueError, match="duration"):
@@ -51,6 +69,8 @@ def test_anything_else_is_no_duration(text):
         ("2026-11-18t11:29:00-01:30", 1_795_006_740 * SECOND),
         ("2026-11-18 12:59Z", 1_795_006_740 * SECOND),
         ("2024-02-29T00:00:00Z", 1_709_164_800 * SECOND),
+        ("2000-02-29T00:00:00Z", 951_782_400 * SECOND),
+        ("2026-11-18T12:58:60Z", 1_795_006_740 * SECOND),
         ("1960-01-01T00:00:00Z", 0),
     ],
 )
@@ -60,7 +80,8 @@ def test_instant_is_read(text, instant):
 
 @pytest.mark.parametrize(
     "text", ["", "tomorrow", "2026-11-18", "2026-11-18T12:59:00", "2026-13-01T00:00:00Z", "2026-01-32T00:00:00Z",
-             "2026-02-30T00:00:00Z", "2026-01-01T24:00:00Z", "2026-01-01T00:60:00Z", None, 5],
+             "2026-02-30T00:00:00Z", "2025-02-29T00:00:00Z", "1900-02-29T00:00:00Z",
+             "2026-01-01T00:00:61Z", "2026-01-01T24:00:00Z", "2026-01-01T00:60:00Z", None, 5],
 )  # fmt: skip
 def test_anything_else_is_no_instant(text):
     with pytest.raises(ValueError, match="time"):

@@ -60,6 +60,8 @@ def test_budget_ends_the_attempts():
     assert judge(policy, first=NOW - 10 * SECOND) is FailureReason.MAX_RETRIES
     assert judge(policy, retry_after=11 * SECOND) is FailureReason.MAX_RETRIES
     assert judge(RetryPolicy(budget=0), first=1) == NOW + SECOND
+    forever = judge(RetryPolicy(budget=0), retry_after=10**18)
+    assert forever == NOW + 365 * 86_400 * SECOND, "a stored time has a range"
 
 
 def test_an_open_circuit_costs_no_attempt():

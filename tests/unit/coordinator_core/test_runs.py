@@ -260,6 +260,28 @@ def test_started_and_progress_are_recorded_when_they_are_news():
     assert story.effects[0].cursor == b'{"row":7}'
 
 
+def test_what_a_runner_says_is_bent_into_range():
+    story = begun(node("a"), node("b"))
+    epoch = story.run("a").epoch
+    news = story.when(ReportProgress(1, epoch, float("nan"), "\0!", b"{}")).events[0]
+    assert (news.progress, news.message) == (0.0, "\ufffd!")
+    assert story.when(ReportProgress(1, epoch, float("nan"), "\0!", b"{}")).events == []
+    far = 10**18
+    done = story.when(ReportSuccess(1, epoch, b"{}", "l\0", -5, far, b"h" * 99, b"", far)).events[0]
+    assert (done.branch, done.start_time, done.end_time) == ("l\ufffd", 0, story.now + 86_400 * SECOND)
+    assert (len(done.inputs_hash), done.cost_tokens) == (32, 10**12)
+    error = Error(ErrorClass.PERMANENT, "A\0", "b\0")
+    failed = story.when(ReportFailure(2, story.run("b").epoch, error, 0.5, cost_tokens=-1)).events[0]
+    assert (failed.error.type, failed.error.message, failed.cost_tokens) == ("A\ufffd", "b\ufffd", 0)
+
+
+@pytest.mark.parametrize(("size", "first"), [(256 * 1024, "RunSucceeded"), (256 * 1024 + 1, "RunFailed")])
+def test_an_output_beyond_the_inline_limit_must_be_kept_outside(size, first):
+    story = begun()
+    decision = story.succeed("a", b'"' + b"x" * (size - 2) + b'"')
+    assert names(decision) == [first, "ExecutionFinished"]
+
+
 def test_a_run_that_stopped_unasked_is_tried_again():
     story = begun()
     run = story.run("a")

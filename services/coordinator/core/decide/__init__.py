@@ -5,6 +5,7 @@ One file per family of commands:
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
     timing      Tick                             plan       what follows from an outcome
+                                                 telling    what runners say, within bounds
 
 Hazards: `now` is read once by the caller and given to one decision. Between a decision and the folding of its events no
 other decision may be asked for.

@@ -18,6 +18,14 @@ from services.coordinator.core.commands import (
 )
 from services.coordinator.core.compiling import read_sleep
 from services.coordinator.core.decide.plan import Plan
+from services.coordinator.core.decide.telling import (
+    HASH_BYTES,
+    told_cost,
+    told_error,
+    told_fraction,
+    told_text,
+    told_time,
+)
 from services.coordinator.core.decision import Decision, Refusal, RefusalReason, nothing_new, refuse
 from services.coordinator.core.definition import Control
 from services.coordinator.core.events import (
@@ -32,6 +40,7 @@ from services.coordinator.core.events import (
 from services.coordinator.core.retry import judge_failure
 from services.coordinator.core.state import Execution, Run
 from services.coordinator.core.values import (
+    INLINE_BYTES_MAX,
     BrokenInvariant,
     Error,
     ErrorClass,
@@ -69,24 +78,30 @@ def report_success(execution: Execution, report: ReportSuccess, now: Instant) ->
     if isinstance(run, Decision):
         return run
     plan = Plan(execution, now)
+    if isinstance(report.output, bytes) and len(report.output) > INLINE_BYTES_MAX:
+        # A runner keeps such a one outside; this one would have every reader of the journal carry it.
+        error = Error(ErrorClass.PERMANENT, "OUTPUT_TOO_LARGE", f"{len(report.output)} bytes inline")
+        add_failure(plan, run, _as_failure(report, error), is_reported=True)
+        return plan.conclude()
     if run.work.node.control is not None:
         _go_on_rendered(plan, run, report)
         return plan.conclude()
+    branch = told_text(report.branch)
     plan.events.append(
         RunSucceeded(
             now,
             report.number,
             report.output,
-            report.branch,
-            report.start_time,
-            report.end_time,
-            report.inputs_hash,
-            report.config_hash,
-            report.cost_tokens,
+            branch,
+            told_time(report.start_time, now),
+            told_time(report.end_time, now),
+            report.inputs_hash[:HASH_BYTES],
+            report.config_hash[:HASH_BYTES],
+            told_cost(report.cost_tokens),
         )
     )
     plan.end_live()
-    plan.succeed(run.work.node, report.output, report.branch)
+    plan.succeed(run.work.node, report.output, branch)
     return plan.conclude()
 
 
@@ -95,7 +110,7 @@ def _go_on_rendered(plan: Plan, run: Run, report: ReportSuccess) -> None:
     control, work, output, now = run.work.node.control, run.work, report.output, plan.now
     if plan.stop is not None:
         plan.end_live()
-        plan.add(RunCancelled(now, run.number, report.start_time, report.end_time, True))
+        plan.add(RunCancelled(now, run.number, *_times(report, now), True))
         return
     match control:
         case Control.SLEEP:
@@ -107,12 +122,16 @@ def _go_on_rendered(plan: Plan, run: Run, report: ReportSuccess) -> None:
                 add_failure(plan, run, _as_failure(report, error), is_reported=True)
                 return
             plan.end_live()
-            plan.add(ControlRendered(now, run.number, config, report.start_time, report.end_time))
+            plan.add(ControlRendered(now, run.number, config, *_times(report, now)))
             plan.hold(run.number, work.node, sleep.until or now + sleep.span, work)
         case Control.JOIN | None:
             raise BrokenInvariant(f"{work.node.id} has nothing to render")
         case _:
             assert_never(control)
+
+
+def _times(report: ReportSuccess | ReportFailure | ReportStopped, now: Instant) -> tuple[Instant, Instant]:
+    return told_time(report.start_time, now), told_time(report.end_time, now)
 
 
 def _as_failure(report: ReportSuccess, error: Error) -> ReportFailure:
@@ -132,7 +151,8 @@ def report_failure(execution: Execution, report: ReportFailure, now: Instant) ->
 
 
 def add_failure(plan: Plan, run: Run, report: ReportFailure, *, is_reported: bool) -> None:
-    work, error = run.work, report.error
+    work, error = run.work, told_error(report.error)
+    start_time, end_time = _times(report, plan.now)
     verdict = _judge(plan, run, report)
     reason = verdict if isinstance(verdict, FailureReason) else None
     plan.end_live()
@@ -142,11 +162,11 @@ def add_failure(plan: Plan, run: Run, report: ReportFailure, *, is_reported: boo
             number=run.number,
             error=error,
             fingerprint=fingerprint(work.node.module, error),
-            start_time=report.start_time,
-            end_time=report.end_time,
-            inputs_hash=report.inputs_hash,
-            config_hash=report.config_hash,
-            cost_tokens=report.cost_tokens,
+            start_time=start_time,
+            end_time=end_time,
+            inputs_hash=report.inputs_hash[:HASH_BYTES],
+            config_hash=report.config_hash[:HASH_BYTES],
+            cost_tokens=told_cost(report.cost_tokens),
             retry_time=0 if isinstance(verdict, FailureReason) else verdict,
             reason=reason,
             is_reported=is_reported,
@@ -179,17 +199,17 @@ def report_started(execution: Execution, report: ReportStarted, now: Instant) ->
         return run
     if run.state is RunState.RUNNING:
         return nothing_new()
-    return Decision([RunStarted(now, run.number, report.start_time)])
+    return Decision([RunStarted(now, run.number, told_time(report.start_time, now))])
 
 
 def report_progress(execution: Execution, report: ReportProgress, now: Instant) -> Decision:
     run = live_run(execution, report, now)
     if isinstance(run, Decision):
         return run
-    known = (run.progress, run.progress_message, run.work.cursor)
-    if known == (report.progress, report.message, report.cursor):
+    news = (told_fraction(report.progress), told_text(report.message), report.cursor)
+    if news == (run.progress, run.progress_message, run.work.cursor):
         return nothing_new()
-    return Decision([RunProgressed(now, run.number, report.progress, report.message, report.cursor)])
+    return Decision([RunProgressed(now, run.number, *news)])
 
 
 def report_stopped(execution: Execution, report: ReportStopped, now: Instant) -> Decision:
@@ -206,5 +226,5 @@ def report_stopped(execution: Execution, report: ReportStopped, now: Instant) ->
         add_failure(plan, run, failure, is_reported=True)
     else:
         plan.end_live()
-        plan.add(RunCancelled(now, run.number, report.start_time, report.end_time, True))
+        plan.add(RunCancelled(now, run.number, *_times(report, now), True))
     return plan.conclude()
