@@ -94,8 +94,8 @@ class ServerSessionRules:
         self._held: dict[str, int] = {}
         self._beat_number = 0
         self._beat_in_flight = False
+        # When the unanswered beat came, or was last said to be heard.
         self._beat_time = 0.0
-        self._beat_heard_said = False
         self._wants_full = False
         self._demand_said: int | None = None
         # Sent and not yet counted, oldest first: (time of granting, number of the first, grants).
@@ -201,7 +201,6 @@ class ServerSessionRules:
     def _hear(self, beat: Beat, now: float) -> None:
         self._beat_number = beat.number
         self._beat_in_flight = True
-        self._beat_heard_said = False
         self._beat_time = now
         if beat.is_full:
             self._held = dict(beat.held)
@@ -332,12 +331,9 @@ class ServerSessionRules:
         """Withdraw what stayed unanswered. Called a few times per beat."""
         if self.state is ServerState.CLOSED:
             return []
-        if (
-            self._beat_in_flight
-            and not self._beat_heard_said
-            and now - self._beat_time > self._timing.beat / 2
-        ):
-            self._beat_heard_said = True
+        if self._beat_in_flight and now - self._beat_time > self._timing.beat / 2:
+            # Again and again, as long as the database is away: it is the stream's sign of life.
+            self._beat_time = now
             self._out.beat_heard = self._beat_number
         overdue = now - self._timing.grant_answer
         withdrawn: list[Grant] = []

@@ -82,6 +82,7 @@ class SessionHolder:
         self._wanted: frozenset[str] = frozenset()
         self._reports_made = 0
         self._is_kicked = False
+        self._is_running = False
         self._stop_asked = asyncio.Event()
         self._drained = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -145,14 +146,16 @@ class SessionHolder:
         await self._drained.wait()
 
     async def stop(self) -> None:
-        """End all streams; `run` returns."""
+        """End all streams; `run` returns, or does not begin."""
         self._stop_asked.set()
         for link in list(self._links.values()):
             link.cut()
-        await self._stopped.wait()
+        if self._is_running:
+            await self._stopped.wait()
 
     async def run(self, addresses: AsyncIterator[frozenset[str]]) -> None:
         """Keep one stream with each of the present addresses, until `stop`."""
+        self._is_running = True
         try:
             async with asyncio.TaskGroup() as group:
                 follower = group.create_task(self._follow(addresses, group))

@@ -21,7 +21,8 @@ class SweepGuard:
 
     def __init__(self, timing: LeaseTiming, now: float) -> None:
         self._term = timing.term
-        self._slow = timing.beat
+        # Slower than this, the renewals of others may have waited too. Not scaled: a busy machine is no outage.
+        self._slow = max(1.0, timing.beat)
         self._regained_at = now
 
     def failed(self, now: float) -> None:
@@ -55,10 +56,10 @@ class SessionReaper:
     async def run_once(self) -> None:
         asked_at = self._clock.monotonic()
         try:
-            ended = await self._store.sweep() if self._guard.may_sweep(asked_at) else []
-            watched = set(self._watched())
-            if watched:
-                ended += [each for each in await self._store.ended_among(watched) if each not in ended]
+            # Asked even when nothing is watched: each look must notice whether the store is away.
+            ended = await self._store.ended_among(set(self._watched()))
+            if self._guard.may_sweep(asked_at):
+                ended += await self._store.sweep()
         except DependencyUnavailable as away:
             self._guard.failed(self._clock.monotonic())
             log.warning("sessions are not swept while the database is away", error=str(away))
