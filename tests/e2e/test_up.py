@@ -23,6 +23,7 @@ from tests.support.probe import until
 from tests.support.stack import Stack, free_options, is_alive, running_stack, stack_is_up, start_stack
 
 ENDED_SECONDS = 20.0
+LONG_NODE = "name: long\nnodes:\n  - {id: only, module: delay@1, config: {duration: 600s}}\n"
 ONE_NODE = "name: one\nnodes:\n  - {id: only, module: noop@1}\n"
 
 
@@ -81,7 +82,7 @@ async def test_second_up_on_the_home_is_refused_by_pid(stack: Stack) -> None:
     second = windlass("up", home=stack.options.home)
     assert second.returncode == 1
     assert f"process {stack.process.pid}" in second.stderr
-    assert f"windlass.cli down --home {os.path.relpath(stack.options.home)}" in second.stderr
+    assert "windlass.cli down --home" in second.stderr
     assert stack.process.returncode is None
 
 
@@ -150,8 +151,13 @@ async def test_errors_name_the_reason_and_what_to_try(stack: Stack) -> None:
     assert windlass("get", home=stack.options.home).returncode == 2
 
 
-async def test_down_ends_every_process_in_time(home: Path) -> None:
+async def test_down_ends_every_process_with_work_in_hand(home: Path, tmp_path: Path) -> None:
+    definition = tmp_path / "long.yaml"
+    definition.write_text(LONG_NODE)
     async with running_stack(home=home) as stack:
+        windlass("workflow", "apply", str(definition), home=home)
+        begun = json.loads(windlass("start", "long", "--json", home=home).stdout)["id"]
+        await until(lambda: "RUNNING" in windlass("get", begun, home=home).stdout, 10, "the node to run")
         assert windlass("down", home=home).returncode == 0
         assert await stack.process.wait() == 0
         assert alive(stack.seen) == []
