@@ -113,6 +113,20 @@ class Service:
             codec=CODEC,
             owner=self.coordinators,
         )
+        self._watch_over(settings, leases, duties, mailbox)
+        self.server = GrpcServer(
+            settings.grpc_address,
+            guard=Guard(RULES, credential=settings.credential(SERVICE)),
+            limits=INTERNAL,
+            tls=settings.tls,
+        )
+        self._serve(PostgresReads(self.database))
+
+    def _watch_over(
+        self, settings: Settings, leases: PostgresLeases, duties: PostgresDuties, mailbox: PostgresMailbox
+    ) -> None:
+        """What looks again from time to time, and what tells others."""
+        clock, scale, name = SystemClock(), settings.lease_scale, f"{SERVICE}-{settings.replica}"
         self.rounds = Rounds(
             duties=duties,
             leases=leases,
@@ -131,13 +145,6 @@ class Service:
         self.words = Notifications(
             settings.database_url, [CHANNEL], self.neighbours.on_word, name=f"{name}-words"
         )
-        self.server = GrpcServer(
-            settings.grpc_address,
-            guard=Guard(RULES, credential=settings.credential(SERVICE)),
-            limits=INTERNAL,
-            tls=settings.tls,
-        )
-        self._serve(PostgresReads(self.database))
 
     # What is told in a circle finds its end only when all parts are there.
 

@@ -29,3 +29,11 @@ def shares(room: Sequence[int], wanted: int) -> list[int]:
         left -= taken[index]
         holders -= 1
     return taken
+
+
+def reach(places: int, lanes: int) -> int:
+    """How many of each lane a claim looks at: all places for one lane, twice the fair share among several.
+
+    What a short lane leaves over goes to the others in this turn up to that, and in the next beyond it.
+    """
+    return places if lanes == 1 else max(1, 2 * places // lanes)

@@ -56,7 +56,7 @@ _MARK: Final = """
 WITH taken AS MATERIALIZED (
   SELECT q.execution_id FROM dispatcher.queue q
   JOIN unnest(%s::text[]::uuid[], %s) AS t (execution_id, epoch) USING (execution_id)
-  WHERE q.epoch = t.epoch AND q.state = 2 ORDER BY q.execution_id FOR UPDATE OF q SKIP LOCKED
+  WHERE q.epoch = t.epoch AND q.state + 0 = 2 ORDER BY q.execution_id FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE dispatcher.queue q SET state = 3 FROM taken WHERE q.execution_id = taken.execution_id
 """

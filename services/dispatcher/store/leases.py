@@ -25,10 +25,10 @@ told AS MATERIALIZED (
 _HAND_BACK: Final = f"""
 WITH {_TOLD}, held AS MATERIALIZED (
   SELECT q.execution_id, q.epoch FROM dispatcher.queue q JOIN told t USING (execution_id)
-  WHERE q.epoch = t.epoch AND q.state IN (2, 3) ORDER BY q.execution_id FOR UPDATE OF q
+  WHERE q.epoch = t.epoch AND q.state + 0 IN (2, 3) ORDER BY q.execution_id FOR UPDATE OF q
 )
 UPDATE dispatcher.queue q SET state = 1, urgent = true, holder = NULL, granted_time = NULL
-FROM held h WHERE q.execution_id = h.execution_id AND q.epoch = h.epoch AND q.state IN (2, 3)
+FROM held h WHERE q.execution_id = h.execution_id AND q.epoch = h.epoch AND q.state + 0 IN (2, 3)
 RETURNING q.execution_id::text, q.workspace, q.ends_only
 """
 

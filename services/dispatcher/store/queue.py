@@ -16,6 +16,7 @@ from services.chassis.arrays import BigInts, Bools, Bytes, Ints, Texts, Times
 from services.chassis.crash import crash_point
 from services.chassis.lane import Connection, Lane
 from services.dispatcher.core.items import Admission, LaneView, Limits, Outcome, Place
+from services.dispatcher.core.seats import reach
 from services.dispatcher.core.turn import Turn, TurnResult
 from services.dispatcher.handler.ports import Unstorable
 from services.dispatcher.store import turn_statements as sql
@@ -36,6 +37,7 @@ _PRESCRIBED = (
     "SET enable_hashjoin = off",
     "SET enable_mergejoin = off",
     "SET enable_bitmapscan = off",
+    "SET enable_material = off",
     "SET jit = off",
 )
 _STORE_LIMITS = """
@@ -125,14 +127,16 @@ def _plan(turn: Turn) -> tuple[list[Statement], list[Read]]:
     if turn.newcomers:
         add(sql.ADMIT, _admit_params(turn, newcomer_lanes), _Admitted(newcomer_lanes))
     if turn.lanes:
-        add(
-            sql.CLAIM,
-            (Texts(turn.lanes), Ints(turn.lane_seats), len(turn.lane_seats), Texts(turn.holders), turn.now),
-            _read_claimed,
+        places = len(turn.lane_seats)
+        claim = (
+            Texts(turn.lanes),
+            Ints(turn.lane_seats),
+            reach(places, len(turn.lanes)),
+            Texts(turn.holders),
         )
+        add(sql.CLAIM, (*claim, turn.now), _read_claimed)
     if turn.ending_seats:
-        seats = turn.ending_seats
-        add(sql.CLAIM_ENDING, (Ints(seats), len(seats), Texts(turn.holders), turn.now), _read_ending)
+        add(sql.CLAIM_ENDING, (Ints(turn.ending_seats), Texts(turn.holders), turn.now), _read_ending)
     return statements, reads
 
 
@@ -225,19 +229,19 @@ class _Admitted:
 
 def _read_claimed(turn: Turn, result: TurnResult, rows: Rows) -> None:
     granted_us = _microseconds(turn.now)
-    limit = len(turn.lane_seats)
-    taken: dict[int, int] = {}
-    seen: dict[int, tuple[int, int, int]] = {}
+    limit = reach(len(turn.lane_seats), len(turn.lanes))
+    taken = [0] * len(turn.lanes)
+    seen: list[tuple[int, int, int, int]] = []
     for lane, free, slots, candidates, *place in rows:
-        seen[lane] = free, slots, candidates
-        if place[0] is not None:
-            taken[lane] = taken.get(lane, 0) + 1
+        if free is None:
+            taken[lane - 1] += 1
             result.places.append(_place(place, granted_us))
-    for lane, (free, slots, candidates) in seen.items():
-        count = taken.get(lane, 0)
+        else:
+            seen.append((lane - 1, free, slots, candidates))
+    for lane, free, slots, candidates in seen:
         # A look that was cut short by the slots or the places may have left something.
-        has_more = candidates > count or candidates == min(free, limit)
-        result.lanes.append(LaneView(turn.lanes[lane - 1], slots, free, count, has_more))
+        has_more = candidates > taken[lane] or candidates == min(free, limit)
+        result.lanes.append(LaneView(turn.lanes[lane], slots, free, taken[lane], has_more))
 
 
 def _read_ending(turn: Turn, result: TurnResult, rows: Rows) -> None:

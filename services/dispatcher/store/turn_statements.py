@@ -6,6 +6,8 @@ once would count with a snapshot from before the wait, and let two dispatchers f
 (tests/integration/dispatcher/test_slots.py shows it doing so).
 
 Raw statements with numbered parameters: the driver would take apart anything longer than four kilobytes at each use.
+`state + 0` where rows are named by their ids: it keeps the planner from the partial indexes, which look small to it
+whenever its figures are old, and would be walked whole for each id.
 Locks are always taken in the order: tenants by name, then rows of the queue by id.
 """
 
@@ -28,7 +30,7 @@ WITH told AS MATERIALIZED (
   SELECT * FROM unnest($1::text[]::uuid[], $2) WITH ORDINALITY AS t (execution_id, epoch, n)
 ), gone AS (
   DELETE FROM dispatcher.queue q USING told t
-  WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state IN (2, 3)
+  WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state + 0 IN (2, 3)
   RETURNING t.n, q.workspace, q.execution_id
 ), unread AS (
   DELETE FROM dispatcher.mailbox m USING gone WHERE m.execution_id = gone.execution_id
@@ -42,7 +44,7 @@ WITH told AS MATERIALIZED (
 )
 UPDATE dispatcher.queue q SET state = 4, urgent = true, holder = NULL, granted_time = NULL, wake_time = t.wake_time
 FROM told t
-WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state IN (2, 3)
+WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state + 0 IN (2, 3)
 RETURNING t.n::int4, q.workspace
 """
 
@@ -52,7 +54,7 @@ WITH seen AS (
   DELETE FROM dispatcher.mailbox WHERE message_id = ANY($1)
 )
 UPDATE dispatcher.queue q SET state = 1, wake_time = NULL
-WHERE q.execution_id = ANY($2::text[]::uuid[]) AND q.state = 4 AND (
+WHERE q.execution_id = ANY($2::text[]::uuid[]) AND q.state + 0 = 4 AND (
   q.wake_time <= clock_timestamp() OR EXISTS (
     SELECT 1 FROM dispatcher.mailbox m
     WHERE m.execution_id = q.execution_id AND NOT m.message_id = ANY($1)
@@ -81,57 +83,58 @@ WITH item AS MATERIALIZED (
          ) END AS queued
   FROM unnest($9, $10) WITH ORDINALITY AS l (workspace, counts, lane)
   JOIN dispatcher.tenants t USING (workspace)
-), known AS MATERIALIZED (
-  SELECT i.n, r.execution_id, r.hash = i.hash AS is_same
-  FROM item i JOIN lane l USING (lane)
-  JOIN dispatcher.requests r ON r.workspace = l.workspace AND r.request_id = i.request_id
 ), judged AS MATERIALIZED (
-  SELECT i.*, l.workspace, l.free, l.has_waiting, l.queued, l.queued_max, k.execution_id AS existing,
-         CASE WHEN k.execution_id = i.execution_id THEN 1
-              WHEN k.is_same THEN 2
-              WHEN k.n IS NOT NULL THEN 3
+  SELECT i.*, l.workspace, l.free, l.has_waiting, l.queued, l.queued_max, r.execution_id AS existing,
+         CASE WHEN r.execution_id = i.execution_id THEN 1
+              WHEN r.hash = i.hash THEN 2
+              WHEN r.execution_id IS NOT NULL THEN 3
               WHEN EXISTS (SELECT 1 FROM dispatcher.queue q WHERE q.execution_id = i.execution_id) THEN 1
               WHEN l.closed THEN 5
               ELSE 0 END AS verdict
-  FROM item i JOIN lane l USING (lane) LEFT JOIN known k USING (n)
+  FROM item i JOIN lane l USING (lane)
+  LEFT JOIN dispatcher.requests r ON r.workspace = l.workspace AND r.request_id = i.request_id
 ), ranked AS MATERIALIZED (
-  SELECT j.*, j.seat >= 0 AND NOT j.has_waiting
-              AND row_number() OVER (PARTITION BY j.lane, j.seat >= 0 ORDER BY j.n) <= j.free AS is_direct
-  FROM judged j WHERE j.verdict = 0
+  SELECT j.*, j.verdict = 0 AND j.seat >= 0 AND NOT j.has_waiting AND row_number() OVER (
+           PARTITION BY j.lane, j.verdict = 0 AND j.seat >= 0 ORDER BY j.n
+         ) <= j.free AS is_direct
+  FROM judged j
+), placed AS MATERIALIZED (
+  SELECT r.*, row_number() OVER (PARTITION BY r.lane, r.verdict = 0, r.is_direct ORDER BY r.n) AS nth FROM ranked r
 ), admitted AS MATERIALIZED (
-  SELECT r.*, CASE WHEN r.is_direct THEN nextval('dispatcher.epochs') ELSE 0 END AS epoch
-  FROM (SELECT x.*, row_number() OVER (PARTITION BY x.lane, x.is_direct ORDER BY x.n) AS nth FROM ranked x) r
-  WHERE r.is_direct OR r.queued IS NULL OR r.queued + r.nth <= r.queued_max
+  SELECT p.*, CASE WHEN p.verdict > 0 THEN p.verdict
+                   WHEN p.is_direct OR p.queued IS NULL OR p.queued + p.nth <= p.queued_max THEN 1
+                   ELSE 4 END AS outcome,
+         CASE WHEN p.is_direct THEN nextval('dispatcher.epochs') ELSE 0 END AS epoch
+  FROM placed p
 ), kept AS (
   INSERT INTO dispatcher.queue (execution_id, workspace, state, priority, epoch, holder, enqueue_time, granted_time,
                                 deadline_time, request_id, start)
   SELECT a.execution_id, a.workspace, CASE WHEN a.is_direct THEN 2 ELSE 1 END, a.priority, a.epoch,
          CASE WHEN a.is_direct THEN ($11::text[])[a.seat + 1] END, $12,
          CASE WHEN a.is_direct THEN $12 END, a.deadline_time, a.request_id, a.start
-  FROM admitted a
+  FROM admitted a WHERE a.verdict = 0 AND a.outcome = 1
 ), asked AS (
   INSERT INTO dispatcher.requests (workspace, request_id, hash, execution_id)
-  SELECT a.workspace, a.request_id, a.hash, a.execution_id FROM admitted a WHERE a.request_id IS NOT NULL
+  SELECT a.workspace, a.request_id, a.hash, a.execution_id
+  FROM admitted a WHERE a.verdict = 0 AND a.outcome = 1 AND a.request_id IS NOT NULL
 )
-SELECT 0::int4, j.n::int4, CASE WHEN j.verdict > 0 THEN j.verdict WHEN a.n IS NULL THEN 4 ELSE 1 END::int4,
-       coalesce(a.epoch, 0)::int8, CASE WHEN j.verdict IN (2, 3) THEN j.existing::text END, NULL::int4, NULL::bool
-FROM judged j LEFT JOIN admitted a USING (n)
+SELECT 0::int4, a.n::int4, a.outcome::int4, a.epoch::int8,
+       CASE WHEN a.verdict IN (2, 3) THEN a.existing::text END, NULL::int4, NULL::bool
+FROM admitted a
 UNION ALL
 SELECT 1, l.lane::int4, l.free, l.queued, NULL, l.executions_max, l.has_waiting FROM lane l
 """.encode()
 
 _PLACE: Final = """
-q.execution_id::text AS id, q.workspace, q.epoch, s.seat, q.start,
+q.execution_id, q.execution_id::text AS id, q.workspace, q.epoch, q.start,
 (extract(epoch FROM q.enqueue_time) * 1000000)::int8 AS enqueue_us, c.epoch_before > 0 AS is_resumed
 """
 
-# One row per place, and one without a place for a lane that got none.
+# Rows of two kinds: a place, with the number of its lane, or a lane without a place.
 CLAIM: Final = f"""
 WITH lane AS MATERIALIZED (
   SELECT l.lane, t.workspace, t.executions_max, {_FREE}
   FROM unnest($1) WITH ORDINALITY AS l (workspace, lane) JOIN dispatcher.tenants t USING (workspace)
-), seat AS MATERIALIZED (
-  SELECT * FROM unnest($2) WITH ORDINALITY AS s (seat, place)
 ), candidate AS MATERIALIZED (
   SELECT l.lane, c.execution_id, c.epoch AS epoch_before, row_number() OVER (
            PARTITION BY l.lane ORDER BY c.urgent DESC, c.priority DESC, c.execution_id
@@ -144,40 +147,43 @@ WITH lane AS MATERIALIZED (
   ) c
 ), chosen AS MATERIALIZED (
   SELECT c.*, row_number() OVER (ORDER BY c.nth, c.lane) AS place FROM candidate c
-  ORDER BY c.nth, c.lane LIMIT $3
+  ORDER BY c.nth, c.lane LIMIT cardinality($2)
 ), claimed AS (
   UPDATE dispatcher.queue q
-  SET state = 2, epoch = nextval('dispatcher.epochs'), holder = ($4::text[])[s.seat + 1],
+  SET state = 2, epoch = nextval('dispatcher.epochs'), holder = ($4::text[])[($2)[c.place] + 1],
       granted_time = $5, wake_time = NULL
-  FROM chosen c JOIN seat s USING (place) WHERE q.execution_id = c.execution_id
-  RETURNING c.lane, q.execution_id, {_PLACE}
+  FROM chosen c WHERE q.execution_id = c.execution_id
+  RETURNING c.lane, c.place, {_PLACE}
+), counted AS (
+  SELECT k.lane, count(*) AS candidates FROM candidate k GROUP BY k.lane
 )
-SELECT l.lane::int4, l.free, l.executions_max,
-       (SELECT count(*) FROM candidate k WHERE k.lane = l.lane)::int4 AS candidates,
-       c.id, c.workspace, c.epoch, c.seat, c.start, c.enqueue_us, c.is_resumed,
+SELECT c.lane::int4, NULL::int4 AS free, NULL::int4 AS slots, NULL::int4 AS candidates,
+       c.id, c.workspace, c.epoch, ($2)[c.place], c.start, c.enqueue_us, c.is_resumed,
        (SELECT array_agg(m.body ORDER BY m.create_time, m.message_id) FROM dispatcher.mailbox m
         WHERE m.execution_id = c.execution_id) AS messages
-FROM lane l LEFT JOIN claimed c USING (lane)
+FROM claimed c
+UNION ALL
+SELECT l.lane::int4, l.free, l.executions_max, coalesce(n.candidates, 0)::int4,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM lane l LEFT JOIN counted n USING (lane)
 """.encode()
 
 # Without a lock on the workspace: what will only be ended takes no slot.
 CLAIM_ENDING: Final = f"""
-WITH seat AS MATERIALIZED (
-  SELECT * FROM unnest($1) WITH ORDINALITY AS s (seat, place)
-), chosen AS MATERIALIZED (
+WITH chosen AS MATERIALIZED (
   SELECT c.*, row_number() OVER () AS place FROM (
     SELECT q.execution_id, q.epoch AS epoch_before FROM dispatcher.queue q
     WHERE q.state = 1 AND q.ends_only ORDER BY q.execution_id
-    LIMIT $2 FOR UPDATE SKIP LOCKED
+    LIMIT cardinality($1) FOR UPDATE SKIP LOCKED
   ) c
 ), claimed AS (
   UPDATE dispatcher.queue q
-  SET state = 2, epoch = nextval('dispatcher.epochs'), holder = ($3::text[])[s.seat + 1],
-      granted_time = $4, wake_time = NULL
-  FROM chosen c JOIN seat s USING (place) WHERE q.execution_id = c.execution_id
-  RETURNING q.execution_id, {_PLACE}
+  SET state = 2, epoch = nextval('dispatcher.epochs'), holder = ($2::text[])[($1)[c.place] + 1],
+      granted_time = $3, wake_time = NULL
+  FROM chosen c WHERE q.execution_id = c.execution_id
+  RETURNING c.place, {_PLACE}
 )
-SELECT c.id, c.workspace, c.epoch, c.seat, c.start, c.enqueue_us, c.is_resumed,
+SELECT c.id, c.workspace, c.epoch, ($1)[c.place], c.start, c.enqueue_us, c.is_resumed,
        (SELECT array_agg(m.body ORDER BY m.create_time, m.message_id) FROM dispatcher.mailbox m
         WHERE m.execution_id = c.execution_id) AS messages
 FROM claimed c
