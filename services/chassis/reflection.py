@@ -1,7 +1,8 @@
 """Server reflection, so that grpcurl and its like need no proto file; both names of the protocol.
 
-grpcio-reflection serves v1alpha only. v1 is the same protocol, byte for byte, under another package name, so
-the one implementation is registered twice, and a descriptor of v1 is derived so that v1 can describe itself.
+grpcio-reflection serves v1alpha only, and the pool of descriptors does not know methods by their names. v1 is
+the same protocol, byte for byte, under another package name, so the one implementation is registered twice,
+and a descriptor of v1 is derived so that v1 can describe itself.
 """
 
 from __future__ import annotations
@@ -21,13 +22,33 @@ METHOD: Final = "ServerReflectionInfo"
 def handlers(services: Iterable[str]) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
     """Handlers by service name, which tell of `services` and of reflection itself."""
     _describe_v1()
-    servicer = reflection.aio.ReflectionServicer([*services, V1ALPHA, V1])
+    servicer = reflection.aio.ReflectionServicer([*services, V1ALPHA, V1], pool=_MethodsToo())
     handler = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
     return {name: {METHOD: handler} for name in (V1ALPHA, V1)}
+
+
+class _MethodsToo:
+    """The default pool, for whom `package.Service.Method` is a symbol as well, as `grpcurl describe` expects."""
+
+    def __init__(self) -> None:
+        self._pool = descriptor_pool.Default()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def FindFileContainingSymbol(self, symbol: str) -> Any:
+        try:
+            return self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            service_name, _, method = symbol.rpartition(".")
+            service = self._pool.FindServiceByName(service_name)
+            if method not in service.methods_by_name:
+                raise
+            return service.file
 
 
 def _describe_v1() -> None:

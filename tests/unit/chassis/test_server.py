@@ -79,6 +79,11 @@ async def test_reflection_tells_everything_to_anyone(counter: Counter, name: str
         ]
         described = {f"{file.package}.{each.name}" for file in files for each in file.service}
         assert service in described
+    method = await ask(file_containing_symbol="shoes.v1.ShopService.Buy")
+    assert method.file_descriptor_response.file_descriptor_proto
+    for unknown in ("shoes.v1.ShopService.Give", "shoes.v1.Nothing", "nothing"):
+        answer = await ask(file_containing_symbol=unknown)
+        assert answer.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
     await call.done_writing()
 
 
