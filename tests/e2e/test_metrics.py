@@ -55,6 +55,7 @@ async def client(stack: Stack) -> Client:
     retry = {"attempts": RETRIES + 1, "initialDelay": "0.02s", "factor": 1}
     await made.apply("measured", [{"id": "flaky", "module": "fail@1", "config": config, "retry": retry}])
     await made.apply("long", [{"id": "hold", "module": "delay@1", "config": {"duration": "60s"}}])
+    await made.apply("asleep", [{"id": "nap", "module": "sleep@1", "config": {"duration": "1h"}}])
     return made
 
 
@@ -143,6 +144,22 @@ async def test_queue_and_leases_are_shown_per_workspace(stack: Stack, client: Cl
         return running == 0
 
     await eventually(gone, MEASURED_SECONDS, "the slot to be free again")
+
+
+async def test_an_end_after_a_take_over_is_counted_once(stack: Stack, client: Client) -> None:
+    """A parked execution is granted again for its cancel: adopted and ended in one turn."""
+    parked = "coordinator_executions_parked_total"
+    before = await scrape(stack, "coordinator")
+    started = await client.start("asleep")
+
+    async def has_parked() -> bool:
+        return grown(before, await scrape(stack, "coordinator"), parked) == 1
+
+    await eventually(has_parked, 20, "the sleeper to be parked")
+    await client.cancel(started.id)
+    after = await scrape(stack, "coordinator")
+    assert grown(before, after, "coordinator_executions_adopted_total") == 1
+    assert grown(before, after, "coordinator_executions_finished_total") == 1
 
 
 async def test_no_identifier_of_an_execution_is_a_label(stack: Stack, client: Client) -> None:
