@@ -62,7 +62,7 @@ from services.chassis.lease.stream import HolderStream, StreamState
 from services.chassis.lease.timing import LeaseTiming
 
 # Denials that are remembered, so that a lost grant that turns up later stays denied.
-_DENIED_MAX = 10_000
+DENIED_MAX = 10_000
 
 
 class HeldLease:
@@ -339,7 +339,7 @@ class HolderRules:
 
     def _deny(self, lease_id: str, epoch: int) -> None:
         self._denied[lease_id, epoch] = None
-        if len(self._denied) > _DENIED_MAX:
+        if len(self._denied) > DENIED_MAX:
             self._denied.popitem(last=False)
 
     def _serve_claims(self, stream: HolderStream, claims: Iterable[Lease]) -> None:

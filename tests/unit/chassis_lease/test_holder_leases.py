@@ -25,7 +25,7 @@ from services.chassis.lease.frames import (
     Report,
     ServerFrame,
 )
-from services.chassis.lease.holder import HolderRules
+from services.chassis.lease.holder import DENIED_MAX, HolderRules
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import EXECUTION
 
@@ -462,3 +462,31 @@ def test_grants_arrive_in_one_batch():
     frame = ServerFrame(grants=[Grant("x", 1, "wx"), Grant("y", 2, "wy")])
     assert holder.receive(A, frame, 0.0) == [GrantsArrived([Grant("x", 1, "wx"), Grant("y", 2, "wy")])]
     assert said(holder, A).grants_seen == 2
+
+
+def test_lease_handed_back_without_a_stream_is_refused_when_it_is_asked_for():
+    holder = attached(A)
+    grant(holder, A, "x")
+    holder.lost(A)
+    holder.refuse("x", 1, "UNKNOWN_MODULE")
+    attach(holder, B)
+    said(holder, B)
+    holder.receive(B, ServerFrame(claims=[Lease("x", 1)]), 0.0)
+    assert said(holder, B).refused == [Refused("x", 1, "NOT_HELD")]
+
+
+def test_stream_that_nobody_knows_can_be_lost():
+    holder = attached(A)
+    holder.lost(B)
+    assert list(holder.streams) == [A]
+
+
+def test_memory_of_denials_is_bounded():
+    holder = attached(A)
+    count = DENIED_MAX + 1
+    holder.receive(A, ServerFrame(claims=[Lease(f"x{number}", 1) for number in range(count)]), 0.0)
+    said(holder, A)
+    grant(holder, A, "x0")
+    assert holder.leases == {"x0": 1}, "the oldest denial is forgotten"
+    grant(holder, A, f"x{count - 1}")
+    assert said(holder, A).refused == [Refused(f"x{count - 1}", 1, "NOT_HELD")]
