@@ -6,6 +6,7 @@ The reasons are the contract (docs/errors.md); what status code a reason has is 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from shlex import quote
 
 from services.api.core.faults import Fault
 from services.chassis.errors import QuotaViolation, Refusal, Violation
@@ -107,7 +108,7 @@ def run_not_found(run_id: str) -> Refusal:
     return Refusal(
         "RUN_NOT_FOUND",
         "there is no such run in this workspace",
-        metadata={"run_id": run_id, "try": f"windlass runs {run_id.partition('.')[0]}"},
+        metadata={"run_id": run_id, "try": f"windlass runs {quote(run_id.partition('.')[0])}"},
     )
 
 

@@ -21,6 +21,7 @@ from services.api.loops.streams import keep_open
 from services.chassis.batcher import Level
 from services.chassis.client import Channel
 from services.chassis.errors import DependencyUnavailable
+from services.chassis.metrics import gauge
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 
 ITEMS_PER_MESSAGE: Final = 500
@@ -29,6 +30,8 @@ BYTES_PER_MESSAGE: Final = 8 * 1024 * 1024
 # Beyond it the dispatchers are too slow for us: say so at once.
 PENDING_MAX: Final = 20_000
 _SWEEP_SECONDS: Final = 0.25
+
+_waiting = gauge("windlass_api_starts_waiting", "Starts that no dispatcher has answered yet.")
 
 
 class _Pending:
@@ -115,6 +118,7 @@ class EnqueueStreams:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             now = loop.time()
+            _waiting.set(len(self._pending))
             for pending in list(self._pending.values()):
                 if pending.deadline <= now and not pending.answer.done():
                     pending.answer.set_exception(DependencyUnavailable("the dispatcher"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -82,8 +83,9 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
         if revision is not None:
             record = await self._workspaces.change(_actor(), name, revision, values)
         if record is None:
-            await self._open(name)
-            raise refusals.etag_mismatch(name, f"windlass workspace get {name}")
+            record = await self._open(name)
+            if not _is_done(record, revision, values):
+                raise refusals.etag_mismatch(name, f"windlass workspace get {name}")
         self._tell(name)
         return workspaces_pb2.UpdateWorkspaceResponse(workspace=translate.workspace(record))
 
@@ -207,6 +209,11 @@ def _masked(request: workspaces_pb2.UpdateWorkspaceRequest) -> dict[str, int]:
     if "tier" in values and values["tier"] not in list(Tier):
         raise refusals.invalid_field("workspace.tier", "UNKNOWN_VALUE", "must be FREE, PRO or ENTERPRISE")
     return values
+
+
+def _is_done(record: WorkspaceRecord, revision: int | None, values: Mapping[str, int]) -> bool:
+    """Whether just this change is the newest one: then the call is a repeat whose first answer was lost."""
+    return revision == record.revision - 1 and all(getattr(record, key) == values[key] for key in values)
 
 
 def _revision(etag: str) -> int | None:

@@ -130,14 +130,15 @@ async def _apply(
     locked: tuple[Any, ...] | None = await (await connection.execute(_LOCK, name)).fetchone()
     assert locked is not None
     version, revision, is_archived = locked
-    if etag and (version == 0 or etag != str(revision)):
-        return "ETAG_MISMATCH"
     if is_archived:
         return "WORKFLOW_ARCHIVED"
     definition_hash = hashlib.sha256(definition).digest()
     newest = await (await connection.execute(_HASH, (*name, version), binary=True)).fetchone()
+    # Before the etag: whoever repeats a call whose answer was lost has an old etag, and what he wants is there.
     if newest is not None and newest[0] == definition_hash:
         return UNCHANGED
+    if etag and (version == 0 or etag != str(revision)):
+        return "ETAG_MISMATCH"
     values = (uuid.UUID(version_id), *name, version + 1, definition, definition_hash)
     await connection.execute(_INSERT, values)
     await connection.execute(_ADVANCE, (version + 1, revision + min(version, 1), *name))

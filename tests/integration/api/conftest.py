@@ -52,7 +52,8 @@ async def running_api(
         coordinators=coordinators,
         drain_seconds=1.0,
         enqueue_seconds=2.0,
-        read_seconds=0.2,
+        # Without peers there is nothing to wait for.
+        read_seconds=5.0 if coordinators else 0.2,
     )
     process = Process("api", drain_seconds=1.0)
     served: asyncio.Future[int] = asyncio.get_running_loop().create_future()

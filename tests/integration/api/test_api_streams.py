@@ -1,0 +1,333 @@
+"""The streams to dispatchers and coordinators, with peers on real sockets that fall silent, break and come back.
+
+The peers follow a script; the api is the real one, on a real PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf import json_format
+
+from services.chassis.errors import RemoteError, remote_error
+from services.chassis.metrics import gauge
+from tests.integration.api.conftest import RunningApi, running_api
+from tests.support.postgres import PostgresCluster, free_port
+from tests.support.probe import until
+from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
+from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
+from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+from windlass.coordinator.v1 import reads_pb2, reads_pb2_grpc
+from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
+
+Execution = resources_pb2.Execution
+
+
+class ScriptedDispatcher(queue_pb2_grpc.EnqueueServiceServicer, queue_pb2_grpc.QueueServiceServicer):
+    """Keeps what it is sent; answers, hangs up or stays silent as told."""
+
+    def __init__(self) -> None:
+        self.behaviour = "answer"
+        self.outcome = queue_pb2.EnqueueAnswer.QUEUED
+        self.batches: list[list[str]] = []
+        self.rows: dict[str, queue_pb2.Queued] = {}
+        self.configured: list[queue_pb2.ConfigureWorkspaceRequest] = []
+        self.going_on = asyncio.Event()
+        self.answered: Callable[[str], None] = lambda execution_id: None
+
+    async def Enqueue(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        while (request := await context.read()) is not grpc.aio.EOF:
+            self.batches.append([item.start.execution_id for item in request.items])
+            if self.behaviour == "hang up":
+                return
+            if self.behaviour == "wait":
+                await self.going_on.wait()
+            if self.behaviour == "silent":
+                continue
+            answers = []
+            for item in request.items:
+                execution_id = item.start.execution_id
+                self.rows[execution_id] = queue_pb2.Queued(start=item.start, state=queue_pb2.Queued.PENDING)
+                answers.append(queue_pb2.EnqueueAnswer(execution_id=execution_id, outcome=self.outcome))
+                self.answered(execution_id)
+            await context.write(queue_pb2.EnqueueResponse(answers=answers))
+
+    async def GetQueued(self, request: Any, context: Any) -> queue_pb2.GetQueuedResponse:
+        return queue_pb2.GetQueuedResponse(
+            items=[self.rows[id_] for id_ in request.execution_ids if id_ in self.rows]
+        )
+
+    async def ConfigureWorkspace(self, request: Any, context: Any) -> queue_pb2.ConfigureWorkspaceResponse:
+        self.configured.append(request)
+        return queue_pb2.ConfigureWorkspaceResponse()
+
+
+class ScriptedCoordinator(reads_pb2_grpc.ReadServiceServicer, reads_pb2_grpc.WatchServiceServicer):
+    """A journal of one execution, pushed when the test says so."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, reads_pb2.ExecutionRecord] = {}
+        self.journal: list[reads_pb2.EventRecord] = []
+        self.subscriptions: dict[str, reads_pb2.Subscription] = {}
+        self.streams: list[Any] = []
+        self.hung_up = asyncio.Event()
+
+    async def Watch(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        self.streams.append(context)
+        reading = asyncio.ensure_future(self._read(context))
+        hanging_up = asyncio.ensure_future(self.hung_up.wait())
+        try:
+            await asyncio.wait({reading, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.streams.remove(context)
+            reading.cancel()
+            hanging_up.cancel()
+
+    async def _read(self, context: Any) -> None:
+        while (request := await context.read()) is not grpc.aio.EOF:
+            self.subscriptions.update((each.execution_id, each) for each in request.subscriptions)
+
+    async def push(self, update: reads_pb2.Update) -> None:
+        for stream in self.streams:
+            await stream.write(reads_pb2.WatchResponse(updates=[update]))
+
+    def commit(self, execution_id: str, *, is_final: bool = False) -> reads_pb2.EventRecord:
+        state = Execution.SUCCESS if is_final else Execution.RUNNING
+        event = resources_pb2.Event(seq=len(self.journal) + 1, type="Happened", state=state)
+        self.journal.append(reads_pb2.EventRecord(event=event))
+        execution = Execution(id=execution_id, state=state, last_seq=len(self.journal))
+        self.records[execution_id] = reads_pb2.ExecutionRecord(execution=execution, workspace="default")
+        return self.journal[-1]
+
+    async def GetExecutions(self, request: Any, context: Any) -> reads_pb2.GetExecutionsResponse:
+        found = [self.records[id_] for id_ in request.execution_ids if id_ in self.records]
+        return reads_pb2.GetExecutionsResponse(executions=found)
+
+    async def ListEvents(self, request: Any, context: Any) -> reads_pb2.ListEventsResponse:
+        events = self.journal[request.after_seq : request.after_seq + request.limit]
+        return reads_pb2.ListEventsResponse(events=events, workspace="default")
+
+
+class World:
+    def __init__(
+        self, api: RunningApi, peers: list[ScriptedDispatcher], coordinator: ScriptedCoordinator
+    ) -> None:
+        self.dispatchers = peers
+        self.coordinator = coordinator
+        self.channel = api.channel()
+        self.metadata = api.bearer(api.keys.admin)
+        self.executions = ExecutionServiceStub(self.channel)
+        self.workflows = WorkflowServiceStub(self.channel)
+
+    async def start(self, **fields: Any) -> executions_pb2.StartExecutionResponse:
+        request = json_format.ParseDict({"workflow": "one", **fields}, executions_pb2.StartExecutionRequest())
+        response: executions_pb2.StartExecutionResponse = await self.executions.StartExecution(
+            request, metadata=self.metadata, timeout=20
+        )
+        return response
+
+    async def refusal(self, **fields: Any) -> RemoteError:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await self.start(**fields)
+        return remote_error(failed.value)
+
+
+async def served(servicers: dict[Any, Any]) -> tuple[grpc.aio.Server, str]:
+    server = grpc.aio.server()
+    for add, servicer in servicers.items():
+        add(servicer, server)
+    address = f"127.0.0.1:{free_port()}"
+    server.add_insecure_port(address)
+    await server.start()
+    return server, address
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def world(postgres: PostgresCluster, tmp_path: Path) -> AsyncIterator[World]:
+    database = await postgres.database(migrated=True)
+    dispatchers, coordinator = [ScriptedDispatcher(), ScriptedDispatcher()], ScriptedCoordinator()
+    servers, addresses = [], []
+    for each in dispatchers:
+        server, address = await served(
+            {
+                queue_pb2_grpc.add_EnqueueServiceServicer_to_server: each,
+                queue_pb2_grpc.add_QueueServiceServicer_to_server: each,
+            }
+        )
+        servers.append(server)
+        addresses.append(address)
+    server, coordinator_address = await served(
+        {
+            reads_pb2_grpc.add_ReadServiceServicer_to_server: coordinator,
+            reads_pb2_grpc.add_WatchServiceServicer_to_server: coordinator,
+        }
+    )
+    servers.append(server)
+    async with running_api(
+        database, tmp_path, dispatchers=",".join(addresses), coordinators=coordinator_address
+    ) as api:
+        made = World(api, dispatchers, coordinator)
+        request = json_format.ParseDict(
+            {"definition": {"name": "one", "nodes": [{"id": "a", "module": "noop@1"}]}},
+            workflows_pb2.ApplyWorkflowRequest(),
+        )
+        await made.workflows.ApplyWorkflow(request, metadata=made.metadata, timeout=10)
+        yield made
+        await made.channel.close()
+    for server in servers:
+        await server.stop(None)
+    await postgres.drop(database)
+
+
+def sent(world: World) -> list[str]:
+    return [id_ for dispatcher in world.dispatchers for batch in dispatcher.batches for id_ in batch]
+
+
+async def test_start_is_sent_again_under_its_id_when_the_stream_ends_before_the_answer(world: World) -> None:
+    for dispatcher in world.dispatchers:
+        dispatcher.behaviour = "hang up"
+    starting = asyncio.create_task(world.start())
+    await until(lambda: len(sent(world)) >= 2, 10, "the start to be sent a second time")
+    for dispatcher in world.dispatchers:
+        dispatcher.behaviour = "answer"
+    response = await starting
+    assert response.execution.state == Execution.PENDING
+    assert set(sent(world)) == {response.execution.id}
+
+
+async def test_start_that_nobody_answers_is_given_up_as_unavailable(world: World) -> None:
+    for dispatcher in world.dispatchers:
+        dispatcher.behaviour = "silent"
+    error = await world.refusal()
+    assert (error.code.name, error.reason) == ("UNAVAILABLE", "DEPENDENCY_UNAVAILABLE")
+    assert error.retry_after
+
+
+async def test_what_arrives_during_a_commit_goes_out_together(world: World) -> None:
+    for dispatcher in world.dispatchers:
+        dispatcher.behaviour = "wait"
+    starting = [asyncio.create_task(world.start()) for _ in range(60)]
+    waiting = gauge("windlass_api_starts_waiting", "")
+    await until(lambda: next(iter(waiting.collect())).samples[0].value == 60, 10, "all of them to wait")
+    for dispatcher in world.dispatchers:
+        dispatcher.going_on.set()
+    ids = {response.execution.id for response in await asyncio.gather(*starting)}
+    assert sorted(sent(world)) == sorted(ids)
+    assert len(ids) == 60
+    # Two messages to each went out before; the rest had gathered.
+    assert sum(len(each.batches) for each in world.dispatchers) <= 5
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "reason"),
+    [
+        ("REQUEST_ID_REUSED", "ALREADY_EXISTS", "REQUEST_ID_REUSED"),
+        ("QUEUE_FULL", "RESOURCE_EXHAUSTED", "QUEUE_FULL"),
+        ("WORKSPACE_CLOSED", "UNAUTHENTICATED", "KEY_INVALID"),
+        ("REJECTED", "INTERNAL", "INTERNAL"),
+    ],
+)
+async def test_outcome_has_its_reason(world: World, outcome: str, code: str, reason: str) -> None:
+    for dispatcher in world.dispatchers:
+        dispatcher.outcome = queue_pb2.EnqueueAnswer.Outcome.Value(outcome)
+    error = await world.refusal(requestId="r")
+    assert (error.code.name, error.reason) == (code, reason)
+    if outcome == "QUEUE_FULL":
+        assert error.quota
+        assert error.retry_after
+
+
+async def test_waiting_start_has_subscribed_before_it_is_sent(world: World) -> None:
+    heard_before: list[bool] = []
+
+    def note(execution_id: str) -> None:
+        world.coordinator.commit(execution_id, is_final=True)
+        heard_before.append(execution_id in world.coordinator.subscriptions)
+
+    async def finish() -> None:
+        await until(lambda: bool(world.coordinator.subscriptions), 10, "a subscription")
+        (execution_id,) = world.coordinator.subscriptions
+        await until(lambda: execution_id in world.coordinator.records, 10, "its start")
+        update = reads_pb2.Update(execution_id=execution_id, final=world.coordinator.records[execution_id])
+        await world.coordinator.push(update)
+
+    for dispatcher in world.dispatchers:
+        dispatcher.answered = note
+    finishing = asyncio.create_task(finish())
+    response = await world.start(wait="15s")
+    await finishing
+    assert response.execution.state == Execution.SUCCESS
+    assert not world.coordinator.subscriptions[response.execution.id].events
+
+
+async def test_wait_outlives_the_coordinator_that_was_told(world: World) -> None:
+    """Its stream ends; the next one is told again, and to look into the journal."""
+    waiting = asyncio.create_task(world.start(wait="15s"))
+    await until(lambda: bool(world.coordinator.subscriptions), 10, "a subscription")
+    (execution_id,) = world.coordinator.subscriptions
+    world.coordinator.subscriptions.clear()
+    world.coordinator.hung_up.set()
+    await until(lambda: not world.coordinator.streams, 10, "the end of the stream")
+    world.coordinator.hung_up.clear()
+    await until(lambda: execution_id in world.coordinator.subscriptions, 10, "a new subscription")
+    assert world.coordinator.subscriptions[execution_id].catch_up
+    world.coordinator.commit(execution_id, is_final=True)
+    update = reads_pb2.Update(execution_id=execution_id, final=world.coordinator.records[execution_id])
+    await world.coordinator.push(update)
+    assert (await waiting).execution.state == Execution.SUCCESS
+
+
+async def test_waiting_start_learns_that_it_was_never_admitted(world: World) -> None:
+    waiting = asyncio.create_task(world.start(wait="15s"))
+    await until(lambda: any(each.rows for each in world.dispatchers), 10, "the start")
+    for dispatcher in world.dispatchers:
+        for row in dispatcher.rows.values():
+            row.state = queue_pb2.Queued.FAILED
+            row.failure_reason = "VERSION_NOT_FOUND"
+            row.failure_time.GetCurrentTime()
+    # Any replica answers for any row.
+    rows = {id_: row for each in world.dispatchers for id_, row in each.rows.items()}
+    for dispatcher in world.dispatchers:
+        dispatcher.rows = rows
+    execution = (await waiting).execution
+    assert (execution.state, execution.error.type) == (Execution.FAILED, "ADMISSION")
+    assert execution.error.message.startswith("VERSION_NOT_FOUND")
+
+
+async def test_watch_has_each_event_once_although_the_stream_breaks_in_the_middle(world: World) -> None:
+    execution_id = (await world.start()).execution.id
+    coordinator = world.coordinator
+    coordinator.commit(execution_id)
+    call = world.executions.WatchExecution(
+        executions_pb2.WatchExecutionRequest(execution_id=execution_id), metadata=world.metadata, timeout=30
+    )
+    seen = [(await call.read()).event.seq]
+    await until(lambda: execution_id in coordinator.subscriptions, 10, "a subscription")
+    second = coordinator.commit(execution_id)
+    for _ in range(3):  # told more than once
+        await coordinator.push(reads_pb2.Update(execution_id=execution_id, event=second))
+    seen.append((await call.read()).event.seq)
+    coordinator.commit(execution_id)  # told nobody
+    fourth = coordinator.commit(execution_id)
+    await coordinator.push(reads_pb2.Update(execution_id=execution_id, event=fourth))
+    seen += [(await call.read()).event.seq, (await call.read()).event.seq]
+    coordinator.hung_up.set()
+    coordinator.commit(execution_id, is_final=True)  # committed while nobody listens
+    while (response := await call.read()) is not grpc.aio.EOF:
+        seen.append(response.event.seq)
+    assert seen == [1, 2, 3, 4, 5]
+
+
+async def test_limits_reach_every_dispatcher(world: World) -> None:
+    await until(
+        lambda: all(each.configured for each in world.dispatchers), 10, "the limits of the first workspace"
+    )
+    for dispatcher in world.dispatchers:
+        told = dispatcher.configured[-1]
+        assert (told.workspace, told.limits.executions_max, told.closed) == ("default", 1_000, False)

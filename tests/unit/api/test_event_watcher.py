@@ -1,0 +1,155 @@
+"""However pushes come (late, twice, in disorder, not at all), a watch is the journal: each event once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.api.handler.executions import Executions
+from services.api.handler.watching import EVENTS_PER_READ, EventWatcher
+from services.chassis.clock import ManualClock
+from services.chassis.errors import Refusal
+from windlass.api.v1 import resources_pb2
+from windlass.coordinator.v1 import reads_pb2
+from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
+from windlass.types.v1 import start_pb2
+
+ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
+Execution = resources_pb2.Execution
+
+
+class MemoryJournal:
+    """The coordinators, the queue and the hub of watches in one: what is committed, and what is told of it."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.committed = 0
+        # What the watch brings, in the order of arrival: a sequence, a cut, or the final record.
+        self.told: deque[int | str | None] = deque()
+        # How much more is committed before each item is told.
+        self.growth: deque[int] = deque()
+        self.queue_state: Any = None
+
+    def event(self, seq: int) -> reads_pb2.EventRecord:
+        state = Execution.SUCCESS if seq == self.length else Execution.RUNNING
+        return reads_pb2.EventRecord(event=resources_pb2.Event(seq=seq, type="Happened", state=state))
+
+    def record(self) -> reads_pb2.ExecutionRecord:
+        state = Execution.SUCCESS if self.committed == self.length else Execution.RUNNING
+        execution = Execution(id=ID, state=state, last_seq=self.committed)
+        return reads_pb2.ExecutionRecord(execution=execution, workspace="team")
+
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]:
+        return [self.record()] if self.committed else []
+
+    async def events(self, request: reads_pb2.ListEventsRequest) -> reads_pb2.ListEventsResponse:
+        last = min(self.committed, request.after_seq + request.limit)
+        found = [self.event(seq) for seq in range(request.after_seq + 1, last + 1)]
+        return reads_pb2.ListEventsResponse(events=found, workspace="team")
+
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
+        if self.queue_state is None:
+            return []
+        return [
+            queue_pb2.Queued(
+                start=start_pb2.StartOrder(execution_id=ID, workspace="team"),
+                state=self.queue_state,
+                failure_reason="WORKFLOW_NOT_FOUND",
+            )
+        ]
+
+    def open(self, execution_id: str, **_: Any) -> MemoryJournal:
+        return self
+
+    async def next(self, seconds: float) -> reads_pb2.Update | None:
+        """A silence lets the rest happen: only the journal tells of it."""
+        await asyncio.sleep(0)
+        grown = self.growth.popleft() if self.growth else self.length
+        self.committed = min(self.length, self.committed + grown)
+        told = self.told.popleft() if self.told else None
+        if told is None:
+            return None
+        if told == "final":
+            return reads_pb2.Update(execution_id=ID, final=self.record())
+        assert isinstance(told, int)
+        # Nothing is told before it is committed.
+        return reads_pb2.Update(execution_id=ID, event=self.event(max(1, min(told, self.committed))))
+
+    def close(self) -> None: ...
+
+    async def page(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("a watch reads no lists")
+
+    execution_page = runs = run = page
+
+    async def deliver(self, workspace: str, message: sessions_pb2.ExecutionMessage) -> bool:
+        raise AssertionError("a watch commands nothing")
+
+
+def watcher(journal: MemoryJournal) -> EventWatcher:
+    executions = Executions(journal, journal, journal, ManualClock())
+    return EventWatcher(executions, journal, journal)
+
+
+async def followed(journal: MemoryJournal, after_seq: int = 0) -> list[int]:
+    return [record.event.seq async for record in watcher(journal).follow("team", ID, after_seq)]
+
+
+pushes = st.lists(st.integers(1, 30) | st.none() | st.just("final"), max_size=60)
+
+
+@given(
+    length=st.integers(1, 30),
+    told=pushes,
+    growth=st.lists(st.integers(0, 5), max_size=60),
+    already=st.integers(0, 30),
+    after_seq=st.integers(0, 31),
+)
+@settings(deadline=None)
+def test_sequence_has_no_gap_and_no_repeat(
+    length: int, told: list[Any], growth: list[int], already: int, after_seq: int
+) -> None:
+    journal = MemoryJournal(length)
+    journal.committed = min(max(already, 1), length)
+    journal.told.extend(told)
+    journal.growth.extend(growth)
+    assert asyncio.run(followed(journal, after_seq)) == list(range(after_seq + 1, length + 1))
+
+
+async def test_long_journal_is_read_in_parts() -> None:
+    journal = MemoryJournal(2 * EVENTS_PER_READ)
+    journal.committed = journal.length
+    assert await followed(journal) == list(range(1, journal.length + 1))
+
+
+async def test_waiting_execution_is_followed_from_before_its_start() -> None:
+    journal = MemoryJournal(3)
+    journal.queue_state = queue_pb2.Queued.PENDING
+    journal.growth.extend([0, 0, 1, 1])
+    journal.told.extend([None, None, 1, 2])
+    assert await followed(journal) == [1, 2, 3]
+
+
+async def test_execution_that_is_never_admitted_has_one_event_and_then_an_end() -> None:
+    journal = MemoryJournal(3)
+    journal.queue_state = queue_pb2.Queued.FAILED
+    (record,) = [each async for each in watcher(journal).follow("team", ID, 0)]
+    assert (record.event.seq, record.event.type) == (1, "ExecutionNotAdmitted")
+    assert record.event.state == Execution.FAILED
+    assert await followed(journal, after_seq=1) == []
+
+
+@pytest.mark.parametrize("workspace", ["rival", ""])
+async def test_foreign_execution_is_not_followed(workspace: str) -> None:
+    journal = MemoryJournal(3)
+    journal.committed = 3
+    with pytest.raises(Refusal) as refused:
+        async for _ in watcher(journal).follow(workspace, ID, 0):
+            pass
+    assert refused.value.reason == "EXECUTION_NOT_FOUND"
