@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Final
@@ -31,6 +32,8 @@ from windlass.sdk import registry
 
 log = logger(__name__)
 
+# Of the time for draining: what is going may finish in it; in the rest it is handed back, and that acknowledged.
+FINISHING_SHARE: Final = 0.7
 # What its health speaks of: whether a coordinator has answered lately, hence whether new work can come and be begun.
 SESSIONS: Final = "windlass.coordinator.v1.RunnerSessions"
 
@@ -94,7 +97,12 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
 
         async def drain() -> None:
             worker.drain()
-            await holder.drain()
+            try:
+                async with asyncio.timeout(settings.drain_seconds * FINISHING_SHARE):
+                    await holder.drain()
+            except TimeoutError:
+                worker.hand_back_going("DRAINING")
+                await holder.drain()
 
         process.on_drain("work", drain)
         process.on_close("sessions", holder.stop)

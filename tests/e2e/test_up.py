@@ -151,19 +151,30 @@ async def test_errors_name_the_reason_and_what_to_try(stack: Stack) -> None:
     assert windlass("get", home=stack.options.home).returncode == 2
 
 
-async def test_down_ends_every_process_with_work_in_hand(home: Path, tmp_path: Path) -> None:
+async def test_down_ends_every_process_and_work_in_hand_goes_on_after_the_next_up(
+    home: Path, tmp_path: Path
+) -> None:
     definition = tmp_path / "long.yaml"
     definition.write_text(LONG_NODE)
     async with running_stack(home=home) as stack:
         windlass("workflow", "apply", str(definition), home=home)
         begun = json.loads(windlass("start", "long", "--json", home=home).stdout)["id"]
-        await until(lambda: "RUNNING" in windlass("get", begun, home=home).stdout, 10, "the node to run")
+        await until(lambda: "RUNNING" in windlass("runs", begun, home=home).stdout, 10, "the node to run")
         assert windlass("down", home=home).returncode == 0
         assert await stack.process.wait() == 0
         assert alive(stack.seen) == []
         assert not stack.home.up_file.exists()
         assert windlass("status", home=home).returncode == 1
         assert windlass("down", home=home).returncode == 0
+    async with running_stack(home=home, port_offset=stack.options.port_offset):
+        await until(
+            lambda: "RUNNING" in windlass("runs", begun, home=home).stdout, 10, "the node to run again"
+        )
+        journal = windlass("events", begun, home=home).stdout
+        assert (
+            "RunReleased" in journal
+        )  # handed back: no attempt is charged, and nobody waited for a lease to end
+        assert "RunLost" not in journal
 
 
 @pytest.mark.chaos
