@@ -24,7 +24,7 @@ from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 # What a client may meet while things die; anything else is a fault of ours.
 PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 CALL_SECONDS = 5.0
-FINAL_SECONDS = 60.0
+FINAL_SECONDS = 120.0
 PAUSE_SECONDS = 0.05
 
 T = TypeVar("T")
