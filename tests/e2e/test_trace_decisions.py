@@ -1,6 +1,7 @@
 """Which executions are traced is decided once, at their start, and holds wherever they go on."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -37,7 +38,7 @@ async def stack(spans: Collector) -> AsyncIterator[Stack]:
 async def client(stack: Stack) -> Client:
     made = Client(stack)
     await made.apply("quick", [{"id": "only", "module": "noop@1"}])
-    steps = [
+    steps: list[dict[str, Any]] = [
         {"id": "before", "module": "noop@1"},
         {"id": "slow", "module": "delay@1", "config": {"duration": SLOW_STEP}},
         {"id": "after", "module": "noop@1"},

@@ -24,6 +24,27 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from tests.support.probe import until
 
 ARRIVAL_SECONDS = 20.0
+# What an execution of one step leaves, and how it hangs together.
+EVERY_HOP = {
+    "api.StartExecution",
+    "dispatcher.enqueue",
+    "dispatcher.wait",
+    "dispatcher.grant",
+    "coordinator.start",
+    "run.lease",
+    "run.execute",
+    "coordinator.complete",
+}
+ONE_STEP_TREE = [
+    "api.StartExecution",
+    "coordinator.complete < dispatcher.grant",
+    "coordinator.start < dispatcher.grant",
+    "dispatcher.enqueue < api.StartExecution",
+    "dispatcher.grant < api.StartExecution",
+    "dispatcher.wait < api.StartExecution",
+    "run.execute < run.lease",
+    "run.lease < dispatcher.grant",
+]
 
 
 @dataclass(frozen=True)

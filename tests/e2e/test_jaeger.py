@@ -1,0 +1,167 @@
+"""The same tree in Jaeger: a real one, version 2, in memory, asked through its HTTP query API as its page asks."""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.support.api import Client
+from tests.support.go import jaeger
+from tests.support.otlp import EVERY_HOP, ONE_STEP_TREE, Span, Trace
+from tests.support.postgres import free_port
+from tests.support.probe import eventually
+from tests.support.stack import LAUNCHER, Stack, running_stack
+
+# The first run builds it.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]
+
+READY_SECONDS = 60.0
+SERVICES = {"api", "dispatcher", "coordinator", "runner"}
+CONFIGURATION = """
+service:
+  extensions: [jaeger_storage, jaeger_query]
+  pipelines:
+    traces: {receivers: [otlp], exporters: [jaeger_storage_exporter]}
+  telemetry:
+    metrics: {level: none}
+    logs: {level: warn}
+extensions:
+  jaeger_query:
+    storage: {traces: memory}
+    http: {endpoint: "127.0.0.1:%(query)d"}
+    grpc: {endpoint: "127.0.0.1:%(query_grpc)d"}
+  jaeger_storage:
+    backends:
+      memory: {memory: {max_traces: 1000}}
+receivers:
+  otlp:
+    protocols:
+      grpc: {endpoint: "127.0.0.1:%(otlp)d"}
+exporters:
+  jaeger_storage_exporter: {trace_storage: memory}
+"""
+
+
+@dataclass
+class Jaeger:
+    otlp: int
+    query: int
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.otlp}"
+
+    async def ask(self, path: str) -> Any:
+        """None while it does not answer, or not with 200."""
+
+        def fetch() -> Any:
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"http://127.0.0.1:{self.query}{path}", timeout=5) as answer,
+            ):
+                return json.load(answer)["data"] or []
+
+        return await asyncio.to_thread(fetch)
+
+    async def trace(self, trace_id: str) -> Trace | None:
+        found = await self.ask(f"/api/traces/{trace_id}")
+        return Trace([_span(found[0], span) for span in found[0]["spans"]]) if found else None
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def collector(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Jaeger]:
+    program = await asyncio.to_thread(jaeger)
+    place: Path = tmp_path_factory.mktemp("jaeger")
+    made = Jaeger(otlp=free_port(), query=free_port())
+    configuration = place / "jaeger.yaml"
+    configuration.write_text(CONFIGURATION % {**vars(made), "query_grpc": free_port()})
+    with (place / "jaeger.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(LAUNCHER)),
+            *("--parent", str(os.getpid()), "--death-signal", "SIGTERM", "--"),
+            *(str(program), "--config", str(configuration)),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+
+        async def answers() -> bool:
+            assert process.returncode is None, (place / "jaeger.log").read_text()
+            return await made.ask("/api/services") is not None
+
+        await eventually(answers, READY_SECONDS, "Jaeger to answer")
+        yield made
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def stack(collector: Jaeger) -> AsyncIterator[Stack]:
+    async with running_stack(otlp_endpoint=collector.endpoint) as made:
+        yield made
+
+
+async def test_jaeger_shows_an_execution_as_one_tree(stack: Stack, collector: Jaeger) -> None:
+    client = Client(stack)
+    await client.apply("shown", [{"id": "only", "module": "noop@1"}])
+    execution = await client.run("shown")
+
+    async def whole() -> Trace | None:
+        found = await collector.trace(execution.trace_id)
+        return found if found and len(found.spans) >= len(EVERY_HOP) and not found.orphans else None
+
+    trace = await eventually(whole, 30, "the whole trace in Jaeger")
+    assert trace.shape() == ONE_STEP_TREE, str(trace)
+    assert {span.service for span in trace.spans} == SERVICES
+    assert trace.one("run.execute").attributes["execution.id"] == execution.id
+
+
+async def test_jaeger_finds_the_trace_of_an_execution_by_its_id(stack: Stack, collector: Jaeger) -> None:
+    """The way back: from an id in a log or a ticket to the trace."""
+    client = Client(stack)
+    await client.apply("found", [{"id": "only", "module": "noop@1"}])
+    execution = await client.run("found")
+    tags = urllib.parse.quote(json.dumps({"execution.id": execution.id}))
+
+    async def found() -> list[Any]:
+        return await collector.ask(f"/api/traces?service=api&tags={tags}") or []
+
+    (trace,) = await eventually(found, 30, "the trace by its tag")
+    assert trace["traceID"] == execution.trace_id
+    assert {*(await collector.ask("/api/services"))} >= SERVICES
+
+
+def _span(trace: dict[str, Any], span: dict[str, Any]) -> Span:
+    """Jaeger's JSON in our words; its times are in µs."""
+    process = trace["processes"][span["processID"]]
+    tags = {tag["key"]: tag["value"] for tag in span["tags"]}
+    parents = [each["spanID"] for each in span["references"] if each["refType"] == "CHILD_OF"]
+    return Span(
+        name=span["operationName"],
+        service=process["serviceName"],
+        version=str({tag["key"]: tag["value"] for tag in process["tags"]}.get("service.version")),
+        instance="",
+        trace_id=span["traceID"],
+        span_id=span["spanID"],
+        parent_id=parents[0] if parents else "",
+        start=span["startTime"] * 1_000,
+        end=(span["startTime"] + span["duration"]) * 1_000,
+        kind=0,
+        attributes=tags,
+        error=str(tags.get("otel.status_description", "")),
+        is_error=bool(tags.get("error")),
+    )
