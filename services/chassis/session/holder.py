@@ -33,6 +33,7 @@ from services.chassis.lease.actions import (
 from services.chassis.lease.frames import Report
 from services.chassis.lease.holder import HolderRules
 from services.chassis.lease.profile import HolderProfile
+from services.chassis.lease.stream import HolderStream
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.logs import logger
 from services.chassis.session.codec import HopCodec
@@ -197,23 +198,26 @@ class SessionHolder:
         self._kick()
         stream = self._rules.streams[address]
         try:
-            await self._read(address, link)
+            await self._read(address, link, stream)
         finally:
             link.cut()
             del self._links[address]
             self._rules.lost(address)
             self._kick()
-            await writer
+            # A write on a call that was given up while it connected would wait for ever: gRPC tells it nothing.
+            writer.cancel()
+            await asyncio.wait([writer])
         return stream.is_live
 
-    async def _read(self, address: str, link: _Link) -> None:
+    async def _read(self, address: str, link: _Link, stream: HolderStream) -> None:
         try:
             while (message := await link.call.read()) is not grpc.aio.EOF:
                 frame = self._codec.decode_server_frame(message)
                 self._perform(address, self._rules.receive(address, frame, self._clock.monotonic()))
                 self._kick()
         except grpc.RpcError as error:
-            if not self._stop_asked.is_set():
+            # A server that is not there yet is dialled many times; that is no news.
+            if stream.is_live and not self._stop_asked.is_set():
                 log.info("session lost", address=address, code=str(error.code()), detail=error.details())
         except asyncio.CancelledError:
             # A call that we cut ourselves says so in the same way as our own cancellation.

@@ -1,8 +1,9 @@
 """Ends the instances that nobody hears any more, and tells of those that anybody ended.
 
-Hazard: a process that could not reach its database has no opinion. After an outage every lease looks
-overdue, because nobody could renew; so for one term after the last failed, or slow, or first call nothing
-is swept. The process's start counts as the end of an outage: it cannot know what was before.
+Hazard: a process that could not reach its database, or was stopped itself, has no opinion. After an outage
+every lease looks overdue, because nobody could renew; so for one term after the last failed, or slow, or
+first call nothing is swept. The process's start counts as the end of an outage: it cannot know what was
+before.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,6 +32,10 @@ class SweepGuard:
     def answered(self, asked_at: float, now: float) -> None:
         if now - asked_at > self._slow:
             self._regained_at = now
+
+    def woke(self, due: float, now: float) -> None:
+        """A process that was stopped itself heard nobody either."""
+        self.answered(due, now)
 
     def may_sweep(self, now: float) -> bool:
         return now - self._regained_at >= self._term

@@ -267,17 +267,27 @@ class SessionRegistry:
     # ── time ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run_reaper(self) -> None:
-        """Ticks the sessions and sweeps, for ever."""
-        timing = self._timing
-        tick_seconds = min(timing.beat / 4, timing.second_look / 2)
-        looked_at = self._clock.monotonic()
+        """Ticks the sessions and sweeps, for ever.
+
+        Each in its own time: a database that hangs must not silence the streams.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run_ticks())
+            group.create_task(self._run_sweeps())
+
+    async def _run_ticks(self) -> None:
+        seconds = self._timing.beat / 4
         while True:
-            await self._clock.sleep(tick_seconds)
+            due = self._clock.monotonic() + seconds
+            await self._clock.sleep(seconds)
             now = self._clock.monotonic()
+            self._guard.woke(due, now)
             self.tick(now)
-            if now - looked_at >= timing.second_look / 2:
-                looked_at = now
-                await self.reaper.run_once()
+
+    async def _run_sweeps(self) -> None:
+        while True:
+            await self._clock.sleep(self._timing.second_look / 2)
+            await self.reaper.run_once()
 
     def tick(self, now: float) -> None:
         """Withdraw what stayed unanswered, cut what does not read, close what never attached."""

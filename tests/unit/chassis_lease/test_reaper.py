@@ -124,3 +124,13 @@ async def test_instance_that_is_swept_and_watched_is_told_once():
     await world.after(TERM + 0.1)
     await world.after(LOOK)
     assert world.ended == [["i"]]
+
+
+async def test_process_that_was_stopped_itself_has_no_opinion():
+    world = World()
+    await world.after(TERM)
+    now = world.clock.monotonic()
+    world.guard.woke(now - BEAT, now)
+    assert world.guard.may_sweep(now)
+    world.guard.woke(now - BEAT - 0.1, now)
+    assert not world.guard.may_sweep(now)
