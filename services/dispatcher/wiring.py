@@ -219,7 +219,10 @@ def wiring(settings: Settings) -> Callable[[Process], Awaitable[None]]:
     async def wire(process: Process) -> None:
         setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
         setup_tracing(
-            service=SERVICE, version=VERSION, instance=settings.replica, endpoint=settings.otlp_endpoint
+            service=SERVICE,
+            version=VERSION,
+            instance=f"{SERVICE}-{settings.replica}",
+            endpoint=settings.otlp_endpoint,
         )
         process.on_close("spans", flush_tracing)
         await migrations.check(settings.database_url, SERVICE, MIGRATIONS)
