@@ -78,126 +78,43 @@ def main() -> int:
 
 async def wire(settings: CoordinatorSettings, process: Process) -> int:
     """The gRPC port that was bound."""
-    holder_name = f"{SERVICE}-{settings.replica}"
     setup_tracing(
         service=SERVICE,
         version=version("windlass"),
-        instance=settings.replica,
+        instance=f"{SERVICE}-{settings.replica}",
         endpoint=settings.otlp_endpoint,
     )
     await migrations.check(settings.database_url, SERVICE, MIGRATIONS)
-    clock = SystemClock()
-    run_timing = RUN.scaled(settings.lease_scale)
-    execution_timing = EXECUTION.scaled(settings.lease_scale)
-
-    # Connections: the flusher's own, one for take-overs, one for beats, and a few for everything that is read.
-    writer = Lane(settings.database_url, name=f"{holder_name}-journal")
-    loader = Lane(settings.database_url, name=f"{holder_name}-loader", statement_seconds=30.0)
-    beats = Lane(settings.database_url, name=f"{holder_name}-sessions")
-    database = Database(settings.database_url, name=holder_name)
-    channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)
-
-    journal = PostgresJournal(writer, loader)
-    reads = PostgresReads(database)
-    replicas = ApiReplicas(AddressBook(settings.apis), channels)
-    definitions = CatalogDefinitions(replicas)
-    mailbox = DispatcherMailbox(AddressBook(settings.dispatchers), channels)
-    strays = StrayReports(reads, mailbox.deliver)
-    dispatch = SessionDispatch()
-    runners = SessionRunners()
-
-    arrivals = ArrivalLoop(
-        journal=journal,
-        definitions=definitions,
-        dispatch=dispatch,
-        fold=fold_journal,
-        run_timing=run_timing,
-        holder=holder_name,
-        carrier=lambda: carrier,
-    )
-    carrier = Carrier(
-        holder=holder_name, clock=clock, definitions=definitions, arrivals=arrivals, strays=strays
-    )
-    reader = ReadServicer(reads, decode, Condition)
-    hub = WatchHub(reads, reader, decode, held=carrier.held.keys)
-    settler = Settler(
-        carrier=carrier,
-        runners=runners,
-        dispatch=dispatch,
-        watchers=hub,
-        tracing=Tracing(clock),
-        clock=clock,
-    )
-    turns = TurnLoop(
-        carrier=carrier,
-        assigner=Assigner(runners),
-        settler=settler,
-        journal=journal,
-        dispatch=dispatch,
-        encode=encode,
-        clock=clock,
-    )
-
-    graves = RunnerGraves(carrier, clock, run_timing.granted_again)
-    registry = SessionRegistry(
-        store=PostgresSessionStore(beats, "coordinator.runner_sessions", run_timing),
-        timing=run_timing,
-        server=holder_name,
-        codec=runner_hop.CODEC,
-        owner=runners,
-    )
-    runners.carrier, runners.registry, runners.graves = carrier, registry, graves
-    holder = SessionHolder(
-        profile=HolderProfile(holder=holder_name, version=version("windlass")),
-        capacity=settings.executions_max,
-        timing=execution_timing,
-        codec=dispatch_hop.CODEC,
-        open_stream=lambda address: CoordinatorSessionsStub(channels.get(address)).Session(),
-        owner=dispatch,
-    )
-    dispatch.carrier, dispatch.holder = carrier, holder
-
+    lines = Lines(settings)
+    carrying = Carrying(settings, lines)
+    registry = serve_runners(settings, lines, carrying)
+    holder = hold_executions(settings, lines, carrying)
     server = GrpcServer(
         settings.grpc_address,
-        guard=Guard(RULES, keys=CatalogKeys(replicas, clock), credential=settings.credential(SERVICE)),
+        guard=Guard(RULES, keys=lines.keys, credential=settings.credential(SERVICE)),
         limits=INTERNAL,
         tls=settings.tls,
     )
     add_RunnerSessionsServicer_to_server(RunnerSessionsService(registry), server)
-    add_ReadServiceServicer_to_server(reader, server)
-    add_WatchServiceServicer_to_server(WatchServicer(hub), server)
+    add_ReadServiceServicer_to_server(carrying.reader, server)
+    add_WatchServiceServicer_to_server(WatchServicer(carrying.hub), server)
 
-    lag = LoopLag()
-    process.loop("turns", turns.run)
-    process.loop("arrivals", arrivals.run)
-    process.loop("timers", carrier.timers.run)
-    process.loop("strays", strays.run)
-    process.loop("graves", graves.run)
+    carrying.run(settings, process)
     process.loop("beats", registry.run_beats)
     process.loop("reaper", registry.run_reaper)
-    process.loop("api addresses", replicas.run)
     process.loop("sessions", lambda: holder.run(AddressBook(settings.dispatchers).changes()))
-    process.loop("watch catch-up", hub.run_catching_up)
-    process.loop("watch poll", lambda: hub.run_polling(settings.lease_scale))
-    process.loop("partitions", PartitionMaker(PostgresPartitions(database)).run)
-    process.loop("loop lag", lag.run)
-    process.loop("health", lambda: server.health.follow(database.probe))
+    process.loop("api addresses", lines.replicas.run)
+    process.loop("partitions", PartitionMaker(PostgresPartitions(lines.database)).run)
+    process.loop("loop lag", LoopLag().run)
+    process.loop("health", lambda: server.health.follow(lines.database.probe))
 
-    process.on_drain("hand back all executions", turns.hand_back_all)
+    process.on_drain("hand back all executions", carrying.turns.hand_back_all)
     process.on_drain("wait until the dispatchers know", holder.drain)
     process.on_drain("close the sessions with dispatchers", holder.stop)
     process.on_drain("close the sessions with runners", registry.stop)
     process.on_close("spans", flush_tracing)
-    for name, close in (
-        ("database", database.close),
-        ("journal connection", writer.close),
-        ("loading connection", loader.close),
-        ("beats connection", beats.close),
-        ("channels", channels.close),
-        ("server", lambda: server.stop(0.5)),
-    ):
-        process.on_close(name, close)
-
+    process.on_close("connections", lines.close)
+    process.on_close("server", lambda: server.stop(0.5))
     if settings.metrics_address:
         metrics = MetricsEndpoint(settings.metrics_address)
         await metrics.start()
@@ -205,3 +122,108 @@ async def wire(settings: CoordinatorSettings, process: Process) -> int:
     port = await server.start()
     log.info("serving", grpc_port=port, replica=settings.replica, lease_scale=settings.lease_scale)
     return port
+
+
+class Lines:
+    """To the database and to the other services."""
+
+    def __init__(self, settings: CoordinatorSettings) -> None:
+        self.name = f"{SERVICE}-{settings.replica}"
+        self.clock = SystemClock()
+        # The flusher's own, one for take-overs, one for beats, and a few for everything that is read.
+        self.writer = Lane(settings.database_url, name=f"{self.name}-journal")
+        self.loader = Lane(settings.database_url, name=f"{self.name}-loader", statement_seconds=30.0)
+        self.beats = Lane(settings.database_url, name=f"{self.name}-sessions")
+        self.database = Database(settings.database_url, name=self.name)
+        self.channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)
+        self.replicas = ApiReplicas(AddressBook(settings.apis), self.channels)
+        self.keys = CatalogKeys(self.replicas, self.clock)
+        self.mailbox = DispatcherMailbox(AddressBook(settings.dispatchers), self.channels)
+
+    async def close(self) -> None:
+        await self.channels.close()
+        for lane in (self.beats, self.loader, self.writer, self.database):
+            await lane.close()
+
+
+class Carrying:
+    """What moves executions: the turn loop and all that feeds it. Sessions are joined on afterwards."""
+
+    def __init__(self, settings: CoordinatorSettings, lines: Lines) -> None:
+        journal, reads = PostgresJournal(lines.writer, lines.loader), PostgresReads(lines.database)
+        definitions = CatalogDefinitions(lines.replicas)
+        self.run_timing = RUN.scaled(settings.lease_scale)
+        self.strays = StrayReports(reads, lines.mailbox.deliver)
+        self.dispatch, self.runners = SessionDispatch(), SessionRunners()
+        self.arrivals = ArrivalLoop(
+            journal=journal,
+            definitions=definitions,
+            dispatch=self.dispatch,
+            fold=fold_journal,
+            run_timing=self.run_timing,
+            holder=lines.name,
+            carrier=lambda: self.carrier,
+        )
+        self.carrier = Carrier(
+            holder=lines.name,
+            clock=lines.clock,
+            definitions=definitions,
+            arrivals=self.arrivals,
+            strays=self.strays,
+        )
+        self.graves = RunnerGraves(self.carrier, lines.clock, self.run_timing.granted_again)
+        self.reader = ReadServicer(reads, decode, Condition)
+        self.hub = WatchHub(reads, self.reader, decode, held=self.carrier.held.keys)
+        settler = Settler(
+            carrier=self.carrier,
+            runners=self.runners,
+            dispatch=self.dispatch,
+            watchers=self.hub,
+            tracing=Tracing(lines.clock),
+            clock=lines.clock,
+        )
+        self.turns = TurnLoop(
+            carrier=self.carrier,
+            assigner=Assigner(self.runners),
+            settler=settler,
+            journal=journal,
+            dispatch=self.dispatch,
+            encode=encode,
+            clock=lines.clock,
+        )
+
+    def run(self, settings: CoordinatorSettings, process: Process) -> None:
+        process.loop("turns", self.turns.run)
+        process.loop("arrivals", self.arrivals.run)
+        process.loop("timers", self.carrier.timers.run)
+        process.loop("strays", self.strays.run)
+        process.loop("graves", self.graves.run)
+        process.loop("watch catch-up", self.hub.run_catching_up)
+        process.loop("watch poll", lambda: self.hub.run_polling(settings.lease_scale))
+
+
+def serve_runners(settings: CoordinatorSettings, lines: Lines, carrying: Carrying) -> SessionRegistry:
+    runners, timing = carrying.runners, carrying.run_timing
+    registry = SessionRegistry(
+        store=PostgresSessionStore(lines.beats, "coordinator.runner_sessions", timing),
+        timing=timing,
+        server=lines.name,
+        codec=runner_hop.CODEC,
+        owner=runners,
+    )
+    runners.carrier, runners.registry, runners.graves = carrying.carrier, registry, carrying.graves
+    return registry
+
+
+def hold_executions(settings: CoordinatorSettings, lines: Lines, carrying: Carrying) -> SessionHolder:
+    dispatch = carrying.dispatch
+    holder = SessionHolder(
+        profile=HolderProfile(holder=lines.name, version=version("windlass")),
+        capacity=settings.executions_max,
+        timing=EXECUTION.scaled(settings.lease_scale),
+        codec=dispatch_hop.CODEC,
+        open_stream=lambda address: CoordinatorSessionsStub(lines.channels.get(address)).Session(),
+        owner=dispatch,
+    )
+    dispatch.carrier, dispatch.holder = carrying.carrier, holder
+    return holder

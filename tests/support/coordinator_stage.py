@@ -33,6 +33,7 @@ from services.coordinator.config import CoordinatorSettings
 from services.coordinator.rpc import dispatch as dispatch_hop
 from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.wiring import wire
+from tests.support.probe import eventually as probe_until
 from windlass.api.v1.workspaces_pb2 import Role
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
 from windlass.coordinator.v1 import sessions_pb2 as runs_pb
@@ -54,17 +55,14 @@ def execution_id() -> str:
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
-async def eventually(probe: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """The first true answer of the probe."""
-    deadline = time.monotonic() + seconds
-    while True:
+async def eventually(probe: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """The first true answer of the probe, which may be a coroutine function."""
+
+    async def ask() -> Any:
         answer = probe()
-        if asyncio.iscoroutine(answer):
-            answer = await answer
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(0.005)
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+    return await probe_until(ask, seconds, getattr(probe, "__qualname__", "it"))
 
 
 class Catalog(catalog_pb2_grpc.CatalogServiceServicer):
@@ -121,7 +119,7 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
         return queue_pb2.DeliverResponse(found=True)
 
     async def GetQueued(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
+        return queue_pb2.GetQueuedResponse()
 
     ListQueued = ConfigureWorkspace = GetQueued
 
@@ -342,11 +340,6 @@ class Stage:
         """A second coordinator for a runner that has one."""
         runner.addresses.add(address)
         await eventually(lambda: runner.holder.sessions_live == len(runner.addresses.present))
-
-    @staticmethod
-    async def pause(seconds: float) -> None:
-        """Let an outage last; nothing is judged by it."""
-        await asyncio.sleep(seconds)
 
     async def close(self) -> None:
         for process, _ in self.processes:

@@ -59,7 +59,7 @@ class ApiReplicas:
             try:
                 return await ask(CatalogServiceStub(self._channels.get(address)))
             except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.NOT_FOUND:
+                if not remote_error(error).may_retry:
                     raise
                 failure = error
                 self._next += 1
