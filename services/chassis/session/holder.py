@@ -207,6 +207,8 @@ class SessionHolder:
             # A write on a call that was given up while it connected would wait for ever: gRPC tells it nothing.
             writer.cancel()
             await asyncio.wait([writer])
+            if not writer.cancelled():
+                writer.result()
         return stream.is_live
 
     async def _read(self, address: str, link: _Link, stream: HolderStream) -> None:

@@ -97,9 +97,10 @@ class Coordinator:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self.holder.stop()
-        await self._run
-        await self._channels.close()
+        async with asyncio.timeout(SECONDS):
+            await self.holder.stop()
+            await self._run
+            await self._channels.close()
 
     def _open(self, address: str) -> Any:
         return sessions_pb2_grpc.CoordinatorSessionsStub(self._channels.get(address)).Session()
@@ -187,9 +188,10 @@ class Api:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self._call.cancel()
-        await asyncio.wait([self._reader])
-        await self._channels.close()
+        async with asyncio.timeout(SECONDS):
+            self._call.cancel()
+            await asyncio.wait([self._reader])
+            await self._channels.close()
 
     async def _read(self) -> None:
         with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):

@@ -111,7 +111,8 @@ async def test_killed_dispatcher_leaves_nothing_behind(own_cluster: PostgresClus
         async with coordinator, Api(first) as api:
             sent = item("killed")
             await api.send(sent)
-            assert await doomed.wait() == -signal.SIGKILL
+            async with asyncio.timeout(SECONDS):
+                assert await doomed.wait() == -signal.SIGKILL
             async with process(database, WINDLASS_GRPC_ADDRESS=second):
                 (grant,) = await coordinator.granted(1)
                 assert grant.lease.lease_id == sent.start.execution_id
