@@ -403,7 +403,7 @@ class HolderRules:
                     actions.append(Redial(stream.address, "ATTACH_UNANSWERED"))
             elif not stream.beat_in_flight:
                 stream.owes_beat = stream.owes_beat or now - stream.beat_sent_at >= self._timing.beat
-            elif now - max(stream.heard_at, stream.beat_sent_at) > self._timing.self_fence:
+            elif now - max(stream.heard_at, stream.beat_sent_at) > self._timing.silence:
                 actions.append(Redial(stream.address, "SILENT"))
         if not self.is_fenced and not self.may_start(now):
             self.is_fenced = True

@@ -25,6 +25,8 @@ class LeaseTiming:
     def __post_init__(self) -> None:
         if not 0 < self.beat < self.self_fence < self.term < self.granted_again:
             raise ValueError(f"a lease needs 0 < beat < self_fence < term < granted_again, not {self}")
+        if self.silence > self.self_fence:
+            raise ValueError(f"a dead stream must be noticed before the self-fence, not {self}")
         if self.closed_grace < 0 or self.grant_answer <= 0:
             raise ValueError(f"a lease needs closed_grace >= 0 and grant_answer > 0, not {self}")
 
@@ -39,6 +41,14 @@ class LeaseTiming:
             self.closed_grace * factor,
             self.grant_answer * factor,
         )
+
+    @property
+    def silence(self) -> float:
+        """After how long without a word, while a beat is unanswered, a stream is dead though it is open.
+
+        With the beat before it and the dial after it a dead stream is replaced within 10 s, also a runner's.
+        """
+        return 2 * self.beat
 
     @property
     def second_look(self) -> float:

@@ -13,6 +13,7 @@ from services.chassis.lease.actions import (
     Resumed,
 )
 from services.chassis.lease.frames import (
+    OUTGOING_MAX,
     REPORTS_IN_FLIGHT_MAX,
     Attached,
     BeatAnswer,
@@ -399,15 +400,15 @@ def test_nothing_starts_before_the_first_attach():
 def test_silent_stream_is_dialled_anew():
     holder = attached(A)
     beat(holder, A, BEAT)
-    assert Redial(A, "SILENT") not in holder.tick(BEAT + FENCE)
-    assert Redial(A, "SILENT") in holder.tick(BEAT + FENCE + 0.1)
+    assert Redial(A, "SILENT") not in holder.tick(BEAT + EXECUTION.silence)
+    assert Redial(A, "SILENT") in holder.tick(BEAT + EXECUTION.silence + 0.1)
 
 
 def test_stream_that_only_waits_for_its_database_is_kept():
     holder = attached(A)
     beat(holder, A, BEAT)
-    holder.receive(A, ServerFrame(beat_heard=1), BEAT + FENCE)
-    assert Redial(A, "SILENT") not in holder.tick(BEAT + FENCE + 0.1)
+    holder.receive(A, ServerFrame(beat_heard=1), BEAT + EXECUTION.silence)
+    assert Redial(A, "SILENT") not in holder.tick(BEAT + EXECUTION.silence + 0.1)
 
 
 def test_attach_without_an_answer_is_dialled_anew():
@@ -455,6 +456,16 @@ def test_notes_go_with_the_stream_and_are_lost_with_it():
     holder.lost(A)
     attach(holder, A)
     assert said(holder, A).notes == ()
+
+
+def test_notes_to_a_server_that_does_not_read_are_bounded():
+    holder = attached(A)
+    holder.post(A, range(OUTGOING_MAX + 5))
+    sent: list[object] = []
+    while (frame := holder.take_frame(A, 0.0)) is not None:
+        sent += frame.notes
+    assert len(sent) == OUTGOING_MAX
+    assert sent[0] == 5, "the oldest go"
 
 
 def test_grants_arrive_in_one_batch():

@@ -8,6 +8,7 @@ from services.chassis.lease.frames import (
     CREDIT_MAX,
     HELD_MAX,
     LABELS_MAX,
+    MODULES_MAX,
     NAME_MAX,
     REPORTS_FLOOD,
     Attach,
@@ -95,6 +96,9 @@ FRAMES: dict[str, HolderFrame] = {
     "attach with too many labels": HolderFrame(
         attach=Attach("holder", "instance", 1, labels={str(n): "" for n in range(LABELS_MAX + 1)})
     ),
+    "attach with too many modules": HolderFrame(
+        attach=Attach("holder", "instance", 1, modules=["noop@1"] * (MODULES_MAX + 1))
+    ),
     "attach with too many leases": HolderFrame(
         attach=Attach("holder", "instance", 1, held=[Lease("x", 1)] * (HELD_MAX + 1))
     ),
@@ -125,6 +129,7 @@ SERVED: dict[str, str] = {
     "attach with a NUL": "ATTACHED_ALREADY",
     "attach with a long name": "ATTACHED_ALREADY",
     "attach with too many labels": "ATTACHED_ALREADY",
+    "attach with too many modules": "ATTACHED_ALREADY",
     "attach with too many leases": "ATTACHED_ALREADY",
     "next beat": "RenewInstance",
     "old beat": "BEAT_OUT_OF_ORDER",
@@ -151,6 +156,7 @@ ATTACHES: dict[str, str] = {
     "attach with a NUL": "ATTACH_INVALID",
     "attach with a long name": "ATTACH_INVALID",
     "attach with too many labels": "ATTACH_INVALID",
+    "attach with too many modules": "ATTACH_INVALID",
     "attach with too many leases": "HELD_EXCEEDED",
 }
 

@@ -31,6 +31,7 @@ def test_scale_must_be_positive():
     [
         {"beat": 0},
         {"beat": 7},
+        {"beat": 4},
         {"self_fence": 11},
         {"granted_again": 10},
         {"closed_grace": -1},
@@ -38,5 +39,12 @@ def test_scale_must_be_positive():
     ],
 )
 def test_order_that_makes_it_safe_is_kept(wrong: dict[str, float]):
-    with pytest.raises(ValueError, match="a lease needs"):
+    with pytest.raises(ValueError, match=r"a lease needs|a dead stream must"):
         dataclasses.replace(EXECUTION, **wrong)
+
+
+@pytest.mark.parametrize("timing", [EXECUTION, RUN])
+def test_dead_stream_on_a_live_process_is_replaced_within_ten_seconds(timing: LeaseTiming):
+    """L11: the next beat is sent, nothing answers it, each noticed at the next of eight looks per beat."""
+    looks = 2 * timing.beat / 8
+    assert timing.beat + timing.silence + looks < 10.0
