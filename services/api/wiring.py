@@ -30,6 +30,7 @@ from services.api.loops.watches import WatchHub
 from services.api.rpc.executions import ExecutionServicer
 from services.api.rpc.rules import RULES
 from services.api.rpc.runs import RunServicer
+from services.api.rpc.starting import Starting
 from services.api.rpc.workflows import CatalogServicer, WorkflowServicer
 from services.api.rpc.workspaces import ApiKeyServicer, WorkspaceServicer
 from services.api.store.audit import CHANNEL
@@ -124,7 +125,11 @@ async def start(process: Process, settings: ApiSettings) -> int:
     )
     executions_pb2_grpc.add_ExecutionServiceServicer_to_server(
         ExecutionServicer(
-            starter, executions, watcher, peers.reads, peers.hub, authenticator, sampler, clock
+            Starting(starter, executions, peers.hub, authenticator, sampler, clock),
+            executions,
+            watcher,
+            peers.reads,
+            authenticator,
         ),
         server,
     )

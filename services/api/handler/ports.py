@@ -6,7 +6,7 @@ Hazard: a record never holds a key or a secret that is not needed to answer; `ef
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -160,8 +160,9 @@ class Workflows(Protocol):
 
 
 class Enqueuer(Protocol):
-    async def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> queue_pb2.EnqueueAnswer:
-        """After the commit that holds it. DependencyUnavailable when no dispatcher answers in time."""
+    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> Awaitable[queue_pb2.EnqueueAnswer]:
+        """On its way at once; the answer comes after the commit that holds it. An answer without an outcome means
+        that no dispatcher gave one in time."""
         ...
 
 

@@ -8,7 +8,7 @@ store it, so two replicas of api can never both start it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -19,7 +19,7 @@ from services.api.handler.ports import Enqueuer
 from services.api.handler.startables import Startables
 from services.chassis.clock import Clock
 from services.chassis.crash import crash_point
-from services.chassis.errors import Refusal
+from services.chassis.errors import DependencyUnavailable, Refusal
 from services.chassis.telemetry import TraceContext
 from windlass.dispatcher.v1 import queue_pb2
 from windlass.types.v1 import start_pb2
@@ -101,10 +101,15 @@ class Starter:
             item.request_hash = _request_hash(command)
         return item
 
-    async def submit(self, item: queue_pb2.EnqueueItem) -> Started:
-        """Durable when it returns."""
+    def submit(self, item: queue_pb2.EnqueueItem) -> Coroutine[Any, Any, Started]:
+        """On its way at once; durable when the answer comes."""
         crash_point("api.start.before_enqueue")
-        answer = await self._enqueuer.enqueue(item, self._enqueue_seconds)
+        return self._settled(item, self._enqueuer.enqueue(item, self._enqueue_seconds))
+
+    async def _settled(
+        self, item: queue_pb2.EnqueueItem, answering: Awaitable[queue_pb2.EnqueueAnswer]
+    ) -> Started:
+        answer = await answering
         crash_point("api.start.after_enqueue")
         order = item.start
         match answer.outcome:
@@ -120,8 +125,10 @@ class Starter:
         raise _refusal(answer, item)
 
 
-def _refusal(answer: queue_pb2.EnqueueAnswer, item: queue_pb2.EnqueueItem) -> Refusal:
+def _refusal(answer: queue_pb2.EnqueueAnswer, item: queue_pb2.EnqueueItem) -> Refusal | DependencyUnavailable:
     match answer.outcome:
+        case _Outcome.OUTCOME_UNSPECIFIED:
+            return DependencyUnavailable("the dispatcher")
         case _Outcome.REQUEST_ID_REUSED:
             return refusals.request_id_reused(item.start.request_id, answer.existing_execution_id)
         case _Outcome.QUEUE_FULL:

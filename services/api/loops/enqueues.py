@@ -62,16 +62,6 @@ class _Stream:
     def may_send(self) -> bool:
         return len(self.unanswered) < MESSAGES_UNANSWERED_MAX
 
-    def heard(self, response: queue_pb2.EnqueueResponse) -> None:
-        for answer in response.answers:
-            pending = self.sent.pop(answer.execution_id, None)
-            if pending is None:
-                continue
-            self.unanswered.discard(pending.message)
-            if not pending.answer.done():
-                pending.answer.set_result(answer)
-        self.level.set()
-
 
 class EnqueueStreams:
     """`before_send` is called before each message: whoever must be told of its starts first, is told then."""
@@ -84,19 +74,15 @@ class EnqueueStreams:
         self._pending: dict[str, _Pending] = {}
         self._messages = itertools.count(1)
 
-    async def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> queue_pb2.EnqueueAnswer:
+    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[queue_pb2.EnqueueAnswer]:
         if len(self._pending) >= PENDING_MAX:
             raise DependencyUnavailable("the dispatcher", "too many starts wait for it")
         loop = asyncio.get_running_loop()
         pending = _Pending(item, loop.create_future(), loop.time() + seconds)
-        execution_id = item.start.execution_id
-        self._pending[execution_id] = pending
+        self._pending[item.start.execution_id] = pending
         self._outbox.append(pending)
         self._wake()
-        try:
-            return await pending.answer
-        finally:
-            self._pending.pop(execution_id, None)
+        return pending.answer
 
     async def serve(self, address: str, channel: Channel) -> None:
         """The stream to one dispatcher, for as long as that is listed."""
@@ -106,7 +92,7 @@ class EnqueueStreams:
             channel,
             stub.Enqueue,
             write=lambda call: self._write(stream, call),
-            heard=stream.heard,
+            heard=lambda response: self._heard(stream, response),
             opened=lambda: self._opened(stream),
             lost=lambda: self._lost(stream),
             name=f"enqueue {address}",
@@ -119,9 +105,13 @@ class EnqueueStreams:
             await asyncio.sleep(_SWEEP_SECONDS)
             now = loop.time()
             _waiting.set(len(self._pending))
-            for pending in list(self._pending.values()):
+            for execution_id, pending in list(self._pending.items()):
                 if pending.deadline <= now and not pending.answer.done():
-                    pending.answer.set_exception(DependencyUnavailable("the dispatcher"))
+                    # No exception: it would be logged as unheard where the caller has gone.
+                    pending.answer.set_result(queue_pb2.EnqueueAnswer(execution_id=execution_id))
+                if pending.answer.done():
+                    # Given up, now or by its caller; an answer that still comes finds nobody.
+                    del self._pending[execution_id]
             if not self._open:
                 self._outbox = deque(pending for pending in self._outbox if not pending.answer.done())
 
@@ -143,6 +133,17 @@ class EnqueueStreams:
         stream.sent.clear()
         stream.unanswered.clear()
         self._wake()
+
+    def _heard(self, stream: _Stream, response: queue_pb2.EnqueueResponse) -> None:
+        for answer in response.answers:
+            pending = stream.sent.pop(answer.execution_id, None)
+            if pending is None:
+                continue
+            stream.unanswered.discard(pending.message)
+            self._pending.pop(answer.execution_id, None)
+            if not pending.answer.done():
+                pending.answer.set_result(answer)
+        stream.level.set()
 
     async def _write(self, stream: _Stream, call: Any) -> None:
         while True:

@@ -29,7 +29,7 @@ from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 Execution = resources_pb2.Execution
 
 
-class ScriptedDispatcher(queue_pb2_grpc.EnqueueServiceServicer, queue_pb2_grpc.QueueServiceServicer):
+class ScriptedDispatcher:
     """Keeps what it is sent; answers, hangs up or stays silent as told."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class ScriptedDispatcher(queue_pb2_grpc.EnqueueServiceServicer, queue_pb2_grpc.Q
         self.going_on = asyncio.Event()
         self.answered: Callable[[str], None] = lambda execution_id: None
 
-    async def Enqueue(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+    async def Enqueue(self, request_iterator: Any, context: Any) -> None:
         while (request := await context.read()) is not grpc.aio.EOF:
             self.batches.append([item.start.execution_id for item in request.items])
             if self.behaviour == "hang up":
@@ -67,8 +67,15 @@ class ScriptedDispatcher(queue_pb2_grpc.EnqueueServiceServicer, queue_pb2_grpc.Q
         self.configured.append(request)
         return queue_pb2.ConfigureWorkspaceResponse()
 
+    async def ListQueued(self, request: Any, context: Any) -> queue_pb2.ListQueuedResponse:
+        items = [row for row in self.rows.values() if row.start.workspace == request.workspace]
+        return queue_pb2.ListQueuedResponse(items=items)
 
-class ScriptedCoordinator(reads_pb2_grpc.ReadServiceServicer, reads_pb2_grpc.WatchServiceServicer):
+    async def Deliver(self, request: Any, context: Any) -> queue_pb2.DeliverResponse:
+        return queue_pb2.DeliverResponse(found=request.message.execution_id in self.rows)
+
+
+class ScriptedCoordinator:
     """A journal of one execution, pushed when the test says so."""
 
     def __init__(self) -> None:
@@ -78,7 +85,7 @@ class ScriptedCoordinator(reads_pb2_grpc.ReadServiceServicer, reads_pb2_grpc.Wat
         self.streams: list[Any] = []
         self.hung_up = asyncio.Event()
 
-    async def Watch(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+    async def Watch(self, request_iterator: Any, context: Any) -> None:
         self.streams.append(context)
         reading = asyncio.ensure_future(self._read(context))
         hanging_up = asyncio.ensure_future(self.hung_up.wait())
@@ -112,6 +119,15 @@ class ScriptedCoordinator(reads_pb2_grpc.ReadServiceServicer, reads_pb2_grpc.Wat
     async def ListEvents(self, request: Any, context: Any) -> reads_pb2.ListEventsResponse:
         events = self.journal[request.after_seq : request.after_seq + request.limit]
         return reads_pb2.ListEventsResponse(events=events, workspace="default")
+
+    async def ListExecutions(self, request: Any, context: Any) -> reads_pb2.ListExecutionsResponse:
+        return reads_pb2.ListExecutionsResponse(executions=self.records.values())
+
+    async def ListRuns(self, request: Any, context: Any) -> reads_pb2.ListRunsResponse:
+        return reads_pb2.ListRunsResponse()
+
+    async def GetRun(self, request: Any, context: Any) -> reads_pb2.GetRunResponse:
+        return reads_pb2.GetRunResponse()
 
 
 class World:
@@ -304,7 +320,7 @@ async def test_watch_has_each_event_once_although_the_stream_breaks_in_the_middl
     execution_id = (await world.start()).execution.id
     coordinator = world.coordinator
     coordinator.commit(execution_id)
-    call = world.executions.WatchExecution(
+    call: Any = world.executions.WatchExecution(
         executions_pb2.WatchExecutionRequest(execution_id=execution_id), metadata=world.metadata, timeout=30
     )
     seen = [(await call.read()).event.seq]
