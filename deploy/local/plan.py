@@ -19,7 +19,6 @@ LOOPBACK = "127.0.0.1"
 POSTGRES_PORT = 7400
 GRPC_PORTS = {"api": 7401, "dispatcher": 7402, "coordinator": 7403, "runner": 7404}
 METRICS_PORTS = {"api": 9401, "dispatcher": 9402, "coordinator": 9403, "runner": 9404}
-HTTP_PORT = 8401
 REPLICA_STEP = 10
 # Below the range that the kernel hands out to clients (32768 and up), metrics included.
 OFFSETS = range(1_000, 22_000, 100)
@@ -61,7 +60,6 @@ class Member:
     replica: int
     grpc: str
     metrics: str
-    http: str | None
     env: Mapping[str, str]
 
     @property
@@ -70,8 +68,7 @@ class Member:
 
     def addresses(self) -> dict[str, str]:
         """What it listens on, by purpose."""
-        found = {"gRPC": self.grpc, "metrics": self.metrics}
-        return found if self.http is None else found | {"HTTP": self.http}
+        return {"gRPC": self.grpc, "metrics": self.metrics}
 
 
 def postgres_port(options: Options) -> int:
@@ -112,7 +109,6 @@ def _member(options: Options, home: Home, service: str, replica: int) -> Member:
     shift = options.port_offset + REPLICA_STEP * replica
     grpc = f"{LOOPBACK}:{GRPC_PORTS[service] + shift}"
     metrics = f"{LOOPBACK}:{METRICS_PORTS[service] + shift}"
-    http = f"{LOOPBACK}:{HTTP_PORT + shift}" if service == "api" else None
     env = {
         "WINDLASS_GRPC_ADDRESS": grpc,
         "WINDLASS_METRICS_ADDRESS": metrics,
@@ -128,14 +124,12 @@ def _member(options: Options, home: Home, service: str, replica: int) -> Member:
         env["WINDLASS_OTLP_ENDPOINT"] = options.otlp_endpoint
     if service in OWNERS:
         env["WINDLASS_DATABASE_URL_FILE"] = str(home.url_file(service))
-    if http is not None:
-        env["WINDLASS_HTTP_ADDRESS"] = http
     if service == "runner":
         env["WINDLASS_RUNNER_KEY_FILE"] = str(home.key_file("runner"))
         env["WINDLASS_OUTPUT_STORE"] = str(home.outputs)
         env["WINDLASS_MODULES"] = os.pathsep.join(str(path.absolute()) for path in options.modules)
     env |= _extra(options.extra_env, service, replica)
-    return Member(service, replica, grpc, metrics, http, env)
+    return Member(service, replica, grpc, metrics, env)
 
 
 def ill_formed(entry: str) -> bool:

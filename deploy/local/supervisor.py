@@ -189,7 +189,7 @@ def _entry(child: Child) -> dict[str, Any]:
         "replica": member.replica,
         "pid": child.pid,
         "grpc": member.grpc,
-        "http": member.http,
+        "http": None,  # no service has an HTTP face yet
         "metrics": member.metrics,
         "ready": child.is_ready,
         "start_time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(child.start_time)),

@@ -54,7 +54,7 @@ async def test_up_file_describes_what_runs(stack: Stack) -> None:
     for each in up["processes"]:
         assert is_alive(each["pid"])
         assert each["ready"]
-        assert (each["http"] is None) == (each["service"] != "api")
+        assert {"grpc", "http", "metrics", "start_time"} <= set(each)
 
 
 async def test_keys_and_credentials_are_private(stack: Stack) -> None:

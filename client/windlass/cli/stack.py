@@ -108,7 +108,6 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Annotated[bool, typer.Optio
 def serve(
     service: Service,
     grpc_address: Annotated[str | None, typer.Option(help="WINDLASS_GRPC_ADDRESS")] = None,
-    http_address: Annotated[str | None, typer.Option(help="WINDLASS_HTTP_ADDRESS (api)")] = None,
     metrics_address: Annotated[str | None, typer.Option(help="WINDLASS_METRICS_ADDRESS")] = None,
     replica: Annotated[str | None, typer.Option(help="WINDLASS_REPLICA")] = None,
     lease_scale: Annotated[float | None, typer.Option(help="WINDLASS_LEASE_SCALE")] = None,
@@ -116,7 +115,6 @@ def serve(
     """Run one process in the foreground, as production does; set by WINDLASS_… and these options."""
     given = {
         "GRPC_ADDRESS": grpc_address,
-        "HTTP_ADDRESS": http_address,
         "METRICS_ADDRESS": metrics_address,
         "REPLICA": replica,
         "LEASE_SCALE": lease_scale,
@@ -226,7 +224,6 @@ def _show_processes(found: dict[str, Any]) -> None:
             f"127.0.0.1:{found['postgres']['port']}",
             "",
             "",
-            "",
         )
     ]
     for each in found["processes"]:
@@ -237,9 +234,8 @@ def _show_processes(found: dict[str, Any]) -> None:
                 str(each["replica"]),
                 str(each["pid"]),
                 each["grpc"],
-                each["http"] or "",
                 each["metrics"],
                 state,
             )
         )
-    table(("service", "replica", "pid", "gRPC", "HTTP", "metrics", "since"), rows)
+    table(("service", "replica", "pid", "gRPC", "metrics", "since"), rows)

@@ -16,7 +16,6 @@ def test_ports_follow_service_offset_and_replica(tmp_path: Path) -> None:
     assert planned["api-0"] == {
         "gRPC": "127.0.0.1:7501",
         "metrics": "127.0.0.1:9501",
-        "HTTP": "127.0.0.1:8501",
     }
     assert planned["api-1"]["gRPC"] == "127.0.0.1:7511"
     assert planned["coordinator-2"] == {"gRPC": "127.0.0.1:7523", "metrics": "127.0.0.1:9523"}
