@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import psycopg
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.api import Client
+from tests.support.api import Client, new_workspace
 from tests.support.probe import eventually
 from tests.support.stack import Stack, running_stack
 
@@ -144,6 +145,46 @@ async def test_queue_and_leases_are_shown_per_workspace(stack: Stack, client: Cl
         return running == 0
 
     await eventually(gone, MEASURED_SECONDS, "the slot to be free again")
+
+
+async def test_a_full_workspace_and_what_waits_in_it_are_shown(stack: Stack) -> None:
+    one_slot = await new_workspace(stack, "full", executions_max=1)
+    await one_slot.apply("long", [{"id": "hold", "module": "delay@1", "config": {"duration": "60s"}}])
+    before = await scrape(stack, "dispatcher")
+    started = await one_slot.start_many("long", 3)
+    full = (("workspace", "full"),)
+
+    async def shown() -> Samples | None:
+        samples = await scrape(stack, "dispatcher")
+        return samples if samples.get(("dispatcher_queue_depth", full)) == 2 else None
+
+    samples = await eventually(shown, MEASURED_SECONDS, "two to be shown as waiting")
+    assert samples["dispatcher_running", full] == 1
+    assert samples["dispatcher_queue_age_seconds", full] > 0
+    assert grown(before, samples, "dispatcher_released_at_capacity_total") >= 1
+    for execution in reversed(started):
+        await one_slot.cancel(execution.id)
+
+
+async def test_executions_that_cannot_start_are_counted(stack: Stack) -> None:
+    """Its definition is gone when its turn comes."""
+    workspace = await new_workspace(stack, "doomed", executions_max=1)
+    await workspace.apply("first", [{"id": "hold", "module": "delay@1", "config": {"duration": "60s"}}])
+    await workspace.apply("lost", [{"id": "only", "module": "noop@1"}])
+    first = await workspace.start("first")
+    await workspace.start("lost")
+    async with await psycopg.AsyncConnection.connect(stack.superuser_url()) as connection:
+        gone = await connection.execute("DELETE FROM api.workflow_versions WHERE workflow = 'lost'")
+        assert gone.rowcount == 1
+    before = await scrape(stack, "dispatcher")
+    await workspace.cancel(first.id)
+
+    async def counted() -> bool:
+        after = await scrape(stack, "dispatcher")
+        failures = grown(before, after, "dispatcher_dispatch_failures_total")
+        return failures >= 1 and grown(before, after, "dispatcher_dead_letters_total") == 1
+
+    await eventually(counted, 20, "the failure to be counted")
 
 
 async def test_an_end_after_a_take_over_is_counted_once(stack: Stack, client: Client) -> None:

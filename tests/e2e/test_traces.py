@@ -8,14 +8,14 @@ from importlib.metadata import version
 import pytest_asyncio
 
 from services.chassis.telemetry import new_trace
-from tests.support.api import Client
+from tests.support.api import Client, new_workspace
 from tests.support.otlp import EVERY_HOP, ONE_STEP_TREE, Collector, Trace, collector
 from tests.support.probe import until
 from tests.support.stack import Stack, running_stack
-from windlass.api.v1 import resources_pb2, workspaces_pb2
-from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
+from windlass.api.v1 import resources_pb2
 
 STATE = resources_pb2.Execution
+RUNNER_CONCURRENCY = 10
 ONE_NODE = [{"id": "only", "module": "noop@1"}]
 
 
@@ -132,6 +132,23 @@ async def test_parallel_nodes_and_their_join_are_one_tree(client: Client, spans:
     assert sorted(span.attributes["task.id"] for span in trace.all("run.lease")) == ["a", "b", "c"]
 
 
+async def test_waiting_for_a_runner_is_visible(client: Client, spans: Collector) -> None:
+    """More at once than the one runner has room for."""
+    nodes = [
+        {"id": f"n{number}", "module": "delay@1", "config": {"duration": "0.3s"}}
+        for number in range(3 * RUNNER_CONCURRENCY)
+    ]
+    await client.apply("crowded", nodes)
+    execution = await client.run("crowded")
+    assert execution.state == STATE.SUCCESS
+    trace = await spans.trace(execution.trace_id, names=EVERY_HOP, count=len(EVERY_HOP) + 2 * len(nodes))
+    leases = {span.attributes["run.id"]: span for span in trace.all("run.lease")}
+    waits = trace.all("run.wait")
+    assert 0 < len(waits) < len(nodes), str(trace)
+    for wait in waits:
+        assert wait.end == leases[wait.attributes["run.id"]].start
+
+
 async def test_requests_of_a_run_hang_below_it_and_carry_the_trace_on(
     client: Client, spans: Collector
 ) -> None:
@@ -191,8 +208,7 @@ async def test_each_execution_of_a_batch_has_a_trace(client: Client, spans: Coll
 
 async def test_queueing_for_a_slot_is_visible(stack: Stack, client: Client, spans: Collector) -> None:
     """Two executions that want the one slot of a workspace: the second one's wait lasts as long as the first."""
-    key = await _workspace_of_one_slot(stack)
-    alone = Client(stack, key)
+    alone = await new_workspace(stack, "one-slot", executions_max=1)
     await alone.apply("slow", [{"id": "hold", "module": "delay@1", "config": {"duration": "0.4s"}}])
     started = await alone.start_many("slow", 2)
     traces = [await spans.trace(execution.trace_id, names=EVERY_HOP) for execution in started]
@@ -201,17 +217,3 @@ async def test_queueing_for_a_slot_is_visible(stack: Stack, client: Client, span
     wait = second.one("dispatcher.wait")
     assert wait.start < held.start < held.end <= wait.end, f"{first}\n{second}"
     assert wait.attributes["workspace"] == "one-slot"
-
-
-async def _workspace_of_one_slot(stack: Stack) -> str:
-    system, channel = stack.metadata("system"), stack.channel()
-    limits = workspaces_pb2.Limits(executions_max=1)
-    await WorkspaceServiceStub(channel).CreateWorkspace(
-        workspaces_pb2.CreateWorkspaceRequest(workspace="one-slot", tier=workspaces_pb2.PRO, limits=limits),
-        metadata=system,
-    )
-    made = await ApiKeyServiceStub(channel).CreateApiKey(
-        workspaces_pb2.CreateApiKeyRequest(workspace="one-slot", role=workspaces_pb2.ADMIN, title="traces"),
-        metadata=system,
-    )
-    return str(made.key)

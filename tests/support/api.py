@@ -5,10 +5,11 @@ from typing import Any
 from google.protobuf import json_format
 
 from tests.support.stack import Stack
-from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2
+from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2, workspaces_pb2
 from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 from windlass.api.v1.runs_pb2_grpc import RunServiceStub
 from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
 
 CALL_SECONDS = 20.0
 WAIT_SECONDS = 15
@@ -76,3 +77,21 @@ class Client:
         answer = await self.call(self.executions.CancelExecution, request)
         execution: resources_pb2.Execution = answer.execution
         return execution
+
+
+async def new_workspace(stack: Stack, name: str, *, executions_max: int) -> Client:
+    """Made with the system key; its ADMIN."""
+    system = stack.metadata("system")
+    await WorkspaceServiceStub(stack.channel()).CreateWorkspace(
+        workspaces_pb2.CreateWorkspaceRequest(
+            workspace=name,
+            tier=workspaces_pb2.PRO,
+            limits=workspaces_pb2.Limits(executions_max=executions_max),
+        ),
+        metadata=system,
+    )
+    made = await ApiKeyServiceStub(stack.channel()).CreateApiKey(
+        workspaces_pb2.CreateApiKeyRequest(workspace=name, role=workspaces_pb2.ADMIN, title="of the test"),
+        metadata=system,
+    )
+    return Client(stack, made.key)
