@@ -144,6 +144,31 @@ async def test_command_line_carries_an_execution_to_its_result(stack: Stack, tmp
     ]
 
 
+async def test_workspaces_and_keys_are_made_listed_and_revoked(stack: Stack, tmp_path: Path) -> None:
+    home = stack.options.home
+    assert windlass("workspace", "create", "side", "--tier", "PRO", home=home).returncode == 0
+    assert "side" in windlass("workspace", "list", home=home).stdout
+    changed = json.loads(windlass("workspace", "update", "side", "--executions-max", "7", home=home).stdout)
+    assert changed["limits"]["executionsMax"] == 7
+    assert json.loads(windlass("workspace", "get", "side", home=home).stdout)["tier"] == "PRO"
+
+    made = json.loads(windlass("keys", "create", "VIEWER", "--workspace", "side", "--json", home=home).stdout)
+    key_file = tmp_path / "side.key"
+    key_file.write_text(made["key"])
+    assert windlass("list", "--key-file", str(key_file), home=home).returncode == 0
+    refused = windlass("start", "one", "--key-file", str(key_file), home=home)
+    assert refused.returncode == 1
+    assert "ROLE_REQUIRED" in refused.stderr
+
+    made = json.loads(
+        windlass("keys", "create", "VIEWER", "--title", "for a day", "--json", home=home).stdout
+    )
+    assert "for a day" in windlass("keys", "list", home=home).stdout
+    assert windlass("keys", "revoke", made["apiKey"]["keyId"], home=home).returncode == 0
+    key_file.write_text(made["key"])
+    assert "KEY_INVALID" in windlass("list", "--key-file", str(key_file), home=home).stderr
+
+
 async def test_errors_name_the_reason_and_what_to_try(stack: Stack) -> None:
     unknown = windlass("get", "01990000-0000-7000-8000-000000000000", home=stack.options.home)
     assert unknown.returncode == 1
