@@ -24,7 +24,7 @@ LAUNCHER = Path(__file__).with_name("launch.py")
 PROBE_SECONDS = 0.05
 PROBE_TIMEOUT_SECONDS = 1.0
 BACKOFF_SECONDS_FIRST = 0.2
-BACKOFF_SECONDS_MAX = 10.0
+BACKOFF_SECONDS_MAX = 2.0
 # Who has lived this long was well; its next death starts the backoff anew.
 STEADY_SECONDS = 10.0
 LOG_LINES_SHOWN = 15
