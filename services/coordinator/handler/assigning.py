@@ -40,8 +40,17 @@ class Assigner:
 
     @property
     def waiting(self) -> int:
-        """Executions that wait for a runner, counted once per requirement."""
-        return sum(map(len, self._queues.values()))
+        """Works that wait for a runner, about: what holders divide their credit by."""
+        return sum(
+            len(held.execution.ready)
+            for queue in self._queues.values()
+            for held in queue
+            if held.execution is not None
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._queues
 
     def enter(self, held: Held, now: Instant) -> None:
         """Queue it for what it has ready; where it stands already it keeps its place."""

@@ -33,7 +33,8 @@ from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
 
 log = logger(__name__)
 
-EXECUTIONS_MAX: Final = 2_000
+# Of many in one log line.
+_NAMED_MAX: Final = 5
 
 
 class Carrier:
@@ -121,11 +122,16 @@ class Carrier:
         return None
 
     def revoked(self, leases: Iterable[Lease | Refused]) -> None:
-        for lease in leases:
-            held = self.held.get(lease.lease_id)
-            if held is not None and held.epoch <= lease.epoch:
-                log.warning("execution lease revoked", execution_id=held.execution_id, epoch=held.epoch)
-                self.drop(held)
+        gone = [
+            held
+            for lease in leases
+            if (held := self.held.get(lease.lease_id)) is not None and held.epoch <= lease.epoch
+        ]
+        for held in gone:
+            self.drop(held)
+        if gone:
+            ids = [held.execution_id for held in gone[:_NAMED_MAX]]
+            log.warning("execution leases revoked", executions=len(gone), first=ids)
 
     def drop_all(self) -> None:
         """The renewal was refused: others may hold them all by now."""

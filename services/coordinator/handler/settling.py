@@ -102,7 +102,7 @@ class Settler:
             if refusal is not None:
                 _late.inc()
                 lease_id = report.head.lease_id if report is not None else move.held.execution_id
-                log.warning("refused what came too late", lease_id=lease_id, reason=refusal.reason.value)
+                log.warning("late report refused", lease_id=lease_id, reason=refusal.reason.value)
             if session is None or report is None:
                 continue
             if refusal is None:
@@ -162,7 +162,8 @@ class Settler:
 
     def _tell_and_leave(self, move: Move) -> None:
         held, execution = move.held, move.execution
-        if move.events and self._watchers.wants(held.execution_id):
+        # A final one without events: found finished after a take-over, perhaps before anybody was told.
+        if (move.events or execution.is_final) and self._watchers.wants(held.execution_id):
             self._watchers.advanced(execution, move.from_seq, move.events)
         if held.inbox:
             return  # it has more to decide before it may go

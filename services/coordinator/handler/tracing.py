@@ -16,6 +16,7 @@ from services.coordinator.core.state import Execution, Run
 from services.coordinator.core.values import Instant, RunState
 from services.coordinator.handler.grants import run_id
 from services.coordinator.handler.move import Move
+from services.coordinator.handler.segments import segment_of, segment_root
 
 _ENDED = frozenset({RunState.SUCCESS, RunState.FAILED, RunState.DLQ, RunState.CANCELLED})
 
@@ -31,6 +32,9 @@ class Tracing:
         now = self._clock.epoch_ns()
         if move.from_seq == 0:
             self._start(move, trace, now)
+        last = segment_of(len(move.execution.runs))
+        for segment in range(max(segment_of(move.runs_before), 0) + 1, last + 1):
+            self._roll_over(move, trace, segment, now)
         for number, ready_time in move.ready_times.items():
             self._wait(move, trace, move.runs[number], ready_time)
         for run in move.runs.values():
@@ -55,14 +59,43 @@ class Tracing:
             },
         )
 
+    def _roll_over(self, move: Move, trace: TraceContext, segment: int, now: int) -> None:
+        """A new segment's root, and the word of it in the one before; each names the other."""
+        before, after = segment_root(trace, segment - 1), segment_root(trace, segment)
+        execution = move.execution
+        attributes = {
+            "execution.id": execution.execution_id,
+            "workspace": execution.workspace,
+            "workflow": execution.workflow,
+        }
+        emit_span(
+            "coordinator.rollover",
+            before.child(),
+            parent=before,
+            start_ns=now,
+            end_ns=now,
+            attributes={**attributes, "segment": segment - 1, "next.trace_id": after.trace_id_hex},
+            links=(after,),
+        )
+        emit_span(
+            "coordinator.segment",
+            after,
+            parent=None,
+            start_ns=now,
+            end_ns=now,
+            attributes={**attributes, "segment": segment, "previous.trace_id": before.trace_id_hex},
+            links=(before,),
+        )
+
     def _wait(self, move: Move, trace: TraceContext, run: Run, ready_time: Instant) -> None:
         """For a runner with room; work that found one in the turn that made it ready has not waited."""
         if run.create_time <= ready_time:
             return
+        below = segment_root(trace, segment_of(run.number))
         emit_span(
             "run.wait",
-            trace.child(),
-            parent=trace,
+            below.child(),
+            parent=below,
             start_ns=ready_time * 1_000,
             end_ns=run.create_time * 1_000,
             attributes=_attributes(move.execution, run),
@@ -74,10 +107,11 @@ class Tracing:
             return
         attributes = {**_attributes(move.execution, run), "runner": run.runner, "state": run.state.value}
         error = "" if run.error is None else f"{run.error.type}: {run.error.message}"[:512]
+        below = segment_root(trace, segment_of(run.number))
         emit_span(
             "run.lease",
             own,
-            parent=trace,
+            parent=below,
             start_ns=run.create_time * 1_000,
             end_ns=run.end_time * 1_000,
             attributes=attributes,
@@ -86,8 +120,8 @@ class Tracing:
         if run.retry_time > run.end_time:
             emit_span(
                 "run.backoff",
-                trace.child(),
-                parent=trace,
+                below.child(),
+                parent=below,
                 start_ns=run.end_time * 1_000,
                 end_ns=run.retry_time * 1_000,
                 attributes=attributes,

@@ -88,7 +88,7 @@ class TurnLoop:
     async def run_once(self) -> None:
         now = self._clock.epoch_ns() // 1_000
         moves = self._decide(now)
-        if self._dispatch.may_start() and not self._is_leaving:
+        if not self._assigner.is_idle and self._dispatch.may_start() and not self._is_leaving:
             self._assign(moves, now)
         if not moves:
             return

@@ -115,7 +115,7 @@ class StrayReports:
     def _refuse(self, session: RunnerSession, report: RunReport, reason: str) -> bool:
         _strays.labels("refused").inc()
         head = report.head
-        log.warning("late_report_rejected", lease_id=head.lease_id, epoch=head.epoch, reason=reason)
+        log.warning("late report refused", lease_id=head.lease_id, epoch=head.epoch, reason=reason)
         session.refuse_reports([RefusedReport(head.report_id, reason)])
         return True
 

@@ -92,7 +92,8 @@ def run_record(row: Row) -> pb.RunRecord:
         )
     if row["end_time"] and row["start_time"]:
         run.duration.FromMicroseconds(max(0, row["end_time"] - row["start_time"]))
-    run.trace_id = _trace_id(row["execution_traceparent"])
+    # Its own: after a thousand runs the trace is another.
+    run.trace_id = _trace_id(row["traceparent"] or row["execution_traceparent"])
     return record
 
 
