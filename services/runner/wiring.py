@@ -95,16 +95,7 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         async def can_work() -> bool:
             return sessions.may_start()
 
-        async def drain() -> None:
-            worker.drain()
-            try:
-                async with asyncio.timeout(settings.drain_seconds * FINISHING_SHARE):
-                    await holder.drain()
-            except TimeoutError:
-                worker.hand_back_going("DRAINING")
-                await holder.drain()
-
-        process.on_drain("work", drain)
+        process.on_drain("work", lambda: drained(worker, holder, settings.drain_seconds))
         process.on_close("sessions", holder.stop)
         process.on_close("server", lambda: server.stop(1.0))
         process.on_close("channels", channels.close)
@@ -112,3 +103,14 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         log.info("runner ready", runner=settings.name, modules=len(modules))
 
     return start
+
+
+async def drained(worker: Worker, holder: SessionHolder, seconds: float) -> None:
+    """Let what is going finish, then hand it back; return when all of it is acknowledged."""
+    worker.drain()
+    try:
+        async with asyncio.timeout(seconds * FINISHING_SHARE):
+            await holder.drain()
+    except TimeoutError:
+        worker.hand_back_going("DRAINING")
+        await holder.drain()
