@@ -149,6 +149,29 @@ async def test_waiting_for_a_runner_is_visible(client: Client, spans: Collector)
         assert wait.end == leases[wait.attributes["run.id"]].start
 
 
+async def test_a_very_large_execution_goes_on_in_a_linked_trace(client: Client, spans: Collector) -> None:
+    """After a thousand runs a numbered segment begins; the two traces name each other, and runs name theirs."""
+    beyond = 5
+    nodes = [{"id": f"n{number}", "module": "noop@1"} for number in range(1_000 + beyond)]
+    await client.apply("large", nodes)
+    execution = await client.run("large")
+    assert execution.state == STATE.SUCCESS
+    first = await spans.trace(execution.trace_id, names=[*EVERY_HOP, "coordinator.rollover"])
+    rollover = first.one("coordinator.rollover")
+    names = ["coordinator.segment", "run.lease", "run.execute"]
+    second = await spans.trace(rollover.attributes["next.trace_id"], names=names, count=1 + 2 * beyond)
+    root = second.one("coordinator.segment")
+    assert second.roots == [root]
+    assert root.attributes["previous.trace_id"] == execution.trace_id
+    assert root.attributes["segment"] == 1
+    assert root.attributes["execution.id"] == execution.id
+    leases = second.all("run.lease")
+    assert {span.parent_id for span in leases} == {root.span_id}
+    assert len(leases) == beyond
+    run = await client.get_run(leases[0].attributes["run.id"])
+    assert run.trace_id == root.trace_id
+
+
 async def test_requests_of_a_run_hang_below_it_and_carry_the_trace_on(
     client: Client, spans: Collector
 ) -> None:

@@ -45,6 +45,11 @@ class Client:
         answer = await self.call(self.runs.ListRuns, runs_pb2.ListRunsRequest(execution_id=execution_id))
         return list(answer.runs)
 
+    async def get_run(self, run_id: str) -> resources_pb2.Run:
+        answer = await self.call(self.runs.GetRun, runs_pb2.GetRunRequest(run_id=run_id))
+        run: resources_pb2.Run = answer.run
+        return run
+
     async def start(self, workflow: str, *extra: tuple[str, str], **fields: Any) -> resources_pb2.Execution:
         """Enqueued; not waited for."""
         request = executions_pb2.StartExecutionRequest(workflow=workflow, **fields)

@@ -26,6 +26,7 @@ from services.coordinator.handler.assigning import Given
 from services.coordinator.handler.grants import effect_key
 from services.coordinator.handler.held import Answer, Held, Input
 from services.coordinator.handler.ports import Append, Encode, RunnerSession
+from services.coordinator.handler.segments import run_context
 
 
 class Move:
@@ -95,13 +96,16 @@ class Move:
     def assign(self, given: Sequence[Given], now: int) -> bool:
         """Lease works to runners with a reserved place. False: refused, the places are to be given back."""
         trace = self.held.trace
+        number = len(self.execution.runs)
         grants = [
             GrantCommand(
-                work, session.instance_id, session.attach.holder, trace.child().header() if trace else ""
+                work,
+                session.instance_id,
+                session.attach.holder,
+                run_context(trace, run_number).header() if trace else "",
             )
-            for work, session, _ in given
+            for run_number, (work, session, _) in enumerate(given, number + 1)
         ]
-        number = len(self.execution.runs)
         if self.apply(Assign(grants), now) is not None:
             return False
         self.places.update(enumerate((each.session for each in given), number + 1))
