@@ -6,7 +6,6 @@ a few seconds, and dropped at once when this replica or (by notification) anothe
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final, NamedTuple
 
 import orjson
@@ -14,6 +13,7 @@ import orjson
 from services.api.core.durations import microseconds
 from services.api.core.tiers import in_force
 from services.api.handler import refusals
+from services.api.handler.kept import Kept
 from services.api.handler.ports import StartableRecord, Workflows
 from services.api.handler.schema_reader import InputCheck
 from services.chassis.clock import Clock
@@ -31,55 +31,40 @@ class Startable(NamedTuple):
     # In microseconds; 0: none.
     timeout: int
     limits: queue_pb2.TenantLimits
-    read_at: float
 
 
 class Startables:
     def __init__(self, workflows: Workflows, clock: Clock) -> None:
         self._workflows = workflows
-        self._clock = clock
-        self._known: OrderedDict[tuple[str, str, int], Startable] = OrderedDict()
-        self._generation = 0
+        self._known: Kept[tuple[str, str, int], Startable] = Kept(
+            self._read, clock, trusted_seconds=TRUSTED_SECONDS, entries_max=CACHED_MAX
+        )
 
     async def get(self, workspace: str, workflow: str, version: int) -> Startable:
         """`version` 0: the newest. Refused when it cannot be started."""
-        key = (workspace, workflow, version)
-        known = self._known.get(key)
-        if known is None or self._clock.monotonic() - known.read_at > TRUSTED_SECONDS:
-            known = await self._read(key)
+        known = await self._known.get((workspace, workflow, version))
         if known.is_archived:
             raise refusals.workflow_archived(workflow)
         return known
 
     def forget(self, workspace: str, workflow: str = "") -> None:
         """What is known of a workflow, or of all of a workspace."""
-        self._generation += 1
-        for key in [key for key in self._known if key[0] == workspace and workflow in ("", key[1])]:
-            del self._known[key]
+        self._known.forget_where(lambda key: key[0] == workspace and workflow in ("", key[1]))
 
     def forget_all(self) -> None:
-        self._generation += 1
-        self._known.clear()
+        self._known.forget_all()
 
     async def _read(self, key: tuple[str, str, int]) -> Startable:
         workspace, workflow, version = key
-        generation, asked_at = self._generation, self._clock.monotonic()
         record = await self._workflows.startable(workspace, workflow, version)
-        if record is None:
-            self._known.pop(key, None)
-            if version and await self._workflows.startable(workspace, workflow, 0) is not None:
-                raise refusals.version_not_found(workflow, version)
-            raise refusals.workflow_not_found(workflow)
-        startable = _startable(record, asked_at)
-        # A change heard while we read may be newer than what we read.
-        if generation == self._generation:
-            self._known[key] = startable
-            if len(self._known) > CACHED_MAX:
-                self._known.popitem(last=False)
-        return startable
+        if record is not None:
+            return _startable(record)
+        if version and await self._workflows.startable(workspace, workflow, 0) is not None:
+            raise refusals.version_not_found(workflow, version)
+        raise refusals.workflow_not_found(workflow)
 
 
-def _startable(record: StartableRecord, read_at: float) -> Startable:
+def _startable(record: StartableRecord) -> Startable:
     document = orjson.loads(record.definition)
     limits = in_force(record.tier, record.executions_max, record.queued_max)
     return Startable(
@@ -93,5 +78,4 @@ def _startable(record: StartableRecord, read_at: float) -> Startable:
             queued_max=limits.queued_max,
             revision=record.workspace_revision,
         ),
-        read_at=read_at,
     )
