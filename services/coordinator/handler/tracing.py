@@ -10,7 +10,7 @@ coordinator writes it down. Everything here is skipped for an execution that is 
 from __future__ import annotations
 
 from services.chassis.clock import Clock
-from services.chassis.telemetry import TraceContext, emit_span, parse_traceparent
+from services.chassis.telemetry import TraceContext, emit_span, parse_traceparent, tracing_is_on
 from services.coordinator.core.effects import Finished
 from services.coordinator.core.state import Execution, Run
 from services.coordinator.core.values import Instant, RunState
@@ -27,6 +27,8 @@ class Tracing:
 
     def moved(self, move: Move) -> None:
         """After the commit of a move of a sampled execution."""
+        if not tracing_is_on():
+            return
         trace = move.held.trace
         assert trace is not None
         now = self._clock.epoch_ns()
