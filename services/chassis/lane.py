@@ -100,6 +100,7 @@ class Lane:
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
         self._at_work: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
 
     @property
     def is_connected(self) -> bool:
@@ -175,7 +176,8 @@ class Lane:
             task.add_done_callback(ended)
 
     async def close(self) -> None:
-        """What is under way ends first, within its own deadline."""
+        """What is under way ends first, within its own deadline. Nothing opens it again: a latecomer is refused."""
+        self._is_closed = True
         if self._at_work:
             await asyncio.wait(self._at_work)
         await self._discard()
@@ -195,6 +197,8 @@ class Lane:
                     await self._discard()
 
     async def _connected(self) -> Connection:
+        if self._is_closed:
+            raise DatabaseAway("this process has closed its connections")
         if self._connection is None or self._connection.closed or _has_news(self._connection):
             await self._discard()
             self._connection = await connect(
