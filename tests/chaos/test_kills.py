@@ -15,7 +15,8 @@ from tests.chaos.load import Load
 from tests.chaos.verify import verify
 from tests.support.pace import pause
 from tests.support.postgres import reachable_directory
-from tests.support.stack import Stack, running_stack, until
+from tests.support.probe import until
+from tests.support.stack import Stack, running_stack
 
 MODULES = Path(__file__).with_name("ledger_modules.py")
 REPLICAS = {"api": 1, "dispatcher": 2, "coordinator": 2, "runner": 2}
