@@ -64,7 +64,7 @@ class _Stream:
 
 
 class EnqueueStreams:
-    """`before_send` is called before each message: whoever must be told of its starts first, is told then."""
+    """`before_send` is called before anything is sent: whoever must be told of its starts first, is told then."""
 
     def __init__(self, before_send: Callable[[], None]) -> None:
         self._before_send = before_send
@@ -118,12 +118,17 @@ class EnqueueStreams:
     def _wake(self) -> None:
         for stream in self._open:
             if stream.may_send:
-                stream.level.set()
+                self._let_send(stream)
                 return
+
+    def _let_send(self, stream: _Stream) -> None:
+        # In this order: tasks that are woken one after the other run one after the other.
+        self._before_send()
+        stream.level.set()
 
     def _opened(self, stream: _Stream) -> None:
         self._open.append(stream)
-        stream.level.set()
+        self._let_send(stream)
 
     def _lost(self, stream: _Stream) -> None:
         if stream in self._open:
@@ -143,13 +148,13 @@ class EnqueueStreams:
             self._pending.pop(answer.execution_id, None)
             if not pending.answer.done():
                 pending.answer.set_result(answer)
-        stream.level.set()
+        if self._outbox:
+            self._let_send(stream)
 
     async def _write(self, stream: _Stream, call: Any) -> None:
         while True:
             await stream.level.wait()
             while self._outbox and stream.may_send:
-                self._before_send()
                 request = self._gathered(stream)
                 if request is not None:
                     await call.write(request)
