@@ -36,7 +36,7 @@ from services.coordinator.core.events import (
     StopOrdered,
 )
 from services.coordinator.core.state import Execution, Run
-from services.coordinator.core.values import Failure, OutputRef, Value
+from services.coordinator.core.values import Failure, OutputRef, RunState, Value
 
 _RUN_FIXED = (
     "run_id",
@@ -77,6 +77,20 @@ _RUN_CHANGES = (
 RUN_COLUMNS = _RUN_FIXED + _RUN_CHANGES
 # Of a row that an earlier flush made.
 RUN_CHANGING = ("run_id", *_RUN_CHANGES)
+# The two rows that almost every step writes, without what has its default in them.
+RUN_LEASE = _RUN_FIXED[1:]
+RUN_RESULT = (
+    "execution_id",
+    "number",
+    "state",
+    "start_time",
+    "end_time",
+    "output",
+    "branch",
+    "inputs_hash",
+    "config_hash",
+    "cost_tokens",
+)
 
 _EXECUTION_FIXED = (
     "execution_id",
@@ -164,6 +178,55 @@ def _run_changes(run: Run) -> Row:
             else _NO_ERROR
         ),
         run.retry_time or None,
+        run.inputs_hash or None,
+        run.config_hash or None,
+        run.cost_tokens,
+    )
+
+
+def is_plain_lease(run: Run) -> bool:
+    """Granted and nothing more: every column but those of RUN_LEASE has its default."""
+    return run.state is RunState.LEASED and not run.heartbeat_time and run.error is None
+
+
+def run_lease(execution: Execution, run: Run) -> Row:
+    work = run.work
+    return (
+        execution.execution_id,
+        run.number,
+        work.node.id,
+        work.node.module,
+        work.iteration,
+        work.generation,
+        run.attempt,
+        run.instance_id,
+        run.runner,
+        run.epoch,
+        run.traceparent,
+        run.create_time,
+    )
+
+
+def is_plain_result(run: Run) -> bool:
+    """What is not in RUN_RESULT has the default that its lease was written with."""
+    return (
+        run.error is None
+        and not run.retry_time
+        and not run.heartbeat_time
+        and not run.progress
+        and not isinstance(run.output, OutputRef)
+    )
+
+
+def run_result(execution: Execution, run: Run) -> Row:
+    return (
+        execution.execution_id,
+        run.number,
+        run.state._value_,
+        run.start_time or None,
+        run.end_time or None,
+        run.output,
+        run.branch,
         run.inputs_hash or None,
         run.config_hash or None,
         run.cost_tokens,

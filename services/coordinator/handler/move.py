@@ -17,7 +17,11 @@ from services.coordinator.core.projection import (
     changed_runs,
     execution_change,
     execution_row,
+    is_plain_lease,
+    is_plain_result,
     run_change,
+    run_lease,
+    run_result,
     run_row,
 )
 from services.coordinator.core.state import Execution, Run, summary
@@ -115,19 +119,29 @@ class Move:
     def append(self) -> Append:
         execution, held = self.execution, self.held
         assert held.version is not None
-        new: list[tuple[Any, ...]] = []
-        changed: list[tuple[Any, ...]] = []
+        leased: list[tuple[Any, ...]] = []
+        made: list[tuple[Any, ...]] = []
+        ended: list[tuple[Any, ...]] = []
+        moved: list[tuple[Any, ...]] = []
         for number, run in self.runs.items():
             if number <= self.runs_before:
-                # The core names a run by its id, the table by its two halves.
-                changed.append((held.execution_id, number, *run_change(execution, run)[1:]))
+                if is_plain_result(run):
+                    ended.append(run_result(execution, run))
+                else:
+                    # The core names a run by its id, the table by its two halves.
+                    moved.append((held.execution_id, number, *run_change(execution, run)[1:]))
                 continue
             key = effect_key(held.version.effect_secret, execution.execution_id, run) if run.attempt else ""
             self.effect_keys[number] = key
-            new.append((*run_row(execution, run)[1:], key))
+            if is_plain_lease(run):
+                leased.append((*run_lease(execution, run), key))
+            else:
+                made.append((*run_row(execution, run)[1:], key))
         row = execution_change(execution) if self.from_seq else execution_row(execution)
         row = (*row, summary_json(execution) if execution.is_final else None)
-        return Append(held.execution_id, held.epoch, self.from_seq, self.events, row, new, changed)
+        return Append(
+            held.execution_id, held.epoch, self.from_seq, self.events, row, leased, made, ended, moved
+        )
 
 
 def summary_json(execution: Execution) -> str:

@@ -31,10 +31,14 @@ class Append(NamedTuple):
     events: Sequence[bytes]
     # EXECUTION_COLUMNS when from_seq is 0, EXECUTION_CHANGING otherwise; the summary (JSON text) behind.
     execution: tuple[Any, ...]
-    # RUN_COLUMNS without the run_id, the effect key behind.
-    new_runs: Sequence[tuple[Any, ...]]
-    # execution_id, number, then RUN_CHANGING without the run_id.
-    changed_runs: Sequence[tuple[Any, ...]]
+    # RUN_LEASE, the effect key behind: runs that were granted and no more.
+    leased: Sequence[tuple[Any, ...]]
+    # RUN_COLUMNS without the run_id, the effect key behind: other new runs.
+    made: Sequence[tuple[Any, ...]]
+    # RUN_RESULT: runs that ended plainly.
+    ended: Sequence[tuple[Any, ...]]
+    # execution_id, number, then RUN_CHANGING without the run_id: other changes.
+    moved: Sequence[tuple[Any, ...]]
 
 
 class Fence(NamedTuple):

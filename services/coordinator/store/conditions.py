@@ -9,11 +9,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sqlalchemy import Column, DateTime, Integer, MetaData, Select, String, Table, Text, cast, select
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 from sqlalchemy.sql.elements import ColumnElement
+
+from services.coordinator.store.reads import Condition
 
 _executions: Final = Table(
     "executions",
@@ -52,13 +54,6 @@ _OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "GREATER": operator.gt,
     "GREATER_EQUAL": operator.ge,
 }
-
-
-class Condition(NamedTuple):
-    field: str
-    # A key of _OPERATORS.
-    operator: str
-    value: Any
 
 
 class ConditionUnknown(ValueError):

@@ -6,16 +6,25 @@ Every list is bounded and goes by primary key or by (workspace, execution_id).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from services.chassis.database import Database
 from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS
 from services.coordinator.handler.ports import Standing
 from services.coordinator.store.arrays import uuid_array
 from services.coordinator.store.columns import selected
-from services.coordinator.store.conditions import Condition, execution_list
 
 Row = Mapping[str, Any]
+
+
+class Condition(NamedTuple):
+    """One comparison of a list's filter."""
+
+    field: str
+    # A name of windlass.coordinator.v1.Condition.Operator.
+    operator: str
+    value: Any
+
 
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")
 RUN_READ: Final = (*RUN_COLUMNS[1:], "effect_key")
@@ -72,6 +81,9 @@ class PostgresReads:
         is_ascending: bool,
         limit: int,
     ) -> list[Row]:
+        # Loaded at the first list: SQLAlchemy is a second of a start, and 17 MB that a coordinator may never need.
+        from services.coordinator.store.conditions import execution_list
+
         statement = execution_list(
             workspace,
             conditions,

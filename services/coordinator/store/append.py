@@ -1,0 +1,126 @@
+"""The append as SQL: one statement, composed of only those parts that a flush has something for.
+
+    fresh     a row of each starting execution, unless one exists: then it is refused
+    advanced  the row of each other one, if its epoch and last_seq are still those that the writer knew
+    journal; leased, made, ended, moved runs    only for what `fresh` or `advanced` let through
+    answer    the refused ones, with the epoch and last_seq of their present row
+
+Each combination that occurs is a prepared statement of its own; there are few, and each saves the server what it would
+do for nothing.
+
+Hazard: `(… IN …) IS TRUE` keeps the planner from turning a hashed lookup into a join, which the prescription of nested
+loops (journal.py) would make quadratic.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from services.chassis.arrays import Array
+from services.coordinator.core.projection import (
+    EXECUTION_CHANGING,
+    EXECUTION_COLUMNS,
+    RUN_CHANGING,
+    RUN_COLUMNS,
+    RUN_LEASE,
+    RUN_RESULT,
+)
+from services.coordinator.handler.ports import Append
+from services.coordinator.store.arrays import Uuids
+from services.coordinator.store.columns import parameters, read, unnest
+
+Rows = list[tuple[Any, ...]]
+
+_RUN_KEY: Final = ("execution_id", "number")
+_FENCE: Final = ("fence_epoch", "fence_seq")
+# What each part is given, in the order of the statement.
+COLUMNS: Final[Mapping[str, Sequence[str]]] = {
+    "fresh": (*EXECUTION_COLUMNS, "summary"),
+    "advanced": (*EXECUTION_CHANGING, "summary", *_FENCE),
+    "journal": ("execution_id", "seq", "epoch", "event"),
+    "leased": (*RUN_LEASE, "effect_key"),
+    "made": (*RUN_COLUMNS[1:], "effect_key"),
+    "ended": RUN_RESULT,
+    "moved": (*_RUN_KEY, *RUN_CHANGING[1:]),
+}
+_IS_WRITTEN: Final = "(g.execution_id IN (SELECT execution_id FROM written))"
+
+
+def _insert(table: str, part: str) -> str:
+    columns = COLUMNS[part]
+    values = ", ".join(read("g", column) for column in columns)
+    return f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} FROM {unnest('g', columns)}"
+
+
+def _assignments(part: str, keys: Sequence[str]) -> str:
+    return ", ".join(f"{column} = {read('g', column)}" for column in COLUMNS[part] if column not in keys)
+
+
+def _update_runs(part: str) -> str:
+    return (
+        f"UPDATE runs r SET {_assignments(part, _RUN_KEY)} FROM {unnest('g', COLUMNS[part])}"
+        f" WHERE r.execution_id = g.execution_id AND r.number = g.number AND {_IS_WRITTEN} IS TRUE"
+    )
+
+
+_PARTS: Final[Mapping[str, str]] = {
+    "fresh": f"{_insert('executions', 'fresh')} ON CONFLICT (execution_id) DO NOTHING RETURNING execution_id",
+    "advanced": (
+        f"UPDATE executions e SET {_assignments('advanced', ('execution_id', *_FENCE))}"
+        f" FROM {unnest('g', COLUMNS['advanced'])}"
+        " WHERE e.execution_id = g.execution_id AND e.epoch = g.fence_epoch AND e.last_seq = g.fence_seq"
+        " RETURNING e.execution_id"
+    ),
+    "journal": f"{_insert('journal', 'journal')} WHERE {_IS_WRITTEN} IS TRUE",
+    "leased": f"{_insert('runs', 'leased')} WHERE {_IS_WRITTEN} IS TRUE",
+    "made": f"{_insert('runs', 'made')} WHERE {_IS_WRITTEN} IS TRUE",
+    "ended": _update_runs("ended"),
+    "moved": _update_runs("moved"),
+}
+_ANSWER: Final = f"""
+SELECT g.place, coalesce(e.epoch, 0), coalesce(e.last_seq, 0)
+FROM unnest(%s::uuid[]) WITH ORDINALITY AS g (execution_id, place)
+LEFT JOIN executions e ON e.execution_id = g.execution_id
+WHERE {_IS_WRITTEN} IS NOT TRUE
+"""
+
+
+@functools.cache
+def statement(parts: tuple[str, ...]) -> bytes:
+    """Of these parts, in the order of COLUMNS; with numbered placeholders, as the wire wants them."""
+    first = [part for part in parts if part in ("fresh", "advanced")]
+    written = " UNION ALL ".join(f"SELECT execution_id FROM {part}" for part in first)
+    clauses = [f"{part} AS ({_PARTS[part]})" for part in first]
+    clauses.append(f"written AS MATERIALIZED ({written})")
+    clauses += [f"{part}_done AS ({_PARTS[part]})" for part in parts if part not in first]
+    numbers = itertools.count(1)
+    text = f"WITH {', '.join(clauses)}{_ANSWER}"
+    return re.sub("%s", lambda _: f"${next(numbers)}", text).encode()
+
+
+def composed(appends: Sequence[Append]) -> tuple[bytes, list[Array]]:
+    """The statement for these appends, and its parameters."""
+    rows: dict[str, Rows] = {part: [] for part in COLUMNS}
+    for append in appends:
+        execution_id, epoch, from_seq = append.execution_id, append.epoch, append.from_seq
+        if from_seq:
+            rows["advanced"].append((*append.execution, epoch, from_seq))
+        else:
+            rows["fresh"].append(append.execution)
+        rows["journal"] += [
+            (execution_id, seq, epoch, event) for seq, event in enumerate(append.events, from_seq + 1)
+        ]
+        rows["leased"] += append.leased
+        rows["made"] += append.made
+        rows["ended"] += append.ended
+        rows["moved"] += append.moved
+    given: list[Array] = []
+    for part, found in rows.items():
+        if found:
+            given += parameters(COLUMNS[part], found)
+    given.append(Uuids([append.execution_id for append in appends]))
+    return statement(tuple(part for part, found in rows.items() if found)), given
