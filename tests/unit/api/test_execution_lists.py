@@ -1,0 +1,219 @@
+"""One list of executions out of two places, and one execution wherever it is: nothing twice, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.api.core.filters import Condition, FilterFault, parse
+from services.api.handler.executions import Executions
+from services.chassis.clock import ManualClock
+from services.chassis.errors import Refusal
+from windlass.api.v1 import resources_pb2
+from windlass.coordinator.v1 import reads_pb2
+from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
+from windlass.types.v1 import start_pb2
+
+Execution = resources_pb2.Execution
+QUEUED, STARTED, BOTH, FAILED, FOREIGN = "queued", "started", "both", "failed", "foreign"
+
+
+def id_of(number: int) -> str:
+    return f"01a1ef02-cd5c-7fc1-ac68-{number:012x}"
+
+
+class MemoryPlaces:
+    """The queue and the coordinators; each execution is in one, or on its way in both."""
+
+    def __init__(self, places: dict[str, str]) -> None:
+        self.places = places
+        self.delivered: list[sessions_pb2.ExecutionMessage] = []
+
+    def _queued(self, execution_id: str) -> queue_pb2.Queued:
+        place = self.places[execution_id]
+        workspace = "rival" if place == FOREIGN else "team"
+        state = {QUEUED: queue_pb2.Queued.PENDING, FAILED: queue_pb2.Queued.FAILED}.get(
+            place, queue_pb2.Queued.DISPATCHED
+        )
+        start = start_pb2.StartOrder(execution_id=execution_id, workspace=workspace, workflow="w")
+        return queue_pb2.Queued(
+            start=start, state=state, failure_reason="WORKFLOW_NOT_FOUND" * (place == FAILED)
+        )
+
+    def _started(self, execution_id: str) -> reads_pb2.ExecutionRecord:
+        execution = Execution(id=execution_id, workflow="w", state=Execution.RUNNING)
+        return reads_pb2.ExecutionRecord(execution=execution, workspace="team")
+
+    def _ids(self, *places: str) -> list[str]:
+        return sorted(id_ for id_, place in self.places.items() if place in places)
+
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
+        known = self._ids(QUEUED, BOTH, FAILED, FOREIGN)
+        return [self._queued(id_) for id_ in execution_ids if id_ in known]
+
+    async def page(
+        self, workspace: str, from_id: str, limit: int, *, ascending: bool
+    ) -> Sequence[queue_pb2.Queued]:
+        ids = self._ids(*((FOREIGN,) if workspace == "rival" else (QUEUED, BOTH, FAILED)))
+        return [self._queued(id_) for id_ in cut(ids, from_id, limit, ascending=ascending)]
+
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]:
+        known = self._ids(STARTED, BOTH)
+        return [self._started(id_) for id_ in execution_ids if id_ in known]
+
+    async def execution_page(
+        self, request: reads_pb2.ListExecutionsRequest
+    ) -> Sequence[reads_pb2.ExecutionRecord]:
+        wanted = {condition.value for condition in request.conditions}
+        ids = self._ids(STARTED, BOTH) if wanted <= {"RUNNING"} and request.workspace == "team" else []
+        return [
+            self._started(id_)
+            for id_ in cut(ids, request.from_execution_id, request.limit, ascending=request.ascending)
+        ]
+
+    async def deliver(self, workspace: str, message: sessions_pb2.ExecutionMessage) -> bool:
+        self.delivered.append(message)
+        return True
+
+    async def unused(self, *_: Any) -> Any:
+        raise AssertionError("not asked for here")
+
+    runs = run = events = unused
+
+    def open(self, *_: Any, **__: Any) -> Any:
+        return self
+
+    async def next(self, seconds: float) -> reads_pb2.Update | None:
+        (execution_id,) = {message.execution_id for message in self.delivered}
+        record = self._started(execution_id)
+        record.execution.state = Execution.CANCELLED
+        return reads_pb2.Update(execution_id=execution_id, final=record)
+
+    def close(self) -> None: ...
+
+
+def cut(ids: list[str], from_id: str, limit: int, *, ascending: bool) -> list[str]:
+    if not ascending:
+        ids = ids[::-1]
+    if from_id:
+        ids = [id_ for id_ in ids if (id_ > from_id if ascending else id_ < from_id)]
+    return ids[:limit]
+
+
+def executions(places: MemoryPlaces) -> Executions:
+    return Executions(places, places, places, ManualClock())
+
+
+def conditions_of(text: str) -> Sequence[Condition]:
+    parsed = parse(text)
+    assert not isinstance(parsed, FilterFault)
+    return parsed
+
+
+async def walked(places: MemoryPlaces, text: str, size: int, *, ascending: bool) -> list[tuple[str, int]]:
+    """All pages, one after the other."""
+    found: list[tuple[str, int]] = []
+    from_id = ""
+    while True:
+        page = await executions(places).page("team", conditions_of(text), from_id, size, ascending=ascending)
+        found += [(record.execution.id, record.execution.state) for record in page.records]
+        if page.found <= size:
+            return found
+        from_id = page.records[-1].execution.id
+
+
+STATES = {
+    QUEUED: Execution.PENDING,
+    FAILED: Execution.FAILED,
+    STARTED: Execution.RUNNING,
+    BOTH: Execution.RUNNING,
+}
+
+
+@given(
+    places=st.dictionaries(
+        st.integers(0, 60).map(id_of), st.sampled_from([QUEUED, STARTED, BOTH, FAILED, FOREIGN]), max_size=40
+    ),
+    state=st.sampled_from(["", "PENDING", "RUNNING", "FAILED", "SUCCESS"]),
+    size=st.integers(1, 8),
+    ascending=st.booleans(),
+)
+@settings(deadline=None)
+def test_pages_are_the_whole_list_in_order(
+    places: dict[str, str], state: str, size: int, ascending: bool
+) -> None:
+    expected = sorted(
+        (
+            (id_, STATES[place])
+            for id_, place in places.items()
+            if place != FOREIGN and state in ("", Execution.State.Name(STATES[place]))
+        ),
+        reverse=not ascending,
+    )
+    text = f"state = {state}" if state else ""
+    assert asyncio.run(walked(MemoryPlaces(places), text, size, ascending=ascending)) == expected
+
+
+async def test_long_queue_with_few_that_fit_is_read_to_its_end() -> None:
+    places = dict.fromkeys(map(id_of, range(1_200)), QUEUED) | {id_of(3): FAILED}
+    assert await walked(MemoryPlaces(places), "state = FAILED", 5, ascending=False) == [
+        (id_of(3), Execution.FAILED)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "state"), [(QUEUED, Execution.PENDING), (BOTH, Execution.RUNNING), (STARTED, Execution.RUNNING)]
+)
+async def test_execution_is_found_wherever_it_is(place: str, state: int) -> None:
+    record = await executions(MemoryPlaces({id_of(1): place})).find("team", id_of(1))
+    assert record.execution.state == state
+
+
+async def test_execution_that_moves_on_between_two_questions_is_found() -> None:
+    class Moving(MemoryPlaces):
+        async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
+            self.places[id_of(1)] = STARTED
+            return []
+
+    record = await executions(Moving({id_of(1): QUEUED})).find("team", id_of(1))
+    assert record.execution.state == Execution.RUNNING
+
+
+@pytest.mark.parametrize("execution_id", [id_of(1), id_of(2), "no id"])
+async def test_foreign_unknown_and_malformed_ids_answer_alike(execution_id: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        await executions(MemoryPlaces({id_of(1): FOREIGN})).find("team", execution_id)
+    assert refused.value.reason == "EXECUTION_NOT_FOUND"
+
+
+async def test_every_cancel_of_one_execution_is_one_message() -> None:
+    places = MemoryPlaces({id_of(1): STARTED})
+    for _ in range(2):
+        record = await executions(places).cancel("team", id_of(1), "enough", "me")
+        assert record.execution.state == Execution.CANCELLED
+    assert {message.message_id for message in places.delivered} == {f"cancel:{id_of(1)}"}
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"), [(Execution.SUCCESS, "EXECUTION_FINAL"), (Execution.CANCELLED, "")]
+)
+async def test_cancel_of_what_has_ended_delivers_nothing(state: int, reason: str) -> None:
+    class Ended(MemoryPlaces):
+        def _started(self, execution_id: str) -> reads_pb2.ExecutionRecord:
+            record = super()._started(execution_id)
+            record.execution.state = state  # type: ignore[assignment] # by number
+            return record
+
+    places = Ended({id_of(1): STARTED})
+    try:
+        await executions(places).cancel("team", id_of(1), "enough", "me")
+        told = ""
+    except Refusal as refusal:
+        told = refusal.reason
+    assert told == reason
+    assert places.delivered == []
