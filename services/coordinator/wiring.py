@@ -49,11 +49,10 @@ from services.coordinator.rpc.sessions import RunnerSessionsService
 from services.coordinator.rpc.strays import StrayReports
 from services.coordinator.rpc.watch import WatchHub, WatchServicer
 from services.coordinator.store.codec import decode, encode
-from services.coordinator.store.conditions import Condition
 from services.coordinator.store.folding import fold_journal
 from services.coordinator.store.journal import PostgresJournal
 from services.coordinator.store.partitions import PostgresPartitions
-from services.coordinator.store.reads import PostgresReads
+from services.coordinator.store.reads import Condition, PostgresReads
 from windlass.coordinator.v1.reads_pb2_grpc import (
     add_ReadServiceServicer_to_server,
     add_WatchServiceServicer_to_server,

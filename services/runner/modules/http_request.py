@@ -13,7 +13,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -24,6 +24,9 @@ from services.runner.core.failures import ErrorClass, of_status
 from services.runner.modules.flow import seconds_of
 from windlass.sdk import Context, ModuleTimeout, PermanentError, Registry, TransientError
 from windlass.sdk.registry import Returned
+
+if TYPE_CHECKING:
+    import aiohttp
 
 BUILT_IN = Registry()
 
@@ -96,6 +99,9 @@ def _host(url: str) -> str:
 @BUILT_IN.declare("http.request@1")
 async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
     """One request."""
+    # Loaded at the first request: a third of a runner's start, for something that many never do.
+    import aiohttp
+
     url = config.get("url")
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         raise PermanentError("config.url must be an http:// or https:// address", type="INVALID_CONFIG")
