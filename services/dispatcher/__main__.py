@@ -2,10 +2,16 @@
 
 import sys
 
+import uvloop
+
 from services.chassis.lifecycle import Process
 from services.dispatcher.config import SERVICE, Settings
 from services.dispatcher.wiring import wiring
 
 if __name__ == "__main__":
     settings = Settings()
-    sys.exit(Process(SERVICE, drain_seconds=settings.drain_seconds).main(wiring(settings)))
+    sys.exit(
+        Process(SERVICE, drain_seconds=settings.drain_seconds).main(
+            wiring(settings), new_loop=uvloop.new_event_loop
+        )
+    )

@@ -104,6 +104,7 @@ class Service:
             deliveries=self.deliveries,
             marks=self.marks,
             leases=leases,
+            tally=tally,
             registry=lambda: self.registry,
         )
         self.registry = SessionRegistry(

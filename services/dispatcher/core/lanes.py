@@ -14,6 +14,8 @@ from services.dispatcher.core.items import LaneView
 
 # How long a count of what waits is trusted, in seconds, while it is far from the limit.
 COUNT_TRUSTED_SECONDS = 2.0
+# Beyond this, lanes in which nothing waits are forgotten; what was known of them is learnt again at their next item.
+LANES_KEPT_MAX = 20_000
 
 
 class Lane:
@@ -93,6 +95,11 @@ class Lanes:
             self._line_up(view.workspace, lane)
         return lane.is_at_capacity and not was_at_capacity
 
+    def is_unknown(self, workspace: str) -> None:
+        """The database knows no such workspace, so nothing of it can go."""
+        self._ready.pop(workspace, None)
+        self._lanes.pop(workspace, None)
+
     # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def knows_limits(self, workspace: str, revision: int) -> bool:
@@ -124,5 +131,7 @@ class Lanes:
     def _lane(self, workspace: str) -> Lane:
         lane = self._lanes.get(workspace)
         if lane is None:
+            if len(self._lanes) >= LANES_KEPT_MAX:
+                self._lanes = {name: each for name, each in self._lanes.items() if each.has_work}
             lane = self._lanes[workspace] = Lane()
         return lane

@@ -18,7 +18,7 @@ from services.dispatcher.core.turn import Turn
 log = logger("services.dispatcher")
 
 _US: Final = 1_000_000
-GRANT_LINES_PER_SECOND: Final = 20.0
+GRANT_LINES_PER_SECOND: Final = 40.0
 _processed = counter("dispatcher_items_processed_total", "Executions granted to a coordinator.")
 _at_capacity = counter(
     "dispatcher_released_at_capacity_total", "Times a workspace came to its limit with work waiting."
@@ -54,11 +54,18 @@ class Tally:
             # A line each while that can be read; the counter has them all.
             if self._lines.take():
                 log.info(
-                    "dispatched execution",
+                    "dispatching item",
                     execution_id=place.execution_id,
                     workspace=place.workspace,
                     epoch=place.epoch,
                 )
+
+    def dispatched(self, leases: Sequence[tuple[str, int]], holder: str) -> None:
+        """A coordinator has taken them."""
+        for execution_id, epoch in leases:
+            if not self._lines.take():
+                return
+            log.info("dispatched execution", execution_id=execution_id, epoch=epoch, holder=holder)
 
     def at_capacity(self, view: LaneView) -> None:
         _at_capacity.inc()

@@ -153,7 +153,7 @@ class Dispatcher:
         backoff = Backoff()
         while True:
             await self._wake.wait(self._poll_seconds)
-            while self._may_turn():
+            while self.has_work:
                 try:
                     await self.run_once()
                     backoff.reset()
@@ -161,7 +161,9 @@ class Dispatcher:
                     log.warning("a turn waits for the database", error=str(failure))
                     await self._clock.sleep(backoff.next())
 
-    def _may_turn(self) -> bool:
+    @property
+    def has_work(self) -> bool:
+        """Whether a turn could do something now."""
         if self._arrivals or self._told:
             return True
         return (self._lanes.has_ready or self._has_ending) and bool(self._holders())
@@ -326,6 +328,7 @@ class Dispatcher:
                 self._tally.at_capacity(view)
             if view.has_more:
                 self._tally.waits(view.workspace)
+        self._forget_unknown(turn, result)
         for workspace in (*result.finished, *result.parked):
             if workspace is not None:
                 self._lanes.slot(workspace)
@@ -339,6 +342,14 @@ class Dispatcher:
                 self._lanes.queued(newcomer.workspace, 1)
                 if newcomer.deadline_time is not None:
                     self._due(newcomer.deadline_time)
+
+    def _forget_unknown(self, turn: Turn, result: TurnResult) -> None:
+        """A lane that has no row of limits would be looked at again and again."""
+        seen = {view.workspace for view in result.lanes}
+        for workspace in turn.lanes:
+            if workspace not in seen:
+                self._lanes.is_unknown(workspace)
+                log.warning("workspace not found", workspace=workspace)
 
     def _hand_out(self, places: Sequence[Place], reserved: Sequence[Reserved]) -> None:
         by_seat: list[list[Place]] = [[] for _ in reserved]

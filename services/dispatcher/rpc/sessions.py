@@ -19,6 +19,7 @@ from services.dispatcher.core.lateness import Held, refusal_of_held
 from services.dispatcher.handler.deliveries import Deliveries
 from services.dispatcher.handler.ports import Told
 from services.dispatcher.handler.returns import Returns, ToldReleased
+from services.dispatcher.handler.tally import Tally
 from services.dispatcher.handler.turns import Dispatcher
 from services.dispatcher.rpc.translate import grant_of, is_execution_id, message_of, report_of
 from windlass.dispatcher.v1 import sessions_pb2, sessions_pb2_grpc
@@ -92,6 +93,7 @@ class Coordinators:
         deliveries: Deliveries,
         marks: Marks,
         leases: Leases,
+        tally: Tally,
         registry: Callable[[], SessionRegistry],
     ) -> None:
         """`registry` is asked for at each use: it is made after its owner."""
@@ -100,6 +102,7 @@ class Coordinators:
         self._deliveries = deliveries
         self._marks = marks
         self._leases = leases
+        self._tally = tally
         self._registry = registry
         # Attached here at some time, and not known to have ended.
         self._watched: set[str] = set()
@@ -146,7 +149,9 @@ class Coordinators:
         self._turns.credit_came()
 
     def on_taken(self, session: ServerSession, grants: list[Grant]) -> None:
-        self._marks.taken([(grant.lease_id, grant.epoch) for grant in grants])
+        leases = [(grant.lease_id, grant.epoch) for grant in grants]
+        self._marks.taken(leases)
+        self._tally.dispatched(leases, session.attach.holder)
 
     def on_refused(self, session: ServerSession, refused: list[Refused]) -> None:
         log.info(

@@ -25,7 +25,7 @@ from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2, sess
 from windlass.types.v1 import session_pb2
 
 SECRET = b"a secret of the tests alone"
-SCALE = 0.1
+SCALE = 0.2
 SECONDS = 10.0
 
 

@@ -14,7 +14,7 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deploy.local.postgres import PostgresServer
-from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, secret_file
+from tests.integration.dispatcher.parties import SCALE, SECONDS, Api, Coordinator, secret_file
 from tests.integration.dispatcher.test_service import QUEUED, item
 from tests.support.postgres import Database, PostgresCluster, free_port, reachable_directory
 from tests.support.probe import eventually, until
@@ -52,7 +52,7 @@ async def process(
             **os.environ,
             "WINDLASS_DATABASE_URL": database.url("dispatcher"),
             "WINDLASS_SERVICE_SECRET_FILE": str(secret_file()),
-            "WINDLASS_LEASE_SCALE": "0.1",
+            "WINDLASS_LEASE_SCALE": str(SCALE),
             "WINDLASS_LOG_LEVEL": "ERROR",
             **environment,
         },

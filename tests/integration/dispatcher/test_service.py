@@ -168,6 +168,7 @@ async def test_message_wakes_a_parked_execution_and_comes_with_the_grant(address
         assert [each.message_id for each in again.messages] == [request.message.message_id]
         assert again.ends_only
         coordinator.finish(again)
+        await coordinator.reported()
         await gone(api, grant.lease.lease_id)
 
 

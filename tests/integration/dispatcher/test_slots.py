@@ -87,35 +87,27 @@ async def race_two_claims(url: str, workspace: str, statements: list[bytes]) -> 
     }
     claim = (Texts([workspace]), Ints([0] * SLOTS), SLOTS, Texts(["holder"]), datetime.now(UTC))
 
+    has_claimed, may_commit = asyncio.Event(), asyncio.Event()
+
     async def run(connection: psycopg.AsyncConnection[tuple[object, ...]]) -> None:
         async with connection.transaction():
             for statement in statements:
                 cursor = psycopg.AsyncRawCursor(connection)
                 await cursor.execute(statement, params.get(statement, claim))
             if connection is first:
-                await is_blocked.wait()
-
-    is_blocked = asyncio.Event()
-    winner = asyncio.create_task(run(first))
-    pid = second.info.backend_pid
-
-    async def first_holds() -> bool:
-        cursor = await watcher.execute(
-            "SELECT state FROM pg_stat_activity WHERE pid = %s", (first.info.backend_pid,)
-        )
-        return (await cursor.fetchone()) == ("idle in transaction",)
+                has_claimed.set()
+                await may_commit.wait()
 
     async def second_waits() -> bool:
-        return bool(
-            await (
-                await watcher.execute("SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted", (pid,))
-            ).fetchone()
-        )
+        waits = "SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted"
+        cursor = await watcher.execute(waits, (second.info.backend_pid,))
+        return await cursor.fetchone() is not None
 
-    await eventually(first_holds, 10.0, "the first claim")
+    winner = asyncio.create_task(run(first))
+    await has_claimed.wait()
     loser = asyncio.create_task(run(second))
     await eventually(second_waits, 10.0, "the second claim to wait for the first")
-    is_blocked.set()
+    may_commit.set()
     await asyncio.gather(winner, loser)
     for connection in (first, second, watcher):
         await connection.close()

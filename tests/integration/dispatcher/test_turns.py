@@ -201,3 +201,10 @@ async def test_bringing_more_waits_while_too_much_is_gathered(
     assert not room.done()
     await stage.turns.run_once()
     await room
+
+
+async def test_lane_without_limits_is_looked_at_once(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.turns.polled(["never-heard-of"], False)
+    await stage.turns.run_once()
+    assert not stage.turns.has_work

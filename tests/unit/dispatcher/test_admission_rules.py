@@ -16,7 +16,7 @@ from services.dispatcher.core.items import (
 )
 from services.dispatcher.core.lateness import Held, late_reason, refusal_of_held
 from services.dispatcher.core.releases import BACKOFF_SECONDS, fate_of
-from services.dispatcher.core.seats import seat_order, shares
+from services.dispatcher.core.seats import reach, seat_order, shares
 from services.dispatcher.core.turn import Turn, TurnResult
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -139,3 +139,8 @@ def test_results_of_halves_join_in_order() -> None:
 def test_turn_without_anything_is_empty() -> None:
     assert Turn(now=NOW).is_empty
     assert not turn_of(0).is_empty
+
+
+@pytest.mark.parametrize(("places", "lanes", "each"), [(500, 1, 500), (500, 100, 10), (6, 3, 4), (1, 9, 1)])
+def test_claim_reaches_at_least_its_fair_share_into_each_lane(places: int, lanes: int, each: int) -> None:
+    assert reach(places, lanes) == each

@@ -1,7 +1,7 @@
 """Lanes: who is looked at next, and who costs nothing."""
 
 from services.dispatcher.core.items import LaneView
-from services.dispatcher.core.lanes import COUNT_TRUSTED_SECONDS, Lanes
+from services.dispatcher.core.lanes import COUNT_TRUSTED_SECONDS, LANES_KEPT_MAX, Lanes
 
 
 def full(workspace: str) -> LaneView:
@@ -115,3 +115,18 @@ def test_waiting_is_counted_at_first_then_from_time_to_time_then_always() -> Non
     assert lanes.must_count("a", 40, 1.0)
     lanes.queued("a", 40)
     assert lanes.must_count("a", 1, 1.0)
+
+
+def test_lane_of_an_unknown_workspace_is_dropped() -> None:
+    lanes = lanes_with("a")
+    lanes.is_unknown("a")
+    assert not lanes.has_ready
+
+
+def test_idle_lanes_are_forgotten_when_there_are_too_many() -> None:
+    lanes = lanes_with("keeps")
+    for number in range(LANES_KEPT_MAX):
+        lanes.limits_stored(str(number), 1, 10)
+    assert lanes.knows_limits(str(LANES_KEPT_MAX - 1), 1)
+    assert not lanes.knows_limits("0", 1)
+    assert lanes.take(1) == ["keeps"]
