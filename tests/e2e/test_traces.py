@@ -5,12 +5,13 @@ import re
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 
+import pytest
 import pytest_asyncio
 
 from services.chassis.telemetry import new_trace
 from tests.support.api import Client, new_workspace
 from tests.support.otlp import EVERY_HOP, ONE_STEP_TREE, Collector, Trace, collector
-from tests.support.probe import until
+from tests.support.probe import eventually, until
 from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import resources_pb2
 
@@ -240,3 +241,23 @@ async def test_queueing_for_a_slot_is_visible(stack: Stack, client: Client, span
     wait = second.one("dispatcher.wait")
     assert wait.start < held.start < held.end <= wait.end, f"{first}\n{second}"
     assert wait.attributes["workspace"] == "one-slot"
+
+
+@pytest.mark.chaos
+async def test_death_of_a_runner_is_part_of_the_story(stack: Stack, client: Client, spans: Collector) -> None:
+    """The lease that died with it is there with its error; what it did is told by its successor alone."""
+    await client.apply("outlived", [{"id": "hold", "module": "delay@1", "config": {"duration": "1.5s"}}])
+    execution = await client.start("outlived")
+
+    async def begun() -> bool:
+        return bool(await client.runs_of(execution.id))
+
+    await eventually(begun, 20, "the step to be with the runner")
+    killed = stack.kill("runner")
+    assert (await client.end_of(execution.id)).state == STATE.SUCCESS
+    await stack.ready_again("runner", 0, killed)
+    trace = await spans.trace(execution.trace_id, names=EVERY_HOP, count=len(EVERY_HOP) + 1)
+    died, done = trace.all("run.lease")
+    assert [died.is_error, done.is_error] == [True, False], str(trace)
+    assert died.end <= done.start
+    assert trace.parent_of(trace.one("run.execute")) == done
