@@ -5,11 +5,12 @@ Everything else (OR, NOT, brackets, functions, bare words) is refused by name ra
 filter is a plain list of conditions, all of which must hold; rows that no service has indexed are matched here.
 """
 
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class Operator(Enum):
@@ -48,6 +49,14 @@ _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<operator><=|>=|!=|=|<|>|:)|(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
     r"""|(?P<bracket>[()])|(?P<word>[^\s"'()=<>!:]+))"""
 )
+_COMPARISONS: Final[Mapping[Operator, Callable[[Any, Any], bool]]] = {
+    Operator.EQUAL: operator.eq,
+    Operator.NOT_EQUAL: operator.ne,
+    Operator.LESS: operator.lt,
+    Operator.LESS_EQUAL: operator.le,
+    Operator.GREATER: operator.gt,
+    Operator.GREATER_EQUAL: operator.ge,
+}
 _EQUALITY: Final = frozenset({Operator.EQUAL, Operator.NOT_EQUAL})
 
 
@@ -104,7 +113,7 @@ def _comparison(tokens: Sequence[tuple[str, str]]) -> Condition | FilterFault:
 
 
 def _checked(condition: Condition) -> Condition | FilterFault:
-    field, operator, value = condition
+    field, compared_by, value = condition
     if field == "state" or field == "trigger.type":
         value = _SYNONYMS.get(value, value)
         known = STATES if field == "state" else TRIGGERS
@@ -118,9 +127,9 @@ def _checked(condition: Condition) -> Condition | FilterFault:
             return FilterFault(f'{field} is a time like "2026-11-01T00:00:00Z", not {value[:40]!r}')
     elif field not in _TEXTS and not (field.startswith("labels.") and len(field) > len("labels.")):
         return FilterFault(f"{field[:40]!r} cannot be filtered by; there are {', '.join(_FIELDS)}")
-    if operator not in _EQUALITY and field not in _NUMBERS | _TIMES:
+    if compared_by not in _EQUALITY and field not in _NUMBERS | _TIMES:
         return FilterFault(f"{field[:40]} is compared by = or != only")
-    return Condition(field, operator, value)
+    return Condition(field, compared_by, value)
 
 
 def _unsupported(token: str) -> FilterFault:
@@ -148,20 +157,4 @@ def _holds(condition: Condition, have: str | int | datetime | None) -> bool:
         want = int(condition.value)
     elif isinstance(have, datetime):
         want = read_time(condition.value)
-    return _compare(condition.operator, have, want)
-
-
-def _compare(operator: Operator, have: object, want: object) -> bool:
-    match operator:
-        case Operator.EQUAL:
-            return have == want
-        case Operator.NOT_EQUAL:
-            return have != want
-        case Operator.LESS:
-            return have < want  # type: ignore[operator, no-any-return] # both of the field's own type
-        case Operator.LESS_EQUAL:
-            return have <= want  # type: ignore[operator, no-any-return] # as above
-        case Operator.GREATER:
-            return have > want  # type: ignore[operator, no-any-return] # as above
-        case Operator.GREATER_EQUAL:
-            return have >= want  # type: ignore[operator, no-any-return] # as above
+    return _COMPARISONS[condition.operator](have, want)

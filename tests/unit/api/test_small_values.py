@@ -53,6 +53,10 @@ def test_page_token_gives_back_the_place(after: str, list_of: list[str]) -> None
     assert paging.read(paging.token(after, *list_of), *list_of) == after
 
 
+def test_no_token_is_the_beginning() -> None:
+    assert paging.read("", "executions") == ""
+
+
 def test_page_token_of_another_list_is_refused() -> None:
     token = paging.token("place", "executions", "state = FAILED")
     assert isinstance(paging.read(token, "executions", "state = SUCCESS"), paging.BadToken)
