@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import hmac
-
 from services.chassis.lease.frames import Grant
 from services.coordinator.core.effects import GrantRun
-from services.coordinator.core.state import Execution, Run
+from services.coordinator.core.state import Execution
 from services.coordinator.core.values import OutputRef, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 
 def run_id(execution: Execution, number: int) -> str:
     return f"{execution.execution_id}.{number}"
-
-
-def effect_key(secret: bytes, execution_id: str, run: Run) -> str:
-    """Equal over all attempts at the same work, and told to nobody who does not hold the secret."""
-    work = run.work
-    identity = f"{execution_id}/{work.node.id}/{work.iteration}/{work.generation}"
-    return hmac.digest(secret, identity.encode(), "sha256").hex()
 
 
 def run_grant(execution: Execution, effect: GrantRun, key: str) -> Grant:

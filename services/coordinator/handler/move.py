@@ -27,7 +27,6 @@ from services.coordinator.core.projection import (
 from services.coordinator.core.state import Execution, Run, summary
 from services.coordinator.core.values import Instant
 from services.coordinator.handler.assigning import Given
-from services.coordinator.handler.grants import effect_key
 from services.coordinator.handler.held import Answer, Held, Input
 from services.coordinator.handler.ports import Append, Encode, RunnerSession
 from services.coordinator.handler.segments import run_context
@@ -119,6 +118,7 @@ class Move:
     def append(self) -> Append:
         execution, held = self.execution, self.held
         assert held.version is not None
+        effect_keys = held.version.effect_keys
         leased: list[tuple[Any, ...]] = []
         made: list[tuple[Any, ...]] = []
         ended: list[tuple[Any, ...]] = []
@@ -131,7 +131,7 @@ class Move:
                     # The core names a run by its id, the table by its two halves.
                     moved.append((held.execution_id, number, *run_change(execution, run)[1:]))
                 continue
-            key = effect_key(held.version.effect_secret, execution.execution_id, run) if run.attempt else ""
+            key = effect_keys.of(execution.execution_id, run) if run.attempt else ""
             self.effect_keys[number] = key
             if is_plain_lease(run):
                 leased.append((*run_lease(execution, run), key))

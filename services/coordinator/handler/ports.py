@@ -9,6 +9,7 @@ from services.chassis.lease.frames import Attach, Grant, Lease, Refused, Refused
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event
 from services.coordinator.core.state import Execution
+from services.coordinator.handler.effect_keys import EffectKeys
 from windlass.coordinator.v1.sessions_pb2 import RunReport
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Version(NamedTuple):
     """A workflow version, ready to execute."""
 
     definition: Definition
-    effect_secret: bytes
+    effect_keys: EffectKeys
 
 
 class DefinitionRefused(Exception):

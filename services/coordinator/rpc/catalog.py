@@ -22,6 +22,7 @@ from services.chassis.errors import DependencyUnavailable, Refusal, remote_error
 from services.chassis.identity import Identity, Kind
 from services.chassis.logs import logger
 from services.coordinator.core.compiling import compile_definition
+from services.coordinator.handler.effect_keys import EffectKeys
 from services.coordinator.handler.ports import DefinitionRefused, Version
 from windlass.api.v1.workspaces_pb2 import Role
 from windlass.catalog.v1 import catalog_pb2 as pb
@@ -102,7 +103,7 @@ class CatalogDefinitions:
         except Exception as failure:
             log.exception("a definition cannot be compiled", version_id=version_id)
             raise DefinitionRefused("DEFINITION_CORRUPT", "this version's definition is damaged") from failure
-        version = self._versions[version_id] = Version(definition, found.effect_secret)
+        version = self._versions[version_id] = Version(definition, EffectKeys(found.effect_secret))
         while len(self._versions) > _VERSIONS_MAX:
             self._versions.popitem(last=False)
         return version
