@@ -102,6 +102,7 @@ async def test_many_pass_through_few_slots(address: str, api: Api) -> None:
             assert len(grants) - done <= 3
             finished, done = grants[done:], len(grants)
             coordinator.finish(*finished)
+        await coordinator.reported()
         assert {grant.lease.lease_id for grant in coordinator.grants} == {
             each.start.execution_id for each in sent
         }
