@@ -1,8 +1,9 @@
 """Named points at which a test can have this process die as by `kill -9`.
 
-`WINDLASS_CRASH_AT="name:n,other:m"` kills at the n-th passing of a point. The points stand in
-production code on purpose: only there do they prove what a crash between two statements leaves.
-Read once, at import; where the variable is unset a passing costs one empty call.
+`WINDLASS_CRASH_AT="name:n,other:m"` kills at the n-th passing of a point; `@path` reads the same from a file, so that
+each life of a process that is started again can end elsewhere. The points stand in production code on purpose: only
+there do they prove what a crash between two statements leaves. Read once, at import; where the variable is unset a
+passing costs one empty call. The last line on stderr names the point.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def armed(planned: dict[str, int]) -> Callable[[str], None]:
             return
         left[name] -= 1
         if left[name] == 0:
+            os.write(2, f"{VARIABLE} {name}\n".encode())
             # Not os._exit: SIGKILL also stops the threads of gRPC between two instructions.
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -47,7 +49,12 @@ def _unarmed(name: str) -> None:
     """Nothing is planned in this process."""
 
 
-_PLANNED = plan(os.environ.get(VARIABLE, ""))
+def given(text: str) -> str:
+    """What the variable says, or what the file says that it names."""
+    return Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
+
+
+_PLANNED = plan(given(os.environ.get(VARIABLE, "")))
 crash_point: Callable[[str], None] = armed(_PLANNED) if _PLANNED else _unarmed
 
 _CALL = re.compile(r"""\bcrash_point\(\s*["']([a-z0-9_.-]+)["']""")

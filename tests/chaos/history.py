@@ -19,7 +19,8 @@ from windlass.api.v1 import resources_pb2
 Run = resources_pb2.Run
 Execution = resources_pb2.Execution
 
-# A mixed lot: a row, a diamond, retries, a branch with a skipped side, a fan, a failure that blocks only what follows.
+# A mixed lot: a row, a diamond, retries, a branch with a skipped side, a fan, slow work,
+# a large output, a failure that blocks only what follows.
 GRAPHS: dict[str, dict[str, Any]] = {
     "chaos-row": {
         "nodes": [
@@ -72,6 +73,20 @@ GRAPHS: dict[str, dict[str, Any]] = {
         ],
         "edges": [{"from": f"n{i}", "to": "all"} for i in range(6)],
     },
+    "chaos-slow": {
+        "nodes": [
+            {"id": "slow", "module": "ledger.put@1", "idempotent": True, "config": {"seconds": 0.5}},
+            {"id": "then", "module": "ledger.add@1"},
+        ],
+        "edges": [{"from": "slow", "to": "then"}],
+    },
+    "chaos-large": {
+        "nodes": [
+            {"id": "write", "module": "ledger.put@1", "idempotent": True, "config": {"bytes": 400_000}},
+            {"id": "read", "module": "ledger.put@1", "inputs": {"of": "{{ nodes.write.output.node }}"}},
+        ],
+        "edges": [{"from": "write", "to": "read"}],
+    },
     "chaos-fails": {
         "nodes": [
             {"id": "bad", "module": "fail@1", "config": {"type": "PERMANENT", "message": "as told"}},
@@ -89,6 +104,8 @@ EFFECTS = {
     "chaos-retry": {"flaky", "after"},
     "chaos-branch": {"big"},
     "chaos-fan": {f"n{i}" for i in range(6)},
+    "chaos-slow": {"slow", "then"},
+    "chaos-large": {"write", "read"},
     "chaos-fails": {"apart"},
 }
 IDEMPOTENT = {"ledger.put@1", "ledger.flaky@1"}
@@ -127,6 +144,16 @@ def cases(history: History) -> dict[str, int]:
         "calls": sum(1 for call in history.calls if call["phase"] == "begin"),
         "repeated": sum(1 for runs in history.runs.values() for run in runs if run.attempt > 1),
     }
+
+
+def done_again(history: History) -> list[str]:
+    """Runs that were granted although the work had only one: retries that its module asked for are none of them."""
+    return [
+        f"{run.id} is attempt {run.attempt} of {run.node}"
+        for runs in history.runs.values()
+        for run in runs
+        if run.attempt > (2 if run.node == "flaky" else 1)
+    ]
 
 
 def _ended_rightly(history: History) -> list[str]:

@@ -50,7 +50,9 @@ async def _work(ctx: Context, config: dict[str, Any]) -> dict[str, Any]:
     await asyncio.sleep(config.get("seconds", 0.01))
     is_first = _effect(ctx)
     _write("end", ctx)
-    return {"first": is_first, "node": ctx.node}
+    # Each attempt's text is its own, or the second would find it kept already.
+    padding = f"{ctx.run_id} " * (config.get("bytes", 0) // len(ctx.run_id))
+    return {"first": is_first, "node": ctx.node, "padding": padding}
 
 
 @module("ledger.put@1", idempotent=True)

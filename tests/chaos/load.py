@@ -70,12 +70,14 @@ class Load:
         self.acknowledged[answer.execution.id] = workflow
         return answer.execution.id
 
+    async def start_any(self) -> str:
+        return await self.start(self._random.choice(list(GRAPHS)))
+
     async def start_many(self, count: int, seconds: float) -> None:
         """A mixed lot, spread over a time."""
-        names = list(GRAPHS)
         async with asyncio.TaskGroup() as group:
             for _ in range(count):
-                group.create_task(self.start(self._random.choice(names)))
+                group.create_task(self.start_any())
                 await pause(self._random.uniform(0, 2 * seconds / count))
 
     async def final(self, execution_id: str) -> Any:

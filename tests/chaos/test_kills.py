@@ -3,8 +3,6 @@
 import asyncio
 import os
 import random
-import shutil
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from tests.chaos.history import cases, faults_of
 from tests.chaos.load import Load
 from tests.chaos.verify import verify
 from tests.support.pace import pause
-from tests.support.postgres import reachable_directory
 from tests.support.probe import until
 from tests.support.stack import Stack, running_stack
 
@@ -24,15 +21,6 @@ REPLICAS = {"api": 1, "dispatcher": 2, "coordinator": 2, "runner": 2}
 KILLS = {"api": 12, "dispatcher": 18, "coordinator": 18, "runner": 12}
 EXECUTIONS = 200
 FACTOR = int(os.environ.get("WINDLASS_TEST_KILL_FACTOR", "1"))
-
-
-@pytest.fixture
-async def ledger(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
-    directory = reachable_directory("windlass-ledger-")
-    (directory / "effects").mkdir()
-    monkeypatch.setenv("WINDLASS_TEST_LEDGER", str(directory))
-    yield directory
-    shutil.rmtree(directory)
 
 
 @pytest.mark.chaos

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, cast
 
+from services.chassis.crash import crash_point
 from services.chassis.lease.frames import Grant, Refused, Report
 from services.chassis.logs import logger
 from services.chassis.session.codec import HopCodec
@@ -51,16 +52,21 @@ class CoordinatorSessions:
     def report(self, ended: Ended) -> None:
         report_id = self._holder.new_report_id()
         job = ended.job
+        crash_point("runner.report.before")
         self._holder.report(report_id, job.run_id, job.epoch, report_of(ended, report_id), ends_lease=True)
+        crash_point("runner.report.after")
 
     def on_grants(self, grants: list[Grant]) -> None:
+        crash_point("runner.grant.before")
         self._jobs.take([job_of(cast("pb.RunGrant", grant.work)) for grant in grants])
+        crash_point("runner.grant.after")
 
     def on_revoked(self, revoked: list[Refused]) -> None:
         self._jobs.drop([lease.lease_id for lease in revoked])
 
     def on_reports_taken(self, reports: list[Report]) -> None:
         """Nothing is kept beside the holder's own table."""
+        crash_point("runner.acknowledge.after")
 
     def on_reports_refused(self, refused: list[tuple[Report, str]]) -> None:
         for report, reason in refused:

@@ -13,6 +13,7 @@ import os
 import re
 from pathlib import Path
 
+from services.chassis.crash import crash_point
 from services.runner.core.job import OutputRef
 
 _KEY = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}\.json")
@@ -48,8 +49,10 @@ class DirectoryOutputs:
                 file.write(value)
                 file.flush()
                 os.fsync(file.fileno())
+            crash_point("runner.output.before")
             temporary.replace(place)
             _sync_directory(place.parent)
+            crash_point("runner.output.after")
         return ref
 
     def _get(self, ref: OutputRef) -> bytes:

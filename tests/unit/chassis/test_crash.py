@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.chassis.crash import VARIABLE, armed, crash_point, crash_points_in, plan
+from services.chassis.crash import VARIABLE, armed, crash_point, crash_points_in, given, plan
 
 
 def test_a_plan_names_points_and_passings() -> None:
@@ -39,6 +39,13 @@ def test_the_process_dies_at_the_nth_passing_and_not_before() -> None:
     )
     assert done.returncode == -signal.SIGKILL
     assert done.stdout.split() == ["0", "1", "2"]
+    assert done.stderr.splitlines()[-1] == f"{VARIABLE} loop.turn"
+
+
+def test_the_plan_can_stand_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "plan").write_text("a.b:2")
+    assert given(f"@{tmp_path}/plan") == "a.b:2"
+    assert given("c:1") == "c:1"
 
 
 def test_the_names_are_read_from_the_sources(tmp_path: Path) -> None:

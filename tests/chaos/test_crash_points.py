@@ -1,0 +1,147 @@
+"""Each service dies at each of its named points, one after the other, while mixed graphs run: nothing is lost.
+
+A point stands before or after a commit, a grant, an acknowledgement or a report. Every replica of the service reads the
+point of its next death from a file; its log says at which it died, so a point that is never reached fails the test.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deploy.local.plan import Options
+from services.chassis.crash import VARIABLE, crash_points_in
+from tests.chaos.history import cases, faults_of
+from tests.chaos.load import Load
+from tests.chaos.stimuli import Stimuli
+from tests.chaos.verify import verify
+from tests.support.pace import pause
+from tests.support.postgres import reachable_directory
+from tests.support.probe import until
+from tests.support.stack import Stack, free_options, running_stack, stack_is_up, start_stack
+
+SERVICES = Path(__file__).resolve().parents[2] / "services"
+MODULES = Path(__file__).with_name("ledger_modules.py")
+REPLICAS = {"api": 1, "dispatcher": 1, "coordinator": 2, "runner": 2}
+# The more share the points, the shorter the supervisor's pauses before each next life.
+ARMED = {"api": 4, "dispatcher": 5, "coordinator": 3, "runner": 1}
+# Work that three runners died with in a row is rightly set aside as poison: others stay to take it.
+UNARMED = {"runner": 2}
+EXECUTIONS_MIN = 60
+DEATH_SECONDS = 45
+FACTOR = int(os.environ.get("WINDLASS_TEST_KILL_FACTOR", "1"))
+BOOTSTRAP = "api.bootstrap.before_commit"
+# Passed by a process without work, too: no first life may be meant to end there, or the stack never comes up.
+IDLE = ("configure", "wake")
+
+
+def points_of(service: str) -> list[str]:
+    found = crash_points_in(SERVICES / service) - {BOOTSTRAP}
+    return sorted(found, key=lambda name: (any(part in name for part in IDLE), name))
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(90 + 60 * FACTOR)
+@pytest.mark.parametrize("service", list(ARMED))
+async def test_dying_at_each_named_point_nothing_is_lost_and_nothing_done_again(
+    service: str, ledger: Path
+) -> None:
+    points = points_of(service) * FACTOR
+    assert points
+    replicas = REPLICAS | {service: ARMED[service] + UNARMED.get(service, 0)}
+    shares = [points[replica :: ARMED[service]] for replica in range(ARMED[service])]
+    plans = [ledger / f"plan-{replica}" for replica in range(ARMED[service])]
+    for plan, share in zip(plans, shares, strict=True):
+        _arm(plan, share[0])
+    async with running_stack(
+        apis=replicas["api"],
+        dispatchers=replicas["dispatcher"],
+        coordinators=replicas["coordinator"],
+        runners=replicas["runner"],
+        modules=[MODULES],
+        extra_env=[f"{service}-{replica}:{VARIABLE}=@{plan}" for replica, plan in enumerate(plans)],
+    ) as stack:
+        load = Load(stack, ledger, seed=11)
+        await load.apply()
+        stimuli = Stimuli(stack, load)
+        is_over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_keep_starting(load, is_over))
+            async with asyncio.TaskGroup() as lives:
+                for replica, share in enumerate(shares):
+                    lives.create_task(_die_at_each(stack, service, replica, share, plans[replica], stimuli))
+            is_over.set()
+        history = await load.history()
+        assert not faults_of(history)
+        assert all(cases(history).values()), cases(history)
+        await load.final(await load.start("chaos-row"))
+        await verify(stack)
+
+
+async def _keep_starting(load: Load, is_over: asyncio.Event) -> None:
+    """A mixed lot for as long as something dies, and at least so much."""
+    async with asyncio.TaskGroup() as group:
+        while not is_over.is_set() or len(load.acknowledged) < EXECUTIONS_MIN:
+            group.create_task(load.start_any())
+            await pause(0.2)
+
+
+async def _die_at_each(
+    stack: Stack, service: str, replica: int, points: list[str], plan: Path, stimuli: Stimuli
+) -> None:
+    for place, point in enumerate(points):
+        times = points[: place + 1].count(point)
+        provoking = asyncio.create_task(_provoke(stimuli.of(point)))
+        try:
+            await until(
+                partial(_has_died_at, stack, service, replica, point, times),
+                DEATH_SECONDS,
+                f"{service}-{replica} to pass {point}",
+            )
+        finally:
+            provoking.cancel()
+        _arm(plan, points[place + 1] if place + 1 < len(points) else "")
+    await stack.ready_again(service, replica, previous_pid=0)
+
+
+def _arm(plan: Path, point: str) -> None:
+    """For the next life; the present one has read its own."""
+    plan.write_text(point)
+
+
+def _has_died_at(stack: Stack, service: str, replica: int, point: str, times: int) -> bool:
+    return stack.log(service, replica).splitlines().count(f"{VARIABLE} {point}") >= times
+
+
+async def _provoke(stimulus: Callable[[], Awaitable[None]]) -> None:
+    """What makes a process pass the point, again and again; it fails whenever the process dies over it."""
+    while True:
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await stimulus()
+        await pause(0.3)
+
+
+@pytest.mark.chaos
+async def test_dying_before_the_first_keys_are_committed_the_next_start_makes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = free_options(Options(home=reachable_directory("windlass-stack-"), lease_scale=0.1))
+    monkeypatch.setenv(VARIABLE, BOOTSTRAP)
+    first = await start_stack(options)
+    assert await first.process.wait() == -signal.SIGKILL
+    assert not await first.close()
+    monkeypatch.delenv(VARIABLE)
+    second = await start_stack(options)
+    try:
+        await stack_is_up(second)
+        assert second.key() != second.key("system")
+    finally:
+        assert not await second.close()
+        shutil.rmtree(options.home, ignore_errors=True)
