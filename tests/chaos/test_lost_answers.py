@@ -1,0 +1,235 @@
+"""An answer lost after the commit, at each RPC that changes something: the repeat gets the same answer."""
+
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from tests.support.proxy import answer_lost
+from tests.support.stack import Stack, running_stack
+from windlass.api.v1 import executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2
+
+CALL_SECONDS = 10.0
+# What an answer says of the moment at which it was given, not of what was done.
+_MOMENTARY = {"existing", "updateTime", "change"}
+# An execution goes on between two answers; this of it stays.
+_LASTING = {"id", "workflow", "version", "input", "requestId", "createTime", "labels"}
+_READING = ("Get", "List", "Watch", "Validate")
+FILES = (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
+
+
+class Calls:
+    """Of one stack, by the name of the method."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.address = stack.member("api").grpc
+        self._keys = {name: stack.metadata(name) for name in ("admin", "system")}
+        self._near = stack.channel()
+
+    async def __call__(self, method: str, request: Message, channel: grpc.aio.Channel | None = None) -> Any:
+        found = METHODS[method]
+        key = "system" if found.containing_service.name == "WorkspaceService" else "admin"
+        invoke = (channel or self._near).unary_unary(
+            f"/{found.containing_service.full_name}/{found.name}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=_ANSWERS[method].FromString,
+        )
+        return await invoke(request, metadata=self._keys[key], timeout=CALL_SECONDS)
+
+    async def unheard(self, method: str, request: Message) -> None:
+        """Worked off to its end, and answered into the void."""
+        async with answer_lost(self.address) as door:
+            options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+            async with grpc.aio.insecure_channel(door.address, options=options) as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await self(method, request, channel)
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+            assert door.swallowed == 1
+
+
+METHODS: dict[str, Any] = {
+    method.name: method
+    for file in FILES
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+_ANSWERS: dict[str, Any] = {
+    name: getattr(file, method.output_type.name)
+    for name, method in METHODS.items()
+    for file in FILES
+    if hasattr(file, method.output_type.name)
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A changing call: how it is asked, and how often what it made is there when it was asked twice."""
+
+    request: Callable[[Calls], Any]
+    count: Callable[[Calls, Any], Any] | None = None
+
+
+def _name(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+def _definition(name: str) -> workflows_pb2.ApplyWorkflowRequest:
+    request = workflows_pb2.ApplyWorkflowRequest()
+    node = {"id": "nap", "module": "sleep@1", "config": {"duration": "1h"}}
+    json_format.ParseDict({"name": name, "nodes": [node]}, request.definition)
+    return request
+
+
+async def _workflow(calls: Calls) -> str:
+    name = _name("lost")
+    await calls("ApplyWorkflow", _definition(name))
+    return name
+
+
+async def _start(calls: Calls) -> executions_pb2.StartExecutionRequest:
+    return executions_pb2.StartExecutionRequest(workflow=await _workflow(calls), request_id=uuid.uuid4().hex)
+
+
+async def _batch(calls: Calls) -> executions_pb2.BatchStartExecutionsRequest:
+    workflow = await _workflow(calls)
+    one = executions_pb2.StartExecutionRequest
+    requests = [one(workflow=workflow, request_id=uuid.uuid4().hex) for _ in range(3)]
+    return executions_pb2.BatchStartExecutionsRequest(requests=requests)
+
+
+async def _executions(calls: Calls, request: Any) -> int:
+    workflow = getattr(request, "workflow", "") or request.requests[0].workflow
+    listing = executions_pb2.ListExecutionsRequest(filter=f'workflow = "{workflow}"')
+    return len((await calls("ListExecutions", listing)).executions) // len(
+        getattr(request, "requests", [request])
+    )
+
+
+async def _cancel(calls: Calls) -> executions_pb2.CancelExecutionRequest:
+    started = await calls("StartExecution", await _start(calls))
+    return executions_pb2.CancelExecutionRequest(execution_id=started.execution.id, reason="enough")
+
+
+async def _apply(_calls: Calls) -> workflows_pb2.ApplyWorkflowRequest:
+    return _definition(_name("lost"))
+
+
+async def _versions(calls: Calls, request: Any) -> int:
+    listing = workflows_pb2.ListWorkflowVersionsRequest(workflow=request.definition["name"])
+    return len((await calls("ListWorkflowVersions", listing)).versions)
+
+
+async def _archive(calls: Calls) -> workflows_pb2.ArchiveWorkflowRequest:
+    return workflows_pb2.ArchiveWorkflowRequest(workflow=await _workflow(calls))
+
+
+async def _restore(calls: Calls) -> workflows_pb2.RestoreWorkflowRequest:
+    archived = await _archive(calls)
+    await calls("ArchiveWorkflow", archived)
+    return workflows_pb2.RestoreWorkflowRequest(workflow=archived.workflow)
+
+
+async def _create(_calls: Calls) -> workspaces_pb2.CreateWorkspaceRequest:
+    return workspaces_pb2.CreateWorkspaceRequest(workspace=_name("w"), tier=workspaces_pb2.PRO)
+
+
+async def _update(calls: Calls) -> workspaces_pb2.UpdateWorkspaceRequest:
+    made = await calls("CreateWorkspace", await _create(calls))
+    request = workspaces_pb2.UpdateWorkspaceRequest(workspace=made.workspace, etag=made.workspace.etag)
+    request.workspace.limits.executions_max = 7
+    request.update_mask.paths.append("limits.executions_max")
+    return request
+
+
+async def _delete(calls: Calls) -> workspaces_pb2.DeleteWorkspaceRequest:
+    made = await calls("CreateWorkspace", await _create(calls))
+    return workspaces_pb2.DeleteWorkspaceRequest(workspace=made.workspace.workspace)
+
+
+async def _key(_calls: Calls) -> workspaces_pb2.CreateApiKeyRequest:
+    return workspaces_pb2.CreateApiKeyRequest(role=workspaces_pb2.VIEWER, title=_name("key"))
+
+
+async def _revoke(calls: Calls) -> workspaces_pb2.RevokeApiKeyRequest:
+    made = await calls("CreateApiKey", await _key(calls))
+    return workspaces_pb2.RevokeApiKeyRequest(key_id=made.api_key.key_id)
+
+
+CASES = {
+    "StartExecution": Case(_start, _executions),
+    "BatchStartExecutions": Case(_batch, _executions),
+    "CancelExecution": Case(_cancel),
+    "ApplyWorkflow": Case(_apply, _versions),
+    "ArchiveWorkflow": Case(_archive),
+    "RestoreWorkflow": Case(_restore),
+    "CreateWorkspace": Case(_create),
+    "UpdateWorkspace": Case(_update),
+    "DeleteWorkspace": Case(_delete),
+    "RevokeApiKey": Case(_revoke),
+}
+# A key is said once: whoever did not hear it revokes that one and asks for another.
+SAID_ONCE = "CreateApiKey"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def calls() -> AsyncIterator[Calls]:
+    async with running_stack() as stack:
+        yield Calls(stack)
+
+
+def test_every_method_that_changes_something_has_its_case() -> None:
+    changing = {name for name in METHODS if not name.startswith(_READING)}
+    assert changing == {*CASES, SAID_ONCE}
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("method", list(CASES))
+async def test_after_a_lost_answer_the_repeat_gets_the_same_and_nothing_is_done_twice(
+    calls: Calls, method: str
+) -> None:
+    case = CASES[method]
+    request = await case.request(calls)
+    await calls.unheard(method, request)
+    once = _lasting(await calls(method, request))
+    again = _lasting(await calls(method, request))
+    assert once == again
+    if case.count is not None:
+        assert await case.count(calls, request) == 1
+
+
+@pytest.mark.chaos
+async def test_a_start_whose_answer_was_lost_is_known_to_exist(calls: Calls) -> None:
+    request = await _start(calls)
+    await calls.unheard("StartExecution", request)
+    assert (await calls("StartExecution", request)).existing
+
+
+@pytest.mark.chaos
+async def test_a_key_that_nobody_heard_is_listed_and_can_be_revoked(calls: Calls) -> None:
+    request = await _key(calls)
+    await calls.unheard(SAID_ONCE, request)
+    listed = await calls("ListApiKeys", workspaces_pb2.ListApiKeysRequest(page_size=1000))
+    (lost,) = (each for each in listed.api_keys if each.title == request.title)
+    revoked = await calls("RevokeApiKey", workspaces_pb2.RevokeApiKeyRequest(key_id=lost.key_id))
+    assert revoked.api_key.HasField("revoke_time")
+
+
+def _lasting(answer: Message) -> Any:
+    return _kept(json_format.MessageToDict(answer))
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_kept(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: _kept(each) for name, each in value.items() if name not in _MOMENTARY}
+    if "execution" in kept:
+        kept["execution"] = {name: kept["execution"].get(name) for name in _LASTING}
+    return kept

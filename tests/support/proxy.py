@@ -1,0 +1,76 @@
+"""A TCP proxy before a gRPC server that loses one answer: the request was worked off, its caller never hears of it.
+
+    async with answer_lost(address) as door:
+        channel = grpc.aio.insecure_channel(door.address)
+        ...                      # fails UNAVAILABLE, and door.swallowed says that there was an answer
+
+The server sends the first HEADERS frame of a unary call when its handler has returned, hence after every commit. What
+the proxy sees of that frame it keeps, and cuts both sides.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+_FRAME_HEAD = 9
+_HEADERS = 1
+_CHUNK = 65_536
+
+
+@dataclass
+class Door:
+    """Where a client finds the server, for one answer."""
+
+    address: str
+    swallowed: int = 0
+
+
+@contextlib.asynccontextmanager
+async def answer_lost(server: str) -> AsyncIterator[Door]:
+    host, _, port = server.rpartition(":")
+    links: set[asyncio.Task[None]] = set()
+
+    async def connected(from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        links.add(task)
+        from_server, to_server = await asyncio.open_connection(host, int(port))
+        forth = asyncio.create_task(_pass(from_client, to_server))
+        try:
+            await _pass_until_answer(from_server, to_client)
+            door.swallowed += 1
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client or the server went first
+        finally:
+            forth.cancel()
+            to_server.transport.abort()
+            to_client.transport.abort()
+            links.discard(task)
+
+    listener = await asyncio.start_server(connected, "127.0.0.1", 0)
+    door = Door(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+    try:
+        yield door
+    finally:
+        listener.close()
+        for link in links:
+            link.cancel()
+        await asyncio.gather(*links, return_exceptions=True)
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while chunk := await reader.read(_CHUNK):
+            writer.write(chunk)
+            await writer.drain()
+
+
+async def _pass_until_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Whole HTTP/2 frames, up to the first of an answer."""
+    while True:
+        head = await reader.readexactly(_FRAME_HEAD)
+        if head[3] == _HEADERS:
+            return
+        writer.write(head + await reader.readexactly(int.from_bytes(head[:3], "big")))
+        await writer.drain()
