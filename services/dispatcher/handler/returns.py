@@ -121,21 +121,29 @@ class Returns:
         self._look_again(returned)
 
     async def _release(self) -> None:
-        told = self._released[0]
-        report = told.report
-        if report.is_failed or report.is_permanent:
-            committed = await self._fail(report)
-        else:
-            returned = await self._leases.hand_back([(report.execution_id, report.epoch)])
+        batch = [self._released[at] for at in range(min(_BATCH, len(self._released)))]
+        committed = {
+            told.report for told in batch if _is_failure(told.report) and await self._fail(told.report)
+        }
+        plain = [told.report for told in batch if not _is_failure(told.report)]
+        if plain:
+            returned = await self._leases.hand_back([(report.execution_id, report.epoch) for report in plain])
             self._look_again(returned)
-            committed = bool(returned)
-        reason = None if committed else (await self._leases.reasons([report]))[0]
-        self._released.popleft()
-        if reason is None:
-            told.holder.acknowledge([told.report_id])
-        else:
-            told.holder.refuse(told.report_id, reason)
-            self._tally.late(report, told.holder.instance_id, reason)
+            ids = {row.execution_id for row in returned}
+            committed.update(report for report in plain if report.execution_id in ids)
+        late = [told for told in batch if told.report not in committed]
+        reasons = await self._leases.reasons([told.report for told in late]) if late else ()
+        for _ in batch:
+            self._released.popleft()
+        for told in batch:
+            if told.report in committed:
+                told.holder.acknowledge([told.report_id])
+        for told, reason in zip(late, reasons, strict=True):
+            if reason is None:
+                told.holder.acknowledge([told.report_id])
+            else:
+                told.holder.refuse(told.report_id, reason)
+                self._tally.late(told.report, told.holder.instance_id, reason)
 
     async def _fail(self, report: Released) -> bool:
         failed = await self._leases.fail(report)
@@ -155,3 +163,7 @@ class Returns:
                 self._turns.ending_waits()
             else:
                 self._turns.work_in(row.workspace)
+
+
+def _is_failure(report: Released) -> bool:
+    return report.is_failed or report.is_permanent
