@@ -1,0 +1,104 @@
+"""PostgreSQL dies, or stands still, under load: what was acknowledged is there, and nothing is done again."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.chaos.history import cases, done_again, faults_of
+from tests.chaos.load import Load
+from tests.chaos.verify import verify
+from tests.support.pace import pause
+from tests.support.stack import Stack, running_stack
+
+MODULES = Path(__file__).with_name("ledger_modules.py")
+# Two terms of a run's lease at a tenth, and some more.
+STOPPED_SECONDS = 4.0
+FACTOR = int(os.environ.get("WINDLASS_TEST_KILL_FACTOR", "1"))
+
+
+@contextlib.asynccontextmanager
+async def loaded_stack(ledger: Path, lease_scale: float = 0.1) -> AsyncIterator[tuple[Stack, Load]]:
+    """Mixed graphs go on inside the block; after it all is as if nothing had happened."""
+    async with running_stack(
+        dispatchers=2, coordinators=2, runners=2, modules=[MODULES], lease_scale=lease_scale
+    ) as stack:
+        load = Load(stack, ledger, seed=17)
+        await load.apply()
+        runners = {each["pid"] for each in stack.entries("runner")}
+        is_over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_keep_starting(load, is_over))
+            await pause(1.0)
+            yield stack, load
+            await pause(1.0)
+            is_over.set()
+        history = await load.history()
+        assert not faults_of(history)
+        assert all(cases(history).values()), cases(history)
+        assert not done_again(history)
+        assert {each["pid"] for each in stack.entries("runner")} == runners
+        await load.final(await load.start("chaos-row"))
+        await verify(stack)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(90 + 30 * FACTOR)
+async def test_killed_and_started_again_nothing_is_lost_and_nothing_done_again(ledger: Path) -> None:
+    async with loaded_stack(ledger) as (stack, _):
+        for _ in range(2 * FACTOR):
+            pid = stack.kill_postgres()
+            await stack.postgres_again(pid)
+            await pause(3.0)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(90 + 30 * FACTOR)
+async def test_standing_still_for_two_terms_ends_no_lease(ledger: Path) -> None:
+    async with loaded_stack(ledger) as (stack, _):
+        for _ in range(FACTOR):
+            with _standing_still(stack):
+                await pause(STOPPED_SECONDS)
+            await pause(3.0)
+
+
+@pytest.mark.chaos
+@pytest.mark.long
+@pytest.mark.timeout(240)
+async def test_standing_still_for_twenty_seconds_ends_no_lease_at_full_scale(ledger: Path) -> None:
+    async with loaded_stack(ledger, lease_scale=1.0) as (stack, _):
+        with _standing_still(stack):
+            await pause(20.0)
+        await pause(20.0)
+
+
+async def _keep_starting(load: Load, is_over: asyncio.Event) -> None:
+    async with asyncio.TaskGroup() as group:
+        while not is_over.is_set():
+            group.create_task(load.start_any())
+            await pause(0.15)
+
+
+@contextlib.contextmanager
+def _standing_still(stack: Stack) -> Iterator[None]:
+    """Neither the server nor any of its backends does anything; connections stay open."""
+    server = psutil.Process(stack.up()["postgres"]["pid"])
+    stopped: list[psutil.Process] = []
+    try:
+        # The server first: it makes no further backend.
+        server.send_signal(signal.SIGSTOP)
+        stopped.append(server)
+        for backend in server.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                backend.send_signal(signal.SIGSTOP)
+                stopped.append(backend)
+        yield
+    finally:
+        for process in reversed(stopped):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)

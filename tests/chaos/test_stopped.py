@@ -1,0 +1,103 @@
+"""A holder is stopped for two terms of its leases and continued: what it still says is refused and shown."""
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.history import cases, faults_of
+from tests.chaos.load import Load
+from tests.chaos.verify import verify
+from tests.support.pace import pause
+from tests.support.probe import until
+from tests.support.stack import Stack, running_stack
+
+MODULES = Path(__file__).with_name("ledger_modules.py")
+COORDINATORS = RUNNERS = 2
+# Of a run's lease, the longer one, at a tenth.
+TERM_SECONDS = 1.5
+STOPPED_SECONDS = 2.4 * TERM_SECONDS
+FACTOR = int(os.environ.get("WINDLASS_TEST_KILL_FACTOR", "1"))
+ROUNDS = 2 * FACTOR
+# As the logs call it: an append, a report at its execution's holder, one at another coordinator, at the runner.
+SHOWN = {
+    "coordinator": ("fenced: another holder goes on with it",),
+    "runner": ("refused what came too late", "late_report_rejected"),
+}
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(90 + 30 * FACTOR)
+@pytest.mark.parametrize("service", list(SHOWN))
+async def test_stopped_for_two_terms_its_late_word_is_refused_and_nothing_doubled(
+    service: str, ledger: Path
+) -> None:
+    zombies: list[tuple[int, int]] = []
+    async with running_stack(coordinators=COORDINATORS, runners=RUNNERS, modules=[MODULES]) as stack:
+        load = Load(stack, ledger, seed=13)
+        await load.apply()
+        is_over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_keep_starting(load, is_over))
+            for _ in range(ROUNDS):
+                await until(lambda: _has_work(stack, service, ledger), 30, f"work at {service}-0")
+                with stack.stopped(service, 0) as pid:
+                    zombies.append((pid, time.monotonic_ns()))
+                    await pause(STOPPED_SECONDS)
+                await pause(TERM_SECONDS)
+            is_over.set()
+        history = await load.history()
+        # Nobody can keep a stopped process from finishing a call that it had begun; its effect key makes it harmless.
+        history.calls = _without_late_ends(history.calls, zombies)
+        assert not faults_of(history)
+        assert all(cases(history).values()), cases(history)
+        assert _shown(stack, service), "nothing came late: the stop proved nothing"
+        assert stack.pid(service, 0) == zombies[0][0], "it ended itself"
+        await load.final(await load.start("chaos-row"))
+        await verify(stack)
+
+
+async def _keep_starting(load: Load, is_over: asyncio.Event) -> None:
+    async with asyncio.TaskGroup() as group:
+        while not is_over.is_set():
+            group.create_task(load.start("chaos-slow"))
+            group.create_task(load.start_any())
+            await pause(0.3)
+
+
+def _has_work(stack: Stack, service: str, ledger: Path) -> bool:
+    """A call that a stopped runner would be in the midst of; any at all for a coordinator."""
+    calls = [json.loads(line) for line in _lines(ledger)]
+    pids = (
+        {stack.pid("runner", 0)} if service == "runner" else {each["pid"] for each in stack.entries("runner")}
+    )
+    ended = {call["run"] for call in calls if call["phase"] == "end"}
+    return any(call["pid"] in pids and call["run"] not in ended for call in calls)
+
+
+def _lines(ledger: Path) -> list[str]:
+    path = ledger / "calls.jsonl"
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def _without_late_ends(calls: list[dict[str, Any]], zombies: list[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Without the ends of those calls over which their process was stopped."""
+    begun = {call["run"]: call["monotonic_ns"] for call in calls if call["phase"] == "begin"}
+    return [
+        call
+        for call in calls
+        if call["phase"] == "begin"
+        or not any(
+            call["pid"] == pid and begun[call["run"]] < stopped_ns < call["monotonic_ns"]
+            for pid, stopped_ns in zombies
+        )
+    ]
+
+
+def _shown(stack: Stack, service: str) -> int:
+    logs = "".join(stack.log("coordinator", replica) for replica in range(COORDINATORS))
+    return sum(logs.count(words) for words in SHOWN[service])
