@@ -7,6 +7,7 @@ server gives what is under way its time, then the streams and connections go.
 from __future__ import annotations
 
 import gc
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from services.api.config import ApiSettings
 from services.api.handler.authenticator import Authenticator
 from services.api.handler.executions import Executions
 from services.api.handler.identifiers import Identifiers
+from services.api.handler.key_material import KeyMint
 from services.api.handler.schema_reader import JsonSchemaReader
 from services.api.handler.startables import Startables
 from services.api.handler.starts import Starter
@@ -143,7 +145,7 @@ async def start(process: Process, settings: ApiSettings) -> int:
         WorkspaceServicer(stores.workspaces, startables, authenticator, limits_changed), server
     )
     workspaces_pb2_grpc.add_ApiKeyServiceServicer_to_server(
-        ApiKeyServicer(stores.keys, stores.workspaces, authenticator, clock), server
+        ApiKeyServicer(stores.keys, stores.workspaces, authenticator, _key_mint(settings), clock), server
     )
     catalog_pb2_grpc.add_CatalogServiceServicer_to_server(
         CatalogServicer(stores.workflows, authenticator), server
@@ -159,6 +161,13 @@ async def start(process: Process, settings: ApiSettings) -> int:
     process.on_drain("server", lambda: server.stop(settings.drain_seconds * 0.8))
     process.on_close("spans", flush_tracing)
     return port
+
+
+def _key_mint(settings: ApiSettings) -> KeyMint:
+    if settings.service_secret_file is None:
+        # Repeats are then known within this process only.
+        return KeyMint(secrets.token_bytes(32))
+    return KeyMint(settings.service_secret_file.read_bytes().split()[0])
 
 
 def _connect(process: Process, settings: ApiSettings) -> _Peers:

@@ -1,10 +1,42 @@
-"""How a key looks, and the hash by which it is known: the key itself is kept nowhere."""
+"""How a key looks, how it comes about, and the hash by which it is known: the key itself is kept nowhere.
+
+A key that is asked for under a request_id is derived from that and the services' secret, so that a repeat (whose first
+answer was lost) gets the same one although nobody has kept it. The database alone is not enough to derive any.
+Hazard: after the secret has changed, a repeat can no longer be answered: it is refused as REQUEST_ID_REUSED.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import secrets
+import uuid
+from typing import NamedTuple
 
-from services.api.core.json_values import digest
+from services.api.core.json_values import canonical, digest
+
+
+class Minted(NamedTuple):
+    key_id: uuid.UUID
+    key: str
+
+
+class KeyMint:
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def mint(self, kind: str, workspace: str, request_id: str, *content: str) -> Minted:
+        """`content`: what makes two requests the same, apart from kind and workspace."""
+        if not request_id:
+            return Minted(uuid.uuid4(), mint_key(kind))
+        # The id speaks of the request alone, so that two with other content meet.
+        key_id = uuid.UUID(bytes=self._derived("api-key-id", workspace, request_id)[:16], version=4)
+        return Minted(
+            key_id, f"wl_{kind}_{self._derived('api-key', workspace, request_id, kind, *content).hex()}"
+        )
+
+    def _derived(self, *parts: str) -> bytes:
+        return hmac.new(self._secret, canonical(list(parts)), hashlib.sha256).digest()
 
 
 def mint_key(kind: str) -> str:

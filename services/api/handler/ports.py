@@ -6,6 +6,7 @@ Hazard: a record never holds a key or a secret that is not needed to answer; `ef
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -32,6 +33,19 @@ class KeyRecord(NamedTuple):
     expire_time: datetime | None
     revoke_time: datetime | None
     is_workspace_closed: bool
+
+
+class NewKey(NamedTuple):
+    key_id: uuid.UUID
+    key_hash: bytes
+    role: str
+    workspace: str
+    title: str
+    expire_time: datetime | None
+
+
+class KeyIdTaken(Exception):
+    """The id is that of another key: the request it was made from came before, with other content."""
 
 
 class WorkspaceRecord(NamedTuple):
@@ -88,16 +102,9 @@ class VersionRecord(NamedTuple):
 class Keys(Protocol):
     async def find(self, key_hash: bytes) -> KeyRecord | None: ...
 
-    async def add(
-        self,
-        actor: Actor,
-        key_hash: bytes,
-        role: str,
-        workspace: str,
-        title: str,
-        expire_time: datetime | None,
-    ) -> KeyRecord | None:
-        """None: there is no such open workspace."""
+    async def add(self, actor: Actor, key: NewKey) -> KeyRecord | None:
+        """Also when just this key was added before. None: there is no such open workspace. KeyIdTaken: the id is
+        that of another key."""
         ...
 
     async def page(self, workspace: str, after: str, limit: int) -> Sequence[KeyRecord]: ...

@@ -12,8 +12,8 @@ import grpc
 from services.api.core.tiers import Tier
 from services.api.handler import refusals
 from services.api.handler.authenticator import Authenticator
-from services.api.handler.key_material import key_hash, mint_key
-from services.api.handler.ports import Actor, Keys, WorkspaceRecord, Workspaces
+from services.api.handler.key_material import KeyMint, key_hash
+from services.api.handler.ports import Actor, KeyIdTaken, Keys, NewKey, WorkspaceRecord, Workspaces
 from services.api.handler.startables import Startables
 from services.api.rpc import pages, translate
 from services.chassis.batcher import Level
@@ -113,11 +113,12 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
 
 class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
     def __init__(
-        self, keys: Keys, workspaces: Workspaces, authenticator: Authenticator, clock: Clock
+        self, keys: Keys, workspaces: Workspaces, authenticator: Authenticator, mint: KeyMint, clock: Clock
     ) -> None:
         self._keys = keys
         self._workspaces = workspaces
         self._authenticator = authenticator
+        self._mint = mint
         self._clock = clock
 
     async def CreateApiKey(
@@ -125,15 +126,14 @@ class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
     ) -> workspaces_pb2.CreateApiKeyResponse:
         workspace = _workspace_meant(caller(), request.workspace)
         expire_time = self._expire_time(request)
-        key = mint_key(workspaces_pb2.Role.Name(request.role).lower())
-        record = await self._keys.add(
-            _actor(),
-            key_hash(key),
-            workspaces_pb2.Role.Name(request.role),
-            workspace,
-            request.title,
-            expire_time,
-        )
+        role = workspaces_pb2.Role.Name(request.role)
+        content = (request.title, request.expire_time.ToJsonString() if expire_time else "")
+        key_id, key = self._mint.mint(role.lower(), workspace, request.request_id, *content)
+        new = NewKey(key_id, key_hash(key), role, workspace, request.title, expire_time)
+        try:
+            record = await self._keys.add(_actor(), new)
+        except KeyIdTaken:
+            raise refusals.request_id_reused(request.request_id, "") from None
         if record is None:
             raise refusals.workspace_not_found(workspace)
         crash_point("api.key.before_answer")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
-from services.api.handler.ports import Actor, KeyRecord
+from services.api.handler.ports import Actor, KeyIdTaken, KeyRecord, NewKey
 from services.api.store.audit import record, tell
 from services.chassis.crash import crash_point
 from services.chassis.database import Database
@@ -20,13 +19,15 @@ FROM api_keys k LEFT JOIN workspaces w ON w.workspace = k.workspace WHERE k.key_
 _INSERT = f"""
 INSERT INTO api_keys AS k (key_id, key_hash, role, workspace, title, expire_time)
 SELECT %s, %s, %s, w.workspace, %s, %s FROM workspaces w WHERE w.workspace = %s AND w.close_time IS NULL
-RETURNING {_COLUMNS}, false"""
+ON CONFLICT (key_id) DO NOTHING RETURNING {_COLUMNS}, false"""
+_SAME = f"SELECT {_COLUMNS}, false, k.key_hash = %s FROM api_keys k WHERE k.key_id = %s"
 _PAGE = f"""
 SELECT {_COLUMNS}, false FROM api_keys k
 WHERE k.workspace = %s AND k.key_id > %s ORDER BY k.key_id LIMIT %s"""
-_REVOKE = f"""
-UPDATE api_keys k SET revoke_time = coalesce(k.revoke_time, now())
-WHERE k.key_id = %s AND (%s OR k.workspace = %s) RETURNING {_COLUMNS}, false, encode(k.key_hash, 'hex')"""
+_REVOKE = """
+UPDATE api_keys SET revoke_time = now()
+WHERE key_id = %s AND (%s OR workspace = %s) AND revoke_time IS NULL RETURNING encode(key_hash, 'hex')"""
+_GET = f"SELECT {_COLUMNS}, false FROM api_keys k WHERE k.key_id = %s AND (%s OR k.workspace = %s)"
 
 
 class PostgresKeys:
@@ -37,23 +38,14 @@ class PostgresKeys:
         row = await self._database.fetch_one(_FIND, (key_hash,))
         return None if row is None else _record(row)
 
-    async def add(
-        self,
-        actor: Actor,
-        key_hash: bytes,
-        role: str,
-        workspace: str,
-        title: str,
-        expire_time: datetime | None,
-    ) -> KeyRecord | None:
+    async def add(self, actor: Actor, key: NewKey) -> KeyRecord | None:
         async def work(connection: Connection) -> KeyRecord | None:
-            values = (uuid.uuid4(), key_hash, role, title, expire_time, workspace)
+            values = (key.key_id, key.key_hash, key.role, key.title, key.expire_time, key.workspace)
             row = await (await connection.execute(_INSERT, values)).fetchone()
             if row is None:
-                return None
-            await record(
-                connection, actor, "CreateApiKey", str(row[0]), {"workspace": workspace, "role": role}
-            )
+                return await _added_before(connection, key)
+            details = {"workspace": key.workspace, "role": key.role}
+            await record(connection, actor, "CreateApiKey", str(key.key_id), details)
             crash_point("api.key.before_commit")
             return _record(row)
 
@@ -71,15 +63,24 @@ class PostgresKeys:
 
         async def work(connection: Connection) -> KeyRecord | None:
             values = (identity, actor.workspace == "", actor.workspace)
-            row = await (await connection.execute(_REVOKE, values)).fetchone()
-            if row is None:
-                return None
-            await record(connection, actor, "RevokeApiKey", str(identity))
-            await tell(connection, f"key:{row[8]}")
-            crash_point("api.key.before_commit")
-            return _record(row)
+            revoked = await (await connection.execute(_REVOKE, values)).fetchone()
+            if revoked is not None:
+                await record(connection, actor, "RevokeApiKey", str(identity))
+                await tell(connection, f"key:{revoked[0]}")
+                crash_point("api.key.before_commit")
+            row = await (await connection.execute(_GET, values)).fetchone()
+            return None if row is None else _record(row)
 
         return await self._database.transaction(work)
+
+
+async def _added_before(connection: Connection, key: NewKey) -> KeyRecord | None:
+    row = await (await connection.execute(_SAME, (key.key_hash, key.key_id))).fetchone()
+    if row is None:
+        return None
+    if not row[8]:
+        raise KeyIdTaken
+    return _record(row)
 
 
 def _record(row: tuple[Any, ...]) -> KeyRecord:

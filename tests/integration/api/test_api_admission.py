@@ -5,6 +5,7 @@ A new method is in here by itself; what it answers to a bad key is not for its a
 
 from __future__ import annotations
 
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import pytest
 from google.protobuf import message_factory
 
 from services.api.handler.key_material import key_hash
-from services.api.handler.ports import Actor
+from services.api.handler.ports import Actor, NewKey
 from services.api.rpc.rules import RULES
 from services.api.store.keys import PostgresKeys
 from services.chassis.database import Database
@@ -84,7 +85,8 @@ async def test_key_under_another_scheme(api: RunningApi, scheme: str) -> None:
 async def make_key(api: RunningApi, key: str, role: str, *, workspace: str = "default") -> str:
     """The id of the key that is made."""
     database = Database(api.url, name="test")
-    made = await PostgresKeys(database).add(Actor("test", ""), key_hash(key), role, workspace, key, None)
+    new = NewKey(uuid.uuid4(), key_hash(key), role, workspace, key, None)
+    made = await PostgresKeys(database).add(Actor("test", ""), new)
     await database.close()
     assert made is not None
     return made.key_id

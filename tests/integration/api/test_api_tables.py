@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from services.api.bootstrap import bootstrap
 from services.api.handler.key_material import key_hash
-from services.api.handler.ports import Actor
+from services.api.handler.ports import Actor, KeyIdTaken, NewKey
 from services.api.store.keys import PostgresKeys
 from services.api.store.workflows import CREATED, NEW_VERSION, UNCHANGED, PostgresWorkflows
 from services.api.store.workspaces import PostgresWorkspaces
@@ -51,6 +51,12 @@ async def stores(database: MadeDatabase) -> AsyncIterator[Stores]:
     assert await made.workspaces.add(SYSTEM, "team", 2, 0, 0) is not None
     yield made
     await pool.close()
+
+
+def new_key(
+    key: str, role: str, workspace: str, title: str = "", expire_time: datetime | None = None
+) -> NewKey:
+    return NewKey(uuid.uuid4(), key_hash(key), role, workspace, title, expire_time)
 
 
 async def applied(
@@ -147,7 +153,7 @@ async def test_version_is_found_by_its_id_with_the_secret_of_its_workspace(store
 
 async def test_key_is_found_by_its_hash_only(stores: Stores) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
-    made = await stores.keys.add(TEAM, key_hash("secret"), "VIEWER", "team", "reports", later)
+    made = await stores.keys.add(TEAM, new_key("secret", "VIEWER", "team", "reports", later))
     assert made is not None
     found = await stores.keys.find(key_hash("secret"))
     assert found is not None
@@ -161,14 +167,24 @@ async def test_key_is_found_by_its_hash_only(stores: Stores) -> None:
     assert await stores.keys.find(key_hash("Secret")) is None
 
 
+async def test_same_key_added_again_is_the_same_and_another_under_its_id_is_refused(stores: Stores) -> None:
+    new = new_key("secret", "VIEWER", "team")
+    first = await stores.keys.add(TEAM, new)
+    assert await stores.keys.add(TEAM, new) == first
+    with pytest.raises(KeyIdTaken):
+        await stores.keys.add(TEAM, new._replace(key_hash=key_hash("other")))
+    created = [action for _, action, _ in await stores.audit() if action == "CreateApiKey"]
+    assert len(created) == 1
+
+
 async def test_no_key_for_a_workspace_that_is_closed_or_never_was(stores: Stores) -> None:
-    assert await stores.keys.add(SYSTEM, key_hash("a"), "ADMIN", "ghost", "", None) is None
+    assert await stores.keys.add(SYSTEM, new_key("a", "ADMIN", "ghost", "", None)) is None
     await stores.workspaces.close(SYSTEM, "team")
-    assert await stores.keys.add(SYSTEM, key_hash("b"), "ADMIN", "team", "", None) is None
+    assert await stores.keys.add(SYSTEM, new_key("b", "ADMIN", "team", "", None)) is None
 
 
 async def test_closing_a_workspace_closes_its_keys(stores: Stores) -> None:
-    await stores.keys.add(TEAM, key_hash("secret"), "ADMIN", "team", "", None)
+    await stores.keys.add(TEAM, new_key("secret", "ADMIN", "team", "", None))
     assert await stores.workspaces.close(SYSTEM, "team")
     found = await stores.keys.find(key_hash("secret"))
     assert found is not None
@@ -176,7 +192,7 @@ async def test_closing_a_workspace_closes_its_keys(stores: Stores) -> None:
 
 
 async def test_revoking_is_for_the_own_workspace_and_may_be_repeated(stores: Stores) -> None:
-    made = await stores.keys.add(TEAM, key_hash("secret"), "VIEWER", "team", "", None)
+    made = await stores.keys.add(TEAM, new_key("secret", "VIEWER", "team", "", None))
     assert made is not None
     assert await stores.keys.revoke(Actor("k", "rival"), made.key_id) is None
     assert await stores.keys.revoke(TEAM, "no id") is None
@@ -217,7 +233,7 @@ async def test_change_is_unconfirmed_until_its_own_revision_is_confirmed(stores:
 
 async def test_every_change_is_in_the_audit_under_who_made_it(stores: Stores) -> None:
     await applied(stores, b"1")
-    key = await stores.keys.add(TEAM, key_hash("secret"), "VIEWER", "team", "", None)
+    key = await stores.keys.add(TEAM, new_key("secret", "VIEWER", "team", "", None))
     assert key is not None
     await stores.keys.revoke(TEAM, key.key_id)
     await stores.workspaces.change(SYSTEM, "team", 0, {"tier": 3})

@@ -62,7 +62,7 @@ def good() -> dict[str, Any]:
             {"from": "choose", "to": "meet", "when": "true"},
             {"from": "choose", "to": "meet", "when": "false"},
         ],
-        "output": {"total": "{{ nodes.store.output.total }}"},
+        "output": {"total": "{{ nodes.store.output.total }}", "kind": "order"},
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from services.api.handler.authenticator import Authenticator
 from services.api.handler.kept import Kept
-from services.api.handler.key_material import key_hash, mint_key
+from services.api.handler.key_material import KeyMint, key_hash, mint_key
 from services.api.handler.ports import KeyRecord
 from services.chassis.clock import ManualClock
 from services.chassis.errors import Refusal
@@ -250,6 +250,19 @@ async def test_revoking_counts_at_once_when_heard_and_after_a_second_when_not(
         else:
             clock.advance(1.01)
         assert await reason(authenticator, "k") == "KEY_INVALID"
+
+
+def test_key_of_a_request_is_the_same_each_time_and_the_secrets_own() -> None:
+    mint = KeyMint(b"secret")
+    first = mint.mint("admin", "team", "r", "title")
+    assert first == mint.mint("admin", "team", "r", "title")
+    other_content = mint.mint("admin", "team", "r", "another title")
+    assert (other_content.key_id, other_content.key) == (first.key_id, other_content.key)
+    assert other_content.key != first.key
+    others = [mint.mint("admin", "rival", "r", "title"), mint.mint("admin", "team", "s", "title")]
+    others += [KeyMint(b"other").mint("admin", "team", "r", "title"), mint.mint("admin", "team", "", "title")]
+    assert len({first, *others, mint.mint("admin", "team", "", "title")}) == 6
+    assert len({each.key_id for each in others} | {first.key_id}) == 5
 
 
 def test_minted_keys_are_long_and_different() -> None:

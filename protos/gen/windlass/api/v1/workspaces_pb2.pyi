@@ -406,11 +406,14 @@ class CreateApiKeyRequest(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     TITLE_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
     """Empty: the caller's own. Needed with the system key."""
     role: Global___Role.ValueType
     title: _builtins.str
     """For people: who has it and what for."""
+    request_id: _builtins.str
+    """Any text that is the caller's own, never forgotten. Empty: no repeat is recognised."""
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
@@ -420,10 +423,11 @@ class CreateApiKeyRequest(_message.Message):
         role: Global___Role.ValueType = ...,
         title: _builtins.str = ...,
         expire_time: _timestamp_pb2.Timestamp | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "role", b"role", "title", b"title", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "request_id", b"request_id", "role", b"role", "title", b"title", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -308,7 +308,8 @@ class ApiKeyServiceServicer:
     """
 
     def CreateApiKey(self, request, context):
-        """The key itself is in the answer and nowhere else, ever.
+        """The key itself is in the answer and nowhere else, ever. Idempotent by `request_id`: a repeat answers with the same
+        key, other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

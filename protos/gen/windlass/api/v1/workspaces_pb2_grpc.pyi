@@ -75,7 +75,9 @@ class ApiKeyServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateApiKey: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.CreateApiKeyRequest, _workspaces_pb2.CreateApiKeyResponse]
-    """The key itself is in the answer and nowhere else, ever."""
+    """The key itself is in the answer and nowhere else, ever. Idempotent by `request_id`: a repeat answers with the same
+    key, other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
+    """
     ListApiKeys: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.ListApiKeysRequest, _workspaces_pb2.ListApiKeysResponse]
     RevokeApiKey: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.RevokeApiKeyRequest, _workspaces_pb2.RevokeApiKeyResponse]
     """Refused from the next call on. Repeating it is OK."""
@@ -89,7 +91,9 @@ class ApiKeyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workspaces_pb2.CreateApiKeyRequest,
         context: _aio.ServicerContext[_workspaces_pb2.CreateApiKeyRequest, _abc.Awaitable[_workspaces_pb2.CreateApiKeyResponse]],
     ) -> _abc.Awaitable[_workspaces_pb2.CreateApiKeyResponse]:
-        """The key itself is in the answer and nowhere else, ever."""
+        """The key itself is in the answer and nowhere else, ever. Idempotent by `request_id`: a repeat answers with the same
+        key, other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
+        """
 
     @_abc_1.abstractmethod
     def ListApiKeys(
