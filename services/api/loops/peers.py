@@ -57,9 +57,7 @@ class Peers:
                         group.create_task(_kept(serve, address, channel)) for serve in self._serves
                     ]
                 for address in tasks.keys() - present:
-                    for task in tasks.pop(address):
-                        task.cancel()
-                    await self._channels.forget(address)
+                    await self._leave(address, tasks.pop(address))
                 self._addresses = sorted(present)
                 log.info("peers changed", peers_of=self.name, addresses=self._addresses)
 
@@ -89,6 +87,13 @@ class Peers:
 
     async def close(self) -> None:
         await self._channels.close()
+
+    async def _leave(self, address: str, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        # A channel is closed under nobody's hands.
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._channels.forget(address)
 
     def _pass_over(self, address: str) -> None:
         """The next call begins with another one."""
