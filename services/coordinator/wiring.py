@@ -11,6 +11,8 @@ import gc
 from importlib.metadata import version
 from pathlib import Path
 
+import uvloop
+
 from services.chassis import migrations
 from services.chassis.addresses import AddressBook
 from services.chassis.client import ChannelPool
@@ -76,7 +78,8 @@ def main() -> int:
     async def wired(process: Process) -> None:
         await wire(settings, process)
 
-    return process.main(wired)
+    # A third less time per awaited socket, and every turn awaits several.
+    return process.main(wired, new_loop=uvloop.new_event_loop)
 
 
 async def wire(settings: CoordinatorSettings, process: Process) -> int:

@@ -8,22 +8,28 @@ from typing import Final
 
 import orjson
 
-from services.chassis.arrays import Array, dumper_of
+from services.chassis.arrays import LONGS, Array, dumper_of
 
-_NULL: Final = b"\xff\xff\xff\xff"
 _LENGTH: Final = struct.Struct("!i")
 _UUID_LENGTH: Final = _LENGTH.pack(16)
-_TIME: Final = struct.Struct("!iq")
 # PostgreSQL counts from 2000, we from 1970; both in µs.
 EPOCH_2000: Final = 946_684_800_000_000
 
 
 def _uuids(items: Sequence[str]) -> list[bytes]:
-    return [_UUID_LENGTH + bytes.fromhex(item.replace("-", "")) for item in items]
+    # Each execution is named once per event and run of its.
+    known: dict[str, bytes] = {}
+    parts: list[bytes] = []
+    for item in items:
+        part = known.get(item)
+        if part is None:
+            part = known[item] = _UUID_LENGTH + bytes.fromhex(item.replace("-", ""))
+        parts.append(part)
+    return parts
 
 
 def _instants(items: Sequence[int | None]) -> list[bytes]:
-    return [_TIME.pack(8, item - EPOCH_2000) if item else _NULL for item in items]
+    return LONGS([item - EPOCH_2000 if item else None for item in items])
 
 
 def _labels(items: Sequence[tuple[tuple[str, str], ...]]) -> list[bytes]:
