@@ -347,3 +347,35 @@ async def test_limits_reach_every_dispatcher(world: World) -> None:
     for dispatcher in world.dispatchers:
         told = dispatcher.configured[-1]
         assert (told.workspace, told.limits.executions_max, told.closed) == ("default", 1_000, False)
+
+
+async def test_peers_come_and_go_with_their_list(postgres: PostgresCluster, tmp_path: Path) -> None:
+    database = await postgres.database(migrated=True)
+    dispatchers = [ScriptedDispatcher(), ScriptedDispatcher()]
+    servers, addresses = [], []
+    for each in dispatchers:
+        server, address = await served(
+            {
+                queue_pb2_grpc.add_EnqueueServiceServicer_to_server: each,
+                queue_pb2_grpc.add_QueueServiceServicer_to_server: each,
+            }
+        )
+        servers.append(server)
+        addresses.append(address)
+    listed = tmp_path / "dispatchers"
+    listed.write_text(addresses[0])
+    async with running_api(database, tmp_path, dispatchers=f"@{listed}") as api:
+        world = World(api, dispatchers, ScriptedCoordinator())
+        request = json_format.ParseDict(
+            {"definition": {"name": "one", "nodes": []}}, workflows_pb2.ApplyWorkflowRequest()
+        )
+        await world.workflows.ApplyWorkflow(request, metadata=world.metadata, timeout=10)
+        first = (await world.start()).execution.id
+        listed.write_text(addresses[1])
+        await servers[0].stop(None)
+        second = (await world.start()).execution.id
+        await world.channel.close()
+    assert dispatchers[0].batches == [[first]]
+    assert dispatchers[1].batches == [[second]]
+    await servers[1].stop(None)
+    await postgres.drop(database)
