@@ -168,7 +168,8 @@ class Service:
         self.coordinators.post(instance_id, bodies)
 
     def _serve(self, reads: PostgresReads) -> None:
-        queue_pb2_grpc.add_EnqueueServiceServicer_to_server(EnqueueServicer(self.turns), self.server)
+        self.enqueues = EnqueueServicer(self.turns)
+        queue_pb2_grpc.add_EnqueueServiceServicer_to_server(self.enqueues, self.server)
         queue_pb2_grpc.add_QueueServiceServicer_to_server(
             QueueServicer(
                 reads=reads,
@@ -204,6 +205,7 @@ class Service:
     async def drain(self) -> None:
         """Coordinators and api are sent to other replicas; what was brought so far is committed and answered."""
         self.server.health.close()
+        self.enqueues.drain()
         await self.registry.stop()
         await self.turns.idle()
         await self.returns.idle()

@@ -33,21 +33,32 @@ OUTSTANDING_MAX: Final = 20_000
 class EnqueueServicer(queue_pb2_grpc.EnqueueServiceServicer):
     def __init__(self, turns: Dispatcher) -> None:
         self._turns = turns
+        self._streams: set[_EnqueueStream] = set()
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Every stream ends once what it has brought is answered; api goes to another replica."""
+        self._is_draining = True
+        for stream in self._streams:
+            stream.close()
 
     async def Enqueue(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         stream = _EnqueueStream(context)
+        self._streams.add(stream)
+        if self._is_draining:
+            stream.close()
+        # A read that is pending when the stream ends is ended with it.
+        reader = asyncio.create_task(stream.read(self._turns))
         writer = asyncio.create_task(stream.write())
         try:
-            while not writer.done():
-                await self._turns.room()
-                await stream.room()
-                request = await context.read()
-                if request is grpc.aio.EOF:
-                    break
-                stream.bring(request.items, self._turns)
-            stream.close()
+            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            if reader.done():
+                reader.result()
+                stream.close()
             await writer
         finally:
+            self._streams.discard(stream)
+            reader.cancel()
             writer.cancel()
 
 
@@ -72,6 +83,17 @@ class _EnqueueStream:
         """Nothing more comes; what is outstanding is still answered."""
         self._is_closed = True
         self._wanted.set()
+
+    async def read(self, turns: Dispatcher) -> None:
+        """Until api half-closes."""
+        while True:
+            await turns.room()
+            await self.room()
+            request = await self._context.read()
+            if request is grpc.aio.EOF:
+                return
+            if not self._is_closed:
+                self.bring(request.items, turns)
 
     def bring(self, items: Any, turns: Dispatcher) -> None:
         arrivals: list[Arrival] = []

@@ -181,6 +181,8 @@ class Api:
         self.queue = queue_pb2_grpc.QueueServiceStub(channel)
         self._stub = queue_pb2_grpc.EnqueueServiceStub(channel)
         self.answers: dict[str, queue_pb2.EnqueueAnswer] = {}
+        # The dispatcher has ended the stream in order.
+        self.has_ended = False
 
     async def __aenter__(self) -> Api:
         self._call = self._stub.Enqueue()
@@ -198,6 +200,7 @@ class Api:
             async for response in self._call:
                 for answer in response.answers:
                     self.answers[answer.execution_id] = answer
+            self.has_ended = True
 
     async def send(self, *items: queue_pb2.EnqueueItem) -> None:
         await self._call.write(queue_pb2.EnqueueRequest(items=items))

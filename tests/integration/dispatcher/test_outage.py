@@ -140,4 +140,5 @@ async def test_dispatcher_that_is_told_to_go_answers_first_and_exits_cleanly(
         async with asyncio.timeout(SECONDS):
             assert await leaving.wait() == 0
         assert coordinator.holder.leases == {grant.lease.lease_id: grant.lease.epoch}
+        assert api.has_ended
         await until(lambda: coordinator.holder.sessions_live == 0, SECONDS, "the end of the session")
