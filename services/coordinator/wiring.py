@@ -65,6 +65,8 @@ from windlass.dispatcher.v1.sessions_pb2_grpc import CoordinatorSessionsStub
 log = logger(__name__)
 
 SERVICE = "coordinator"
+# Twice what a dispatcher needs at most to bring a message to its holder: it looks again every second.
+MAILBOX_SECONDS = 2.0
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -182,6 +184,7 @@ class Carrying:
             definitions=definitions,
             arrivals=self.arrivals,
             strays=self.strays,
+            mailbox_seconds=MAILBOX_SECONDS * settings.lease_scale,
         )
         self.graves = RunnerGraves(self.carrier, lines.clock, self.run_timing.granted_again)
         self.reader = ReadServicer(reads, decode, Condition)

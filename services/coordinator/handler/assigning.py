@@ -76,11 +76,12 @@ class Assigner:
         for requirement in list(self._queues):
             queue = self._queues[requirement]
             places = _places(self._runners.with_credit_for(requirement))
-            left = _serve(queue, requirement, places, given, left)
-            # Who was served goes behind those who were not.
-            del self._queues[requirement]
-            if queue:
-                self._queues[requirement] = queue
+            before, left = left, _serve(queue, requirement, places, given, left)
+            if not queue:
+                del self._queues[requirement]
+            elif left < before:
+                # Who was served goes behind those who were not.
+                self._queues[requirement] = self._queues.pop(requirement)
         # What credit remains wanted: the level by which holders divide theirs.
         self._runners.set_demand(self.waiting)
         return given

@@ -6,6 +6,7 @@ held goes elsewhere: a stray report to the mailbox of its execution, a message b
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -41,8 +42,16 @@ class Carrier:
     """`dirty` are those with something in the inbox, oldest first; `level` wakes the turn loop."""
 
     def __init__(
-        self, *, holder: str, clock: Clock, definitions: Definitions, arrivals: Arrivals, strays: Strays
+        self,
+        *,
+        holder: str,
+        clock: Clock,
+        definitions: Definitions,
+        arrivals: Arrivals,
+        strays: Strays,
+        mailbox_seconds: float,
     ) -> None:
+        """`mailbox_seconds`: by when a report that reached another coordinator has come here."""
         self.held: dict[str, Held] = {}
         self.dirty: OrderedDict[Held, None] = OrderedDict()
         self.level = Level()
@@ -52,6 +61,7 @@ class Carrier:
         self._definitions = definitions
         self._arrivals = arrivals
         self._strays = strays
+        self._mailbox_seconds = mailbox_seconds
 
     # ── from the dispatchers ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -185,16 +195,34 @@ class Carrier:
                 self._put_all(held, [Input(command) for command in progress_commands(note, number)])
 
     def handed_back(self, refused: Iterable[Refused]) -> None:
-        """Grants that a runner did not take, and claims of what it does not hold: surely never begun."""
+        """Grants that a runner did not take, and claims of what it does not hold."""
         for lease_id, epoch, reason, _ in refused:
-            # A claim it does not hold was lost on a broken stream before or after it began: who knows.
-            lost = reason == "NOT_HELD"
-            why = ReleaseReason.WITHDRAWN if lost else release_reason(reason)
-            self._release(lease_id, epoch, why, may_have_begun=lost)
+            if reason == "NOT_HELD":
+                self._doubt(lease_id, epoch)
+            else:
+                self._release(lease_id, epoch, release_reason(reason), may_have_begun=False)
 
-    def withdrawn(self, grants: Iterable[Grant], *, may_have_begun: bool = True) -> None:
+    def withdrawn(self, grants: Iterable[Grant]) -> None:
+        """Nobody is known to have them."""
         for grant in grants:
-            self._release(grant.lease_id, grant.epoch, ReleaseReason.WITHDRAWN, may_have_begun=may_have_begun)
+            self._doubt(grant.lease_id, grant.epoch)
+
+    def unsent(self, grants: Iterable[Grant]) -> None:
+        """They never left this process."""
+        for grant in grants:
+            self._release(grant.lease_id, grant.epoch, ReleaseReason.WITHDRAWN, may_have_begun=False)
+
+    def _doubt(self, lease_id: str, epoch: int) -> None:
+        """A runner that does not hold the run may have done it and told another coordinator: then its report is on its
+        way here by the mailbox, and must not come too late. So the run is given up only after that way's time."""
+        held = self.held.get(split_run_id(lease_id)[0])
+        if held is not None:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._mailbox_seconds, self._give_up, held, lease_id, epoch)
+
+    def _give_up(self, held: Held, lease_id: str, epoch: int) -> None:
+        if not held.is_dropped:
+            self._release(lease_id, epoch, ReleaseReason.WITHDRAWN, may_have_begun=True)
 
     def _release(self, lease_id: str, epoch: int, reason: ReleaseReason, *, may_have_begun: bool) -> None:
         execution_id, number = split_run_id(lease_id)

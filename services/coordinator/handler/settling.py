@@ -153,7 +153,7 @@ class Settler:
         for session, grants in out.grants.items():
             _leased.inc(len(grants))
             if not session.grant(grants):
-                self._carrier.withdrawn(grants, may_have_begun=False)
+                self._carrier.unsent(grants)
         crash_point("coordinator.grant.after")
         for session, revoked in out.revoked.items():
             session.revoke(revoked)

@@ -173,3 +173,24 @@ async def test_an_absent_database_loses_nothing_and_redoes_nothing(
     assert len(runner.grants) == 6
     for order in orders:
         assert await story_of(tables, order.lease.lease_id) == PLAIN
+
+
+async def test_a_result_on_its_way_by_the_mailbox_is_awaited(on_stage: Stage, tables: Database) -> None:
+    """The runner has told another coordinator and forgotten the run; the holder may hear NOT_HELD first."""
+    first_address, first = await on_stage.coordinator("0")
+    second_address, second = await on_stage.coordinator("1")
+    runner = await on_stage.runner(first_address)
+    await on_stage.attach_also(runner, second_address)
+    runner.work = lambda grant: None
+    order = await going(on_stage, runner, first)
+    id_ = order.lease.lease_id
+    on_stage.dispatcher.grant(second, [on_stage.dispatcher.order("v-step", id_=id_, resumed=True)])
+    await eventually(lambda: adopted(tables, id_))
+    runner.answer(runner.grants[0], {"ok": 1})
+    # Whichever coordinator it reached: the result counts, and nothing is done again.
+    runner.work = lambda grant: {}
+    await eventually(lambda: on_stage.dispatcher.delivered or len(runner.grants) > 1)
+    second.post(on_stage.dispatcher.delivered)
+    await eventually(lambda: id_ in on_stage.dispatcher.finished)
+    assert "RunReleased" not in await story_of(tables, id_)
+    assert [grant.node for grant in runner.grants] == ["a", "b"]

@@ -1,0 +1,112 @@
+"""Which ready work goes to which runner."""
+
+from typing import Any
+
+from services.chassis.lease.frames import Attach
+from services.coordinator.core.commands import Start
+from services.coordinator.core.compiling import compile_definition
+from services.coordinator.core.decide import decide
+from services.coordinator.core.evolve import evolve
+from services.coordinator.core.state import Execution
+from services.coordinator.handler.assigning import Assigner
+from services.coordinator.handler.held import Held
+from services.coordinator.handler.ports import Requirement, RunnerSession
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
+
+
+class Session:
+    """A runner's credit, and nothing else of its session."""
+
+    def __init__(self, name: str, credit: int) -> None:
+        self.instance_id = name
+        self.attach = Attach(holder=name, instance_id=name, capacity=credit)
+        self.credit = credit
+
+    def take_credit(self, wanted: int) -> int:
+        taken = min(wanted, self.credit)
+        self.credit -= taken
+        return taken
+
+
+class Fleet:
+    def __init__(self, *sessions: Session, fits: Any = lambda requirement: True) -> None:
+        self.sessions = list(sessions)
+        self.demand = 0
+        self._fits = fits
+
+    def with_credit_for(self, requirement: Requirement) -> list[RunnerSession]:
+        return [each for each in self.sessions if each.credit and self._fits(requirement)]  # type: ignore[misc]
+
+    def of_instance(self, instance_id: str) -> None:
+        return None
+
+    def set_demand(self, waiting: int) -> None:
+        self.demand = waiting
+
+
+def held(name: str, width: int, workspace: str = "w", module: str = "noop@1") -> Held:
+    nodes = [{"id": f"n{number}", "module": module} for number in range(width)]
+    execution = Execution(name, compile_definition({"name": "w", "nodes": nodes, "edges": []}))
+    start = Start(epoch=1, holder="c", workspace=workspace, workflow="w", version=1)
+    for event in decide(execution, start, 1).events:
+        evolve(execution, event)
+    return Held(name, 1, ExecutionGrant(), None, 0, execution=execution)
+
+
+def test_credit_goes_round_robin_and_is_never_exceeded() -> None:
+    one, two = Session("one", 2), Session("two", 5)
+    assigner = Assigner(Fleet(one, two))
+    mine = held("e1", 6)
+    assigner.enter(mine, 1)
+    assert [each.session.instance_id for each in assigner.give()[mine]] == ["one", "two"] * 2 + ["two"] * 2
+    assert (one.credit, two.credit) == (0, 1)
+
+
+def test_no_work_is_given_twice_in_one_turn() -> None:
+    assigner = Assigner(Fleet(Session("one", 500)))
+    mine = held("e1", 200)
+    assigner.enter(mine, 1)
+    works = [each.work for each in assigner.give()[mine]]
+    assert len(works) == len(set(works)) == 200
+
+
+def test_a_fan_out_does_not_hold_up_the_step_behind_it() -> None:
+    assigner = Assigner(Fleet(Session("one", 100)))
+    wide, narrow = held("wide", 500), held("narrow", 1)
+    assigner.enter(wide, 1)
+    assigner.enter(narrow, 1)
+    given = assigner.give()
+    assert len(given[narrow]) == 1
+    assert len(given[wide]) == 99
+
+
+def test_work_that_nobody_can_do_holds_up_nothing_and_is_demanded() -> None:
+    fleet = Fleet(Session("one", 10), fits=lambda requirement: requirement.module == "noop@1")
+    assigner = Assigner(fleet)
+    strange, plain = held("strange", 3, module="x.y@1"), held("plain", 1)
+    assigner.enter(strange, 1)
+    assigner.enter(plain, 1)
+    assert set(assigner.give()) == {plain}
+    assert fleet.demand == 3
+    assert not assigner.is_idle
+
+
+def test_workspaces_take_turns_when_credit_is_short() -> None:
+    session = Session("one", 1)
+    assigner = Assigner(Fleet(session))
+    many, other = held("many", 50, workspace="a"), held("other", 1, workspace="b")
+    assigner.enter(many, 1)
+    assigner.enter(other, 1)
+    first = assigner.give()
+    session.credit = 1
+    second = assigner.give()
+    assert {*first, *second} == {many, other}
+
+
+def test_what_was_dropped_is_passed_over() -> None:
+    assigner = Assigner(Fleet(Session("one", 10)))
+    gone = held("gone", 1)
+    assigner.enter(gone, 1)
+    gone.is_dropped = True
+    assert assigner.give() == {}
+    assert assigner.is_idle
