@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from typing import Any
+from typing import Any, Final
 
 import grpc
+from google.protobuf import struct_pb2
 
 from services.api.core.definition import SchemaReader, Verdict, examine
 from services.api.core.templates import TemplateReader
@@ -22,7 +24,9 @@ from windlass.api.v1 import workflows_pb2, workflows_pb2_grpc
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
-SHA256_BYTES = 32
+SHA256_BYTES: Final = 32
+# A larger one may take a good part of a second: in a thread, one at a time, so that all others go on meanwhile.
+EXAMINED_HERE_BYTES_MAX: Final = 64 * 1024
 
 
 class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
@@ -33,11 +37,12 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         self._startables = startables
         self._templates = templates
         self._schemas = schemas
+        self._large_one = asyncio.Semaphore(1)
 
     async def ApplyWorkflow(
         self, request: workflows_pb2.ApplyWorkflowRequest, context: Context
     ) -> workflows_pb2.ApplyWorkflowResponse:
-        verdict = self._examine(request.definition)
+        verdict = await self._examine(request.definition)
         if verdict.faults:
             raise refusals.invalid_definition(verdict.faults)
         identity = caller()
@@ -61,7 +66,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
     async def ValidateWorkflow(
         self, request: workflows_pb2.ValidateWorkflowRequest, context: Context
     ) -> workflows_pb2.ValidateWorkflowResponse:
-        verdict = self._examine(request.definition)
+        verdict = await self._examine(request.definition)
         return workflows_pb2.ValidateWorkflowResponse(
             faults=[translate.fault(fault) for fault in verdict.faults],
             warnings=[translate.fault(warning) for warning in verdict.warnings],
@@ -129,8 +134,14 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
             raise refusals.workflow_not_found(workflow)
         return translate.workflow(record)
 
-    def _examine(self, definition: Any) -> Verdict:
-        return examine(to_dict(definition, "definition"), self._templates, self._schemas)
+    async def _examine(self, definition: struct_pb2.Struct) -> Verdict:
+        def work() -> Verdict:
+            return examine(to_dict(definition, "definition"), self._templates, self._schemas)
+
+        if definition.ByteSize() <= EXAMINED_HERE_BYTES_MAX:
+            return work()
+        async with self._large_one:
+            return await asyncio.to_thread(work)
 
 
 class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):

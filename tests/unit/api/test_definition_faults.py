@@ -80,6 +80,12 @@ def test_own_module_is_accepted_with_a_warning() -> None:
     assert (warning.path, warning.reason) == ("nodes[1].module", "MODULE_NOT_BUILT_IN")
 
 
+def test_long_text_with_many_short_expressions_is_good() -> None:
+    document = good()
+    document["nodes"][0]["inputs"]["mail"] = "{{ input.a }} and {{ state.b }}; " * 1_900
+    assert examine(document).faults == []
+
+
 def test_empty_graph_is_good() -> None:
     assert faults({"name": "nothing"}) == set()
     assert faults({"name": "nothing", "nodes": [], "edges": []}) == set()
@@ -171,6 +177,8 @@ CORPUS: list[tuple[str, Any, str, str]] = [
     ("nodes.0.inputs.region", [{"a": "{{ foo }}"}], "nodes[0].inputs.region[0].a", "TEMPLATE_REFERENCE"),
     ("nodes.4.config.expression", "nodes.alarm.output", "nodes[4].config.expression", "TEMPLATE_REFERENCE"),
     ("nodes.4.config.expression", "1 +", "nodes[4].config.expression", "TEMPLATE_SYNTAX"),
+    ("nodes.0.inputs.region", "{{ input.a }}" + "x" * 65_536, "nodes[0].inputs.region", "TEMPLATE_SYNTAX"),
+    ("nodes.0.inputs.region", "{{ " + "1+" * 2_048 + "1 }}", "nodes[0].inputs.region", "TEMPLATE_SYNTAX"),
     ("output.total", "{{ nodes.ghost.output }}", "output.total", "TEMPLATE_REFERENCE"),
     ("edges", "x", "edges", "WRONG_TYPE"),
     ("edges.0", [], "edges[0]", "WRONG_TYPE"),
