@@ -123,7 +123,9 @@ class PostgresLeases:
             crash_point("dispatcher.fail.before_commit")
             return row[0], fate
 
-        return await self._database.transaction(work)
+        failed = await self._database.transaction(work)
+        crash_point("dispatcher.fail.after_commit")
+        return failed
 
     async def find(self, execution_ids: Iterable[str]) -> dict[str, Held]:
         rows: list[tuple[Any, ...]] = await self._database.fetch(_FIND, (Texts(list(execution_ids)),))

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from services.chassis.arrays import Texts
 from services.chassis.crash import crash_point
-from services.chassis.database import Database
+from services.chassis.database import Database, Statement
 from services.dispatcher.core.items import Limits, QueuedRow, State
 
 _COLUMNS: Final = """
@@ -59,12 +59,12 @@ class PostgresReads:
         """Store the limits; the executions that became dead letters because the workspace closed."""
         values = (workspace, limits.executions_max, limits.queued_max, limits.revision, is_closed)
         crash_point("dispatcher.configure.before_commit")
-        if not is_closed:
-            await self._database.execute(_CONFIGURE, values)
-            return []
-        _, failed = await self._database.pipeline([(_CONFIGURE, values), (_CLOSE, (workspace,))])
+        statements: list[Statement] = [(_CONFIGURE, values)]
+        if is_closed:
+            statements.append((_CLOSE, (workspace,)))
+        answers = await self._database.pipeline(statements)
         crash_point("dispatcher.configure.after_commit")
-        return [row[0] for row in failed]
+        return [row[0] for rows in answers for row in rows]
 
 
 def _row(row: Sequence[Any]) -> QueuedRow:
