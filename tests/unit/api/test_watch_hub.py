@@ -1,0 +1,186 @@
+"""The hub of watches and the outbox of starts: what they tell whom, and where each of them says enough."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from services.api.loops import enqueues, watches
+from services.api.loops.enqueues import EnqueueStreams
+from services.api.loops.watches import WatchHub
+from services.chassis.errors import DependencyUnavailable, Refusal
+from windlass.api.v1 import resources_pb2
+from windlass.coordinator.v1 import reads_pb2
+from windlass.dispatcher.v1 import queue_pb2
+from windlass.types.v1 import start_pb2
+
+ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
+SILENCE = 0.001
+
+
+def final(execution_id: str = ID) -> reads_pb2.ExecutionRecord:
+    return reads_pb2.ExecutionRecord(execution=resources_pb2.Execution(id=execution_id))
+
+
+def event(seq: int) -> reads_pb2.WatchResponse:
+    record = reads_pb2.EventRecord(event=resources_pb2.Event(seq=seq))
+    return reads_pb2.WatchResponse(updates=[reads_pb2.Update(execution_id=ID, event=record)])
+
+
+def opened(hub: WatchHub) -> Any:
+    """A stream to a coordinator, without its socket."""
+    stream = watches._Stream()
+    hub._opened(stream)
+    return stream
+
+
+async def test_subscription_is_what_all_watches_of_an_execution_need() -> None:
+    hub = WatchHub()
+    stream = opened(hub)
+    hub.open(ID)
+    assert not stream.subscriptions[ID].events
+    hub.open(ID, after_seq=7, events=True)
+    hub.open(ID, after_seq=3, events=True)
+    assert (stream.subscriptions[ID].events, stream.subscriptions[ID].after_seq) == (True, 3)
+
+
+async def test_every_coordinator_is_told_and_one_that_comes_later_catches_up() -> None:
+    hub = WatchHub()
+    first, second = opened(hub), opened(hub)
+    hub.open(ID)
+    assert first.subscriptions.keys() == second.subscriptions.keys() == {ID}
+    later = opened(hub)
+    assert later.subscriptions[ID].catch_up
+    assert not first.subscriptions[ID].catch_up
+
+
+async def test_new_execution_is_told_with_the_start_that_goes_out() -> None:
+    hub = WatchHub()
+    stream = opened(hub)
+    await stream.level.wait()
+    hub.open(ID, is_new=True)
+    assert not stream.level.is_set
+    hub.flush()
+    assert stream.level.is_set
+
+
+async def test_final_record_ends_every_watch_and_is_told_to_the_other_coordinators() -> None:
+    hub = WatchHub()
+    first, second = opened(hub), opened(hub)
+    waiting = [hub.open(ID), hub.open(ID, events=True)]
+    response = reads_pb2.WatchResponse(updates=[reads_pb2.Update(execution_id=ID, final=final())])
+    hub._heard(first, response)
+    for watch in waiting:
+        update = await watch.next(SILENCE)
+        assert update is not None
+        assert update.WhichOneof("update") == "final"
+    assert (first.cancelled, second.cancelled) == (set(), {ID})
+
+
+async def test_watch_that_nobody_needs_any_more_is_taken_back() -> None:
+    hub = WatchHub()
+    stream = opened(hub)
+    one, other = hub.open(ID), hub.open(ID)
+    one.close()
+    assert stream.cancelled == set()
+    other.close()
+    other.close()
+    assert (stream.cancelled, stream.subscriptions) == ({ID}, {})
+
+
+async def test_lost_stream_makes_readers_of_events_read_anew() -> None:
+    hub = WatchHub()
+    stream = opened(hub)
+    reader, waiter = hub.open(ID, events=True), hub.open(ID)
+    hub._lost(stream)
+    assert await reader.next(10) is None  # at once
+    assert not waiter._arrived
+
+
+async def test_silence_is_none_and_drain_is_a_refusal() -> None:
+    hub = WatchHub()
+    watch = hub.open(ID)
+    assert await watch.next(SILENCE) is None
+    waiting = asyncio.create_task(watch.next(10))
+    await asyncio.sleep(0)
+    await hub.drain()
+    with pytest.raises(Refusal) as refused:
+        await waiting
+    assert refused.value.reason == "DRAINING"
+
+
+async def test_slow_reader_goes_on_from_the_journal() -> None:
+    hub = WatchHub()
+    stream = opened(hub)
+    watch = hub.open(ID, events=True)
+    for seq in range(watches.UPDATES_WAITING_MAX + 1):
+        hub._heard(stream, event(seq))
+    assert await watch.next(10) is None
+    assert not watch._arrived
+
+
+async def test_number_of_watched_executions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "WATCHED_MAX", 2)
+    hub = WatchHub()
+    hub.open("a")
+    last = hub.open("b")
+    with pytest.raises(DependencyUnavailable):
+        hub.open("c")
+    last.close()
+    hub.open("c")
+
+
+def item(execution_id: str, *, content: bytes = b"{}") -> queue_pb2.EnqueueItem:
+    return queue_pb2.EnqueueItem(start=start_pb2.StartOrder(execution_id=execution_id, input=content))
+
+
+async def test_number_of_unanswered_starts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enqueues, "PENDING_MAX", 2)
+    streams = EnqueueStreams(lambda: None)
+    streams.enqueue(item("a"), 1)
+    streams.enqueue(item("b"), 1)
+    with pytest.raises(DependencyUnavailable):
+        streams.enqueue(item("c"), 1)
+
+
+async def test_message_is_bounded_by_items_and_by_bytes() -> None:
+    streams, stream = EnqueueStreams(lambda: None), enqueues._Stream()
+    for number in range(enqueues.ITEMS_PER_MESSAGE + 1):
+        streams.enqueue(item(str(number)), 1)
+    assert [
+        len(request.items) for request in (streams._gathered(stream), streams._gathered(stream)) if request
+    ] == [
+        enqueues.ITEMS_PER_MESSAGE,
+        1,
+    ]
+    large = bytes(256 * 1024)
+    count = enqueues.BYTES_PER_MESSAGE // len(large)
+    for number in range(count + 1):
+        streams.enqueue(item(f"large {number}", content=large), 1)
+    request = streams._gathered(stream)
+    assert request is not None
+    assert len(request.items) == count
+
+
+async def test_start_whose_caller_has_gone_is_not_sent() -> None:
+    streams, stream = EnqueueStreams(lambda: None), enqueues._Stream()
+    streams.enqueue(item("a"), 1).cancel()
+    assert streams._gathered(stream) is None
+    assert stream.may_send
+
+
+async def test_stream_that_ends_leaves_its_starts_to_the_next_in_their_order() -> None:
+    streams = EnqueueStreams(lambda: None)
+    first, second = enqueues._Stream(), enqueues._Stream()
+    streams._opened(first)
+    for name in "abc":
+        streams.enqueue(item(name), 1)
+    streams._gathered(first)
+    streams.enqueue(item("d"), 1)
+    streams._opened(second)
+    streams._lost(first)
+    request = streams._gathered(second)
+    assert request is not None
+    assert [each.start.execution_id for each in request.items] == ["a", "b", "c", "d"]
