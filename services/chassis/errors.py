@@ -301,7 +301,7 @@ def _packed(
     | error_details_pb2.QuotaFailure,
 ) -> Any:
     packed = Any()
-    packed.Pack(message)
+    packed.Pack(message, deterministic=True)
     return packed
 
 

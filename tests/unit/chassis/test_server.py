@@ -24,13 +24,13 @@ SERVING, NOT_SERVING = (
 )
 
 
-def test_a_method_without_a_rule_is_not_served(shop: Shop) -> None:
+async def test_a_method_without_a_rule_is_not_served(shop: Shop) -> None:
     server = GrpcServer("127.0.0.1:0", guard=Guard(dict.fromkeys(SHOP_METHODS[:2], members("ADMIN"))))
     with pytest.raises(LookupError, match="/Chat has no rule"):
         shop.services.add_ShopServiceServicer_to_server(servicer_of(shop), server)
 
 
-def test_a_method_that_is_not_implemented_is_not_declared_either(shop: Shop) -> None:
+async def test_a_method_that_is_not_implemented_is_not_declared_either(shop: Shop) -> None:
     server = GrpcServer("127.0.0.1:0", guard=guard_of())
     with pytest.raises(TypeError, match="is not implemented"):
         shop.services.add_ShopServiceServicer_to_server(shop.services.ShopServiceServicer(), server)
