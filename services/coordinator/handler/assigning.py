@@ -4,6 +4,10 @@ Executions wait in one queue per requirement (workspace, module, labels), so tha
 somebody can take. An execution is given a few works at a time and goes to the end of its queue: a fan-out of a
 thousand does not hold up the single step behind it. Waiting costs no attempt.
 
+The step that follows one just finished goes first, as long as nobody has waited for long: the place that the finished
+one left is free in the same turn, so result and next lease become one append instead of two, and executions end one
+after another instead of all at last.
+
 Credit is reserved before the append and becomes a grant after it; what the append does not confirm is given back.
 """
 
@@ -12,7 +16,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from services.coordinator.core.definition import Node
 from services.coordinator.core.state import Work
@@ -22,6 +26,10 @@ from services.coordinator.handler.ports import Requirement, Runners, RunnerSessi
 
 # Works of one execution given out before the next execution has its turn.
 _SHARE: Final = 64
+# µs: who has waited for so long goes before steps that follow.
+_PATIENCE: Final = 5_000_000
+# Beyond so many it does not matter how many works each of them has.
+_COUNTED_MAX: Final = 200
 # Appends grow with what is given out in one turn.
 _GIVEN_MAX: Final = 1_000
 
@@ -33,14 +41,23 @@ class Given(NamedTuple):
     since: Instant
 
 
+Queue: TypeAlias = "OrderedDict[Held, Instant]"
+
+
 class Assigner:
     def __init__(self, runners: Runners) -> None:
         self._runners = runners
-        self._queues: dict[Requirement, OrderedDict[Held, Instant]] = {}
+        # By requirement: who waits, since when.
+        self._queues: dict[Requirement, Queue] = {}
+        # Who has just finished a step; of this turn only.
+        self._following: dict[Requirement, Queue] = {}
 
     @property
     def waiting(self) -> int:
         """Works that wait for a runner, about: what holders divide their credit by."""
+        executions = sum(map(len, self._queues.values()))
+        if executions >= _COUNTED_MAX:
+            return executions
         return sum(
             len(held.execution.ready)
             for queue in self._queues.values()
@@ -50,45 +67,61 @@ class Assigner:
 
     @property
     def is_idle(self) -> bool:
-        return not self._queues
+        return not self._queues and not self._following
 
-    def enter(self, held: Held, now: Instant) -> None:
+    def enter(self, held: Held, now: Instant, *, is_following: bool = False) -> None:
         """Queue it for what it has ready; where it stands already it keeps its place."""
         execution = held.execution
         assert execution is not None
         workspace = execution.workspace
         if len(execution.ready) == 1:
-            self._enter(Requirement(workspace, *_needs(next(iter(execution.ready)).node)), held, now)
+            needs = _needs(next(iter(execution.ready)).node)
+            self._enter(Requirement(workspace, *needs), held, now, is_following)
             return
         for needs in {_needs(work.node) for work in execution.ready}:
-            self._enter(Requirement(workspace, *needs), held, now)
+            self._enter(Requirement(workspace, *needs), held, now, is_following)
 
-    def _enter(self, requirement: Requirement, held: Held, now: Instant) -> None:
+    def _enter(self, requirement: Requirement, held: Held, now: Instant, is_following: bool) -> None:
         queue = self._queues.get(requirement)
-        if queue is None:
-            queue = self._queues[requirement] = OrderedDict()
-        queue.setdefault(held, now)
+        if queue is not None and held in queue:
+            return
+        queues = self._following if is_following else self._queues
+        queues.setdefault(requirement, OrderedDict()).setdefault(held, now)
 
-    def give(self) -> dict[Held, list[Given]]:
+    def give(self, now: Instant) -> dict[Held, list[Given]]:
         """Reserve a runner's place for as much ready work as there is credit for."""
         given: dict[Held, list[Given]] = {}
         left = _GIVEN_MAX
-        for requirement in list(self._queues):
-            queue = self._queues[requirement]
-            places = _places(self._runners.with_credit_for(requirement))
-            before, left = left, _serve(queue, requirement, places, given, left)
-            if not queue:
-                del self._queues[requirement]
-            elif left < before:
-                # Who was served goes behind those who were not.
-                self._queues[requirement] = self._queues.pop(requirement)
-        # What credit remains wanted: the level by which holders divide theirs.
+        served: dict[Requirement, Queue] = {}
+        passed_over: dict[Requirement, Queue] = {}
+        for requirement in {**self._queues, **self._following}:
+            queue, count = self._give(requirement, given, left, now)
+            left -= count
+            if queue:
+                (served if count else passed_over)[requirement] = queue
+        # Who was served goes behind those who were not.
+        self._queues, self._following = {**passed_over, **served}, {}
+        # The level by which holders divide their credit.
         self._runners.set_demand(self.waiting)
         return given
 
+    def _give(
+        self, requirement: Requirement, given: dict[Held, list[Given]], left: int, now: Instant
+    ) -> tuple[Queue, int]:
+        """Who waits on, and how much was given."""
+        queue = self._queues.get(requirement) or OrderedDict()
+        following = self._following.get(requirement) or OrderedDict()
+        places = _places(self._runners.with_credit_for(requirement))
+        has_waited = bool(queue) and now - next(iter(queue.values())) > _PATIENCE
+        before = left
+        for each in (queue, following) if has_waited else (following, queue):
+            left = _serve(each, requirement, places, given, left)
+        queue.update(following)
+        return queue, before - left
+
 
 def _serve(
-    queue: OrderedDict[Held, Instant],
+    queue: Queue,
     requirement: Requirement,
     places: Iterator[RunnerSession],
     given: dict[Held, list[Given]],

@@ -163,7 +163,9 @@ class Dispatch(Protocol):
 class Watchers(Protocol):
     """Who follows executions. Told after the commit only."""
 
-    def wants(self, execution_id: str) -> bool: ...
+    def wants(self, execution_id: str, is_final: bool) -> bool:
+        """Whether anybody is to be told of an execution's progress, or of its end."""
+        ...
 
     def advanced(self, execution: Execution, from_seq: int, events: Sequence[bytes]) -> None:
         """`events` follow `from_seq`; the execution is in the state after the last of them."""

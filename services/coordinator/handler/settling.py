@@ -163,7 +163,7 @@ class Settler:
     def _tell_and_leave(self, move: Move) -> None:
         held, execution = move.held, move.execution
         # A final one without events: found finished after a take-over, perhaps before anybody was told.
-        if (move.events or execution.is_final) and self._watchers.wants(held.execution_id):
+        if self._watchers.wants(held.execution_id, execution.is_final):
             self._watchers.advanced(execution, move.from_seq, move.events)
         if held.inbox:
             return  # it has more to decide before it may go

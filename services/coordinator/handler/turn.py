@@ -110,7 +110,7 @@ class TurnLoop:
             try:
                 move.decide_inbox(now)
                 if execution.ready:
-                    self._assigner.enter(held, now)
+                    self._assigner.enter(held, now, is_following=move.from_seq > 0)
             except Exception as failure:  # noqa: BLE001 - a bug of one execution is not the others'
                 self._break(move, failure)
                 continue
@@ -118,7 +118,7 @@ class TurnLoop:
         return moves
 
     def _assign(self, moves: dict[Held, Move], now: int) -> None:
-        for held, given in self._assigner.give().items():
+        for held, given in self._assigner.give(now).items():
             assert held.execution is not None
             move = moves.get(held) or Move(held, held.execution, self._encode)
             try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -83,13 +83,15 @@ class WatchHub:
         self._decode = decode
         self._held = held
         self._by_execution: dict[str, list[Subscription]] = {}
+        # How many of them want each event: almost all want the end only.
+        self._with_events: Counter[str] = Counter()
         self._catching_up = Level()
         self._to_catch_up: deque[Subscription] = deque()
 
     # ── Watchers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def wants(self, execution_id: str) -> bool:
-        return execution_id in self._by_execution
+    def wants(self, execution_id: str, is_final: bool) -> bool:
+        return execution_id in (self._by_execution if is_final else self._with_events)
 
     def advanced(self, execution: Execution, from_seq: int, events: Sequence[bytes]) -> None:
         subscriptions = list(self._by_execution.get(execution.execution_id, ()))
@@ -123,6 +125,8 @@ class WatchHub:
         subscription = Subscription(stream, wanted)
         stream.by_execution[wanted.execution_id] = subscription
         self._by_execution.setdefault(wanted.execution_id, []).append(subscription)
+        if subscription.events:
+            self._with_events[wanted.execution_id] += 1
         _subscriptions.inc()
         if subscription.must_catch_up:
             self._to_catch_up.append(subscription)
@@ -133,6 +137,10 @@ class WatchHub:
         if subscription is None:
             return
         _subscriptions.dec()
+        if subscription.events:
+            self._with_events[execution_id] -= 1
+            if not self._with_events[execution_id]:
+                del self._with_events[execution_id]
         others = self._by_execution[execution_id]
         others.remove(subscription)
         if not others:

@@ -58,7 +58,7 @@ def test_credit_goes_round_robin_and_is_never_exceeded() -> None:
     assigner = Assigner(Fleet(one, two))
     mine = held("e1", 6)
     assigner.enter(mine, 1)
-    assert [each.session.instance_id for each in assigner.give()[mine]] == ["one", "two"] * 2 + ["two"] * 2
+    assert [each.session.instance_id for each in assigner.give(2)[mine]] == ["one", "two"] * 2 + ["two"] * 2
     assert (one.credit, two.credit) == (0, 1)
 
 
@@ -66,7 +66,7 @@ def test_no_work_is_given_twice_in_one_turn() -> None:
     assigner = Assigner(Fleet(Session("one", 500)))
     mine = held("e1", 200)
     assigner.enter(mine, 1)
-    works = [each.work for each in assigner.give()[mine]]
+    works = [each.work for each in assigner.give(2)[mine]]
     assert len(works) == len(set(works)) == 200
 
 
@@ -75,7 +75,7 @@ def test_a_fan_out_does_not_hold_up_the_step_behind_it() -> None:
     wide, narrow = held("wide", 500), held("narrow", 1)
     assigner.enter(wide, 1)
     assigner.enter(narrow, 1)
-    given = assigner.give()
+    given = assigner.give(2)
     assert len(given[narrow]) == 1
     assert len(given[wide]) == 99
 
@@ -86,7 +86,7 @@ def test_work_that_nobody_can_do_holds_up_nothing_and_is_demanded() -> None:
     strange, plain = held("strange", 3, module="x.y@1"), held("plain", 1)
     assigner.enter(strange, 1)
     assigner.enter(plain, 1)
-    assert set(assigner.give()) == {plain}
+    assert set(assigner.give(2)) == {plain}
     assert fleet.demand == 3
     assert not assigner.is_idle
 
@@ -97,9 +97,9 @@ def test_workspaces_take_turns_when_credit_is_short() -> None:
     many, other = held("many", 50, workspace="a"), held("other", 1, workspace="b")
     assigner.enter(many, 1)
     assigner.enter(other, 1)
-    first = assigner.give()
+    first = assigner.give(2)
     session.credit = 1
-    second = assigner.give()
+    second = assigner.give(2)
     assert {*first, *second} == {many, other}
 
 
@@ -108,5 +108,27 @@ def test_what_was_dropped_is_passed_over() -> None:
     gone = held("gone", 1)
     assigner.enter(gone, 1)
     gone.is_dropped = True
-    assert assigner.give() == {}
+    assert assigner.give(2) == {}
     assert assigner.is_idle
+
+
+def test_the_next_step_goes_before_those_who_wait() -> None:
+    session = Session("one", 1)
+    assigner = Assigner(Fleet(session))
+    waiting, following = held("waiting", 1), held("following", 1)
+    assigner.enter(waiting, 1)
+    assigner.enter(following, 2, is_following=True)
+    assert set(assigner.give(2)) == {following}
+    session.credit = 1
+    assert set(assigner.give(3)) == {waiting}
+
+
+def test_but_not_before_one_who_has_waited_for_long() -> None:
+    session = Session("one", 1)
+    assigner = Assigner(Fleet(session))
+    waiting, following = held("waiting", 1), held("following", 1)
+    assigner.enter(waiting, 1)
+    assigner.enter(following, 6_000_002, is_following=True)
+    assert set(assigner.give(6_000_002)) == {waiting}
+    session.credit = 1
+    assert set(assigner.give(6_000_003)) == {following}
