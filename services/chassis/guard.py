@@ -117,7 +117,9 @@ class Guard:
         if not (inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)):
             raise TypeError(f"{method} is not implemented: its servicer method is not async")
         assert handler.request_deserializer is not None
-        decoded = functools.partial(decode, handler.request_deserializer, request_bytes_max)
+        decoded = functools.partial(
+            decode, handler.request_deserializer, request_bytes_max, refuses_nul=not rule.judges_text
+        )
         if handler.request_streaming or handler.response_streaming:
             return self._wrap_stream(method, handler, decoded, rule)
         return grpc.unary_unary_rpc_method_handler(

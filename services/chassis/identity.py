@@ -74,6 +74,7 @@ class Rule:
     is_open: bool = False
     seconds_max: float | None = 30.0
     is_traced: bool = False
+    judges_text: bool = False
 
     def __or__(self, other: Rule) -> Rule:
         return replace(self, allow=self.allow | other.allow, is_open=self.is_open or other.is_open)
@@ -84,6 +85,12 @@ class Rule:
     def with_trace(self) -> Rule:
         """Let the guard begin a trace here when the caller brought none and the sampler has one to give."""
         return replace(self, is_traced=True)
+
+    def judging_text(self) -> Rule:
+        """The handler itself deals with NUL in text. For streams of batches between services: looking through every
+        message costs more than the rest of its decoding, and one bad item would fail its whole batch.
+        """
+        return replace(self, judges_text=True)
 
     def allows(self, identity: Identity) -> bool:
         return self.is_open or identity.grade in self.allow

@@ -8,11 +8,11 @@ from services.chassis.identity import Rule, services
 _QUEUE: Final = "/windlass.dispatcher.v1.QueueService"
 
 RULES: Final[Mapping[str, Rule]] = {
-    "/windlass.dispatcher.v1.EnqueueService/Enqueue": services("api"),
+    "/windlass.dispatcher.v1.EnqueueService/Enqueue": services("api").judging_text(),
     f"{_QUEUE}/GetQueued": services("api"),
     f"{_QUEUE}/ListQueued": services("api"),
     # A coordinator passes on reports of runs whose execution another one holds.
     f"{_QUEUE}/Deliver": services("api", "coordinator"),
     f"{_QUEUE}/ConfigureWorkspace": services("api"),
-    "/windlass.dispatcher.v1.CoordinatorSessions/Session": services("coordinator"),
+    "/windlass.dispatcher.v1.CoordinatorSessions/Session": services("coordinator").judging_text(),
 }

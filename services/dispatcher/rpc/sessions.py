@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport, Report
 from services.chassis.logs import logger
 from services.chassis.session.codec import HopCodec
+from services.chassis.session.owners import AttachRefused
 from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.session.store import EndedInstance
@@ -132,6 +133,8 @@ class Coordinators:
     # ── what the library tells ───────────────────────────────────────────────────────────────────────────────────
 
     async def admit(self, attach: Attach) -> Sequence[Refused]:
+        if "\x00" in attach.instance_id + attach.holder + attach.version:
+            raise AttachRefused("ATTACH_INVALID", "an attach cannot contain NUL")
         named = [lease for lease in attach.held if is_execution_id(lease.lease_id)]
         rows = await self._leases.find([lease.lease_id for lease in named]) if named else {}
         refused: list[Refused] = []

@@ -50,6 +50,8 @@ def newcomer_of(item: queue_pb2.EnqueueItem) -> Newcomer:
         raise Malformed("execution_id is no UUID in lower case")
     if not 0 < len(start.workspace) <= NAME_CHARACTERS_MAX or len(start.request_id) > NAME_CHARACTERS_MAX:
         raise Malformed(f"workspace and request_id have at most {NAME_CHARACTERS_MAX} characters")
+    if "\x00" in start.workspace or "\x00" in start.request_id:
+        raise Malformed("workspace and request_id cannot contain NUL")
     if not 0 <= start.priority <= 5:
         raise Malformed("a priority is 1 to 5")
     return Newcomer(
@@ -110,7 +112,7 @@ def report_of(message: sessions_pb2.ExecutionReport) -> LeaseReport | None:
     if kind == "parked":
         parked = message.parked
         wake_time = parked.wake_time.ToDatetime(UTC) if parked.HasField("wake_time") else None
-        return Parked(lease_id, epoch, wake_time, tuple(parked.seen_message_ids))
+        return Parked(lease_id, epoch, wake_time, tuple([clean(each) for each in parked.seen_message_ids]))
     if kind == "released":
         released = message.released
         return Released(

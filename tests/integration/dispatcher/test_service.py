@@ -123,9 +123,15 @@ async def test_waits_without_a_coordinator_and_goes_with_the_first_credit(addres
 async def test_one_bad_item_does_not_hold_back_its_batch(address: str, api: Api) -> None:
     async with Coordinator(address) as coordinator:
         good = [item("mixed") for _ in range(3)]
-        bad = [item("mixed", execution_id="no-uuid"), item("mixed", request_id="x" * 600)]
-        answers = await api.enqueue(good[0], bad[0], good[1], bad[1], good[2])
-        assert [each.outcome for each in answers] == [QUEUED, 6, QUEUED, 6, QUEUED]
+        bad = [
+            item("mixed", execution_id="no-uuid"),
+            item("mixed", request_id="x" * 600),
+            item("mixed", request_id="nul \x00"),
+            item("mix\x00ed"),
+        ]
+        answers = await api.enqueue(good[0], *bad, *good[1:])
+        rejected = queue_pb2.EnqueueAnswer.REJECTED
+        assert [each.outcome for each in answers] == [QUEUED, *[rejected] * 4, QUEUED, QUEUED]
         coordinator.finish(*await coordinator.granted(3))
         await coordinator.reported()
 
@@ -321,6 +327,16 @@ async def test_raised_limit_lets_the_next_go_at_once(address: str, api: Api) -> 
         )
         coordinator.finish(*await coordinator.granted(2))
         await coordinator.reported()
+
+
+async def test_nul_in_a_report_is_stored_as_something_else(address: str, api: Api) -> None:
+    async with Coordinator(address) as coordinator:
+        sent = item("nul-report")
+        await api.enqueue(sent)
+        (grant,) = await coordinator.granted(1)
+        coordinator.release(grant, failed=True, permanent=True, reason="BROKEN", message="a\x00b")
+        row = await in_state(api, sent.start.execution_id, State.FAILED)
+        assert row.failure_message == "a\N{REPLACEMENT CHARACTER}b"
 
 
 async def test_list_pages_in_order_of_ids(address: str, api: Api) -> None:
