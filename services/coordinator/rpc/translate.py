@@ -30,6 +30,7 @@ _ERROR_CLASSES: Final = {
     "TIMEOUT": api.Run.ERROR_CLASS_TIMEOUT,
     "CIRCUIT_OPEN": api.Run.CIRCUIT_OPEN,
 }
+_SPANS: Final = frozenset({"initial_delay", "max_delay", "budget", "duration"})
 _HASHES: Final = frozenset({"inputs_hash", "config_hash"})
 
 
@@ -131,6 +132,8 @@ def _plain(name: str, value: Any) -> Any:
         return orjson.Fragment(value) if value else None
     if isinstance(value, int) and (name.endswith("_time") or name in ("deadline", "answer_by", "until")):
         return _rfc3339(value) if value else None
+    if name in _SPANS:
+        return f"{value / 1e6:.6f}".rstrip("0").rstrip(".") + "s"
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, OutputRef):

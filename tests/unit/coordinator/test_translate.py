@@ -1,0 +1,60 @@
+"""Journal records and rows as api reads them."""
+
+import orjson
+
+from services.coordinator.core.events import ExecutionStarted, RunFailed, RunSucceeded
+from services.coordinator.core.retry import DEFAULT_RETRY
+from services.coordinator.core.values import Error, ErrorClass, FailureReason, OutputRef
+from services.coordinator.rpc.translate import details, event_record
+
+
+def started() -> ExecutionStarted:
+    return ExecutionStarted(
+        time=1,
+        epoch=7,
+        holder="coordinator-0",
+        workspace="w",
+        workflow="f",
+        version=2,
+        version_id="v",
+        input=b'{"a": [1]}',
+        labels=(("region", "eu"),),
+        priority=3,
+        trigger_type=1,
+        caller="me",
+        request_id="r",
+        parent_execution_id="",
+        create_time=1_700_000_000_000_000,
+        grant_time=0,
+        deadline=0,
+        traceparent="00-secret",
+        retry=DEFAULT_RETRY,
+    )
+
+
+def test_details_are_json_with_payloads_as_they_are() -> None:
+    shown = orjson.loads(details(started()))
+    assert shown["input"] == {"a": [1]}
+    assert shown["labels"] == {"region": "eu"}
+    assert shown["createTime"] == "2023-11-14T22:13:20Z"
+    assert shown["deadline"] is None
+    assert shown["retry"]["initialDelay"] == "1s"
+    assert "traceparent" not in shown
+
+
+def test_a_run_s_event_names_the_node_of_its_run() -> None:
+    output = OutputRef("k", "ab" * 32, 300_000)
+    event = RunSucceeded(5, 3, output, "", 1, 2, b"\x01\x02", b"", 0)
+    record = event_record(event, "e1", 9, 7, lambda number: f"node-{number}")
+    assert (record.event.node, record.event.run_id, record.event.seq) == ("node-3", "e1.3", 9)
+    shown = orjson.loads(record.details)
+    assert shown["output"] == {"key": "k", "sha256": "ab" * 32, "sizeBytes": 300_000}
+    assert shown["inputsHash"] == "0102"
+
+
+def test_an_error_is_spelt_out() -> None:
+    error = Error(ErrorClass.PERMANENT, "HTTP_404", "gone")
+    event = RunFailed(5, 1, error, "f", 1, 2, b"", b"", 0, 0, FailureReason.PERMANENT_ERROR, True)
+    shown = orjson.loads(details(event))
+    assert shown["error"] == {"errorClass": "PERMANENT", "type": "HTTP_404", "message": "gone"}
+    assert shown["reason"] == "PERMANENT_ERROR"
