@@ -48,7 +48,8 @@ class Notifications:
                     with contextlib.suppress(psycopg.Error, OSError):
                         await connection.close()
             except (DatabaseAway, psycopg.OperationalError, TimeoutError) as failure:
-                log.info("listening again soon", error=str(failure).splitlines()[0])
+                # A timeout has no text of its own.
+                log.info("listening again soon", error=next(iter(str(failure).splitlines()), "no answer"))
             await asyncio.sleep(backoff.next())
 
     async def _listen(self, connection: Connection) -> None:

@@ -1,10 +1,14 @@
 """Hints that something changed, over a connection that comes back."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
+from services.chassis import notifications
 from services.chassis.lane import Lane
 from services.chassis.notifications import Notifications
 from tests.support.postgres import PostgresCluster
@@ -35,6 +39,29 @@ async def test_each_channel_is_heard_once_after_every_connect(url: str) -> None:
     await speaker.fetch("SELECT pg_notify('shoes', 'boot')")
     assert await heard.get() == ("shoes", "boot")
 
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    await speaker.close()
+
+
+async def test_a_server_that_stands_still_is_left_for_one_that_answers(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "_PROVE_SECONDS", 0.2)
+    monkeypatch.setattr(notifications, "_STATEMENT_SECONDS", 0.5)
+    heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    listening = asyncio.create_task(
+        Notifications(url, ["shoes"], lambda *notice: heard.put_nowait(notice), name="ear").run()
+    )
+    speaker = Lane(url, name="speaker")
+    assert await heard.get() == ("shoes", "")
+    ((backend,),) = await speaker.fetch("SELECT pid FROM pg_stat_activity WHERE application_name = 'ear'")
+    os.kill(backend, signal.SIGSTOP)
+    try:
+        assert await heard.get() == ("shoes", "")
+        assert not listening.done()
+    finally:
+        os.kill(backend, signal.SIGCONT)
     listening.cancel()
     await asyncio.gather(listening, return_exceptions=True)
     await speaker.close()
