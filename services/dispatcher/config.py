@@ -18,6 +18,5 @@ class Settings(ProcessSettings):
     grpc_address: str = "127.0.0.1:7402"
     # Beside the one of the turns. Everything else is short and rare.
     database_connections: int = Field(default=4, ge=1)
-    # How long the answer to a repeated request_id is known. Callers that retry do so within minutes; a day also
-    # covers those that are repaired by hand.
-    request_key_seconds: float = Field(default=86_400.0, gt=0)
+    # How long the answer to a repeated request_id is known: the 30 days that the public contract promises.
+    request_key_seconds: float = Field(default=30 * 86_400.0, gt=0)
