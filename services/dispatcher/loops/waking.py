@@ -47,7 +47,7 @@ class Waking:
                 await self.run_once()
             except DependencyUnavailable as failure:
                 log.info("waking waits for the database", error=str(failure))
-            await self._sooner.wait(self._pause())
+            await self._sooner.wait(self.pause_seconds)
 
     async def run_once(self) -> None:
         self._next = None
@@ -65,7 +65,9 @@ class Waking:
         if self._next is None or time < self._next:
             self._next = time
 
-    def _pause(self) -> float:
+    @property
+    def pause_seconds(self) -> float:
+        """Until the next look."""
         if self._next is None:
             return self._poll_seconds
         left = (self._next - self._clock.now()).total_seconds() + _LATE_SECONDS

@@ -1,0 +1,218 @@
+"""The background duties, one round at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from services.chassis.clock import ManualClock
+from services.chassis.lane import DatabaseAway
+from services.dispatcher.core.items import Astray, Measure, Unread, Woken
+from services.dispatcher.loops import measures
+from services.dispatcher.loops.marks import Marks
+from services.dispatcher.loops.measures import Measures
+from services.dispatcher.loops.neighbours import CHANNEL, Neighbours
+from services.dispatcher.loops.retention import Retention
+from services.dispatcher.loops.rounds import Rounds
+from services.dispatcher.loops.waking import Waking
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Store:
+    """All that the duties ask for, in memory; away while told so."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.marked: list[Sequence[tuple[str, int]]] = []
+        self.said: list[str] = []
+        self.measured: list[Measure] = []
+        self.woken: list[Woken] = []
+        self.next_wake: datetime | None = None
+        self.old_requests = 0
+        self.sweeps = 0
+        self.asked: list[str] = []
+
+    def _answer(self, what: str) -> None:
+        self.asked.append(what)
+        if self.is_away:
+            raise DatabaseAway("away")
+
+    async def mark_dispatched(self, leases: Sequence[tuple[str, int]]) -> None:
+        self._answer("marks")
+        self.marked.append(leases)
+
+    async def say(self, channel: str, payloads: Sequence[str]) -> None:
+        self._answer("say")
+        assert channel == CHANNEL
+        self.said += payloads
+
+    async def measure(self) -> list[Measure]:
+        self._answer("measure")
+        return self.measured
+
+    async def wake(self) -> tuple[list[Woken], datetime | None]:
+        self._answer("wake")
+        return self.woken, self.next_wake
+
+    async def forget_requests(self, kept_seconds: float) -> int:
+        self._answer("forget")
+        forgotten, self.old_requests = min(self.old_requests, 5_000), max(0, self.old_requests - 5_000)
+        return forgotten
+
+    async def sweep(self) -> int:
+        self.sweeps += 1
+        return 0
+
+    async def lanes_with_work(self) -> tuple[list[str], bool]:
+        self._answer("poll")
+        return ["a"], True
+
+    async def astray(self) -> list[Astray]:
+        self._answer("astray")
+        return [Astray("e1", 1, "h1"), Astray("e2", 2, "h2"), Astray("e3", 3, "h1")]
+
+    async def holders_gone(self) -> list[str]:
+        self._answer("unheld")
+        return ["gone"]
+
+    async def unread(self) -> list[Unread]:
+        self._answer("unread")
+        return [Unread(b"m1", "h1"), Unread(b"m2", "h1")]
+
+
+class Wakes:
+    def __init__(self) -> None:
+        self.workspaces: list[str] = []
+        self.endings = 0
+
+    def work_in(self, workspace: str) -> None:
+        self.workspaces.append(workspace)
+
+    def ending_waits(self) -> None:
+        self.endings += 1
+
+
+async def test_marks_are_written_a_pause_later_and_never_for_what_is_over() -> None:
+    store = Store()
+    marks = Marks(duties=store, clock=ManualClock(NOW))
+    marks.taken([("short", 1), ("long", 2)])
+    await marks.run_once()
+    assert not store.marked
+    marks.over(["short"])
+    await marks.run_once()
+    assert store.marked == [[("long", 2)]]
+
+
+async def test_marks_wait_while_the_database_is_away() -> None:
+    store = Store()
+    marks = Marks(duties=store, clock=ManualClock(NOW))
+    marks.taken([("e", 1)])
+    await marks.run_once()
+    store.is_away = True
+    await marks.run_once()
+    store.is_away = False
+    await marks.run_once()
+    assert store.marked == [[("e", 1)]]
+
+
+async def test_word_of_other_replicas_is_heard_and_our_own_is_not() -> None:
+    store, heard = Store(), list[str]()
+    neighbours = Neighbours(words=store, replica="me", heard=heard.append, clock=ManualClock(NOW))
+    neighbours.waits_in("a workspace")
+    neighbours.waits_in("a workspace")
+    await neighbours.run_once()
+    assert store.said == ["me a workspace"]
+    for payload in (*store.said, "other a workspace", ""):
+        neighbours.on_word(CHANNEL, payload)
+    assert heard == ["a workspace"]
+
+
+async def test_gauges_go_with_the_work() -> None:
+    store = Store()
+    store.measured = [Measure("busy-gauge", 3, 2, 1.5, 0.5)]
+    loop = Measures(duties=store, clock=ManualClock(NOW))
+    await loop.run_once()
+    assert measures._depth.labels("busy-gauge")._value.get() == 3
+    store.measured = []
+    await loop.run_once()
+    shown = {sample.labels["workspace"] for metric in measures._depth.collect() for sample in metric.samples}
+    assert "busy-gauge" not in shown
+
+
+async def test_retention_goes_in_pieces_until_nothing_is_old() -> None:
+    store = Store()
+    store.old_requests = 12_000
+    await Retention(duties=store, mailbox=store, kept_seconds=1.0, clock=ManualClock(NOW)).run_once()
+    assert store.old_requests == 0
+    assert (store.asked.count("forget"), store.sweeps) == (4, 1)
+
+
+async def test_waking_tells_the_turns_and_sleeps_until_the_next() -> None:
+    store, wakes, clock = Store(), Wakes(), ManualClock(NOW)
+    store.woken = [Woken("a", False), Woken("b", True)]
+    store.next_wake = NOW + timedelta(seconds=1)
+    waking = Waking(duties=store, turns=wakes, clock=clock, poll_seconds=2.0)
+    await waking.run_once()
+    assert (wakes.workspaces, wakes.endings) == (["a"], 1)
+    assert 1.0 < waking.pause_seconds < 1.1
+    waking.due(NOW + timedelta(seconds=0.5))
+    assert waking.pause_seconds < 0.6
+    waking.due(NOW + timedelta(seconds=1.5))
+    assert waking.pause_seconds < 0.6
+    store.next_wake = None
+    await waking.run_once()
+    assert waking.pause_seconds == 2.0
+
+
+class Told:
+    def __init__(self) -> None:
+        self.polled: list[tuple[Sequence[str], bool]] = []
+        self.ended: list[Sequence[str]] = []
+        self.asked: dict[str, Sequence[tuple[str, int]]] = {}
+        self.posted: dict[str, Sequence[bytes]] = {}
+
+
+def rounds_of(store: Store) -> tuple[Rounds, Told]:
+    told = Told()
+    rounds = Rounds(
+        duties=store,
+        leases=store,
+        mailbox=store,
+        polled=lambda lanes, has_ending: told.polled.append((lanes, has_ending)),
+        ended=told.ended.append,
+        ask_holder=told.asked.__setitem__,
+        post=told.posted.__setitem__,
+        clock=ManualClock(NOW),
+        every_seconds=2.0,
+    )
+    return rounds, told
+
+
+async def test_round_looks_for_work_leases_grants_and_messages() -> None:
+    rounds, told = rounds_of(Store())
+    await rounds.run_once()
+    assert told.polled == [(["a"], True)]
+    assert told.ended == [["gone"]]
+    assert told.asked == {"h1": [("e1", 1), ("e3", 3)], "h2": [("e2", 2)]}
+    assert told.posted == {"h1": [b"m1", b"m2"]}
+
+
+async def test_grants_gone_astray_are_looked_for_four_times_as_often() -> None:
+    store = Store()
+    rounds, _ = rounds_of(store)
+    for _ in range(8):
+        await rounds.run_once()
+    assert (store.asked.count("astray"), store.asked.count("poll")) == (8, 2)
+
+
+async def test_round_survives_an_outage() -> None:
+    store = Store()
+    rounds, told = rounds_of(store)
+    store.is_away = True
+    for _ in range(4):
+        await rounds.run_once()
+    assert not told.polled
+    store.is_away = False
+    await rounds.run_once()
+    assert told.polled
