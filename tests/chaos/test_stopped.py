@@ -26,7 +26,7 @@ ROUNDS = 2 * FACTOR
 # As the logs call it: an append, a report at its execution's holder, one at another coordinator, at the runner.
 SHOWN = {
     "coordinator": ("fenced: another holder goes on with it",),
-    "runner": ("refused what came too late", "late_report_rejected"),
+    "runner": ("late report refused",),
 }
 
 
