@@ -90,7 +90,7 @@ async def _keep_starting(load: Load, is_over: asyncio.Event) -> None:
     async with asyncio.TaskGroup() as group:
         while not is_over.is_set() or len(load.acknowledged) < EXECUTIONS_MIN:
             group.create_task(load.start_any())
-            await pause(0.2)
+            await pause(0.3)
 
 
 async def _die_at_each(

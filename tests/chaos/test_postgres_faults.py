@@ -30,7 +30,7 @@ async def loaded_stack(ledger: Path, lease_scale: float = 0.1) -> AsyncIterator[
     ) as stack:
         load = Load(stack, ledger, seed=17)
         await load.apply()
-        runners = {each["pid"] for each in stack.entries("runner")}
+        processes = _pids(stack)
         is_over = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(_keep_starting(load, is_over))
@@ -42,7 +42,7 @@ async def loaded_stack(ledger: Path, lease_scale: float = 0.1) -> AsyncIterator[
         assert not faults_of(history)
         assert all(cases(history).values()), cases(history)
         assert not done_again(history)
-        assert {each["pid"] for each in stack.entries("runner")} == runners
+        assert _pids(stack) == processes, "an outage ended a process"
         await load.final(await load.start("chaos-row"))
         await verify(stack)
 
@@ -75,6 +75,10 @@ async def test_standing_still_for_twenty_seconds_ends_no_lease_at_full_scale(led
         with _standing_still(stack):
             await pause(20.0)
         await pause(20.0)
+
+
+def _pids(stack: Stack) -> set[int]:
+    return {each["pid"] for each in stack.up()["processes"]}
 
 
 async def _keep_starting(load: Load, is_over: asyncio.Event) -> None:
