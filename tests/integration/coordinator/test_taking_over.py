@@ -194,3 +194,19 @@ async def test_a_result_on_its_way_by_the_mailbox_is_awaited(on_stage: Stage, ta
     await eventually(lambda: id_ in on_stage.dispatcher.finished)
     assert "RunReleased" not in await story_of(tables, id_)
     assert [grant.node for grant in runner.grants] == ["a", "b"]
+
+
+async def test_a_drain_hands_every_execution_back_unharmed(on_stage: Stage, tables: Database) -> None:
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    runner.work = lambda grant: None
+    orders = [await going(on_stage, runner, session) for _ in range(3)]
+    process, ended = on_stage.processes[0]
+    process.stop()
+    assert await ended == 0
+    reports = {report.head.lease_id: report.released for report in on_stage.dispatcher.reports}
+    assert set(reports) == {order.lease.lease_id for order in orders}
+    assert all(each.reason == "DRAINING" and not each.failed for each in reports.values())
+    assert not runner.revoked, "what runs goes on, for the next holder to adopt"
+    for order in orders:
+        assert await story_of(tables, order.lease.lease_id) == PLAIN[:2]

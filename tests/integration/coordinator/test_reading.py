@@ -1,0 +1,88 @@
+"""What api reads of a coordinator: rows, runs, events, and the watch of one execution."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import orjson
+import pytest
+
+from tests.support.coordinator_stage import Stage, eventually
+from windlass.api.v1 import resources_pb2 as api
+from windlass.coordinator.v1 import reads_pb2 as pb
+from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub, WatchServiceStub
+
+NODES = [{"id": "a", "module": "noop@1"}, {"id": "b", "module": "noop@1"}]
+PAIR = {"name": "w", "nodes": NODES, "edges": [{"from": "a", "to": "b"}]}
+
+
+async def finished(on_stage: Stage, **more: Any) -> tuple[str, str]:
+    """The coordinator's address, and the id of an execution that has ended."""
+    version = on_stage.catalog.add("v-pair", **PAIR)
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    runner.work = lambda grant: {"from": grant.node}
+    order = on_stage.dispatcher.order(version, input_={"x": 1}, **more)
+    order.start.labels["region"] = "eu"
+    on_stage.dispatcher.grant(session, [order])
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+    return address, order.lease.lease_id
+
+
+async def test_an_execution_with_its_runs_and_events(on_stage: Stage) -> None:
+    address, id_ = await finished(on_stage)
+    reads = ReadServiceStub(on_stage.channel(address))
+    as_api: dict[str, Any] = {"metadata": on_stage.api_metadata, "timeout": 5}
+    found = await reads.GetExecutions(pb.GetExecutionsRequest(execution_ids=[id_, "nonsense"]), **as_api)
+    (record,) = found.executions
+    assert record.execution.state == api.Execution.SUCCESS
+    assert (record.workspace, dict(record.execution.labels)) == ("default", {"region": "eu"})
+    assert orjson.loads(record.output) == {"b": {"from": "b"}}
+    assert list(record.execution.summary.succeeded) == ["a", "b"]
+    runs = await reads.ListRuns(pb.ListRunsRequest(workspace="default", execution_id=id_), **as_api)
+    assert [(each.run.node, each.run.state) for each in runs.runs] == [
+        ("a", api.Run.SUCCESS),
+        ("b", api.Run.SUCCESS),
+    ]
+    elsewhere = await reads.ListRuns(pb.ListRunsRequest(workspace="other", execution_id=id_), **as_api)
+    assert not elsewhere.runs
+    events = await reads.ListEvents(pb.ListEventsRequest(execution_id=id_, after_seq=1), **as_api)
+    assert [each.event.seq for each in events.events] == [2, 3, 4, 5, 6]
+    assert [each.event.node for each in events.events] == ["a", "a", "b", "b", ""]
+
+
+async def test_lists_hold_to_their_conditions_and_page_downwards(on_stage: Stage) -> None:
+    address, id_ = await finished(on_stage)
+    reads = ReadServiceStub(on_stage.channel(address))
+    condition = pb.Condition(field="labels.region", operator=pb.Condition.EQUAL, value="eu")
+    request = pb.ListExecutionsRequest(workspace="default", conditions=[condition], limit=10)
+    as_api: dict[str, Any] = {"metadata": on_stage.api_metadata, "timeout": 5}
+    found = await reads.ListExecutions(request, **as_api)
+    assert id_ in [each.execution.id for each in found.executions]
+    request.from_execution_id = id_
+    below = await reads.ListExecutions(request, **as_api)
+    assert id_ not in [each.execution.id for each in below.executions]
+    request.conditions[0].value = "us"
+    assert not (await reads.ListExecutions(request, **as_api)).executions
+
+
+async def test_only_api_may_read(on_stage: Stage) -> None:
+    address, _ = await on_stage.coordinator()
+    reads = ReadServiceStub(on_stage.channel(address))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await reads.GetRun(pb.GetRunRequest(run_id="x.1"), timeout=5)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_watch_catches_up_and_ends_with_the_final_record(on_stage: Stage) -> None:
+    address, id_ = await finished(on_stage)
+    call: Any = WatchServiceStub(on_stage.channel(address)).Watch(metadata=on_stage.api_metadata)
+    wanted = pb.Subscription(execution_id=id_, after_seq=2, events=True, catch_up=True)
+    await call.write(pb.WatchRequest(subscriptions=[wanted]))
+    updates: list[pb.Update] = []
+    async with asyncio.timeout(10):
+        while not (updates and updates[-1].HasField("final")):
+            updates += (await call.read()).updates
+    assert [each.event.event.seq for each in updates[:-1]] == [3, 4, 5, 6]
+    assert updates[-1].final.execution.state == api.Execution.SUCCESS
+    call.cancel()
