@@ -1,5 +1,6 @@
 """What a client or an operator does that makes a service pass a named crash point."""
 
+import asyncio
 import itertools
 import os
 import signal
@@ -51,7 +52,7 @@ class Stimuli:
             "dispatcher.forget": self.cancel_everywhere,
             "dispatcher.wake": self.nap,
             "coordinator.parked": self.nap,
-            "runner.output": self.start_large,
+            "runner": self.crowd,
         }
         return next((do for start, do in known.items() if point.startswith(start)), self._nothing)
 
@@ -68,8 +69,11 @@ class Stimuli:
                 request, metadata=self._admin, timeout=CALL_SECONDS
             )
 
-    async def start_large(self) -> None:
-        await self._load.start("chaos-large")
+    async def crowd(self) -> None:
+        """More at once than the other runners take: the one that has just come back gets its share."""
+        names = ["chaos-slow"] * 18 + ["chaos-large"] * 8
+        await asyncio.gather(*map(self._load.start, names))
+        await pause(SETTLE_SECONDS)
 
     async def cancel_everywhere(self) -> None:
         for channel in self._channels:
