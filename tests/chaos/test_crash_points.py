@@ -35,7 +35,7 @@ ARMED = {"api": 4, "dispatcher": 5, "coordinator": 3, "runner": 1}
 # Work that three runners died with in a row is rightly set aside as poison: others stay to take it.
 UNARMED = {"runner": 2}
 EXECUTIONS_MIN = 60
-DEATH_SECONDS = 45
+DEATH_SECONDS = 90
 FACTOR = int(os.environ.get("WINDLASS_TEST_KILL_FACTOR", "1"))
 BOOTSTRAP = "api.bootstrap.before_commit"
 # Passed by a process without work, too: no first life may be meant to end there, or the stack never comes up.
