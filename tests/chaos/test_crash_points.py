@@ -48,7 +48,7 @@ def points_of(service: str) -> list[str]:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(90 + 60 * FACTOR)
+@pytest.mark.timeout(240 + 60 * FACTOR)
 @pytest.mark.parametrize("service", list(ARMED))
 async def test_dying_at_each_named_point_nothing_is_lost_and_nothing_done_again(
     service: str, ledger: Path
