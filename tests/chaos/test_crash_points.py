@@ -35,7 +35,7 @@ ARMED = {"api": 4, "dispatcher": 5, "coordinator": 3, "runner": 1}
 # Work that three runners died with in a row is rightly set aside as poison: others stay to take it.
 UNARMED = {"runner": 2}
 EXECUTIONS_MIN = 60
-DEATH_SECONDS = 90
+DEATH_SECONDS = 45
 FACTOR = int(os.environ.get("WINDLASS_TEST_KILL_FACTOR", "1"))
 BOOTSTRAP = "api.bootstrap.before_commit"
 # Passed by a process without work, too: no first life may be meant to end there, or the stack never comes up.
@@ -48,7 +48,7 @@ def points_of(service: str) -> list[str]:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(240 + 60 * FACTOR)
+@pytest.mark.timeout(90 + 60 * FACTOR)
 @pytest.mark.parametrize("service", list(ARMED))
 async def test_dying_at_each_named_point_nothing_is_lost_and_nothing_done_again(
     service: str, ledger: Path
