@@ -49,7 +49,7 @@ up: env ## the whole stack, kept in .windlass/, until Ctrl-C
 test: lint ## lint, then every test that is not marked long
 	$(PY) -m pytest -q
 
-test-long: lint ## lint, then every test: hundreds of kills, Jaeger, soak
+test-long: lint ## lint, then every test: hundreds of kills, grpcurl, Jaeger
 	$(PY) -m pytest -q -m ""
 
 cover: env ## branch coverage of the pure rules by their unit tests, which is to be 100 %
