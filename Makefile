@@ -46,11 +46,11 @@ demo: env ## a worked example on a stack of its own, which is gone afterwards
 up: env ## the whole stack, kept in .windlass/, until Ctrl-C
 	@exec $(BIN)/windlass up
 
-test: lint ## lint, then every test that is not marked long
-	$(PY) -m pytest -q
+test: lint cover ## lint, the unit tests with the coverage they owe, then every other test that is not marked long
+	$(PY) -m pytest -q --ignore=tests/unit
 
-test-long: lint ## lint, then every test: hundreds of kills, grpcurl, Jaeger
-	$(PY) -m pytest -q -m ""
+test-long: lint cover ## lint, then every test: hundreds of kills, grpcurl, Jaeger
+	$(PY) -m pytest -q --ignore=tests/unit -m ""
 
 cover: env ## branch coverage of the pure rules by their unit tests, which is to be 100 %
 	$(PY) -m pytest -q tests/unit $(CORES:%=--cov=%) --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered

@@ -1,7 +1,6 @@
 """SIGKILL of each service at random instants while mixed graphs run: nothing is lost, nothing is done again."""
 
 import asyncio
-import os
 import random
 from functools import partial
 from pathlib import Path
@@ -17,19 +16,23 @@ from tests.support.stack import Stack, running_stack
 
 MODULES = Path(__file__).with_name("ledger_modules.py")
 REPLICAS = {"api": 1, "dispatcher": 2, "coordinator": 2, "runner": 2}
-# Per service: 60 in the default run; the long run multiplies.
+# Kills per service: 60 in the default run, 500 more in the long one.
 KILLS = {"api": 12, "dispatcher": 18, "coordinator": 18, "runner": 12}
-EXECUTIONS = 200
-FACTOR = int(os.environ.get("WINDLASS_TEST_KILL_FACTOR", "1"))
+KILLS_LONG = {"api": 80, "dispatcher": 140, "coordinator": 140, "runner": 140}
+EXECUTIONS_PER_KILL = 17  # 200 at least
+LONG = [pytest.mark.long, pytest.mark.timeout(1_200)]
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(300 * FACTOR)
-@pytest.mark.parametrize("service", list(KILLS))
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("service", "kills"),
+    [*KILLS.items(), *(pytest.param(service, kills, marks=LONG) for service, kills in KILLS_LONG.items())],
+)
 async def test_killed_at_random_instants_nothing_is_lost_and_nothing_done_again(
-    service: str, ledger: Path
+    service: str, kills: int, ledger: Path
 ) -> None:
-    seed = 7
+    seed = kills
     draw = random.Random(f"{service}{seed}")
     async with running_stack(
         apis=REPLICAS["api"],
@@ -40,8 +43,8 @@ async def test_killed_at_random_instants_nothing_is_lost_and_nothing_done_again(
     ) as stack:
         load = Load(stack, ledger, seed)
         await load.apply()
-        kills = KILLS[service] * FACTOR
-        starting = asyncio.create_task(load.start_many(EXECUTIONS * FACTOR, seconds=kills * 0.8))
+        executions = EXECUTIONS_PER_KILL * kills
+        starting = asyncio.create_task(load.start_many(executions, seconds=kills * 0.8))
         await _kill_many(stack, service, kills, draw)
         await starting
         history = await load.history()

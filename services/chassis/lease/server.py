@@ -116,7 +116,7 @@ class ServerSessionRules:
                 return self._fail("ATTACH_PENDING", "wait for the answer to the attach")
             case ServerState.LIVE | ServerState.DRAINING:
                 return self._serve(frame, now)
-            case ServerState.CLOSED:
+            case _:  # CLOSED
                 return []
 
     def _open(self, frame: HolderFrame) -> list[ServerAction]:

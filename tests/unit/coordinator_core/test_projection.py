@@ -5,9 +5,15 @@ from services.coordinator.core.projection import (
     EXECUTION_COLUMNS,
     RUN_CHANGING,
     RUN_COLUMNS,
+    RUN_LEASE,
+    RUN_RESULT,
     execution_change,
     execution_row,
+    is_plain_lease,
+    is_plain_result,
     run_change,
+    run_lease,
+    run_result,
     run_row,
 )
 from services.coordinator.core.values import ErrorClass, OutputRef
@@ -81,3 +87,35 @@ def test_a_change_is_the_changing_part_of_a_row():
         dict(zip(EXECUTION_CHANGING, part, strict=True)).items()
         <= dict(zip(EXECUTION_COLUMNS, whole, strict=True)).items()
     )
+
+
+def test_a_plain_lease_is_the_row_without_its_defaults():
+    story = Story([node("a")])
+    story.start()
+    story.assign()
+    run = story.run("a")
+    assert is_plain_lease(run)
+    whole = shown(story, "a")
+    plain = dict(zip(RUN_LEASE, run_lease(story.execution, run), strict=True))
+    assert plain.items() <= whole.items()
+    left = {column: value for column, value in whole.items() if column not in plain}
+    assert left.pop("run_id") and left.pop("state") == "LEASED"
+    assert not any(left.values())
+    story.fail("a", ErrorClass.TRANSIENT)
+    assert not is_plain_lease(story.run("a"))
+
+
+def test_a_plain_result_is_the_change_without_its_defaults():
+    story = Story([node("a"), node("b"), node("c")])
+    story.start()
+    story.assign()
+    before = shown(story, "a")
+    story.succeed("a")
+    run = story.run("a")
+    assert is_plain_result(run)
+    result = dict(zip(RUN_RESULT, run_result(story.execution, run), strict=True))
+    assert {**before, **result} == shown(story, "a")
+    story.succeed("b", OutputRef("key", "ff", 300_000))
+    story.fail("c", ErrorClass.TRANSIENT)
+    assert not is_plain_result(story.run("b"))
+    assert not is_plain_result(story.run("c"))
