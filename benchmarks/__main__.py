@@ -1,7 +1,7 @@
 """`make bench`: Windlass and its peers in interleaved rounds on this machine; one JSON line each, medians.
 
 Every round starts a fresh stack of real processes (leases at full length, fsync on, tracing at its default sampling,
-keys and validation on) and an equal PostgreSQL for the peer. Compare lines of one run only: the machine's speed varies.
+keys and validation on), and each peer on data of its own. Compare lines of one run only: the machine's speed varies.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from benchmarks.measure import cpu_seconds, median, percentile, pss_mb, tree
+from benchmarks.peers import Peer, dbos, restate
 from benchmarks.workloads import Client, chain, fan, latency, w1, w2, w2b, w3
-from deploy.local.postgres import PostgresServer
-from tests.support.postgres import free_port, reachable_directory
 from tests.support.stack import Stack, running_stack
 
-ROOT = Path(__file__).resolve().parents[1]
-PEER_ENVIRONMENT = ROOT / ".tools" / "peer-dbos"
+PEERS: dict[str, Peer] = {"dbos": dbos, "restate": restate}
 STEPS = 10_000
+Round = Callable[[], Awaitable[dict[str, Any]]]
 
 
 def say(text: str) -> None:
@@ -72,31 +71,17 @@ async def _workloads(client: Client, stack: Stack, parts: set[str]) -> dict[str,
     return found
 
 
-async def dbos_round() -> dict[str, Any]:
-    place = reachable_directory("windlass-bench-")
-    server = PostgresServer(
-        place / "data", port=free_port(), password_file=place / "password", log=place / "log"
-    )
-    await server.start()
-    try:
-        command = [str(PEER_ENVIRONMENT / "bin" / "python"), str(ROOT / "benchmarks/peers/dbos_peer.py")]
-        url = server.url().replace("postgresql://", "postgresql+psycopg://")
-        child = await asyncio.create_subprocess_exec(
-            *command, url, str(server.pid), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        output, _ = await child.communicate()
-    finally:
-        await server.stop()
-    line: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return line
-
-
-def install_dbos() -> None:
-    """The peer has an environment of its own, so that its pins are not ours."""
-    if not (PEER_ENVIRONMENT / "bin" / "python").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(PEER_ENVIRONMENT)], check=True)
-    pip = [str(PEER_ENVIRONMENT / "bin" / "pip"), "install", "-q", "-r", "requirements-dbos.txt"]
-    subprocess.run(pip, check=True, cwd=ROOT / "benchmarks" / "peers")
+def installed(names: list[str]) -> dict[str, Peer]:
+    """Those that can be had on this machine; of the others a word on stderr."""
+    found = {}
+    for name in names:
+        try:
+            PEERS[name].install()
+        except (OSError, subprocess.CalledProcessError) as error:
+            say(f"{name} is left out, as it cannot be installed: {error}")
+        else:
+            found[name] = PEERS[name]
+    return found
 
 
 def medians(rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -117,20 +102,20 @@ async def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--parts", default="W1,W2,W2b,W3,L")
-    parser.add_argument("--peers", default="dbos", help="'dbos' or ''")
+    parser.add_argument("--peers", default=",".join(PEERS), help="'' leaves all out; default: %(default)s")
     given = parser.parse_args()
-    if given.peers:
-        install_dbos()
-    ours, theirs = [], []
+    names = [name for name in given.peers.split(",") if name]
+    if unknown := set(names) - set(PEERS):
+        parser.error(f"no such peer: {', '.join(sorted(unknown))}")
+    rounds_of: dict[str, Round] = {"windlass": partial(windlass_round, set(given.parts.split(",")))}
+    rounds_of |= {name: peer.run_round for name, peer in installed(names).items()}
+    lines: dict[str, list[dict[str, Any]]] = {name: [] for name in rounds_of}
     for number in range(given.rounds):
-        ours.append(await windlass_round(set(given.parts.split(","))))
-        say(f"round {number + 1}: windlass {json.dumps(medians(ours[-1:]))}")
-        if given.peers:
-            theirs.append(await dbos_round())
-            say(f"round {number + 1}: dbos {json.dumps(theirs[-1])}")
-    for peer, rounds in (("windlass", ours), ("dbos", theirs)):
-        if rounds:
-            sys.stdout.write(json.dumps({"peer": peer, **medians(rounds), "cores": os.cpu_count()}) + "\n")
+        for name, run_round in rounds_of.items():
+            lines[name].append(await run_round())
+            say(f"round {number + 1}: {name} {json.dumps(medians(lines[name][-1:]))}")
+    for name, rounds in lines.items():
+        sys.stdout.write(json.dumps({"peer": name, **medians(rounds), "cores": os.cpu_count()}) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
-"""DBOS on the same workloads: `dbos_peer.py DATABASE_URL` prints one JSON line.
+"""DBOS on the same workloads: `workloads.py DATABASE_URL POSTMASTER_PID` prints one JSON line.
 
-Runs in an environment of its own (benchmarks/peers/requirements-dbos.txt), against a PostgreSQL with the same settings.
 A workflow of five steps that do nothing, started one by one with up to 256 in flight, as W2 says.
 """
 
@@ -9,9 +8,10 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 
 from dbos import DBOS, DBOSConfig
+
+from benchmarks.measure import cpu_seconds, percentile, tree
 
 config: DBOSConfig = {
     "name": "bench",
@@ -47,10 +47,6 @@ def fan_out() -> None:
         noop()
 
 
-def percentile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
-
-
 def w1(count: int = 200) -> list[float]:
     times = []
     for _ in range(count):
@@ -67,31 +63,18 @@ def w2(count: int = 2000) -> float:
     return time.perf_counter() - begun
 
 
-def postgres_cpu() -> float:
-    """CPU seconds of the database's processes, whose supervisor's pid is given."""
-    total = 0
-    ticks = os.sysconf("SC_CLK_TCK")
-    postmaster = int(sys.argv[2])
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(entry.name) == postmaster or int(fields[1]) == postmaster:
-                total += sum(int(value) for value in fields[11:13])
-            if int(entry.name) == postmaster:
-                total += sum(int(value) for value in fields[13:15])
-    return total / ticks
+def cpu_s() -> float:
+    """Of everything: the library in this process, PostgreSQL."""
+    return cpu_seconds(tree([os.getpid(), int(sys.argv[2])]))
 
 
 def main() -> None:
     DBOS.launch()
     w1(20)
     w1_ms = w1()
-    cpu_before, database_before = sum(os.times()[:4]), postgres_cpu()
+    cpu_before_s = cpu_s()
     w2_s = w2()
-    cpu_s = sum(os.times()[:4]) - cpu_before + postgres_cpu() - database_before
+    cpu_w2_s = cpu_s() - cpu_before_s
     begun = time.perf_counter()
     DBOS.start_workflow(fan_out).get_result()
     w3_s = time.perf_counter() - begun
@@ -103,7 +86,7 @@ def main() -> None:
                     "p50_ms": round(percentile(w1_ms, 0.5), 2),
                     "p95_ms": round(percentile(w1_ms, 0.95), 2),
                 },
-                "W2": {"steps_per_s": round(10_000 / w2_s), "cpu_s_per_1000_steps": round(cpu_s / 10, 3)},
+                "W2": {"steps_per_s": round(10_000 / w2_s), "cpu_s_per_1000_steps": round(cpu_w2_s / 10, 3)},
                 "W3": {"wall_s": round(w3_s, 3)},
             }
         ),

