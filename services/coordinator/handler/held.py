@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from services.chassis.telemetry import TraceContext, parse_traceparent
 from services.coordinator.core.commands import Command
@@ -11,6 +12,11 @@ from services.coordinator.core.state import Execution
 from services.coordinator.handler.ports import RunnerSession, Version
 from windlass.coordinator.v1.sessions_pb2 import RunReport
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
+
+_EXECUTION_ID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_IS_EXECUTION_ID: Final = re.compile(_EXECUTION_ID).fullmatch
+# Nine digits at most: what a column of 32 bits holds.
+_IS_RUN_ID: Final = re.compile(rf"({_EXECUTION_ID})\.([0-9]{{1,9}})").fullmatch
 
 
 class Answer(NamedTuple):
@@ -64,7 +70,13 @@ def held_from(grant: ExecutionGrant, now_ns: int) -> Held:
     )
 
 
+def is_execution_id(text: str) -> bool:
+    """Asked of every id that came from outside before it goes into a statement: the database answers another form with
+    an error, not with nothing."""
+    return _IS_EXECUTION_ID(text) is not None
+
+
 def split_run_id(run_id: str) -> tuple[str, int]:
     """("", 0) for what is no run id."""
-    execution_id, _, number = run_id.rpartition(".")
-    return (execution_id, int(number)) if number.isdecimal() and number.isascii() else ("", 0)
+    found = _IS_RUN_ID(run_id)
+    return (found[1], int(found[2])) if found else ("", 0)

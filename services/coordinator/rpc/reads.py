@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from services.chassis.errors import Refusal
 from services.coordinator.core.events import Event
-from services.coordinator.handler.held import split_run_id
+from services.coordinator.handler.held import is_execution_id, split_run_id
 from services.coordinator.rpc.translate import Row, event_record, execution_record, run_record
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -16,7 +15,6 @@ from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceServicer
 
 _IDS_MAX: Final = 1_000
 _LIMIT_MAX: Final = 1_000
-_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Reads(Protocol):
@@ -58,10 +56,6 @@ class Decode(Protocol):
 
 class MakeCondition(Protocol):
     def __call__(self, field: str, operator: str, value: str, /) -> Any: ...
-
-
-def is_execution_id(text: str) -> bool:
-    return _ID.fullmatch(text) is not None
 
 
 class ReadServicer(ReadServiceServicer):
@@ -113,7 +107,7 @@ class ReadServicer(ReadServiceServicer):
 
     async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
         execution_id, number = split_run_id(request.run_id)
-        if not number or not is_execution_id(execution_id):
+        if not number:
             return pb.GetRunResponse()
         row = await self._reads.run(execution_id, number)
         return pb.GetRunResponse(run=None if row is None else run_record(row))

@@ -99,7 +99,7 @@ class SessionRunners:
         run = held.execution.live.get(number)
         if run is not None and run.epoch == epoch and run.instance_id == attach.instance_id:
             return None
-        if number <= len(held.execution.runs) and held.execution.runs[number - 1].is_answered:
+        if 0 < number <= len(held.execution.runs) and held.execution.runs[number - 1].is_answered:
             return None  # reported and on its way to be acknowledged
         return Refused(lease_id, epoch, "LEASE_ENDED")
 

@@ -24,7 +24,8 @@ from services.chassis.logs import logger
 from services.chassis.metrics import counter, gauge
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
 from services.coordinator.core.state import Execution, summary
-from services.coordinator.rpc.reads import Decode, Reads, ReadServicer, is_execution_id
+from services.coordinator.handler.held import is_execution_id
+from services.coordinator.rpc.reads import Decode, Reads, ReadServicer
 from services.coordinator.rpc.translate import Row, event_record, execution_record
 from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import WatchServiceServicer

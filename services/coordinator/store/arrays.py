@@ -59,5 +59,6 @@ OWN_DUMPERS: Final = {kind: dumper_of(kind) for kind in (Uuids, Instants, Labels
 
 
 def uuid_array(execution_ids: Sequence[str]) -> str:
-    """For connections that do not know the types above: the text form of uuid[]. Ids only, so nothing to quote."""
+    """For connections that do not know the types above: the text form of uuid[]. Whoever asks has looked at
+    the form of each id: nothing here quotes."""
     return "{" + ",".join(execution_ids) + "}"
