@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from services.chassis.config import Field, ProcessSettings
+from services.chassis.config import Field, StoringSettings
 
 
-class ApiSettings(ProcessSettings):
+class ApiSettings(StoringSettings):
     grpc_address: str = "127.0.0.1:7401"
+    metrics_address: str = "127.0.0.1:9401"
     # Where executions wait for admission, and where they are carried: a list, `@file` or `dns:` (chassis/addresses.py).
     dispatchers: str = "127.0.0.1:7402"
     coordinators: str = "127.0.0.1:7403"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from services.chassis.config import Field, ProcessSettings
+from services.chassis.config import Field, StoringSettings
 
 
-class CoordinatorSettings(ProcessSettings):
+class CoordinatorSettings(StoringSettings):
     grpc_address: str = "127.0.0.1:7403"
+    metrics_address: str = "127.0.0.1:9403"
     # Every dispatcher replica: executions are leased from all of them.
     dispatchers: str = "127.0.0.1:7402"
     # For definitions and keys; any replica answers.

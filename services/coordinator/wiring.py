@@ -70,8 +70,7 @@ MAILBOX_SECONDS = 2.0
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
-def main() -> int:
-    settings = CoordinatorSettings()
+def main(settings: CoordinatorSettings) -> int:
     # Thousands of executions live for seconds and hold no cycles: looking for some at every 700th object costs a tenth.
     gc.set_threshold(50_000, 20, 50)
     setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)

@@ -1,15 +1,16 @@
-"""python -m services.dispatcher: one dispatcher process, configured by its environment."""
+"""`python -m services.dispatcher`: one dispatcher process, configured by its environment."""
 
 import sys
 
 import uvloop
 
+from services.chassis.config import read_or_exit
 from services.chassis.lifecycle import Process
 from services.dispatcher.config import SERVICE, Settings
 from services.dispatcher.wiring import wiring
 
 if __name__ == "__main__":
-    settings = Settings()
+    settings = read_or_exit(Settings)
     sys.exit(
         Process(SERVICE, drain_seconds=settings.drain_seconds).main(
             wiring(settings), new_loop=uvloop.new_event_loop

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from services.chassis.config import Field, ProcessSettings
+from services.chassis.config import Field, StoringSettings
 
 SERVICE: Final = "dispatcher"
 VERSION: Final = "0.1.0"
@@ -14,8 +14,9 @@ ASTRAY_SECONDS: Final = 1.0
 REDELIVER_SECONDS: Final = 1.0
 
 
-class Settings(ProcessSettings):
+class Settings(StoringSettings):
     grpc_address: str = "127.0.0.1:7402"
+    metrics_address: str = "127.0.0.1:9402"
     # Beside the one of the turns. Everything else is short and rare.
     database_connections: int = Field(default=4, ge=1)
     # How long the answer to a repeated request_id is known: the 30 days that the public contract promises.

@@ -2,9 +2,11 @@
 
 import sys
 
+from services.chassis.config import read_or_exit
 from services.chassis.lifecycle import Process
 from services.runner.config import Settings
 from services.runner.wiring import wire
 
-settings = Settings()
-sys.exit(Process("runner", drain_seconds=settings.drain_seconds).main(wire(settings)))
+if __name__ == "__main__":
+    settings = read_or_exit(Settings)
+    sys.exit(Process("runner", drain_seconds=settings.drain_seconds).main(wire(settings)))

@@ -14,6 +14,7 @@ class Settings(ProcessSettings):
 
     # Health only: nothing calls a runner.
     grpc_address: str = "127.0.0.1:7404"
+    metrics_address: str = "127.0.0.1:9404"
     # Every coordinator, or "@file" that lists them.
     coordinators: str = "127.0.0.1:7403"
     runner_key_file: Path | None = None

@@ -306,6 +306,7 @@ class Stage:
         known = {session.instance_id for session in self.dispatcher.registry.sessions}
         settings = CoordinatorSettings(
             grpc_address=f"127.0.0.1:{port}",
+            metrics_address="",
             database_url=self.database_url,
             service_secret_file=self.secret,
             lease_scale=SCALE,

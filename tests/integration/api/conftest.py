@@ -46,6 +46,7 @@ async def running_api(
     keys = await bootstrap(database.url("api"))
     settings = ApiSettings(
         grpc_address="127.0.0.1:0",
+        metrics_address="",
         database_url=database.url("api"),
         service_secret_file=secret_file,
         dispatchers=dispatchers,

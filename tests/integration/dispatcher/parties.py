@@ -44,6 +44,7 @@ async def running_dispatcher(url: str, replica: str = "0") -> AsyncIterator[str]
     """A dispatcher in this process; its address."""
     settings = Settings(
         grpc_address="127.0.0.1:0",
+        metrics_address="",
         database_url=url,
         lease_scale=SCALE,
         replica=replica,

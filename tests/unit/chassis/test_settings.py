@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.chassis.config import Field, InvalidSettings, ProcessSettings
+from services.chassis.config import Field, InvalidSettings, ProcessSettings, StoringSettings, read_or_exit
 
 
 def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -25,9 +25,22 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch,
 def test_the_database_url_may_stand_in_a_file_and_is_never_printed(tmp_path: Path) -> None:
     file = tmp_path / "url"
     file.write_text("postgresql://u:hidden@h/db\n")
-    settings = ProcessSettings(database_url_file=file)
+    settings = StoringSettings(database_url_file=file)
     assert settings.database_url == "postgresql://u:hidden@h/db"
     assert "hidden" not in repr(settings)
+
+
+def test_a_service_with_tables_says_which_settings_it_misses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WINDLASS_TLS_KEY_FILE", "/a/key")
+    with pytest.raises(SystemExit) as ended:
+        read_or_exit(StoringSettings)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "one of WINDLASS_DATABASE_URL and WINDLASS_DATABASE_URL_FILE is needed",
+        "tls_certificate_file and tls_key_file come together",
+    ]
 
 
 def test_half_a_certificate_is_refused(tmp_path: Path) -> None:
