@@ -124,7 +124,12 @@ async def start(process: Process, settings: ApiSettings) -> int:
     )
     executions = Executions(peers.reads, peers.queue, peers.hub, clock)
     starter = Starter(
-        startables, peers.enqueuer, Identifiers(clock), clock, enqueue_seconds=settings.enqueue_seconds
+        startables,
+        peers.enqueuer,
+        peers.queue,
+        Identifiers(clock),
+        clock,
+        enqueue_seconds=settings.enqueue_seconds,
     )
     watcher = EventWatcher(executions, peers.reads, peers.hub)
     workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(

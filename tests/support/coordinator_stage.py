@@ -121,7 +121,7 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
     async def GetQueued(self, request: Any, context: Any) -> Any:
         return queue_pb2.GetQueuedResponse()
 
-    ListQueued = ConfigureWorkspace = GetQueued
+    ListQueued = FindRequests = ConfigureWorkspace = GetQueued
 
     def next_epoch(self) -> int:
         self._epoch += 1
@@ -290,7 +290,7 @@ class Stage:
             "/windlass.dispatcher.v1.CoordinatorSessions/Session": services("coordinator").within(None),
         } | {
             f"/windlass.dispatcher.v1.QueueService/{name}": services("coordinator")
-            for name in ("Deliver", "GetQueued", "ListQueued", "ConfigureWorkspace")
+            for name in ("Deliver", "GetQueued", "ListQueued", "FindRequests", "ConfigureWorkspace")
         }
         credential = ServiceCredential.from_file(self.secret, "dispatcher")
         self.server = GrpcServer("127.0.0.1:0", guard=Guard(rules, credential=credential), limits=INTERNAL)

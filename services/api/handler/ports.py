@@ -173,6 +173,14 @@ class Enqueuer(Protocol):
         ...
 
 
+class UsedRequests(Protocol):
+    """Any dispatcher."""
+
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Sequence[queue_pb2.UsedRequest]:
+        """What they were used for; those that were not are left out."""
+        ...
+
+
 class Queue(Protocol):
     """Any dispatcher."""
 

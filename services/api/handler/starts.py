@@ -2,20 +2,21 @@
 
 Order matters. The id exists before anything is sent, so that whoever waits for the end can subscribe before the
 execution can possibly run; the queue decides whether a request_id was used before, in the transaction that would
-store it, so two replicas of api can never both start it.
+store it, so two replicas of api can never both start it. A start that fails its check may still be the repeat of one
+that passed it, before a stricter version or the archiving: `recall` asks the queue, which costs good starts nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from services.api.handler import refusals
 from services.api.handler.identifiers import Identifiers
-from services.api.handler.ports import Enqueuer
+from services.api.handler.ports import Enqueuer, UsedRequests
 from services.api.handler.startables import Startables
 from services.chassis.clock import Clock
 from services.chassis.crash import crash_point
@@ -44,8 +45,13 @@ class StartCommand(NamedTuple):
 
 class Started(NamedTuple):
     order: start_pb2.StartOrder
-    # The execution that the same request_id had started before; "" when this one is new.
-    existing_id: str
+
+
+class Existing(NamedTuple):
+    """The same request_id had started it before."""
+
+    workspace: str
+    execution_id: str
 
 
 class Starter:
@@ -53,6 +59,7 @@ class Starter:
         self,
         startables: Startables,
         enqueuer: Enqueuer,
+        used: UsedRequests,
         identifiers: Identifiers,
         clock: Clock,
         *,
@@ -60,6 +67,7 @@ class Starter:
     ) -> None:
         self._startables = startables
         self._enqueuer = enqueuer
+        self._used = used
         self._identifiers = identifiers
         self._clock = clock
         self._enqueue_seconds = enqueue_seconds
@@ -101,28 +109,48 @@ class Starter:
             item.request_hash = _request_hash(command)
         return item
 
-    def submit(self, item: queue_pb2.EnqueueItem) -> Coroutine[Any, Any, Started]:
+    async def recall(
+        self, workspace: str, commands: Sequence[StartCommand]
+    ) -> Sequence[Existing | Refusal | None]:
+        """What the queue would say of each by its request_id alone; None where it was not used before."""
+        asked = sorted({command.request_id for command in commands})
+        used = {each.request_id: each for each in await self._used.requests(workspace, asked)}
+        return [_recalled(workspace, command, used.get(command.request_id)) for command in commands]
+
+    def submit(self, item: queue_pb2.EnqueueItem) -> Coroutine[Any, Any, Started | Existing]:
         """On its way at once; durable when the answer comes."""
         crash_point("api.start.before_enqueue")
         return self._settled(item, self._enqueuer.enqueue(item, self._enqueue_seconds))
 
     async def _settled(
         self, item: queue_pb2.EnqueueItem, answering: Awaitable[queue_pb2.EnqueueAnswer]
-    ) -> Started:
+    ) -> Started | Existing:
         answer = await answering
         crash_point("api.start.after_enqueue")
         order = item.start
         match answer.outcome:
             case _Outcome.QUEUED:
-                return Started(order, "")
+                return Started(order)
             case _Outcome.EXISTING:
                 existing = answer.existing_execution_id
-                return Started(order, "" if existing == order.execution_id else existing)
+                # Its own id: it was sent twice by ourselves.
+                is_new = existing in ("", order.execution_id)
+                return Started(order) if is_new else Existing(order.workspace, existing)
             case _:
                 pass
         if answer.outcome == _Outcome.WORKSPACE_CLOSED:
             self._startables.forget(order.workspace)
         raise _refusal(answer, item)
+
+
+def _recalled(
+    workspace: str, command: StartCommand, used: queue_pb2.UsedRequest | None
+) -> Existing | Refusal | None:
+    if used is None:
+        return None
+    if used.request_hash != _request_hash(command):
+        return refusals.request_id_reused(command.request_id, used.execution_id)
+    return Existing(workspace, used.execution_id)
 
 
 def _refusal(answer: queue_pb2.EnqueueAnswer, item: queue_pb2.EnqueueItem) -> Refusal | DependencyUnavailable:

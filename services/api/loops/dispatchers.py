@@ -35,6 +35,15 @@ class DispatcherQueue:
 
         return (await self._peers.call(invoke)).items
 
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Sequence[queue_pb2.UsedRequest]:
+        found: list[queue_pb2.UsedRequest] = []
+        for start in range(0, len(request_ids), IDS_PER_CALL):
+            request = queue_pb2.FindRequestsRequest(
+                workspace=workspace, request_ids=request_ids[start : start + IDS_PER_CALL]
+            )
+            found.extend((await self._find_requests(request)).requests)
+        return found
+
     async def deliver(self, workspace: str, message: sessions_pb2.ExecutionMessage) -> bool:
         request = queue_pb2.DeliverRequest(workspace=workspace, message=message)
 
@@ -46,5 +55,11 @@ class DispatcherQueue:
     async def _get(self, request: queue_pb2.GetQueuedRequest) -> queue_pb2.GetQueuedResponse:
         async def invoke(channel: Channel, seconds: float) -> queue_pb2.GetQueuedResponse:
             return await queue_pb2_grpc.QueueServiceStub(channel).GetQueued(request, timeout=seconds)
+
+        return await self._peers.call(invoke)
+
+    async def _find_requests(self, request: queue_pb2.FindRequestsRequest) -> queue_pb2.FindRequestsResponse:
+        async def invoke(channel: Channel, seconds: float) -> queue_pb2.FindRequestsResponse:
+            return await queue_pb2_grpc.QueueServiceStub(channel).FindRequests(request, timeout=seconds)
 
         return await self._peers.call(invoke)

@@ -6,8 +6,9 @@ each. Each start of a batch has a fate, a trace and a span of its own.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -15,15 +16,14 @@ import grpc
 from services.api.handler.authenticator import Authenticator
 from services.api.handler.executions import FINAL, Executions
 from services.api.handler.ports import Watch, Watches
-from services.api.handler.starts import Started, Starter
+from services.api.handler.starts import Existing, StartCommand, Started, Starter
 from services.api.rpc import translate
 from services.chassis.clock import Clock
 from services.chassis.crash import crash_point
-from services.chassis.errors import status_of
+from services.chassis.errors import Refusal, status_of
 from services.chassis.identity import caller
 from services.chassis.telemetry import AttributeValue, Sampler, TraceContext, emit_span, new_trace
 from windlass.api.v1 import executions_pb2
-from windlass.dispatcher.v1 import queue_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Response = executions_pb2.StartExecutionResponse
@@ -35,10 +35,23 @@ _METHOD: Final = "/windlass.api.v1.ExecutionService/StartExecution"
 
 class _Begun(NamedTuple):
     request: executions_pb2.StartExecutionRequest
-    item: queue_pb2.EnqueueItem
-    started: Coroutine[Any, Any, Started]
-    # Set when the caller waits for the end.
+    started: Coroutine[Any, Any, Started | Existing] | Existing
+    # Set when the caller waits for the end of a new one.
     watch: Watch | None
+
+    def abandon(self) -> None:
+        if not isinstance(self.started, Existing):
+            self.started.close()
+        if self.watch is not None:
+            self.watch.close()
+
+
+class _Refused(NamedTuple):
+    """It cannot be started now; its request_id says whether it was before."""
+
+    request: executions_pb2.StartExecutionRequest
+    command: StartCommand
+    refusal: Refusal
 
 
 class _Traced(NamedTuple):
@@ -71,7 +84,10 @@ class Starting:
     async def one(
         self, request: executions_pb2.StartExecutionRequest, trace: TraceContext, answer_by: float
     ) -> Response:
-        return await self._end(await self._begin(request, trace), answer_by)
+        (begun,) = await self._recalled([await self._begin(request, trace)])
+        if isinstance(begun, Exception):
+            raise begun
+        return await self._end(begun, answer_by)
 
     async def all(
         self,
@@ -81,60 +97,80 @@ class Starting:
     ) -> list[Item]:
         """In the order of the requests; a failure is the item's own."""
         traces = [self._trace(incoming) for _ in requests]
-        begun: list[_Begun | Exception] = []
-        for request, trace in zip(requests, traces, strict=True):
-            try:
-                begun.append(await self._begin(request, trace.context))
-            except Exception as failure:  # noqa: BLE001 - each item has a fate of its own
-                begun.append(failure)
+        tried: list[_Begun | _Refused | Exception] = []
         items: list[Item] = []
         try:
-            for each in begun:
+            for request, trace in zip(requests, traces, strict=True):
+                tried.append(await self._try(request, trace.context))
+            for each in await self._recalled(tried):
                 items.append(await self._item(each, answer_by))
                 self._emit(traces[len(items) - 1], incoming, items[-1])
         finally:
-            for each in begun[
-                len(items) :
-            ]:  # the caller has gone; what is on its way is started all the same
-                if isinstance(each, _Begun):
-                    each.started.close()
-                    if each.watch is not None:
-                        each.watch.close()
+            # The caller has gone; what is on its way is started all the same.
+            for rest in tried[len(items) :]:
+                if isinstance(rest, _Begun):
+                    rest.abandon()
         return items
 
-    async def _begin(self, request: executions_pb2.StartExecutionRequest, trace: TraceContext) -> _Begun:
+    async def _try(
+        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext
+    ) -> _Begun | _Refused | Exception:
+        """One of a batch: each has a fate of its own."""
+        try:
+            return await self._begin(request, trace)
+        except Exception as failure:  # noqa: BLE001 - it is told in place of a result
+            return failure
+
+    async def _begin(
+        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext
+    ) -> _Begun | _Refused:
         identity = caller()
-        item = await self._starter.prepare(
-            identity.workspace,
-            self._authenticator.title(identity.name),
-            translate.start_command(request),
-            trace,
-        )
+        command = translate.start_command(request)
+        title = self._authenticator.title(identity.name)
+        try:
+            item = await self._starter.prepare(identity.workspace, title, command, trace)
+        except Refusal as refusal:
+            if not command.request_id:
+                raise
+            return _Refused(request, command, refusal)
         watch = None
         if request.HasField("wait"):
             # Before the execution exists for anybody: its end cannot be missed.
             watch = self._watches.open(item.start.execution_id, is_new=True)
-        return _Begun(request, item, self._starter.submit(item), watch)
+        return _Begun(request, self._starter.submit(item), watch)
+
+    async def _recalled(self, tried: Sequence[_Begun | _Refused | Exception]) -> list[_Begun | Exception]:
+        """Where a start is refused, what its request_id had started before counts: all are asked for at once."""
+        refused = [each for each in tried if isinstance(each, _Refused)]
+        if not refused:
+            return [each for each in tried if not isinstance(each, _Refused)]
+        fates: Iterator[_Begun | Exception]
+        try:
+            known = await self._starter.recall(caller().workspace, [each.command for each in refused])
+            fates = map(_fate, refused, known)
+        except Exception as failure:  # noqa: BLE001 - whether they were started cannot be told now; of the others it can
+            fates = itertools.repeat(failure)
+        return [next(fates) if isinstance(each, _Refused) else each for each in tried]
 
     async def _end(self, begun: _Begun, answer_by: float) -> Response:
         try:
-            started = await begun.started
+            started = begun.started if isinstance(begun.started, Existing) else await begun.started
             crash_point("api.start.before_answer")
-            if begun.watch is None:
+            if not begun.request.HasField("wait"):
                 return await self._answer(begun, started)
             wait = begun.request.wait
-            seconds = wait.seconds + wait.nanos / 1e9
-            end = min(answer_by, self._clock.monotonic() + seconds)
-            if started.existing_id:
+            end = min(answer_by, self._clock.monotonic() + wait.seconds + wait.nanos / 1e9)
+            if isinstance(started, Existing):
                 return await self._wait_for_existing(started, end)
+            assert begun.watch is not None
             return await self._wait_for_end(started, begun.watch, end)
         finally:
             if begun.watch is not None:
                 begun.watch.close()
 
-    async def _answer(self, begun: _Begun, started: Started) -> Response:
-        if started.existing_id:
-            record = await self._executions.find(started.order.workspace, started.existing_id)
+    async def _answer(self, begun: _Begun, started: Started | Existing) -> Response:
+        if isinstance(started, Existing):
+            record = await self._executions.find(*started)
             return Response(execution=translate.execution(record), existing=True)
         return Response(execution=translate.pending(started.order, begun.request.input))
 
@@ -144,8 +180,8 @@ class Starting:
             final = await self._executions.find(started.order.workspace, started.order.execution_id)
         return Response(execution=translate.execution(final))
 
-    async def _wait_for_existing(self, started: Started, end: float) -> Response:
-        workspace, execution_id = started.order.workspace, started.existing_id
+    async def _wait_for_existing(self, existing: Existing, end: float) -> Response:
+        workspace, execution_id = existing
         watch = self._watches.open(execution_id)
         try:
             # It may have ended long ago: then nobody will tell.
@@ -184,6 +220,12 @@ class Starting:
             error=item.status.message,
             kind="server",
         )
+
+
+def _fate(refused: _Refused, known: Existing | Refusal | None) -> _Begun | Exception:
+    if isinstance(known, Existing):
+        return _Begun(refused.request, known, None)
+    return known or refused.refusal
 
 
 def span_attributes(response: Response) -> dict[str, AttributeValue]:

@@ -198,3 +198,11 @@ class QueuedRow(NamedTuple):
     failure_reason: str
     failure_message: str
     failure_time: datetime | None
+
+
+class UsedRequest(NamedTuple):
+    """What a request_id was used for."""
+
+    request_id: str
+    request_hash: bytes
+    execution_id: str

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from services.chassis.errors import Refusal
 from services.chassis.identity import caller
 from services.chassis.logs import logger
-from services.dispatcher.core.items import Limits, QueuedRow
+from services.dispatcher.core.items import Limits, QueuedRow, UsedRequest
 from services.dispatcher.handler.deliveries import Deliveries
 from services.dispatcher.rpc.translate import is_execution_id, letter_of, limits_of, queued_of
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
@@ -25,6 +25,8 @@ class Reads(Protocol):
     async def list_of(
         self, workspace: str, *, from_execution_id: str, is_ascending: bool, limit: int
     ) -> list[QueuedRow]: ...
+
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> list[UsedRequest]: ...
 
     async def configure(self, workspace: str, limits: Limits, is_closed: bool) -> list[str]: ...
 
@@ -61,6 +63,16 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
             limit=min(request.limit or LIST_MAX, LIST_MAX),
         )
         return queue_pb2.ListQueuedResponse(items=[queued_of(row) for row in rows])
+
+    async def FindRequests(self, request: Any, context: Any) -> queue_pb2.FindRequestsResponse:
+        if not request.workspace:
+            raise Refusal("INVALID_REQUEST", "workspace is missing")
+        if len(request.request_ids) > IDS_MAX:
+            raise Refusal("INVALID_REQUEST", f"at most {IDS_MAX} ids at once")
+        rows = await self._reads.requests(request.workspace, request.request_ids)
+        return queue_pb2.FindRequestsResponse(
+            requests=[queue_pb2.UsedRequest(**row._asdict()) for row in rows]
+        )
 
     async def Deliver(self, request: Any, context: Any) -> queue_pb2.DeliverResponse:
         if not request.workspace and caller().name != "coordinator":

@@ -11,6 +11,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "/windlass.dispatcher.v1.EnqueueService/Enqueue": services("api").judging_text(),
     f"{_QUEUE}/GetQueued": services("api"),
     f"{_QUEUE}/ListQueued": services("api"),
+    f"{_QUEUE}/FindRequests": services("api"),
     # A coordinator passes on reports of runs whose execution another one holds.
     f"{_QUEUE}/Deliver": services("api", "coordinator"),
     f"{_QUEUE}/ConfigureWorkspace": services("api"),

@@ -6,7 +6,7 @@ from typing import Any, Final
 from services.chassis.arrays import Texts
 from services.chassis.crash import crash_point
 from services.chassis.database import Database, Statement
-from services.dispatcher.core.items import Limits, QueuedRow, State
+from services.dispatcher.core.items import Limits, QueuedRow, State, UsedRequest
 
 _COLUMNS: Final = """
 state, start, attempts, failure_reason, failure_message, failure_time
@@ -16,6 +16,10 @@ _LIST: Final = """
 SELECT {columns} FROM dispatcher.queue
 WHERE workspace = %s {bound}
 ORDER BY execution_id {order} LIMIT %s
+"""
+_REQUESTS: Final = """
+SELECT request_id, hash, execution_id::text FROM dispatcher.requests
+WHERE workspace = %s AND request_id = ANY(%s)
 """
 
 _CONFIGURE: Final = """
@@ -54,6 +58,10 @@ class PostgresReads:
         params: list[Any] = [workspace, from_execution_id, limit] if from_execution_id else [workspace, limit]
         rows = await self._database.fetch(_LIST.format(columns=_COLUMNS, bound=bound, order=order), params)
         return [_row(row) for row in rows]
+
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> list[UsedRequest]:
+        rows = await self._database.fetch(_REQUESTS, (workspace, Texts(request_ids)))
+        return [UsedRequest(*row) for row in rows]
 
     async def configure(self, workspace: str, limits: Limits, is_closed: bool) -> list[str]:
         """Store the limits; the executions that became dead letters because the workspace closed."""

@@ -63,6 +63,9 @@ class ScriptedDispatcher:
             items=[self.rows[id_] for id_ in request.execution_ids if id_ in self.rows]
         )
 
+    async def FindRequests(self, request: Any, context: Any) -> queue_pb2.FindRequestsResponse:
+        return queue_pb2.FindRequestsResponse()
+
     async def ConfigureWorkspace(self, request: Any, context: Any) -> queue_pb2.ConfigureWorkspaceResponse:
         self.configured.append(request)
         return queue_pb2.ConfigureWorkspaceResponse()

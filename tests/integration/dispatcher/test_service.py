@@ -357,6 +357,20 @@ async def test_list_pages_in_order_of_ids(address: str, api: Api) -> None:
         await coordinator.reported()
 
 
+async def test_request_id_is_known_for_what_it_was_used_in_its_own_workspace(api: Api) -> None:
+    newcomer = item("asked", request_id="r1")
+    await api.enqueue(newcomer)
+
+    async def found(workspace: str, *request_ids: str) -> list[queue_pb2.UsedRequest]:
+        request = queue_pb2.FindRequestsRequest(workspace=workspace, request_ids=request_ids)
+        return list((await api.queue.FindRequests(request)).requests)
+
+    used = queue_pb2.UsedRequest(request_id="r1", request_hash=b"h", execution_id=newcomer.start.execution_id)
+    assert await found("asked", "r1", "r2") == [used]
+    assert await found("another", "r1") == []
+    assert await found("asked") == []
+
+
 async def test_only_the_named_services_may_call(address: str) -> None:
     channels = channels_of("runner")
     stub = queue_pb2_grpc.QueueServiceStub(channels.get(address))

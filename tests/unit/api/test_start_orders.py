@@ -12,7 +12,7 @@ import pytest
 from services.api.handler.identifiers import Identifiers, is_execution_id
 from services.api.handler.ports import StartableRecord
 from services.api.handler.startables import Startables
-from services.api.handler.starts import INPUT_BYTES_MAX, StartCommand, Starter
+from services.api.handler.starts import INPUT_BYTES_MAX, Existing, StartCommand, Starter
 from services.chassis.clock import ManualClock
 from services.chassis.errors import DependencyUnavailable, Refusal
 from services.chassis.telemetry import new_trace
@@ -62,6 +62,23 @@ class MemoryQueue:
         return answered
 
 
+class MemoryRequests:
+    """What request_ids were used for, as the dispatchers keep it; and how often somebody asked."""
+
+    def __init__(self) -> None:
+        self.used: list[queue_pb2.UsedRequest] = []
+        self.reads = 0
+
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Sequence[queue_pb2.UsedRequest]:
+        self.reads += 1
+        return [each for each in self.used if workspace == "team" and each.request_id in request_ids]
+
+
+@pytest.fixture
+def used() -> MemoryRequests:
+    return MemoryRequests()
+
+
 @pytest.fixture
 def workflows() -> MemoryWorkflows:
     return MemoryWorkflows()
@@ -83,8 +100,8 @@ def startables(workflows: MemoryWorkflows, clock: ManualClock) -> Startables:
 
 
 @pytest.fixture
-def starter(startables: Startables, queue: MemoryQueue, clock: ManualClock) -> Starter:
-    return Starter(startables, queue, Identifiers(clock), clock, enqueue_seconds=1.0)
+def starter(startables: Startables, queue: MemoryQueue, used: MemoryRequests, clock: ManualClock) -> Starter:
+    return Starter(startables, queue, used, Identifiers(clock), clock, enqueue_seconds=1.0)
 
 
 async def prepared(starter: Starter, *, workspace: str = "team", **changed: Any) -> queue_pb2.EnqueueItem:
@@ -200,7 +217,8 @@ async def settled(starter: Starter, queue: MemoryQueue, outcome: str, existing: 
         existing_execution_id=item.start.execution_id if existing == "own" else existing,
     )
     try:
-        return (await starter.submit(item)).existing_id
+        settled = await starter.submit(item)
+        return settled.execution_id if isinstance(settled, Existing) else ""
     except Refusal as refused:
         return refused.reason
     except DependencyUnavailable:
@@ -233,3 +251,18 @@ async def test_closed_workspace_is_forgotten(
     await settled(starter, queue, "WORKSPACE_CLOSED")
     await prepared(starter)
     assert workflows.reads == 2
+
+
+async def test_request_id_that_was_used_is_recalled_by_its_content(
+    starter: Starter, used: MemoryRequests
+) -> None:
+    first = COMMAND._replace(request_id="r")
+    item = await prepared(starter, request_id="r")
+    used.used = [queue_pb2.UsedRequest(request_id="r", request_hash=item.request_hash, execution_id="old")]
+    others = [first, first._replace(input={"id": 2}), first._replace(request_id="fresh")]
+    same, other, fresh = await starter.recall("team", others)
+    assert same == Existing("team", "old")
+    assert isinstance(other, Refusal)
+    assert (other.reason, other.metadata["execution_id"]) == ("REQUEST_ID_REUSED", "old")
+    assert fresh is None
+    assert used.reads == 1

@@ -122,6 +122,11 @@ class QueueServiceStub:
                 request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListQueuedRequest.SerializeToString,
                 response_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListQueuedResponse.FromString,
                 _registered_method=True)
+        self.FindRequests = channel.unary_unary(
+                '/windlass.dispatcher.v1.QueueService/FindRequests',
+                request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.FindRequestsRequest.SerializeToString,
+                response_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.FindRequestsResponse.FromString,
+                _registered_method=True)
         self.Deliver = channel.unary_unary(
                 '/windlass.dispatcher.v1.QueueService/Deliver',
                 request_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.DeliverRequest.SerializeToString,
@@ -147,6 +152,14 @@ class QueueServiceServicer:
 
     def ListQueued(self, request, context):
         """A workspace's rows in order of id; for lists that api merges with the coordinator's.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindRequests(self, request, context):
+        """What request_ids of a workspace were used for, as far as that is still kept; others are left out. For a start that
+        api can no longer check as it was checked the first time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -179,6 +192,11 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     servicer.ListQueued,
                     request_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListQueuedRequest.FromString,
                     response_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListQueuedResponse.SerializeToString,
+            ),
+            'FindRequests': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindRequests,
+                    request_deserializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.FindRequestsRequest.FromString,
+                    response_serializer=windlass_dot_dispatcher_dot_v1_dot_queue__pb2.FindRequestsResponse.SerializeToString,
             ),
             'Deliver': grpc.unary_unary_rpc_method_handler(
                     servicer.Deliver,
@@ -246,6 +264,33 @@ class QueueService:
             '/windlass.dispatcher.v1.QueueService/ListQueued',
             windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListQueuedRequest.SerializeToString,
             windlass_dot_dispatcher_dot_v1_dot_queue__pb2.ListQueuedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindRequests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.dispatcher.v1.QueueService/FindRequests',
+            windlass_dot_dispatcher_dot_v1_dot_queue__pb2.FindRequestsRequest.SerializeToString,
+            windlass_dot_dispatcher_dot_v1_dot_queue__pb2.FindRequestsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,10 @@ class QueueServiceStub:
     """The queue's rows of these ids; unknown ones are left out."""
     ListQueued: _aio.UnaryUnaryMultiCallable[_queue_pb2.ListQueuedRequest, _queue_pb2.ListQueuedResponse]
     """A workspace's rows in order of id; for lists that api merges with the coordinator's."""
+    FindRequests: _aio.UnaryUnaryMultiCallable[_queue_pb2.FindRequestsRequest, _queue_pb2.FindRequestsResponse]
+    """What request_ids of a workspace were used for, as far as that is still kept; others are left out. For a start that
+    api can no longer check as it was checked the first time.
+    """
     Deliver: _aio.UnaryUnaryMultiCallable[_queue_pb2.DeliverRequest, _queue_pb2.DeliverResponse]
     """Puts a message into an execution's mailbox and wakes it. Idempotent by message_id. `found` is false when no row of
     the execution exists: it is final, or never was.
@@ -69,6 +73,16 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_queue_pb2.ListQueuedRequest, _abc.Awaitable[_queue_pb2.ListQueuedResponse]],
     ) -> _abc.Awaitable[_queue_pb2.ListQueuedResponse]:
         """A workspace's rows in order of id; for lists that api merges with the coordinator's."""
+
+    @_abc_1.abstractmethod
+    def FindRequests(
+        self,
+        request: _queue_pb2.FindRequestsRequest,
+        context: _aio.ServicerContext[_queue_pb2.FindRequestsRequest, _abc.Awaitable[_queue_pb2.FindRequestsResponse]],
+    ) -> _abc.Awaitable[_queue_pb2.FindRequestsResponse]:
+        """What request_ids of a workspace were used for, as far as that is still kept; others are left out. For a start that
+        api can no longer check as it was checked the first time.
+        """
 
     @_abc_1.abstractmethod
     def Deliver(

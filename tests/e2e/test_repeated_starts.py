@@ -1,0 +1,85 @@
+"""A start is asked for again under its request_id, after what it was checked against has changed: the first execution
+answers all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from services.chassis.errors import RemoteError, remote_error, remote_status
+from tests.support.api import Client
+from tests.support.stack import running_stack
+from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
+
+NODES = [{"id": "a", "module": "noop@1"}]
+Start = executions_pb2.StartExecutionRequest
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def client() -> AsyncIterator[Client]:
+    async with running_stack() as stack:
+        yield Client(stack)
+
+
+def request_of(workflow: str, number: int = 1, **fields: Any) -> Start:
+    made = Start(workflow=workflow, request_id=f"of {workflow}", **fields)
+    made.input.update({"id": number})
+    return made
+
+
+async def make_stricter(client: Client, workflow: str) -> None:
+    await client.apply(workflow, NODES, inputSchema={"type": "object", "required": ["name"]})
+
+
+async def archive(client: Client, workflow: str) -> None:
+    await client.call(
+        client.workflows.ArchiveWorkflow, workflows_pb2.ArchiveWorkflowRequest(workflow=workflow)
+    )
+
+
+async def refusal(client: Client, request: Start) -> RemoteError:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await client.call(client.executions.StartExecution, request)
+    return remote_error(refused.value)
+
+
+async def batch(client: Client, *requests: Start) -> list[Any]:
+    """The result of each, or the reason why not."""
+    answer = await client.call(
+        client.executions.BatchStartExecutions,
+        executions_pb2.BatchStartExecutionsRequest(requests=requests),
+    )
+    return [
+        item.result if item.HasField("result") else remote_status(item.status).reason for item in answer.items
+    ]
+
+
+@pytest.mark.parametrize(
+    ("workflow", "change", "reason"),
+    [("tightened", make_stricter, "INPUT_MISMATCH"), ("shelved", archive, "WORKFLOW_ARCHIVED")],
+)
+async def test_repeat_after_a_change_gets_the_first_execution(
+    client: Client, workflow: str, change: Any, reason: str
+) -> None:
+    await client.apply(workflow, NODES)
+    request = request_of(workflow)
+    first = (await client.call(client.executions.StartExecution, request)).execution
+    await change(client, workflow)
+    again = await client.call(client.executions.StartExecution, request)
+    assert (again.existing, again.execution.id, again.execution.version) == (True, first.id, 1)
+    request.wait.FromSeconds(10)
+    waited = await client.call(client.executions.StartExecution, request)
+    assert (waited.existing, waited.execution.id) == (True, first.id)
+    assert waited.execution.state == resources_pb2.Execution.SUCCESS
+    reused = await refusal(client, request_of(workflow, number=2))
+    assert (reused.reason, reused.metadata["execution_id"]) == ("REQUEST_ID_REUSED", first.id)
+    fresh = Start(workflow=workflow, request_id="fresh")
+    assert (await refusal(client, fresh)).reason == reason
+    same, other, new = await batch(client, request, request_of(workflow, number=2), fresh)
+    assert (same.existing, same.execution.id) == (True, first.id)
+    assert (other, new) == ("REQUEST_ID_REUSED", reason)
