@@ -46,6 +46,13 @@ def validate(message: Message) -> None:
         raise _invalid(violations)
 
 
+def judge(message: Message) -> None:
+    """All that the guard asks of a request, asked of one message inside a batch of them."""
+    validate(message)
+    if b"\x00" in message.SerializePartialToString():
+        refuse_nul(message)
+
+
 def refuse_nul(message: Message) -> None:
     violations = [Violation(path, "NUL", "contains a NUL character") for path in _nul_paths(message, "")]
     if violations:

@@ -1,5 +1,5 @@
 """A start is asked for again under its request_id, after what it was checked against has changed: the first execution
-answers all the same.
+answers all the same. And in a batch each start is judged by itself.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
+from google.protobuf import struct_pb2
 
 from services.chassis.errors import RemoteError, remote_error, remote_status
 from tests.support.api import Client
@@ -83,3 +84,22 @@ async def test_repeat_after_a_change_gets_the_first_execution(
     same, other, new = await batch(client, request, request_of(workflow, number=2), fresh)
     assert (same.existing, same.execution.id) == (True, first.id)
     assert (other, new) == ("REQUEST_ID_REUSED", reason)
+
+
+async def test_malformed_start_of_a_batch_is_refused_by_itself(client: Client) -> None:
+    await client.apply("batched", NODES)
+    nan, nul = struct_pb2.Struct(), struct_pb2.Struct()
+    nan.fields["a"].number_value = float("nan")
+    nul.fields["a"].string_value = "\x00"
+    malformed = (
+        Start(),
+        Start(workflow="batched", priority=9),
+        Start(workflow="batched", labels={"a": "\x00"}),
+        Start(workflow="batched", input=nan),
+        Start(workflow="batched", input=nul),
+        Start(workflow="ghost"),
+    )
+    good = Start(workflow="batched")
+    first, *told, last = await batch(client, good, *malformed, good)
+    assert told == ["INVALID_REQUEST"] * 5 + ["WORKFLOW_NOT_FOUND"]
+    assert first.execution.id < last.execution.id

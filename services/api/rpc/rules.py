@@ -34,7 +34,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_WORKFLOWS}/ArchiveWorkflow": WRITE,
     f"{_WORKFLOWS}/RestoreWorkflow": WRITE,
     f"{_EXECUTIONS}/StartExecution": WRITE.within(WAIT_SECONDS_MAX).with_trace(),
-    f"{_EXECUTIONS}/BatchStartExecutions": WRITE.within(WAIT_SECONDS_MAX),
+    f"{_EXECUTIONS}/BatchStartExecutions": WRITE.within(WAIT_SECONDS_MAX).judging_text(),
     f"{_EXECUTIONS}/GetExecution": READ,
     f"{_EXECUTIONS}/ListExecutions": READ,
     f"{_EXECUTIONS}/WatchExecution": READ.within(None),

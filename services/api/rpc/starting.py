@@ -1,7 +1,8 @@
 """A start from the request to its answer, in two steps: begun (checked and on its way), then ended (durable, final).
 
 Two steps, because a batch begins all of its starts before it waits for the first: they share commits, and cost no task
-each. Each start of a batch has a fate, a trace and a span of its own.
+each. Each start of a batch has a fate, a trace and a span of its own, and is judged by itself: the guard looks only at
+the batch.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from services.chassis.crash import crash_point
 from services.chassis.errors import Refusal, status_of
 from services.chassis.identity import caller
 from services.chassis.telemetry import AttributeValue, Sampler, TraceContext, emit_span, new_trace
+from services.chassis.validation import judge
 from windlass.api.v1 import executions_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -117,6 +119,7 @@ class Starting:
     ) -> _Begun | _Refused | Exception:
         """One of a batch: each has a fate of its own."""
         try:
+            judge(request)
             return await self._begin(request, trace)
         except Exception as failure:  # noqa: BLE001 - it is told in place of a result
             return failure

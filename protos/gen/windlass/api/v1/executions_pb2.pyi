@@ -127,7 +127,9 @@ class BatchStartExecutionsRequest(_message.Message):
 
     REQUESTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___StartExecutionRequest]: ...
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___StartExecutionRequest]:
+        """A malformed one is refused by itself, as its own status."""
+
     def __init__(
         self,
         *,
