@@ -1,8 +1,11 @@
 """Large outputs on a local directory, durable before they are named.
 
-A value is written to a temporary file, fsynced, renamed to its place, and the directory fsynced: after `put` returns,
-neither a crash of this process nor of the machine loses it, and a half-written value is never visible. The name holds
-the hash, so that writing the same value twice is harmless, and every read is checked against it.
+A value is written to a temporary file of its own, fsynced, renamed to its place, and the directories fsynced: after
+`put` returns, neither a crash of this process nor of the machine loses it, and what stands at a value's place is whole.
+The name holds the hash, so that writing the same value twice, also at once, is harmless, and every read is checked
+against it.
+
+Hazard: a crash in the middle leaves a hidden temporary file, which nothing reads.
 """
 
 from __future__ import annotations
@@ -11,16 +14,17 @@ import asyncio
 import hashlib
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import uuid4
 
 from services.chassis.crash import crash_point
-from services.runner.core.job import OutputRef
+from services.runner.core.job import OutputMissing, OutputRef
+
+# Writes wait for the disk, not for each other.
+_THREADS = 4
 
 _KEY = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}\.json")
-
-
-class OutputMissing(Exception):
-    """The value is not there, or not what it was."""
 
 
 class DirectoryOutputs:
@@ -28,31 +32,28 @@ class DirectoryOutputs:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        # Its own threads: no module, and nothing else in the process, can keep a result from being kept.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="outputs")
 
     async def put(self, value: bytes) -> OutputRef:
         """Keep a value; durable on return."""
-        return await asyncio.to_thread(self._put, value)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._put, value)
 
     async def get(self, ref: OutputRef) -> bytes:
         """A value as it was put."""
-        return await asyncio.to_thread(self._get, ref)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._get, ref)
 
     def _put(self, value: bytes) -> OutputRef:
         digest = hashlib.sha256(value).hexdigest()
         ref = OutputRef(f"{digest[:2]}/{digest}.json", digest, len(value))
         place = self._directory / ref.key
+        place.parent.mkdir(parents=True, exist_ok=True)
         if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _sync_directory(self._directory)
-            temporary = place.with_name(f".{digest}.{os.getpid()}")
-            with temporary.open("wb") as file:
-                file.write(value)
-                file.flush()
-                os.fsync(file.fileno())
-            crash_point("runner.output.before")
-            temporary.replace(place)
-            _sync_directory(place.parent)
-            crash_point("runner.output.after")
+            _write(place, value)
+        # Also when it is there: whoever made it may not have come as far.
+        for directory in (place.parent, self._directory, self._directory.parent):
+            _sync_directory(directory)
+        crash_point("runner.output.after")
         return ref
 
     def _get(self, ref: OutputRef) -> bytes:
@@ -65,6 +66,20 @@ class DirectoryOutputs:
         if hashlib.sha256(value).hexdigest() != ref.sha256:
             raise OutputMissing(f"{ref.key} is not what it was")
         return value
+
+
+def _write(place: Path, value: bytes) -> None:
+    temporary = place.with_name(f".{place.stem}.{uuid4().hex}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(value)
+            file.flush()
+            os.fsync(file.fileno())
+        crash_point("runner.output.before")
+        temporary.replace(place)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _sync_directory(directory: Path) -> None:
