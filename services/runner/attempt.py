@@ -1,6 +1,6 @@
 """One attempt, from the grant's bytes to an outcome: parse, render, call the module, encode what it returned.
 
-Everything a module or its input can do wrong ends here as a Failure; nothing of it reaches the session.
+What a module or its input does wrong in the foreseen ways ends here as a Failure; the rest the worker's guard catches.
 """
 
 from __future__ import annotations
@@ -9,23 +9,26 @@ import asyncio
 import hashlib
 import inspect
 import logging
-import math
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import orjson
 
-from services.runner.core.failures import ErrorClass, Failure, cut, of_exception
+from services.runner.core.failures import ErrorClass, Failure, class_named, of_exception
 from services.runner.core.job import Job, Outcome, OutputRef, Succeeded
+from services.runner.core.telling import NAME_CHARACTERS_MAX, told_seconds, told_text
 from services.runner.rendering import Renderer
+from services.runner.threads import ModuleThreads
 from windlass.sdk import Branch, Context, Module, ModuleError, PermanentError
+from windlass.sdk.encoding import NotJson, encoded
 
 INLINE_BYTES_MAX = 256 * 1024
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024
 
-_log = logging.getLogger("windlass.module")
+# What modules say by `ctx.log`.
+MODULE_LOG = logging.getLogger("windlass.module")
 
 
 class Outputs(Protocol):
@@ -34,6 +37,26 @@ class Outputs(Protocol):
     async def put(self, value: bytes) -> OutputRef: ...
 
     async def get(self, ref: OutputRef) -> bytes: ...
+
+
+class RunLog(logging.LoggerAdapter[logging.Logger]):
+    """A module's log: each line says which run it is of, beside what the module gives as `extra`."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(
+            MODULE_LOG,
+            {
+                "execution_id": job.execution_id,
+                "run_id": job.run_id,
+                "node": job.node,
+                "attempt": job.attempt,
+                "module": job.module,
+            },
+        )
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
+        return msg, kwargs
 
 
 @dataclass(slots=True)
@@ -78,11 +101,11 @@ def prepare(
         may_have_run_before=job.may_have_run_before,
         deadline=deadline,
         cursor=orjson.loads(job.cursor) if job.cursor else None,
-        log=_log,
+        log=RunLog(job),
         evaluate=evaluate,
         traceparent=traceparent,
     )
-    return Attempt(job, module, context, inputs, config, _hash(inputs), _hash(config))
+    return Attempt(job, module, context, inputs, config, _hash(inputs, "inputs"), _hash(config, "config"))
 
 
 def call_inline(attempt: Attempt) -> Outcome:
@@ -94,8 +117,9 @@ def call_inline(attempt: Attempt) -> Outcome:
         return failure_of(error)
 
 
-async def call(attempt: Attempt) -> Outcome:
-    """Do the work; a plain function off the event loop. Cancellation passes: it means that nobody wants the outcome."""
+async def call(attempt: Attempt, threads: ModuleThreads) -> Outcome:
+    """Do the work; a plain function off the event loop. What is no Exception passes: only the worker knows whether a
+    cancellation is its own."""
     timeout = attempt.job.timeout_seconds or None
     try:
         async with asyncio.timeout(timeout) as limit:
@@ -104,17 +128,16 @@ async def call(attempt: Attempt) -> Outcome:
                 assert inspect.isawaitable(work)
                 returned = await work
             else:
-                returned = await _in_thread(attempt)
+                module = attempt.module
+                returned = await threads.call(
+                    module.function, attempt.context, attempt.inputs, attempt.config
+                )
             return _encoded(returned)
     except Exception as error:  # noqa: BLE001 - a module may raise anything; it is an outcome of its run
         if isinstance(error, TimeoutError) and limit.expired():
             attempt.context.cancelled = True
             return Failure(ErrorClass.TIMEOUT, "NODE_TIMEOUT", f"not done after {timeout:g} s")
         return failure_of(error)
-
-
-def _in_thread(attempt: Attempt) -> Awaitable[Any]:
-    return asyncio.to_thread(attempt.module.function, attempt.context, attempt.inputs, attempt.config)
 
 
 async def stored(outcome: Outcome, outputs: Outputs) -> Outcome:
@@ -137,11 +160,14 @@ def is_small(outcome: Outcome) -> bool:
     return not (isinstance(outcome, Succeeded) and len(outcome.output) > INLINE_BYTES_MAX)  # type: ignore[arg-type]
 
 
-def failure_of(error: Exception) -> Failure:
-    """What a module raised, as a failure with a class."""
-    if isinstance(error, ModuleError):
-        return Failure(ErrorClass(error.class_name), cut(error.type), cut(str(error)), error.retry_after)
-    return of_exception(error)
+def failure_of(error: BaseException) -> Failure:
+    """What a module raised, as a failure with a class. Any text and number in it is the module's own."""
+    if not isinstance(error, ModuleError):
+        return of_exception(error)
+    # A class of the module's own need not have called ours at its making.
+    error_class = class_named(error.class_name)
+    name = told_text(getattr(error, "type", error_class), NAME_CHARACTERS_MAX)
+    return Failure(error_class, name, told_text(error), told_seconds(getattr(error, "retry_after", None)))
 
 
 def _scope(job: Job, loaded: Mapping[str, bytes], scope: dict[str, Any]) -> dict[str, Any]:
@@ -159,26 +185,27 @@ def _scope(job: Job, loaded: Mapping[str, bytes], scope: dict[str, Any]) -> dict
 def _encoded(returned: Any) -> Succeeded:
     branch = ""
     if isinstance(returned, Branch):
-        branch, returned = returned.label, returned.output
+        branch, returned = _label(returned.label), returned.output
     try:
-        data = orjson.dumps(returned)
-    except TypeError as error:
-        raise PermanentError(f"the returned value is not JSON: {error}", type="OUTPUT_NOT_JSON") from None
-    # orjson writes NaN and infinities as null; a value that is not null must not become it unseen.
-    if b"null" in data and _has_nan(returned):
-        raise PermanentError("the returned value holds NaN or an infinity", type="OUTPUT_NOT_JSON")
-    return Succeeded(data, branch)
+        return Succeeded(encoded(returned), branch)
+    except NotJson as fault:
+        raise PermanentError(f"the returned value is not JSON: {fault}", type="OUTPUT_NOT_JSON") from None
 
 
-def _has_nan(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, dict):
-        return any(_has_nan(item) for item in value.values())
-    if isinstance(value, list | tuple):
-        return any(_has_nan(item) for item in value)
-    return False
+def _label(label: Any) -> str:
+    if not isinstance(label, str) or label != told_text(label, NAME_CHARACTERS_MAX):
+        raise PermanentError(
+            f"a branch is named by text of up to {NAME_CHARACTERS_MAX} characters, not by {label!r:.64}",
+            type="INVALID_BRANCH",
+        )
+    return label
 
 
-def _hash(value: Any) -> bytes:
-    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).digest()
+def _hash(rendered: Any, path: str) -> bytes:
+    """Of what the module works on. A template can make of JSON what is none: 2 ** 70, NaN, a key that is no text."""
+    try:
+        return hashlib.sha256(encoded(rendered, is_canonical=True)).digest()
+    except NotJson as fault:
+        raise PermanentError(
+            f"{path}: the rendered value is not JSON: {fault}", type="TEMPLATE_ERROR"
+        ) from None

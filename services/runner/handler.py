@@ -3,35 +3,52 @@
 A run lives in one of three places: the queue (granted, not begun), the going set (a task of its own), or the holder's
 unacknowledged reports. Short modules have no task: they run where the grant is taken, a bounded number at a turn.
 
+Whatever is granted is reported: one guard stands around the whole of an attempt, and all that is raised in it, our own
+stop of the run excepted, becomes its failure. A run that went unreported would be held as long as this process lives.
+
 Hazards: nothing begins past the self-fence; a queue that waits behind long work is handed back, because another runner
-may be idle; a revoked run is stopped and says nothing more, its late report would only be refused.
+may be idle; a run that was taken back is stopped and gives no outcome any more, it would only be refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-import orjson
 
 from services.chassis.clock import Clock
 from services.chassis.logs import logger
 from services.chassis.metrics import counter, gauge
-from services.chassis.telemetry import TraceContext, emit_span, parse_traceparent
+from services.chassis.telemetry import TraceContext, parse_traceparent
 from services.runner.attempt import Attempt, Outputs, call, call_inline, failure_of, is_small, prepare, stored
-from services.runner.core.failures import Failure
-from services.runner.core.job import Ended, Job, News, Outcome, OutputMissing, OutputRef, Released, Succeeded
+from services.runner.core.failures import ErrorClass, Failure
+from services.runner.core.job import (
+    Ended,
+    Job,
+    News,
+    Outcome,
+    OutputMissing,
+    OutputRef,
+    Released,
+    Succeeded,
+)
+from services.runner.core.telling import told_cost, told_fraction, told_text
 from services.runner.core.window import Window
 from services.runner.rendering import Renderer
+from services.runner.spans import emit_run, span_of
+from services.runner.threads import ModuleThreads
 from windlass.sdk import Context, Module, ModuleError, Registry, TransientError
+from windlass.sdk.context import MESSAGE_CHARACTERS_MAX
 
 log = logger(__name__)
 
 _runs_ended = counter("runner_runs_ended_total", "Runs reported, by what became of them.", ["outcome"])
 _runs_going = gauge("runner_runs_going", "Runs begun and not over.")
+_threads_abandoned = gauge(
+    "runner_threads_abandoned", "Plain functions that work on although their run is over; each costs a place."
+)
 _ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in (Succeeded, Failure, Released)}
 
 # Short modules run on the event loop: after so many of them the loop gets a turn, so that beats stay in time.
@@ -92,6 +109,8 @@ class Worker:
         self._window = Window(concurrency)
         self._queue: deque[tuple[float, Job]] = deque()
         self._going: dict[str, Going] = {}
+        self._threads = ModuleThreads()
+        self._threads.on_return = self._turn_later
         self._has_turn = False
         self._is_draining = False
 
@@ -144,7 +163,8 @@ class Worker:
         """Once a second or so: narrow the window, hand back what waits behind long work."""
         now = self._clock.monotonic()
         _runs_going.set(len(self._going))
-        self._holder.set_capacity(self._window.capacity(now))
+        _threads_abandoned.set(self._threads.abandoned)
+        self._want(now)
         if self._queue and self._queue[0][0] < now - QUEUE_SECONDS_MAX and self._holder.may_start():
             self._hand_back("QUEUED_TOO_LONG")
 
@@ -156,22 +176,28 @@ class Worker:
             if context is None or going.heartbeats_told == context.heartbeats:
                 continue
             going.heartbeats_told = context.heartbeats
-            cursor = orjson.dumps(context.told_cursor) if context.told_cursor is not None else b""
             told.append(
                 News(
                     going.job.run_id,
                     going.job.epoch,
                     going.start_ns,
-                    context.progress,
-                    context.message,
-                    cursor,
+                    told_fraction(context.progress),
+                    told_text(context.message, MESSAGE_CHARACTERS_MAX),
+                    context.told_cursor,
                 )
             )
         return told
 
+    def _want(self, now: float) -> None:
+        """As many leases as there will be places for; an abandoned thread has one."""
+        self._holder.set_capacity(max(0, self._window.capacity(now) - self._threads.abandoned))
+
+    def _has_place(self) -> bool:
+        return len(self._going) + self._threads.abandoned < self._concurrency
+
     def _turn(self) -> None:
         begun_inline = 0
-        while self._queue and len(self._going) < self._concurrency and self._holder.may_start():
+        while self._queue and self._has_place() and self._holder.may_start():
             if begun_inline == INLINE_PER_TURN:
                 self._turn_later()
                 break
@@ -188,7 +214,7 @@ class Worker:
         if begun_inline:
             now = self._clock.monotonic()
             self._window.finished(now, begun_inline)
-            self._holder.set_capacity(self._window.capacity(now))
+            self._want(now)
 
     def _turn_later(self) -> None:
         if not self._has_turn:
@@ -201,29 +227,29 @@ class Worker:
 
     def _run_inline(self, job: Job, module: Module) -> None:
         start_ns = self._clock.epoch_ns()
-        span = _span_of(job)
+        span = span_of(job)
+        attempt: Attempt | None = None
         try:
             attempt = prepare(job, module, self._renderer, {}, span.header() if span else "")
-        except ModuleError as error:
-            self._end(job, failure_of(error), start_ns, None, span)
-            return
-        outcome = call_inline(attempt)
+            outcome = call_inline(attempt)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is an outcome of this run
+            outcome = _failure_of(job, error)
         if is_small(outcome):
             self._end(job, outcome, start_ns, attempt, span)
         else:
-            self._spawn(job, lambda going: self._store_and_end(going, outcome, attempt, span), start_ns)
+            self._spawn(job, lambda going: self._keep(going, outcome, attempt, span), start_ns)
 
     def _begin(self, job: Job, module: Module) -> None:
         self._spawn(job, lambda going: self._run(going, module), self._clock.epoch_ns())
 
-    def _spawn(self, job: Job, work: Callable[[Going], object], start_ns: int) -> None:
+    def _spawn(self, job: Job, work: Callable[[Going], Awaitable[None]], start_ns: int) -> None:
         async def guarded() -> None:
             await asyncio.sleep(0)
             going = self._going[job.run_id]
             try:
-                await work(going)  # type: ignore[misc]
+                await work(going)
             finally:
-                if self._going.get(job.run_id) is going:
+                if self._is_ours(going):
                     del self._going[job.run_id]
                 self._turn_later()
 
@@ -231,41 +257,54 @@ class Worker:
             job, asyncio.create_task(guarded(), name=f"run {job.run_id}"), start_ns
         )
 
+    def _is_ours(self, going: Going) -> bool:
+        """False once we have stopped it."""
+        return self._going.get(going.job.run_id) is going
+
     async def _run(self, going: Going, module: Module) -> None:
         job = going.job
-        span = _span_of(job)
+        span = span_of(job)
         attempt: Attempt | None = None
         try:
             loaded = await self._load(job)
             attempt = prepare(job, module, self._renderer, loaded, span.header() if span else "")
             going.context = attempt.context
-            outcome = await call(attempt)
-        except ModuleError as error:
-            outcome = failure_of(error)
-        await self._store_and_end(going, outcome, attempt, span)
+            outcome = await call(attempt, self._threads)
+        except BaseException as error:
+            if not self._is_ours(going):
+                raise
+            outcome = _failure_of(job, error)
+        await self._keep(going, outcome, attempt, span)
         now = self._clock.monotonic()
         self._window.finished(now, 1)
-        self._holder.set_capacity(self._window.capacity(now))
+        self._want(now)
 
     async def _load(self, job: Job) -> dict[str, bytes]:
         refs = {node: value for node, value in job.outputs.items() if isinstance(value, OutputRef)}
         try:
             return {node: await self._outputs.get(ref) for node, ref in refs.items()}
-        except OutputMissing as missing:
+        except (OutputMissing, OSError) as missing:
             raise TransientError(
                 f"an earlier output cannot be read: {missing}", type="OUTPUT_MISSING"
             ) from None
 
-    async def _store_and_end(
+    async def _keep(
         self, going: Going, outcome: Outcome, attempt: Attempt | None, span: TraceContext | None
     ) -> None:
+        """Put away what is too large to travel, and end."""
         try:
             outcome = await stored(outcome, self._outputs)
         except OSError as error:
             outcome = failure_of(
                 TransientError(f"the output cannot be kept: {error.strerror}", type="OUTPUT_STORE")
             )
-        self._end(going.job, outcome, going.start_ns, attempt, span)
+        except BaseException as error:
+            if not self._is_ours(going):
+                raise
+            outcome = _failure_of(going.job, error)
+        # A module may take its cancellation for an error of its own and go on.
+        if self._is_ours(going):
+            self._end(going.job, outcome, going.start_ns, attempt, span)
 
     def _end(
         self, job: Job, outcome: Outcome, start_ns: int, attempt: Attempt | None, span: TraceContext | None
@@ -275,15 +314,19 @@ class Worker:
             ended = Ended(job, outcome, start_ns, end_ns)
         else:
             hashes = attempt.inputs_hash, attempt.config_hash
-            ended = Ended(job, outcome, start_ns, end_ns, *hashes, attempt.context.cost_tokens)
+            ended = Ended(job, outcome, start_ns, end_ns, *hashes, told_cost(attempt.context.cost_tokens))
+        try:
+            self._report(ended)
+        except Exception as error:  # noqa: BLE001 - what cannot be said of the outcome is said of the run
+            outcome = _failure_of(job, error)
+            self._report(Ended(job, outcome, start_ns, end_ns))
         if span is not None:
-            error = f"{outcome.type}: {outcome.message}" if isinstance(outcome, Failure) else ""
-            _emit(span, job, start_ns, end_ns, error)
-        self._report(ended)
+            error_text = f"{outcome.type}: {outcome.message}" if isinstance(outcome, Failure) else ""
+            emit_run(span, job, start_ns, end_ns, error_text)
 
     def _report(self, ended: Ended) -> None:
-        _ended[type(ended.outcome)].inc()
         self._holder.report(ended)
+        _ended[type(ended.outcome)].inc()
 
     def _stop(self, going: Going) -> None:
         if going.context is not None:
@@ -291,7 +334,7 @@ class Worker:
             span = parse_traceparent(going.context.traceparent)
             if span is not None:
                 # What its module has called has spans below this one.
-                _emit(span, going.job, going.start_ns, self._clock.epoch_ns(), "stopped")
+                emit_run(span, going.job, going.start_ns, self._clock.epoch_ns(), "stopped")
         self._going.pop(going.job.run_id, None)
         going.task.cancel()
 
@@ -302,28 +345,12 @@ class Worker:
             self._report(Ended(job, Released(reason, may_have_begun=False), now_ns, now_ns))
 
 
-def _span_of(job: Job) -> TraceContext | None:
-    if not job.traceparent.endswith("1"):
-        return None
-    parent = parse_traceparent(job.traceparent)
-    return parent.child() if parent is not None and parent.sampled else None
-
-
-def _emit(span: TraceContext, job: Job, start_ns: int, end_ns: int, error: str) -> None:
-    emit_span(
-        "run.execute",
-        span,
-        parent=parse_traceparent(job.traceparent),
-        start_ns=start_ns,
-        end_ns=end_ns,
-        attributes={
-            "run.id": job.run_id,
-            "execution.id": job.execution_id,
-            "task.id": job.node,
-            "attempt": job.attempt,
-            "module": job.module,
-            "workspace": job.workspace,
-            "workflow": job.workflow,
-        },
-        error=error,
+def _failure_of(job: Job, error: BaseException) -> Failure:
+    """What was raised around a module: an error with a class says its own; a module may raise what is no Exception
+    (`sys.exit`, a cancellation nobody asked for); anything else is a fault of ours."""
+    if isinstance(error, ModuleError) or not isinstance(error, Exception):
+        return failure_of(error)
+    log.error("attempt broke", run_id=job.run_id, module=job.module, exc_info=error)
+    return Failure(
+        ErrorClass.TRANSIENT, "INTERNAL", f"the runner failed at it: {told_text(type(error).__name__)}"
     )

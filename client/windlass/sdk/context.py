@@ -8,6 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from windlass.sdk.encoding import NotJson, encoded
+from windlass.sdk.errors import PermanentError
+
+MESSAGE_CHARACTERS_MAX = 1_024
+# It is journalled whenever it changes.
+CURSOR_BYTES_MAX = 64 * 1024
+
 
 @dataclass(slots=True)
 class Context:
@@ -27,7 +34,8 @@ class Context:
     deadline: datetime | None
     # As last told by a heartbeat of an earlier attempt; None on the first.
     cursor: Any
-    log: logging.Logger
+    # Its lines say which run they are of.
+    log: logging.Logger | logging.LoggerAdapter[logging.Logger]
     # Evaluates an expression over input, state, nodes and execution; raises PermanentError on a missing path.
     evaluate: Callable[[str], Any]
     # W3C traceparent of `run.execute`, "" when the execution is not sampled.
@@ -38,22 +46,36 @@ class Context:
     cost_tokens: int = 0
     progress: float = 0.0
     message: str = ""
-    told_cursor: Any = None
+    # JSON; empty: none was told.
+    told_cursor: bytes = b""
     # Rises with every heartbeat, so that the runner sends each only once.
     heartbeats: int = 0
 
     async def heartbeat(self, progress: float = 0.0, message: str = "", cursor: Any = None) -> None:
-        """Say how far it is. Travels with the runner's next beat; the next attempt is given the last cursor."""
+        """Say how far it is. Travels with the runner's next beat; the next attempt is given the last cursor.
+
+        Raises PermanentError for a cursor that is no JSON or over 64 KiB."""
         self.tell(progress, message, cursor)
 
     def tell(self, progress: float = 0.0, message: str = "", cursor: Any = None) -> None:
         """`heartbeat` for plain functions."""
+        told_cursor = self.told_cursor if cursor is None else _as_cursor(cursor)
         self.progress = min(1.0, max(0.0, progress))
-        self.message = message[:1024]
-        if cursor is not None:
-            self.told_cursor = cursor
+        self.message = str(message)[:MESSAGE_CHARACTERS_MAX]
+        self.told_cursor = told_cursor
         self.heartbeats += 1
 
     def cost(self, tokens: int) -> None:
         """Add to what this run has cost."""
         self.cost_tokens += tokens
+
+
+def _as_cursor(cursor: Any) -> bytes:
+    """Encoded where the module can be told of its mistake, and as it is now: it may go on changing it."""
+    try:
+        data = encoded(cursor)
+    except NotJson as fault:
+        raise PermanentError(f"the cursor is not JSON: {fault}", type="CURSOR_NOT_JSON") from None
+    if len(data) > CURSOR_BYTES_MAX:
+        raise PermanentError(f"the cursor is over {CURSOR_BYTES_MAX} bytes", type="CURSOR_TOO_LARGE")
+    return data

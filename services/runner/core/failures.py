@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from services.runner.core.telling import NAME_CHARACTERS_MAX, told_text
+
 
 class ErrorClass(StrEnum):
     """As in windlass.coordinator.v1.ErrorClass."""
@@ -39,17 +41,21 @@ _PERMANENT = (
 # HTTP answers below 500 that ask for another try (RFC 9110, RFC 6585, RFC 8470).
 _RETRIED_STATUSES = frozenset({408, 425, 429})
 
-MESSAGE_CHARACTERS_MAX = 4_096
-
 
 def of_exception(error: BaseException) -> Failure:
     """Class of what a module raised, when it did not say so itself."""
     if isinstance(error, TimeoutError):
         return Failure(
-            ErrorClass.TIMEOUT, "TIMEOUT", cut(str(error)) or "something it waited for took too long"
+            ErrorClass.TIMEOUT, "TIMEOUT", told_text(error) or "something it waited for took too long"
         )
     error_class = ErrorClass.PERMANENT if isinstance(error, _PERMANENT) else ErrorClass.TRANSIENT
-    return Failure(error_class, type(error).__name__, cut(str(error)))
+    name = told_text(type(error).__name__, NAME_CHARACTERS_MAX)
+    return Failure(error_class, name, told_text(error) or f"the module raised {name}")
+
+
+def class_named(name: object) -> ErrorClass:
+    """TRANSIENT for a name that is none: the class that loses least."""
+    return next((each for each in ErrorClass if each.value == name), ErrorClass.TRANSIENT)
 
 
 def of_status(status: int) -> ErrorClass | None:
@@ -59,8 +65,3 @@ def of_status(status: int) -> ErrorClass | None:
     if status >= 500 or status in _RETRIED_STATUSES:
         return ErrorClass.TRANSIENT
     return ErrorClass.PERMANENT
-
-
-def cut(text: str) -> str:
-    """Error texts are for people: bounded, and without the NUL that PostgreSQL refuses."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")[:MESSAGE_CHARACTERS_MAX]

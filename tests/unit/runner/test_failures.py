@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.runner.core.failures import MESSAGE_CHARACTERS_MAX, ErrorClass, cut, of_exception, of_status
+from services.runner.core.failures import ErrorClass, class_named, of_exception, of_status
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,10 @@ def test_raised_errors(error: Exception, error_class: ErrorClass) -> None:
     assert of_exception(error).error_class is error_class
 
 
-def test_messages_are_bounded_and_without_nul() -> None:
-    assert cut("a\0b") == "a\N{REPLACEMENT CHARACTER}b"
-    assert len(cut("x" * 10_000)) == MESSAGE_CHARACTERS_MAX
+def test_an_error_without_text_is_told_by_its_name() -> None:
+    assert of_exception(SystemExit()).message == "the module raised SystemExit"
+
+
+def test_a_class_by_a_name_that_is_none_is_transient() -> None:
+    assert class_named("PERMANENT") is ErrorClass.PERMANENT
+    assert class_named(["PERMANENT"]) is ErrorClass.TRANSIENT

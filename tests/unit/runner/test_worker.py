@@ -7,100 +7,15 @@ from typing import Any
 import orjson
 import pytest
 
-from services.chassis.clock import ManualClock
 from services.runner.core.failures import ErrorClass, Failure
-from services.runner.core.job import Ended, Job, OutputRef, Released, Succeeded
-from services.runner.handler import Worker
-from services.runner.modules import built_in
-from services.runner.rendering import Renderer
-from services.runner.store.outputs import DirectoryOutputs
-from windlass.sdk import Context, Registry, TransientError
-
-
-class Desk:
-    """Stands where the session stands: keeps what was reported and says whether work may begin."""
-
-    def __init__(self) -> None:
-        self.is_fenced = False
-        self.capacity = 0
-        self.ended: list[Ended] = []
-        self.news = asyncio.Event()
-
-    def may_start(self) -> bool:
-        return not self.is_fenced
-
-    def set_capacity(self, capacity: int) -> None:
-        self.capacity = capacity
-
-    def report(self, ended: Ended) -> None:
-        self.ended.append(ended)
-        self.news.set()
-
-    async def until(self, count: int) -> list[Ended]:
-        while len(self.ended) < count:
-            self.news.clear()
-            await self.news.wait()
-        return self.ended
-
-
-class Bench:
-    """A worker with the built-in modules and some of the test's own."""
-
-    def __init__(self, directory: Any, concurrency: int = 10) -> None:
-        self.desk = Desk()
-        self.clock = ManualClock()
-        self.registry = Registry()
-        for module in built_in():
-            self.registry.add(module)
-        self.outputs = DirectoryOutputs(directory)
-        self.worker = Worker(
-            registry=self.registry,
-            renderer=Renderer(),
-            outputs=self.outputs,
-            holder=self.desk,
-            clock=self.clock,
-            concurrency=concurrency,
-        )
-
-    async def outcome(self, job: Job) -> Any:
-        self.worker.take([job])
-        return (await self.desk.until(len(self.desk.ended) or 1))[-1].outcome
+from services.runner.core.job import Job, OutputRef, Released, Succeeded
+from tests.support.runner_bench import Bench, a_job
+from windlass.sdk import Context, TransientError
 
 
 @pytest.fixture
 def bench(tmp_path: Any) -> Bench:
     return Bench(tmp_path)
-
-
-def a_job(module: str = "noop@1", number: int = 1, **given: Any) -> Job:
-    values: dict[str, Any] = {
-        "run_id": f"e.{number}",
-        "epoch": 2,
-        "execution_id": "e",
-        "workspace": "default",
-        "workflow": "w",
-        "node": "n",
-        "module": module,
-        "attempt": 1,
-        "config": b"{}",
-        "inputs": b"{}",
-        "has_templates": False,
-        "execution_input": b'{"id": 7}',
-        "state": b"{}",
-        "outputs": {},
-        "timeout_seconds": 0.0,
-        "effect_key": "key",
-        "may_have_run_before": False,
-        "is_render_only": False,
-        "traceparent": "",
-        "cursor": b"",
-    }
-    return Job(
-        **(
-            values
-            | {k: orjson.dumps(v) if isinstance(v, dict) and k != "outputs" else v for k, v in given.items()}
-        )
-    )
 
 
 @pytest.mark.parametrize(
@@ -281,14 +196,6 @@ async def test_a_large_output_is_kept_before_it_is_reported(bench: Bench) -> Non
         has_templates=True,
     )
     assert await bench.outcome(job) == Succeeded(b'{"n":300000}')
-
-
-@pytest.mark.parametrize("returned", [float("nan"), {"a": [float("inf")]}, {1: 2}, object()])
-async def test_what_is_not_json_is_a_permanent_failure(bench: Bench, returned: Any) -> None:
-    bench.registry.declare("test.bad@1", inline=True)(lambda _ctx, _inputs, _config: returned)
-    outcome = await bench.outcome(a_job("test.bad@1"))
-    assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "OUTPUT_NOT_JSON")
 
 
 async def test_plain_functions_run_off_the_event_loop_and_their_errors_are_classed(bench: Bench) -> None:

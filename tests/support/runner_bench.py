@@ -1,0 +1,99 @@
+"""A runner's worker on a bench: a session that keeps what was reported, and jobs for it."""
+
+import asyncio
+from typing import Any
+
+import orjson
+
+from services.chassis.clock import ManualClock
+from services.runner.core.job import Ended, Job
+from services.runner.handler import Worker
+from services.runner.modules import built_in
+from services.runner.rendering import Renderer
+from services.runner.store.outputs import DirectoryOutputs
+from windlass.sdk import Registry
+
+# A run that is not reported by then is not going to be.
+HANGS_SECONDS = 20
+
+
+class Desk:
+    """Stands where the session stands: keeps what was reported and says whether work may begin."""
+
+    def __init__(self) -> None:
+        self.is_fenced = False
+        self.capacity = 0
+        self.ended: list[Ended] = []
+        self.news = asyncio.Event()
+
+    def may_start(self) -> bool:
+        return not self.is_fenced
+
+    def set_capacity(self, capacity: int) -> None:
+        self.capacity = capacity
+
+    def report(self, ended: Ended) -> None:
+        self.ended.append(ended)
+        self.news.set()
+
+    async def until(self, count: int) -> list[Ended]:
+        async with asyncio.timeout(HANGS_SECONDS):
+            while len(self.ended) < count:
+                self.news.clear()
+                await self.news.wait()
+        return self.ended
+
+
+class Bench:
+    """A worker with the built-in modules and some of the test's own."""
+
+    def __init__(self, directory: Any, concurrency: int = 10, desk: Desk | None = None) -> None:
+        self.desk = desk or Desk()
+        self.clock = ManualClock()
+        self.registry = Registry()
+        for module in built_in():
+            self.registry.add(module)
+        self.outputs = DirectoryOutputs(directory)
+        self.worker = Worker(
+            registry=self.registry,
+            renderer=Renderer(),
+            outputs=self.outputs,
+            holder=self.desk,
+            clock=self.clock,
+            concurrency=concurrency,
+        )
+
+    async def outcome(self, job: Job) -> Any:
+        self.worker.take([job])
+        return (await self.desk.until(len(self.desk.ended) or 1))[-1].outcome
+
+
+def a_job(module: str = "noop@1", number: int = 1, **given: Any) -> Job:
+    values: dict[str, Any] = {
+        "run_id": f"e.{number}",
+        "epoch": 2,
+        "execution_id": "e",
+        "workspace": "default",
+        "workflow": "w",
+        "node": "n",
+        "module": module,
+        "attempt": 1,
+        "config": b"{}",
+        "inputs": b"{}",
+        "has_templates": False,
+        "execution_input": b'{"id": 7}',
+        "state": b"{}",
+        "outputs": {},
+        "timeout_seconds": 0.0,
+        "effect_key": "key",
+        "may_have_run_before": False,
+        "is_render_only": False,
+        "traceparent": "",
+        "cursor": b"",
+    }
+    return Job(
+        **(
+            values
+            | {k: orjson.dumps(v) if isinstance(v, dict) and k != "outputs" else v for k, v in given.items()}
+        )
+    )
