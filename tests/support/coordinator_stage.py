@@ -69,6 +69,8 @@ class Catalog(catalog_pb2_grpc.CatalogServiceServicer):
     def __init__(self) -> None:
         self.definitions: dict[str, bytes] = {}
         self.asked: list[str] = []
+        # Runners' keys, with the workspace that each was made for.
+        self.keys = {RUNNER_KEY: ""}
 
     def add(self, version_id: str, **definition: Any) -> str:
         self.definitions[version_id] = orjson.dumps(definition)
@@ -84,9 +86,10 @@ class Catalog(catalog_pb2_grpc.CatalogServiceServicer):
         )
 
     async def IdentifyKey(self, request: Any, context: Any) -> Any:
-        if request.key_hash != hashlib.sha256(RUNNER_KEY.encode()).digest():
-            raise Refusal("KEY_NOT_FOUND", "no such key")
-        return catalog_pb2.IdentifyKeyResponse(key_id="k1", role=Role.RUNNER)
+        for key, workspace in self.keys.items():
+            if request.key_hash == hashlib.sha256(key.encode()).digest():
+                return catalog_pb2.IdentifyKeyResponse(key_id=key, role=Role.RUNNER, workspace=workspace)
+        raise Refusal("KEY_INVALID", "no such key")
 
 
 class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_grpc.QueueServiceServicer):
@@ -191,7 +194,14 @@ class Addresses:
 class StageRunner:
     """Answers each grant with what `work` says; None: stays silent until told."""
 
-    def __init__(self, name: str, channel: Callable[[str], grpc.aio.Channel], *, capacity: int = 100) -> None:
+    def __init__(
+        self,
+        name: str,
+        channel: Callable[[str], grpc.aio.Channel],
+        *,
+        capacity: int = 100,
+        key: str = RUNNER_KEY,
+    ) -> None:
         self.addresses = Addresses()
         self.grants: list[runs_pb.RunGrant] = []
         self.revoked: list[Refused] = []
@@ -207,7 +217,7 @@ class StageRunner:
             timing=RUN.scaled(SCALE),
             codec=runner_hop.CODEC,
             open_stream=lambda address: RunnerSessionsStub(channel(address)).Session(
-                metadata=(("authorization", f"Bearer {RUNNER_KEY}"),)
+                metadata=(("authorization", f"Bearer {key}"),)
             ),
             owner=self,
         )
@@ -220,11 +230,12 @@ class StageRunner:
             if outcome is not None:
                 self.answer(work, outcome)
 
-    def answer(self, grant: runs_pb.RunGrant, outcome: Any) -> None:
+    def answer(self, grant: runs_pb.RunGrant, outcome: Any, *, instance_id: str = "") -> None:
         """A dict: success with this output; an Exception: a failure of that name."""
         report = runs_pb.RunReport()
         report.head.report_id = self.holder.new_report_id()
         report.head.lease_id, report.head.epoch = grant.lease.lease_id, grant.lease.epoch
+        report.head.instance_id = instance_id
         report.start_time.GetCurrentTime()
         report.end_time.GetCurrentTime()
         if isinstance(outcome, Exception):
@@ -329,8 +340,10 @@ class Stage:
         fresh = await eventually(lambda: [s for s in sessions if s.instance_id not in known and s.credit > 0])
         return f"127.0.0.1:{ready.result()}", fresh[0]
 
-    async def runner(self, address: str, name: str = "runner-0", *, capacity: int = 100) -> StageRunner:
-        runner = StageRunner(name, self.channel, capacity=capacity)
+    async def runner(
+        self, address: str, name: str = "runner-0", *, capacity: int = 100, key: str = RUNNER_KEY
+    ) -> StageRunner:
+        runner = StageRunner(name, self.channel, capacity=capacity, key=key)
         self.holders.append(runner.holder)
         runner.addresses.add(address)
         self.spawn(runner.holder.run(runner.addresses.changes()))

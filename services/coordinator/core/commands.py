@@ -1,7 +1,8 @@
 """What is asked of an execution, in the imperative.
 
 Everything the core may not find out itself comes along: random numbers, who is alive, trace contexts. A run is named by
-its number and, where a holder speaks, by the epoch of its lease: both must fit, else the report is late.
+its number and, where a holder speaks, by the epoch of its lease and the holder's instance: all must fit, else the
+report is late or not that holder's to give. An empty instance is our own word.
 """
 
 from collections.abc import Container, Sequence
@@ -76,6 +77,7 @@ class ReportStarted:
     number: int
     epoch: int
     start_time: Instant
+    instance_id: str = ""
 
 
 @dataclass(slots=True)
@@ -85,6 +87,7 @@ class ReportProgress:
     progress: float = 0.0
     message: str = ""
     cursor: bytes = b""
+    instance_id: str = ""
 
 
 @dataclass(slots=True)
@@ -98,6 +101,7 @@ class ReportSuccess:
     inputs_hash: bytes = b""
     config_hash: bytes = b""
     cost_tokens: int = 0
+    instance_id: str = ""
 
 
 @dataclass(slots=True)
@@ -113,6 +117,7 @@ class ReportFailure:
     inputs_hash: bytes = b""
     config_hash: bytes = b""
     cost_tokens: int = 0
+    instance_id: str = ""
 
 
 @dataclass(slots=True)
@@ -123,6 +128,7 @@ class ReportStopped:
     epoch: int
     start_time: Instant = 0
     end_time: Instant = 0
+    instance_id: str = ""
 
 
 @dataclass(slots=True)
@@ -133,6 +139,7 @@ class Release:
     epoch: int
     reason: ReleaseReason
     may_have_begun: bool = False
+    instance_id: str = ""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,8 @@ from services.coordinator.core.events import Event
 class RefusalReason(StrEnum):
     # A run that this holder no longer has.
     LATE_REPORT = "LATE_REPORT"
-    UNKNOWN_RUN = "UNKNOWN_RUN"
+    # There is no such run, or the reporter never had it: told alike, so that nobody learns what others run.
+    LEASE_UNKNOWN = "LEASE_UNKNOWN"
     EXECUTION_FINAL = "EXECUTION_FINAL"
     EXECUTION_STOPPING = "EXECUTION_STOPPING"
     NOT_READY = "NOT_READY"

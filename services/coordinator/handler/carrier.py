@@ -177,30 +177,33 @@ class Carrier:
     def reported(self, session: RunnerSession, reports: Sequence[Report]) -> None:
         for _, lease_id, _, body in reports:
             assert isinstance(body, pb.RunReport)
+            # It goes with the report wherever that goes: whoever decides it compares it with the run's.
+            body.head.instance_id = body.head.instance_id or session.instance_id
             execution_id, number = split_run_id(lease_id)
             held = self.held.get(execution_id)
             command = None if held is None else report_command(body, number)
-            if held is None or command is None:
+            if held is None or command is None or not session.data.serves(held.grant.start.workspace):
                 self._strays.add(session, body)
                 continue
             held.inbox.append(Input(command, Answer(session, body)))
             self.dirty.setdefault(held)
         self.level.set()
 
-    def progressed(self, notes: Iterable[pb.RunProgress]) -> None:
+    def progressed(self, instance_id: str, notes: Iterable[pb.RunProgress]) -> None:
         for note in notes:
             execution_id, number = split_run_id(note.run_id)
             held = self.held.get(execution_id)
             if held is not None:
-                self._put_all(held, [Input(command) for command in progress_commands(note, number)])
+                commands = progress_commands(note, number, instance_id)
+                self._put_all(held, [Input(command) for command in commands])
 
-    def handed_back(self, refused: Iterable[Refused]) -> None:
+    def handed_back(self, instance_id: str, refused: Iterable[Refused]) -> None:
         """Grants that a runner did not take, and claims of what it does not hold."""
         for lease_id, epoch, reason, _ in refused:
             if reason == "NOT_HELD":
-                self._doubt(lease_id, epoch)
+                self._doubt(lease_id, epoch, instance_id)
             else:
-                self._release(lease_id, epoch, release_reason(reason), may_have_begun=False)
+                self._release(lease_id, epoch, release_reason(reason), instance_id, may_have_begun=False)
 
     def withdrawn(self, grants: Iterable[Grant]) -> None:
         """Nobody is known to have them."""
@@ -212,23 +215,25 @@ class Carrier:
         for grant in grants:
             self._release(grant.lease_id, grant.epoch, ReleaseReason.WITHDRAWN, may_have_begun=False)
 
-    def _doubt(self, lease_id: str, epoch: int) -> None:
+    def _doubt(self, lease_id: str, epoch: int, instance_id: str = "") -> None:
         """A runner that does not hold the run may have done it and told another coordinator: then its report is on its
         way here by the mailbox, and must not come too late. So the run is given up only after that way's time."""
         held = self.held.get(split_run_id(lease_id)[0])
         if held is not None:
             loop = asyncio.get_running_loop()
-            loop.call_later(self._mailbox_seconds, self._give_up, held, lease_id, epoch)
+            loop.call_later(self._mailbox_seconds, self._give_up, held, lease_id, epoch, instance_id)
 
-    def _give_up(self, held: Held, lease_id: str, epoch: int) -> None:
+    def _give_up(self, held: Held, lease_id: str, epoch: int, instance_id: str) -> None:
         if not held.is_dropped:
-            self._release(lease_id, epoch, ReleaseReason.WITHDRAWN, may_have_begun=True)
+            self._release(lease_id, epoch, ReleaseReason.WITHDRAWN, instance_id, may_have_begun=True)
 
-    def _release(self, lease_id: str, epoch: int, reason: ReleaseReason, *, may_have_begun: bool) -> None:
+    def _release(
+        self, lease_id: str, epoch: int, reason: ReleaseReason, instance_id: str = "", *, may_have_begun: bool
+    ) -> None:
         execution_id, number = split_run_id(lease_id)
         held = self.held.get(execution_id)
         if held is not None:
-            self.put(held, Release(number, epoch, reason, may_have_begun=may_have_begun))
+            self.put(held, Release(number, epoch, reason, may_have_begun, instance_id))
 
     def runner_lost(self, instance_id: str, *, is_idempotent_only: bool) -> None:
         for held in self.with_runs_of(instance_id):

@@ -107,9 +107,17 @@ class Definitions(Protocol):
         ...
 
 
+class Scope(Protocol):
+    """What a runner's key lets it have."""
+
+    def serves(self, workspace: str) -> bool: ...
+
+
 class RunnerSession(Protocol):
     """One runner's stream to this coordinator."""
 
+    @property
+    def data(self) -> Scope: ...
     @property
     def instance_id(self) -> str: ...
     @property

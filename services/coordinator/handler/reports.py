@@ -44,7 +44,7 @@ def microseconds(message: Any, field: str) -> int:
 
 def report_command(report: pb.RunReport, number: int) -> Command | None:
     """None: a report without an outcome that this version knows."""
-    epoch = report.head.epoch
+    epoch, instance_id = report.head.epoch, report.head.instance_id
     outcome = report.WhichOneof("outcome")
     if outcome == "succeeded":
         done = report.succeeded
@@ -58,15 +58,17 @@ def report_command(report: pb.RunReport, number: int) -> Command | None:
             inputs_hash=report.inputs_hash,
             config_hash=report.config_hash,
             cost_tokens=report.cost_tokens,
+            instance_id=instance_id,
         )
     if outcome == "failed":
         return _failure(report, number)
     if outcome == "released":
         reason = release_reason(report.released.reason)
-        return Release(number, epoch, reason, may_have_begun=report.released.may_have_begun)
+        may_have_begun = report.released.may_have_begun
+        return Release(number, epoch, reason, may_have_begun=may_have_begun, instance_id=instance_id)
     if outcome == "stopped":
         start, end = microseconds(report, "start_time"), microseconds(report, "end_time")
-        return ReportStopped(number, epoch, start_time=start, end_time=end)
+        return ReportStopped(number, epoch, start_time=start, end_time=end, instance_id=instance_id)
     return None
 
 
@@ -85,6 +87,7 @@ def _failure(report: pb.RunReport, number: int) -> ReportFailure:
         inputs_hash=report.inputs_hash,
         config_hash=report.config_hash,
         cost_tokens=report.cost_tokens,
+        instance_id=report.head.instance_id,
     )
 
 
@@ -98,9 +101,9 @@ def release_reason(reason: str) -> ReleaseReason:
     return _RELEASES.get(reason, ReleaseReason.REFUSED)
 
 
-def progress_commands(progress: pb.RunProgress, number: int) -> list[Command]:
+def progress_commands(progress: pb.RunProgress, number: int, instance_id: str) -> list[Command]:
     commands: list[Command] = [
-        ReportStarted(number, progress.epoch, microseconds(progress, "start_time")),
+        ReportStarted(number, progress.epoch, microseconds(progress, "start_time"), instance_id),
     ]
     if progress.fraction or progress.message or progress.cursor:
         commands.append(
@@ -110,6 +113,7 @@ def progress_commands(progress: pb.RunProgress, number: int) -> list[Command]:
                 progress=progress.fraction,
                 message=progress.message[:_ERROR_MESSAGE_MAX],
                 cursor=progress.cursor,
+                instance_id=instance_id,
             )
         )
     return commands

@@ -49,10 +49,13 @@ class _Scope:
         self.modules = frozenset(attach.modules) or DEFAULT_MODULES
         self.labels = frozenset(attach.labels.items())
 
+    def serves(self, workspace: str) -> bool:
+        return self.workspace in ("", workspace)
+
     def fits(self, requirement: Requirement) -> bool:
         return (
             requirement.module in self.modules
-            and (not self.workspace or self.workspace == requirement.workspace)
+            and self.serves(requirement.workspace)
             and self.labels.issuperset(requirement.labels)
         )
 
@@ -83,9 +86,12 @@ class SessionRunners:
 
     async def admit(self, attach: Attach) -> Sequence[Refused]:
         identity: Identity = caller()
-        self._workspaces[attach.instance_id] = identity.workspace
+        present = self.registry.of_instance(attach.instance_id)
+        if present is not None and present.data.workspace != identity.workspace:
+            raise AttachRefused("INSTANCE_TAKEN", "this instance_id is another runner's; take a fresh one")
         if any(not _is_module(name) for name in attach.modules):
             raise AttachRefused("MODULE_INVALID", "modules are named like http.request@1")
+        self._workspaces[attach.instance_id] = identity.workspace
         return [
             refused for lease in attach.held if (refused := self._judge(lease.lease_id, lease.epoch, attach))
         ]
@@ -122,7 +128,7 @@ class SessionRunners:
         """Known already: the journal has the lease."""
 
     def on_refused(self, session: ServerSession, refused: list[Refused]) -> None:
-        self.carrier.handed_back(refused)
+        self.carrier.handed_back(session.instance_id, refused)
 
     def on_withdrawn(self, session: ServerSession, grants: list[Grant]) -> None:
         self.carrier.withdrawn(grants)
@@ -131,7 +137,7 @@ class SessionRunners:
         self.carrier.reported(session, reports)
 
     def on_notes(self, session: ServerSession, notes: list[Any]) -> None:
-        self.carrier.progressed(notes)
+        self.carrier.progressed(session.instance_id, notes)
 
     def on_drain(self, session: ServerSession) -> None:
         log.info("runner drains", runner=session.attach.holder, instance_id=session.instance_id)

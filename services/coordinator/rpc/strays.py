@@ -89,13 +89,16 @@ class StrayReports:
         head = report.head
         execution_id, number = split_run_id(head.lease_id)
         standing = standings.get(execution_id)
-        if standing is None or not number or report.WhichOneof("outcome") is None:
+        if standing is None or not session.data.serves(standing.workspace):
+            # Told alike: nobody learns what others run.
+            return self._refuse(session, report, "LEASE_UNKNOWN")
+        if not number or report.WhichOneof("outcome") is None:
             return self._refuse(session, report, "LEASE_UNKNOWN")
         if standing.is_final:
             return self._refuse(session, report, "EXECUTION_FINAL")
         message = ExecutionMessage(
-            # Equal whoever forwards it and however often.
-            message_id=f"report:{head.lease_id}:{head.epoch}",
+            # Equal whoever forwards it and however often; another instance cannot take its place.
+            message_id=f"report:{head.lease_id}:{head.epoch}:{head.instance_id}",
             execution_id=execution_id,
             create_time=_now(),
             run_report=report.SerializeToString(),

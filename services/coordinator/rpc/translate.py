@@ -31,6 +31,8 @@ _ERROR_CLASSES: Final = {
     "CIRCUIT_OPEN": api.Run.CIRCUIT_OPEN,
 }
 _SPANS: Final = frozenset({"initial_delay", "max_delay", "budget", "duration"})
+# A runner's instance is the secret by which its reports are known to be its own.
+_UNTOLD: Final = frozenset({"time", "traceparent", "instance_id"})
 _HASHES: Final = frozenset({"inputs_hash", "config_hash"})
 
 
@@ -120,7 +122,7 @@ def details(event: Event) -> bytes:
     found = {
         _camel(field.name): _plain(field.name, getattr(event, field.name))
         for field in fields(event)
-        if field.name not in ("time", "traceparent")
+        if field.name not in _UNTOLD
     }
     return orjson.dumps(found)
 

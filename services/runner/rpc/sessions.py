@@ -51,9 +51,11 @@ class CoordinatorSessions:
 
     def report(self, ended: Ended) -> None:
         report_id = self._holder.new_report_id()
-        job = ended.job
+        job, report = ended.job, report_of(ended, report_id)
+        # What this instance was granted; the report may outlive it.
+        report.head.instance_id = self._holder.instance_id
         crash_point("runner.report.before")
-        self._holder.report(report_id, job.run_id, job.epoch, report_of(ended, report_id), ends_lease=True)
+        self._holder.report(report_id, job.run_id, job.epoch, report, ends_lease=True)
         crash_point("runner.report.after")
 
     def on_grants(self, grants: list[Grant]) -> None:

@@ -36,3 +36,51 @@ async def test_a_report_without_a_run_is_refused_and_the_coordinator_serves_on(o
     order = await going(on_stage, runner, session)
     runner.answer(runner.grants[-1], {})
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+
+
+async def test_a_run_is_ended_only_by_the_runner_that_has_it(on_stage: Stage) -> None:
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address, "owner")
+    order = await going(on_stage, runner, session)
+    other = await on_stage.runner(address, "other")
+    grant = runner.grants[-1]
+    other.progress.append(
+        runs_pb.RunProgress(run_id=grant.lease.lease_id, epoch=grant.lease.epoch, cursor=b"1")
+    )
+    other.answer(grant, {"whose": "the other's"})
+    await eventually(lambda: other.refused)
+    assert other.refused == [(grant.lease.lease_id, "LEASE_UNKNOWN")]
+    runner.answer(grant, {"whose": "the owner's"})
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+    assert len(runner.grants) == 1
+    assert not other.grants
+
+
+async def test_a_report_outlives_the_instance_that_was_granted_the_run(on_stage: Stage) -> None:
+    """The runner's lease was judged dead while it worked; it comes back as another instance, with the result."""
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    order = await going(on_stage, runner, session)
+    before = runner.holder.instance_id
+    returned = await on_stage.runner(address, "returned")
+    returned.answer(runner.grants[-1], {}, instance_id=before)
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+
+
+async def test_a_runner_of_one_workspace_says_nothing_about_another(on_stage: Stage) -> None:
+    first_address, session = await on_stage.coordinator("0")
+    second_address, _ = await on_stage.coordinator("1")
+    on_stage.catalog.keys["theirs"] = "elsewhere"
+    runner = await on_stage.runner(first_address)
+    stranger = await on_stage.runner(first_address, "stranger", key="theirs")
+    distant = await on_stage.runner(second_address, "distant", key="theirs")
+    order = await going(on_stage, runner, session)
+    grant, instance_id = runner.grants[-1], runner.holder.instance_id
+    for each in (stranger, distant):
+        each.answer(grant, {"forged": True}, instance_id=instance_id)
+        each.answer(claim_of(f"{execution_id()}.1"), {})
+    await eventually(lambda: len(stranger.refused) == len(distant.refused) == 2)
+    assert {reason for _, reason in stranger.refused + distant.refused} == {"LEASE_UNKNOWN"}
+    assert not on_stage.dispatcher.delivered
+    runner.answer(grant, {})
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)

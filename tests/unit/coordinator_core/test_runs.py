@@ -241,7 +241,7 @@ def test_a_report_under_another_epoch_is_late():
 def test_an_unknown_run_is_refused(number):
     story = begun()
     decision = story.when(ReportSuccess(number, 2, b"{}"))
-    assert (decision.events, decision.refusal.reason) == ([], RefusalReason.UNKNOWN_RUN)
+    assert (decision.events, decision.refusal.reason) == ([], RefusalReason.LEASE_UNKNOWN)
 
 
 def test_started_and_progress_are_recorded_when_they_are_news():
@@ -287,7 +287,7 @@ def test_a_run_that_stopped_unasked_is_tried_again():
     run = story.run("a")
     assert names(story.when(ReportStopped(1, run.epoch))) == ["RunFailed"]
     assert story.state == "WAITING"
-    assert story.when(ReportStopped(9, 9)).refusal.reason is RefusalReason.UNKNOWN_RUN
+    assert story.when(ReportStopped(9, 9)).refusal.reason is RefusalReason.LEASE_UNKNOWN
 
 
 def test_the_backstop_behind_the_node_timeout():
@@ -353,3 +353,20 @@ def test_deciding_is_deterministic():
     report = ReportSuccess(1, 2, b"{}")
     assert decide(story.execution, report, story.now) == decide(story.execution, report, story.now)
     assert effects(story.execution, story.journal[0]) == ()
+
+
+def test_a_report_counts_for_the_instance_that_was_granted_the_run():
+    story = begun()
+    run = story.run("a")
+    for untrue in (
+        ReportSuccess(run.number, run.epoch, b"{}", instance_id="i2"),
+        ReportProgress(run.number, run.epoch, 0.5, instance_id="i2"),
+        Release(run.number, run.epoch, ReleaseReason.DRAINED, instance_id="i2"),
+    ):
+        decision = story.when(untrue)
+        assert (decision.events, decision.refusal.reason) == ([], RefusalReason.LEASE_UNKNOWN)
+    done = ReportSuccess(run.number, run.epoch, b"{}", instance_id="i1")
+    assert names(story.when(done)) == ["RunSucceeded", "ExecutionFinished"]
+    assert story.when(done).refusal is None, "the same again is answered as the first time"
+    again = ReportSuccess(run.number, run.epoch, b"{}", instance_id="i2")
+    assert story.when(again).refusal.reason is RefusalReason.LEASE_UNKNOWN

@@ -1,8 +1,9 @@
 """What runners say of their runs: it began, it goes on, it is done, it failed, it stopped.
 
-A report counts if it names a live run and the epoch of its lease. The same report again is answered as the first time.
-Anything else is late: its run was lost, taken back, timed out, or ended with the execution, and may be running
-elsewhere by now. It is refused, and recorded once.
+A report counts if it names a live run and the epoch of its lease, and comes from the instance that was granted it. The
+same report again is answered as the first time. Of another's run nothing is said and nothing recorded. Anything else
+is late: its run was lost, taken back, timed out, or ended with the execution, and may be running elsewhere by now.
+It is refused, and recorded once.
 """
 
 import json
@@ -57,11 +58,13 @@ Report = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | Report
 def live_run(execution: Execution, report: Report, now: Instant) -> Run | Decision:
     """The run that the reporter has, or the answer to one who has none."""
     run = execution.live.get(report.number)
-    if run is not None and run.epoch == report.epoch:
+    if run is not None and run.epoch == report.epoch and report.instance_id in ("", run.instance_id):
         return run
     if not 0 < report.number <= len(execution.runs):
-        return refuse(RefusalReason.UNKNOWN_RUN, f"there is no run {report.number}")
+        return refuse(RefusalReason.LEASE_UNKNOWN, f"there is no run {report.number}")
     run = execution.runs[report.number - 1]
+    if report.instance_id not in ("", run.instance_id):
+        return refuse(RefusalReason.LEASE_UNKNOWN, f"run {report.number} is another's")
     if run.is_answered and run.epoch == report.epoch:
         return nothing_new()
     refusal = Refusal(

@@ -389,20 +389,26 @@ class ReportHead(_message.Message):
     REPORT_ID_FIELD_NUMBER: _builtins.int
     LEASE_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
     report_id: _builtins.str
     """Unique in the holder's instance: the acknowledgement names it."""
     lease_id: _builtins.str
     epoch: _builtins.int
+    instance_id: _builtins.str
+    """The instance under which the holder had the lease: a report counts for the instance that was granted it, and is
+    kept over that instance's end. Absent: the instance of the session that brings it.
+    """
     def __init__(
         self,
         *,
         report_id: _builtins.str = ...,
         lease_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
+        instance_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lease_id", b"lease_id", "report_id", b"report_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "instance_id", b"instance_id", "lease_id", b"lease_id", "report_id", b"report_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
