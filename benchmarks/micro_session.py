@@ -74,6 +74,7 @@ class Granting:
         raise AssertionError(refused)
 
     def on_withdrawn(self, session: ServerSession, grants: list[Grant]) -> None: ...
+    def on_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None: ...
 
     def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
         self.frames += 1

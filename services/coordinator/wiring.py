@@ -65,7 +65,7 @@ from windlass.dispatcher.v1.sessions_pb2_grpc import CoordinatorSessionsStub
 log = logger(__name__)
 
 SERVICE = "coordinator"
-# Twice what a dispatcher needs at most to bring a message to its holder: it looks again every second.
+# More than a dispatcher needs to bring a message to its holder: what is unread for a second is said again within half.
 MAILBOX_SECONDS = 2.0
 MIGRATIONS = Path(__file__).parent / "migrations"
 

@@ -73,3 +73,13 @@ async def flaky(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) ->
     if ctx.attempt == 1:
         raise TransientError("the first attempt always fails")
     return await _work(ctx, config)
+
+
+@module("ledger.hold@1")
+async def hold(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """Keeps the whole event loop of its runner, as user code should not, and is not harmless to repeat."""
+    _write("begin", ctx)
+    time.sleep(config["seconds"])  # noqa: ASYNC251 - that is the point
+    is_first = _effect(ctx)
+    _write("end", ctx)
+    return {"first": is_first}

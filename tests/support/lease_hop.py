@@ -90,6 +90,7 @@ class ServerOwner:
         self.taken: list[Grant] = []
         self.refused: list[Refused] = []
         self.withdrawn: list[Grant] = []
+        self.in_doubt: list[Grant] = []
         self.reports: list[Report] = []
         self.notes: list[object] = []
         self.closed: list[ServerSession] = []
@@ -125,6 +126,9 @@ class ServerOwner:
 
     def on_withdrawn(self, session: ServerSession, grants: list[Grant]) -> None:
         self.withdrawn += grants
+
+    def on_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
+        self.in_doubt += grants
 
     def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
         self.reports += reports

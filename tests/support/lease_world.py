@@ -104,7 +104,9 @@ class LeaseWorld(RuleBasedStateMachine):
         self.ghosts: list[Stream] = []
         self.claims: list[tuple[Stream, int]] = []
         self.waiting: list[tuple[Stream, int]] = []
-        self.doubts: dict[tuple[str, str], list[tuple[float, list[Grant]]]] = {}
+        self.doubts: dict[tuple[str, str], list[Grant]] = {}
+        # Given to others because their holder will never begin them.
+        self.freed: set[tuple[str, int]] = set()
         self.starts: Counter[tuple[str, int]] = Counter()
         self.results: Counter[str] = Counter()
 
@@ -259,6 +261,7 @@ class LeaseWorld(RuleBasedStateMachine):
         holder.started.add(item)
         self.starts[item] += 1
         assert self.starts[item] == 1, "the same grant was started twice"
+        assert item not in self.freed, "started although the work was given to another"
 
     @rule(h=holders, pick=st.integers(0, 100))
     def holder_finishes(self, h: int, pick: int) -> None:
@@ -316,11 +319,6 @@ class LeaseWorld(RuleBasedStateMachine):
                 self.hear(holder, holder.rules.tick(self.now))
             for stream in list(holder.streams.values()):
                 self.serve(stream, stream.rules.tick(self.now))
-        for key, doubts in list(self.doubts.items()):
-            for given_up_at, grants in doubts:
-                if given_up_at <= self.now:
-                    self.free(grants)
-            self.doubts[key] = [each for each in doubts if each[0] > self.now]
 
     @rule(h=holders, is_frozen=st.booleans())
     def freeze_or_thaw(self, h: int, is_frozen: bool) -> None:
@@ -363,7 +361,7 @@ class LeaseWorld(RuleBasedStateMachine):
                     self.free([Grant(each.lease_id, each.epoch, None) for each in refused])
                 case GrantsInDoubt(grants):
                     key = (stream.address, stream.instance_id)
-                    self.doubts.setdefault(key, []).append((self.now + EXECUTION.grant_answer, grants))
+                    self.doubts.setdefault(key, []).extend(grants)
                 case _:
                     pass
 
@@ -387,8 +385,8 @@ class LeaseWorld(RuleBasedStateMachine):
             if (self.rows[name].epoch, self.rows[name].instance_id) != (epoch, attach.instance_id)
         ]
         stream.rules.accept(refused)
-        for _, grants in self.doubts.pop((stream.address, attach.instance_id), []):
-            self.free([each for each in grants if not stream.rules.holds(each.lease_id, each.epoch)])
+        doubts = self.doubts.pop((stream.address, attach.instance_id), [])
+        self.free([each for each in doubts if not stream.rules.holds(each.lease_id, each.epoch)])
         # What it should hold and did not name: handed back on a stream that broke, or on its way through
         # another server. Its answer to a claim is binding.
         stream.rules.claim(
@@ -419,8 +417,10 @@ class LeaseWorld(RuleBasedStateMachine):
     def free(self, grants: list[Grant]) -> None:
         for name, epoch, _ in grants:
             row = self.rows[name]
-            if row.epoch == epoch and not row.is_done:
+            if row.epoch == epoch and row.instance_id is not None:
+                assert not self.starts[name, epoch], "work that had begun was given to another"
                 row.instance_id = None
+                self.freed.add((name, epoch))
 
     def hear(self, holder: Holder, actions: list[HolderAction]) -> None:
         for action in actions:

@@ -12,9 +12,11 @@ What each failure leads to:
 
 - a stream breaks: both sides forget what was in flight on it. The holder beats at once on its other
   streams, sends its unanswered reports again on one of them, and dials again. The server withdraws the
-  grants that were never counted.
+  grants that it had not sent; those sent and not counted are in doubt until the holder's next attach.
 - a replica of the server dies: the same, seen from the holder. Grants committed but never sent are found by
   their new keeper with a *claim*: the holder refuses what it does not hold, and its refusal is binding.
+- a holder is busy and says nothing, its streams open: its grants stay its own, counted or not. Only the
+  sweep, which judges the instance, ends them.
 - the holder dies: its streams close; after a short grace the server ends the instance, unless another
   replica has heard it since. Silent with open streams: the sweep ends it.
 - the database is away: beats stay unanswered. The holder starts nothing new after its self-fence, finishes

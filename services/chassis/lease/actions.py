@@ -34,15 +34,15 @@ class GrantsRefused:
 
 @dataclass(slots=True, frozen=True)
 class GrantsWithdrawn:
-    """Server: unanswered for too long or never sent; the work may be granted again under a higher epoch."""
+    """Server: never sent, and never will be; the work may be granted again under a higher epoch."""
 
     grants: list[Grant]
 
 
 @dataclass(slots=True, frozen=True)
 class GrantsInDoubt:
-    """Server: sent on a stream that is gone, perhaps unread: the instance's next attach tells which it
-    holds.
+    """Server: sent on a stream that is gone, perhaps unread, perhaps at work: the instance's next attach
+    tells which it holds. Until then, or until the instance ends, the work is the holder's.
     """
 
     grants: list[Grant]

@@ -13,8 +13,12 @@ may say:
 Served, but: the answer to a beat that is not in flight is a redial; an acknowledgement of an unknown
 report, the revocation of a lease or epoch not held, and an old credit confirmation change nothing. A grant
 is refused when the holder drains (DRAINING), has no place promised (NO_CAPACITY), holds a newer epoch
-(EPOCH_STALE) or has refused the same before (NOT_HELD); one that it already holds is counted and nothing
+(EPOCH_STALE) or has denied the same before (NOT_HELD); one that it already holds is counted and nothing
 else; one with a newer epoch than the held one replaces it.
+
+Denied is what the holder said that it does not hold, and what any server took back from it: both may be
+granted elsewhere by now, while the grant itself is still unread on another stream. Such a grant is never
+begun. A stream that attached under an earlier instance brings none either: it is heard no more.
 
 The instance is LIVE until a server says INSTANCE_ENDED (or answers a beat with "not renewed") to a stream
 that attached under it. Then every lease is gone, all streams are dialled again under a fresh instance id;
@@ -200,6 +204,9 @@ class HolderRules:
         if stream is None:
             return []
         stream.heard_at = now
+        if stream.instance_id != self.instance_id:
+            # What it grants belongs to an instance that has ended; its answers say nothing about the present one.
+            return [Redial(address, "INSTANCE_ENDED")]
         if not stream.is_live:
             return self._open(stream, frame)
         if frame.attached is not None:
@@ -320,9 +327,13 @@ class HolderRules:
         return ""
 
     def _revoke(self, revoked: Iterable[Refused], actions: list[HolderAction]) -> None:
-        """Drop what is really held under that epoch; what was reported already only waits for its answer."""
+        """Drop what is really held under that epoch; what was reported already only waits for its answer.
+
+        Denied all the same when it is not held: its grant may still come, on another server's stream.
+        """
         stopped: list[Refused] = []
         for each in revoked:
+            self._deny(each.lease_id, each.epoch)
             held = self.held.get(each.lease_id)
             if held is not None and held.epoch == each.epoch:
                 if held.is_active:
@@ -370,8 +381,6 @@ class HolderRules:
 
     def _alive(self, stream: HolderStream, actions: list[HolderAction]) -> None:
         """A sign of life of the present instance was answered; it counts from when it was sent."""
-        if stream.instance_id != self.instance_id:
-            return
         if self._alive_at is None or stream.beat_sent_at > self._alive_at:
             self._alive_at = stream.beat_sent_at
         if self.is_fenced and self.may_start(stream.heard_at):

@@ -21,8 +21,18 @@ of grants that goes back or beyond what was sent (GRANTS_SEEN_INVALID); more una
 limit (FLOOD); too many leases (HELD_EXCEEDED).
 
 Grants are answered by counting: one number in a frame takes all grants up to it, so a grant costs nothing
-after it was sent unless it is refused or stays uncounted. What the holder holds is known from its attach
-and beats alone.
+after it was sent unless it is refused. What the holder holds is known from its attach and beats alone.
+
+Where a grant stands, and who may have its work:
+
+| a grant            | waits too long | its stream is lost | the work may be granted again when             |
+|--------------------|----------------|--------------------|------------------------------------------------|
+| not sent           | withdrawn      | withdrawn          | at once: nobody has seen it                    |
+| sent, not counted  | stays          | in doubt           | the holder denies it, or its instance ends     |
+| counted            | stays          | stays              | the holder refuses it, or its instance ends    |
+
+Silence says nothing: a holder that has read a grant may be at work already and unable to say so, for as long
+as that work keeps its event loop. So there is no time after which a sent grant is taken back.
 
 Hazard: `grant` is only for what `take_credit` reserved before the claim was made; that is what keeps the
 promise to the holder while a claim is being committed.
@@ -98,8 +108,8 @@ class ServerSessionRules:
         self._beat_time = 0.0
         self._wants_full = False
         self._demand_said: int | None = None
-        # Sent and not yet counted, oldest first: (time of granting, number of the first, grants).
-        self._uncounted: deque[tuple[float, int, list[Grant]]] = deque()
+        # Sent and not yet counted, oldest first: (number of the first, grants).
+        self._uncounted: deque[tuple[int, list[Grant]]] = deque()
         # Granted and not yet in a frame.
         self._unsent: deque[tuple[float, Grant]] = deque()
         self._sent = 0
@@ -186,12 +196,12 @@ class ServerSessionRules:
         """Take the grants up to the number `seen`; the frame's refusals are not among the taken."""
         self._seen = seen
         taken: list[Grant] = []
-        while self._uncounted and self._uncounted[0][1] <= seen:
-            time, first, grants = self._uncounted.popleft()
+        while self._uncounted and self._uncounted[0][0] <= seen:
+            first, grants = self._uncounted.popleft()
             count = seen - first + 1
             taken += grants[:count]
             if count < len(grants):
-                self._uncounted.appendleft((time, first + count, grants[count:]))
+                self._uncounted.appendleft((first + count, grants[count:]))
         if refused:
             denied = {(each.lease_id, each.epoch) for each in refused}
             taken = [grant for grant in taken if (grant.lease_id, grant.epoch) not in denied]
@@ -328,7 +338,7 @@ class ServerSessionRules:
     # ── time, writing, the end ────────────────────────────────────────────────────────────────────────────
 
     def tick(self, now: float) -> list[ServerAction]:
-        """Withdraw what stayed unanswered. Called a few times per beat."""
+        """Withdraw what could not be sent in time. Called a few times per beat."""
         if self.state is ServerState.CLOSED:
             return []
         if self._beat_in_flight and now - self._beat_time > self._timing.beat / 2:
@@ -337,10 +347,6 @@ class ServerSessionRules:
             self._out.beat_heard = self._beat_number
         overdue = now - self._timing.grant_answer
         withdrawn: list[Grant] = []
-        while self._uncounted and self._uncounted[0][0] <= overdue:
-            # The holder counts them all the same, should it read them; the revocation follows them.
-            withdrawn += self._uncounted.popleft()[2]
-        self.revoke(Refused(each.lease_id, each.epoch, "GRANT_WITHDRAWN") for each in withdrawn)
         while self._unsent and self._unsent[0][0] <= overdue:
             withdrawn.append(self._unsent.popleft()[1])
             self._credit.unuse(1)
@@ -351,7 +357,7 @@ class ServerSessionRules:
         self.state = ServerState.CLOSED
         actions: list[ServerAction] = []
         unsent = [grant for _, grant in self._unsent]
-        in_doubt = [grant for _, _, grants in self._uncounted for grant in grants]
+        in_doubt = [grant for _, grants in self._uncounted for grant in grants]
         self._unsent.clear()
         self._uncounted.clear()
         self._out = Outgoing()
@@ -381,15 +387,9 @@ class ServerSessionRules:
 
     def _send(self, count: int) -> list[Grant]:
         """Move unsent grants to the uncounted, where they wait for the holder to have seen them."""
-        grants: list[Grant] = []
-        granted_at = 0.0
-        for _ in range(count):
-            at, grant = self._unsent.popleft()
-            if not grants:
-                granted_at = at
-            grants.append(grant)
+        grants = [self._unsent.popleft()[1] for _ in range(count)]
         if grants:
-            self._uncounted.append((granted_at, self._sent + 1, grants))
+            self._uncounted.append((self._sent + 1, grants))
             self._sent += len(grants)
         return grants
 

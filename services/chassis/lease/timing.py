@@ -19,7 +19,8 @@ class LeaseTiming:
     granted_again: float
     # How long the server waits after a stream closed for the holder to be heard elsewhere.
     closed_grace: float
-    # How long a grant may stay unanswered before it is withdrawn.
+    # How long a grant may wait to be sent before it goes to another holder; and how long a lost stream is
+    # awaited before what was sent on it may go elsewhere, if it is harmless to do twice.
     grant_answer: float = 5.0
 
     def __post_init__(self) -> None:

@@ -44,14 +44,21 @@ class SessionOwner(Protocol):
         ...
 
     def on_refused(self, session: "ServerSession", refused: list[Refused]) -> None:
-        """Grants handed back, and claims of what it does not hold.
+        """Grants handed back; and NOT_HELD: what it was asked for, or should have named, and does not hold.
 
-        It will never start them under that epoch.
+        It will never start them under that epoch. NOT_HELD may be done and reported to another server.
         """
         ...
 
     def on_withdrawn(self, session: "ServerSession", grants: list[Grant]) -> None:
-        """Nobody has them for certain: grant the work again, under a higher epoch."""
+        """Never sent: grant the work again, under a higher epoch."""
+        ...
+
+    def on_in_doubt(self, session: "ServerSession", grants: list[Grant]) -> None:
+        """Sent on a stream that is gone, and the instance lives without coming back here.
+
+        It may be at work: only what is harmless to do twice may be granted again before it comes or ends.
+        """
         ...
 
     def on_reports(self, session: "ServerSession", reports: list[Report]) -> None:

@@ -5,20 +5,23 @@ statement at a time (`run_beats`), and an instance ends when its stream closed a
 grace, or by the sweep (`run_reaper`). While the store cannot be asked, beats wait unanswered and nobody is
 judged.
 
+A grant sent on a stream that broke is in doubt: the instance's next attach settles it, or its end. Nobody else
+can: the holder may be at work and busy, with its other streams open.
+
 Hazard: an instance may be attached here twice for a moment (a stream that died unnoticed, and its
 successor). The newer one stands; the older one is closed with SUPERSEDED.
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine
-from dataclasses import replace
+from collections.abc import Collection, Coroutine, Iterable
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 from services.chassis.clock import Clock, SystemClock
 from services.chassis.errors import DependencyUnavailable
-from services.chassis.lease.frames import Grant
+from services.chassis.lease.frames import Grant, Refused
 from services.chassis.lease.server import ServerSessionRules, ServerState
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.logs import logger
@@ -32,6 +35,16 @@ log = logger(__name__)
 
 # Streams at once, attached or not: beyond it a replica refuses, and the holder goes to another.
 SESSIONS_MAX = 5_000
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """Grants sent on a stream that is gone."""
+
+    session: ServerSession
+    grants: list[Grant]
+    # When the owner is told that the instance stays away; None: it has been.
+    due: float | None
 
 
 class SessionRegistry:
@@ -54,14 +67,13 @@ class SessionRegistry:
         self._clock = clock or SystemClock()
         self._sessions_max = sessions_max
         self._guard = SweepGuard(timing, self._clock.monotonic())
-        self.reaper = SessionReaper(store, self._guard, self._clock, owner.watched, self._instances_ended)
+        self.reaper = SessionReaper(store, self._guard, self._clock, self._watched, self._instances_ended)
         self._conversations: dict[ServerSession, Conversation] = {}
         self._by_instance: dict[str, ServerSession] = {}
         # Beats to be renewed: the session and the number to answer.
         self._beats: dict[ServerSession, int] = {}
         self._beats_wanted = asyncio.Event()
-        # By instance: grants on a lost stream, with the time when they are given up.
-        self._doubts: dict[str, list[tuple[float, ServerSession, list[Grant]]]] = {}
+        self._doubts: dict[str, list[_Doubt]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._demand = 0
         self._is_stopping = False
@@ -168,23 +180,31 @@ class SessionRegistry:
         self._settle_doubts(session)
 
     def _settle_doubts(self, session: ServerSession) -> None:
-        """The holder has named all that it holds: what was sent on its lost stream is among it or never
-        arrived.
+        """The holder has named all that it holds, and reads nothing more of its lost stream: what was sent on
+        that is among it, or is denied as by the answer to a claim.
         """
-        for _, _, grants in self._doubts.pop(session.instance_id, ()):
-            held = [grant for grant in grants if session.holds(grant.lease_id, grant.epoch)]
-            lost = [grant for grant in grants if not session.holds(grant.lease_id, grant.epoch)]
+        for doubt in self._doubts.pop(session.instance_id, ()):
+            held = [grant for grant in doubt.grants if session.holds(grant.lease_id, grant.epoch)]
+            denied = [
+                Refused(grant.lease_id, grant.epoch, "NOT_HELD")
+                for grant in doubt.grants
+                if not session.holds(grant.lease_id, grant.epoch)
+            ]
             if held:
                 self._owner.on_taken(session, held)
-            if lost:
-                self._owner.on_withdrawn(session, lost)
+            if denied:
+                self._owner.on_refused(session, denied)
 
     def in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
         newer = self._by_instance.get(session.instance_id)
-        given_up_at = self._clock.monotonic() + self._timing.grant_answer
-        self._doubts.setdefault(session.instance_id, []).append((given_up_at, session, grants))
+        due = self._clock.monotonic() + self._timing.grant_answer
+        self._doubts.setdefault(session.instance_id, []).append(_Doubt(session, grants, due))
         if newer is not None and newer is not session:
             self._settle_doubts(newer)
+
+    def _watched(self) -> Iterable[str]:
+        """Also those whose end settles a doubt: nothing else may be left that does."""
+        return {*self._owner.watched(), *self._doubts}
 
     # ── beats ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -290,7 +310,7 @@ class SessionRegistry:
             await self.reaper.run_once()
 
     def tick(self, now: float) -> None:
-        """Withdraw what stayed unanswered, cut what does not read, close what never attached."""
+        """Withdraw what could not be sent, cut what does not read, close what never attached."""
         for session, conversation in list(self._conversations.items()):
             actions = session.rules.tick(now)
             if actions or session.rules.owes_beat_heard:
@@ -303,14 +323,10 @@ class SessionRegistry:
             elif session.rules.attach is None and now - conversation.began_at > self._timing.self_fence:
                 session.rules.refuse("ATTACH_EXPECTED", "no attach came")
                 session.wanted.set()
-        for instance_id, doubts in list(self._doubts.items()):
-            overdue = [each for each in doubts if each[0] <= now]
-            if overdue:
-                self._doubts[instance_id] = [each for each in doubts if each[0] > now]
-                for _, session, grants in overdue:
-                    self._owner.on_withdrawn(session, grants)
-                if not self._doubts[instance_id]:
-                    del self._doubts[instance_id]
+        for doubt in [each for doubts in self._doubts.values() for each in doubts]:
+            if doubt.due is not None and doubt.due <= now:
+                doubt.due = None
+                self._owner.on_in_doubt(doubt.session, doubt.grants)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

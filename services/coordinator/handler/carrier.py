@@ -198,17 +198,22 @@ class Carrier:
                 self._put_all(held, [Input(command) for command in commands])
 
     def handed_back(self, instance_id: str, refused: Iterable[Refused]) -> None:
-        """Grants that a runner did not take, and claims of what it does not hold."""
+        """Grants that a runner did not take, and runs that it says it does not hold."""
         for lease_id, epoch, reason, _ in refused:
             if reason == "NOT_HELD":
                 self._doubt(lease_id, epoch, instance_id)
             else:
                 self._release(lease_id, epoch, release_reason(reason), instance_id, may_have_begun=False)
 
-    def withdrawn(self, grants: Iterable[Grant]) -> None:
-        """Nobody is known to have them."""
-        for grant in grants:
-            self._doubt(grant.lease_id, grant.epoch)
+    def in_doubt(self, grants: Iterable[Grant]) -> None:
+        """Their runner lives, out of our reach, and may be at work. Work that must not be done twice waits until it is
+        heard of, or its instance has ended; the rest goes elsewhere."""
+        for lease_id, epoch, _ in grants:
+            execution_id, number = split_run_id(lease_id)
+            held = self.held.get(execution_id)
+            run = None if held is None or held.execution is None else held.execution.live.get(number)
+            if run is not None and run.work.node.is_idempotent:
+                self._doubt(lease_id, epoch)
 
     def unsent(self, grants: Iterable[Grant]) -> None:
         """They never left this process."""

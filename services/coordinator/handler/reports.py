@@ -29,7 +29,7 @@ _CLASSES: Final[Mapping[int, ErrorClass]] = {
     pb.ERROR_CLASS_TIMEOUT: ErrorClass.TIMEOUT,
     pb.ERROR_CLASS_CIRCUIT_OPEN: ErrorClass.CIRCUIT_OPEN,
 }
-_RELEASES: Final = {"DRAINING": ReleaseReason.DRAINED, "GRANT_WITHDRAWN": ReleaseReason.WITHDRAWN}
+_RELEASES: Final = {"DRAINING": ReleaseReason.DRAINED}
 _ERROR_MESSAGE_MAX: Final = 8_192
 _ERROR_TYPE_MAX: Final = 256
 

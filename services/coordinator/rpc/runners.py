@@ -131,7 +131,13 @@ class SessionRunners:
         self.carrier.handed_back(session.instance_id, refused)
 
     def on_withdrawn(self, session: ServerSession, grants: list[Grant]) -> None:
-        self.carrier.withdrawn(grants)
+        self.carrier.unsent(grants)
+
+    def on_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
+        log.warning(
+            "a runner that lives does not come back", runner=session.attach.holder, grants=len(grants)
+        )
+        self.carrier.in_doubt(grants)
 
     def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
         self.carrier.reported(session, reports)

@@ -54,7 +54,8 @@ class Rounds:
         self._post = post
         self._clock = clock
         self._every_seconds = every_seconds
-        # Four short rounds for one long: what a dead replica left must not wait for the poll.
+        # Four short rounds for one long: what a dead replica left must not wait for the poll, and a coordinator
+        # gives up a run that its runner denies when no report of it has come by the mailbox for two seconds.
         self._round = 0
 
     async def run(self) -> None:
@@ -63,9 +64,9 @@ class Rounds:
             await self._clock.sleep(self._every_seconds / 4)
 
     async def run_once(self) -> None:
-        steps: list[Callable[[], Awaitable[None]]] = [self.ask_for_astray]
+        steps: list[Callable[[], Awaitable[None]]] = [self.ask_for_astray, self.say_again]
         if self._round % 4 == 0:
-            steps += [self.poll, self.end_unheld, self.say_again]
+            steps += [self.poll, self.end_unheld]
         self._round += 1
         for step in steps:
             try:

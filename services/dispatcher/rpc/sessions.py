@@ -170,6 +170,9 @@ class Coordinators:
     def on_withdrawn(self, session: ServerSession, grants: list[Grant]) -> None:
         self._returns.hand_back([(grant.lease_id, grant.epoch) for grant in grants])
 
+    def on_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
+        """Any replica that has a session with it asks it about them (loops/rounds.py)."""
+
     def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
         holder: SessionHolder = session.data
         told: list[Told] = []

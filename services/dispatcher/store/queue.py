@@ -2,7 +2,7 @@
 
 Hazard: `CommitUnknown` leaves it open whether the turn happened. Repeating it is safe: newcomers are recognised by
 their ids, reports by what they left behind, and grants that were committed without being sent are found by
-loops/orphans.py.
+loops/rounds.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -291,12 +291,13 @@ async def test_grants_in_doubt_are_settled_by_the_next_attach(store: AwayStore):
         await until(lambda: replica.owner.closed, SECONDS, "the loss of the stream")
         async with raw(replica) as holder:
             await holder.attach(held=[Lease("got", 1)])
-            await until(lambda: replica.owner.withdrawn, SECONDS, "the settlement")
+            await until(lambda: replica.owner.refused, SECONDS, "the settlement")
             assert [each.lease_id for each in replica.owner.taken] == ["got"]
-            assert [each.lease_id for each in replica.owner.withdrawn] == ["lost"]
+            assert replica.owner.refused == [Refused("lost", 1, "NOT_HELD")]
+            assert replica.owner.withdrawn == []
 
 
-async def test_grants_in_doubt_are_withdrawn_when_the_holder_stays_away(store: AwayStore):
+async def test_grants_in_doubt_are_nobody_elses_while_the_holder_lives_and_stays_away(store: AwayStore):
     # Its instance is not ended before: another replica may hear it.
     timing = replace(FAST, closed_grace=SECONDS)
     async with serving(store, timing=timing) as replica:
@@ -307,8 +308,12 @@ async def test_grants_in_doubt_are_withdrawn_when_the_holder_stays_away(store: A
             frame: ServerFrame | None = ServerFrame()
             while frame is not None and not frame.grants:
                 frame = await holder.hear()
-        await until(lambda: replica.owner.withdrawn, SECONDS, "the withdrawal")
-        assert [each.lease_id for each in replica.owner.withdrawn] == ["x"]
+        await until(lambda: replica.owner.in_doubt, SECONDS, "word of the doubt")
+        assert [each.lease_id for each in replica.owner.in_doubt] == ["x"]
+        assert (replica.owner.withdrawn, replica.owner.refused) == ([], [])
+        # Whoever ends the instance: this replica asks after it on behalf of what is in doubt.
+        await store.end("raw")
+        await until(lambda: replica.owner.ended, SECONDS, "the end of the instance")
 
 
 async def test_newer_stream_of_an_instance_takes_the_place_of_the_older(store: AwayStore):

@@ -180,6 +180,31 @@ def test_revoked_lease_frees_its_place():
     assert said(holder, A).credit == Credit(2, 1)
 
 
+def test_grant_that_comes_after_its_revocation_by_another_server_is_not_begun():
+    holder = attached(A, B)
+    assert holder.receive(B, ServerFrame(revoked=[Refused("x", 1, "RUN_CANCELLED")]), 0.0) == []
+    assert holder.receive(A, ServerFrame(grants=[Grant("x", 1, "x")]), 0.0) == []
+    assert holder.leases == {}
+    assert said(holder, A).refused == [Refused("x", 1, "NOT_HELD")]
+    grant(holder, A, "x", epoch=2)
+    assert holder.leases == {"x": 2}, "the same work, granted anew"
+
+
+def test_grant_that_comes_after_its_lease_was_refused_at_an_attach_is_not_begun():
+    holder = attached(A)
+    grant(holder, A, "x")
+    attach(holder, B, refused=[Refused("x", 1, "LEASE_ENDED")])
+    assert holder.receive(A, ServerFrame(grants=[Grant("x", 1, "x")]), 0.0) == []
+    assert holder.leases == {}
+
+
+def test_grant_that_an_ended_instance_left_unread_is_not_begun():
+    holder = attached(A, B)
+    holder.receive(A, ServerFrame(beat=BeatAnswer(1, False)), 0.0)
+    assert holder.receive(B, ServerFrame(grants=[Grant("x", 1, "x")]), 0.0) == [Redial(B, "INSTANCE_ENDED")]
+    assert holder.leases == {}
+
+
 def test_revocation_of_what_is_reported_already_stops_nothing():
     holder = attached(A)
     grant(holder, A, "x")

@@ -156,26 +156,23 @@ def test_refused_grant_is_not_among_the_taken():
     assert GrantsRefused(refused) in actions
 
 
-def test_unanswered_grant_is_withdrawn_and_revoked():
+def test_sent_grant_stays_the_holders_however_long_it_says_nothing():
     session = attached()
     grant(session, "a", now=0.0)
     frame_of(session)
-    assert session.tick(ANSWER - 0.1) == []
-    assert session.tick(ANSWER) == [GrantsWithdrawn(grants("a"))]
-    assert frame_of(session).revoked == [Refused("a", 1, "GRANT_WITHDRAWN")]
-    assert session.tick(2 * ANSWER) == []
+    for passed in range(1, 100):
+        assert session.tick(passed * ANSWER) == []
+    assert session.take_frame(100 * ANSWER) is None, "nor is it revoked"
+    assert taken(session.receive(HolderFrame(grants_seen=1), 100 * ANSWER)) == ["a"]
 
 
-def test_withdrawn_grants_keep_their_numbers():
+def test_only_what_is_unsent_is_withdrawn_when_the_time_for_sending_is_over():
     session = attached()
     grant(session, "a", "b", now=0.0)
-    frame_of(session)
-    session.tick(ANSWER)
-    grant(session, "c", now=ANSWER)
-    frame_of(session)
-    # The holder has read the first two at last: they are withdrawn all the same, and the third is not yet read.
-    assert taken(session.receive(HolderFrame(grants_seen=2), ANSWER)) == []
-    assert taken(session.receive(HolderFrame(grants_seen=3), ANSWER)) == ["c"]
+    frame_of(session, items_max=1)
+    assert session.tick(ANSWER - 0.1) == []
+    assert session.tick(ANSWER) == [GrantsWithdrawn(grants("b"))]
+    assert session.lost() == [GrantsInDoubt(grants("a"))]
 
 
 def test_grant_that_never_left_is_withdrawn_without_a_word():

@@ -10,7 +10,14 @@ commit. Either side may ask to drain. Every frame of a hop carries many items at
 gathered and then await the write, so an item costs microseconds and an idle stream sends nothing but beats.
 
 Liveness belongs to the holder's *instance*, not to a stream: a beat heard by any replica renews all its leases at
-once. A lease lives exactly as long as its holder's instance, or until it is reported finished or released.
+once. A lease lives exactly as long as its holder's instance, or until it is reported finished or released, refused or
+denied by the holder, or revoked.
+
+A grant that was sent is the holder's, counted or not: silence says nothing, since the holder may be at work and too
+busy to answer. Its stream lost, it is in doubt until the instance attaches again (Attach.held names it or denies it)
+or is asked (claims), or ends. The holder keeps its side of that: it reads nothing more of a stream that it gave up, of
+no stream that attached under an earlier instance_id, and never begins a lease and epoch that it has refused or denied,
+or that any server has revoked, also when the grant itself comes later on another stream.
 """
 
 from collections import abc as _abc
@@ -100,7 +107,9 @@ class Attach(_message.Message):
     """How much work the holder can have at once, over all its sessions."""
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lease]:
-        """Every lease it believes it holds; the server refuses those that are no longer its own."""
+        """Every lease it believes it holds, those included whose last report is unanswered; the server refuses those that are
+        no longer its own. Binding: what was granted on this holder's lost stream and is not named will never be begun.
+        """
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -347,7 +356,7 @@ Global___Credit: _TypeAlias = Credit  # noqa: Y015
 @_typing.final
 class GrantRefusal(_message.Message):
     """The refusal of a grant or of a claim. A grant that is not refused is taken by being counted in
-    HolderControl.grants_seen; one that is not counted for 5 s (× scale) is withdrawn.
+    HolderControl.grants_seen; one that is not counted stays the holder's.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -441,7 +450,9 @@ Global___ReportRefusal: _TypeAlias = ReportRefusal  # noqa: Y015
 
 @_typing.final
 class Revoke(_message.Message):
-    """The server takes a lease back. The holder stops that work; its later reports are refused."""
+    """The server takes a lease back. The holder stops that work, and does not begin it under this epoch should its grant
+    come later, on another stream; its later reports are refused.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -451,7 +462,7 @@ class Revoke(_message.Message):
     lease_id: _builtins.str
     epoch: _builtins.int
     reason: _builtins.str
-    """UPPER_SNAKE: RUN_CANCELLED, GRANT_WITHDRAWN, EXECUTION_FINAL, NODE_TIMEOUT…"""
+    """UPPER_SNAKE: RUN_CANCELLED, EXECUTION_FINAL, NODE_TIMEOUT…"""
     def __init__(
         self,
         *,

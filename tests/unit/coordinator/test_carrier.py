@@ -1,0 +1,76 @@
+"""What becomes of runs whose grants came back, or did not: who may be given the work again, and when."""
+
+import asyncio
+from typing import Any, cast
+
+from services.chassis.clock import SystemClock
+from services.chassis.lease.frames import Grant, Refused
+from services.coordinator.core.commands import Command, Release
+from services.coordinator.core.values import ReleaseReason
+from services.coordinator.handler.carrier import Carrier
+from services.coordinator.handler.held import Held
+from tests.support.story import EXECUTION_ID, Story, node
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
+
+
+def carrier_of(story: Story) -> Carrier:
+    """It holds the story's execution; a denied run is given up at the next look."""
+    carrier = Carrier(
+        holder="c1",
+        clock=SystemClock(),
+        definitions=cast("Any", None),
+        arrivals=cast("Any", None),
+        strays=cast("Any", None),
+        mailbox_seconds=0.0,
+    )
+    carrier.held[EXECUTION_ID] = Held(EXECUTION_ID, 1, ExecutionGrant(), None, 0, execution=story.execution)
+    return carrier
+
+
+def live_story() -> Story:
+    """Run 1 must not be done twice, run 2 may."""
+    story = Story([node("once"), node("again", idempotent=True)])
+    story.start()
+    story.assign("once", "again")
+    return story
+
+
+def grants(story: Story) -> list[Grant]:
+    return [Grant(f"{EXECUTION_ID}.{run.number}", run.epoch, None) for run in story.execution.live.values()]
+
+
+async def put(carrier: Carrier) -> list[Command]:
+    """What its execution is to decide, when all that was set to be done has been."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return [each.command for each in carrier.held[EXECUTION_ID].inbox]
+
+
+def given_up(story: Story, *numbers: int, may_have_begun: bool, instance_id: str = "") -> list[Command]:
+    epochs = {run.number: run.epoch for run in story.execution.runs}
+    return [
+        Release(number, epochs[number], ReleaseReason.WITHDRAWN, may_have_begun, instance_id)
+        for number in numbers
+    ]
+
+
+async def test_grant_in_doubt_is_given_up_only_where_twice_is_harmless() -> None:
+    story = live_story()
+    carrier = carrier_of(story)
+    carrier.in_doubt([*grants(story), Grant("unknown.1", 1, None)])
+    assert await put(carrier) == given_up(story, 2, may_have_begun=True)
+
+
+async def test_denied_run_is_given_up_whatever_it_is() -> None:
+    story = live_story()
+    carrier = carrier_of(story)
+    carrier.handed_back("i1", [Refused(each.lease_id, each.epoch, "NOT_HELD") for each in grants(story)])
+    assert await put(carrier) == given_up(story, 1, 2, may_have_begun=True, instance_id="i1")
+
+
+async def test_grant_that_was_never_sent_goes_elsewhere_at_once() -> None:
+    story = live_story()
+    carrier = carrier_of(story)
+    carrier.unsent(grants(story))
+    commands = [each.command for each in carrier.held[EXECUTION_ID].inbox]
+    assert commands == given_up(story, 1, 2, may_have_begun=False)
