@@ -14,7 +14,7 @@ from typing import Final
 
 from services.chassis.batcher import Level
 from services.chassis.clock import Clock
-from services.chassis.lease.frames import Grant, Lease, Refused, Report
+from services.chassis.lease.frames import NAME_MAX, Grant, Lease, Refused, Report
 from services.chassis.logs import logger
 from services.coordinator.core.commands import Command, LoseRunner, Release, Tick
 from services.coordinator.core.state import Execution, Run
@@ -178,7 +178,8 @@ class Carrier:
         for _, lease_id, _, body in reports:
             assert isinstance(body, pb.RunReport)
             # It goes with the report wherever that goes: whoever decides it compares it with the run's.
-            body.head.instance_id = body.head.instance_id or session.instance_id
+            if not 0 < len(body.head.instance_id) <= NAME_MAX:
+                body.head.instance_id = session.instance_id
             execution_id, number = split_run_id(lease_id)
             held = self.held.get(execution_id)
             command = None if held is None else report_command(body, number)

@@ -19,7 +19,14 @@ from services.coordinator.core.commands import (
     ReportSuccess,
     Start,
 )
-from services.coordinator.core.values import Error, ErrorClass, OutputRef, ReleaseReason, Value
+from services.coordinator.core.values import Error, ErrorClass, ReleaseReason, Span
+from services.coordinator.handler.results import (
+    ERROR_MESSAGE_MAX,
+    ERROR_TYPE_MAX,
+    fault_of,
+    is_cursor,
+    value_of,
+)
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
 
@@ -30,8 +37,6 @@ _CLASSES: Final[Mapping[int, ErrorClass]] = {
     pb.ERROR_CLASS_CIRCUIT_OPEN: ErrorClass.CIRCUIT_OPEN,
 }
 _RELEASES: Final = {"DRAINING": ReleaseReason.DRAINED}
-_ERROR_MESSAGE_MAX: Final = 8_192
-_ERROR_TYPE_MAX: Final = 256
 
 
 def microseconds(message: Any, field: str) -> int:
@@ -47,21 +52,13 @@ def report_command(report: pb.RunReport, number: int) -> Command | None:
     epoch, instance_id = report.head.epoch, report.head.instance_id
     outcome = report.WhichOneof("outcome")
     if outcome == "succeeded":
-        done = report.succeeded
-        return ReportSuccess(
-            number,
-            epoch,
-            output=value_of(done.output),
-            branch=done.branch,
-            start_time=microseconds(report, "start_time"),
-            end_time=microseconds(report, "end_time"),
-            inputs_hash=report.inputs_hash,
-            config_hash=report.config_hash,
-            cost_tokens=report.cost_tokens,
-            instance_id=instance_id,
-        )
+        return _success(report, number)
     if outcome == "failed":
-        return _failure(report, number)
+        failed = report.failed
+        # A class that is not known here is treated as the one that loses least.
+        error_class = _CLASSES.get(getattr(failed, "class"), ErrorClass.TRANSIENT)
+        error = Error(error_class, failed.type[:ERROR_TYPE_MAX], failed.message[:ERROR_MESSAGE_MAX])
+        return _failure(report, number, error, microseconds(failed, "retry_after"))
     if outcome == "released":
         reason = release_reason(report.released.reason)
         may_have_begun = report.released.may_have_begun
@@ -72,16 +69,16 @@ def report_command(report: pb.RunReport, number: int) -> Command | None:
     return None
 
 
-def _failure(report: pb.RunReport, number: int) -> ReportFailure:
-    failed = report.failed
-    # A class that is not known here is treated as the one that loses least.
-    error_class = _CLASSES.get(getattr(failed, "class"), ErrorClass.TRANSIENT)
-    return ReportFailure(
+def _success(report: pb.RunReport, number: int) -> ReportSuccess | ReportFailure:
+    done = report.succeeded
+    output = value_of(done.output)
+    if fault := fault_of(output, done.branch):
+        return _failure(report, number, fault, retry_after=0)
+    return ReportSuccess(
         number,
         report.head.epoch,
-        error=Error(error_class, failed.type[:_ERROR_TYPE_MAX], failed.message[:_ERROR_MESSAGE_MAX]),
-        random=random.random(),
-        retry_after=microseconds(failed, "retry_after"),
+        output=output,
+        branch=done.branch,
         start_time=microseconds(report, "start_time"),
         end_time=microseconds(report, "end_time"),
         inputs_hash=report.inputs_hash,
@@ -91,10 +88,20 @@ def _failure(report: pb.RunReport, number: int) -> ReportFailure:
     )
 
 
-def value_of(output: pb.Output) -> Value:
-    if output.WhichOneof("value") == "ref":
-        return OutputRef(output.ref.key, output.ref.sha256, output.ref.size_bytes)
-    return output.json or b"null"
+def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span) -> ReportFailure:
+    return ReportFailure(
+        number,
+        report.head.epoch,
+        error=error,
+        random=random.random(),
+        retry_after=retry_after,
+        start_time=microseconds(report, "start_time"),
+        end_time=microseconds(report, "end_time"),
+        inputs_hash=report.inputs_hash,
+        config_hash=report.config_hash,
+        cost_tokens=report.cost_tokens,
+        instance_id=report.head.instance_id,
+    )
 
 
 def release_reason(reason: str) -> ReleaseReason:
@@ -105,13 +112,15 @@ def progress_commands(progress: pb.RunProgress, number: int, instance_id: str) -
     commands: list[Command] = [
         ReportStarted(number, progress.epoch, microseconds(progress, "start_time"), instance_id),
     ]
-    if progress.fraction or progress.message or progress.cursor:
+    is_news = progress.fraction or progress.message or progress.cursor
+    # A cursor that nobody could go on from must not take the place of one that somebody could.
+    if is_news and is_cursor(progress.cursor):
         commands.append(
             ReportProgress(
                 number,
                 progress.epoch,
                 progress=progress.fraction,
-                message=progress.message[:_ERROR_MESSAGE_MAX],
+                message=progress.message[:ERROR_MESSAGE_MAX],
                 cursor=progress.cursor,
                 instance_id=instance_id,
             )

@@ -21,6 +21,7 @@ from services.chassis.logs import logger
 from services.chassis.metrics import counter
 from services.coordinator.handler.held import split_run_id
 from services.coordinator.handler.ports import RunnerSession, Standing
+from services.coordinator.handler.results import fit_to_post
 from windlass.coordinator.v1.sessions_pb2 import RunReport
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
 
@@ -101,7 +102,7 @@ class StrayReports:
             message_id=f"report:{head.lease_id}:{head.epoch}:{head.instance_id}",
             execution_id=execution_id,
             create_time=_now(),
-            run_report=report.SerializeToString(),
+            run_report=fit_to_post(report).SerializeToString(),
         )
         try:
             is_known = await self._deliver(message, standing.workspace)

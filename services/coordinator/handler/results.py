@@ -1,0 +1,99 @@
+"""What a run brought, judged before it is journalled: a runner may be anybody's program.
+
+A journalled output is for ever: it is shown, put into other nodes' templates and handed on as it is. One that is no
+JSON would make its execution unreadable, and each list that it is on. So it is a failure of its run here, which no
+attempt mends; the size of an inline output is the core's to judge.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import orjson
+
+from services.coordinator.core.values import INLINE_BYTES_MAX, Error, ErrorClass, OutputRef, Value
+from windlass.coordinator.v1 import sessions_pb2 as pb
+
+# As deep as api takes JSON.
+DEPTH_MAX: Final = 64
+BRANCH_CHARACTERS_MAX: Final = 255
+# Journalled with each beat that moves it, and part of each later grant.
+CURSOR_BYTES_MAX: Final = 64 * 1024
+# An inline output, and room for all else that a report holds.
+REPORT_BYTES_MAX: Final = 1024 * 1024
+ERROR_MESSAGE_MAX: Final = 8_192
+ERROR_TYPE_MAX: Final = 256
+_HASH_BYTES: Final = 32
+_IS_KEY: Final = re.compile(r"[\w./-]{1,512}", re.ASCII).fullmatch
+_IS_SHA256: Final = re.compile(r"[0-9a-f]{64}").fullmatch
+
+
+def value_of(output: pb.Output) -> Value:
+    if output.WhichOneof("value") == "ref":
+        return OutputRef(output.ref.key, output.ref.sha256, output.ref.size_bytes)
+    return output.json or b"null"
+
+
+def fault_of(value: Value, branch: str) -> Error | None:
+    if len(branch) > BRANCH_CHARACTERS_MAX:
+        return _permanent("BRANCH_TOO_LONG", f"a branch has at most {BRANCH_CHARACTERS_MAX} characters")
+    if isinstance(value, OutputRef):
+        is_ref = _IS_KEY(value.key) and _IS_SHA256(value.sha256) and value.size_bytes >= 0
+        return None if is_ref else _permanent("OUTPUT_REF_INVALID", "no kept output has such a name")
+    if len(value) > INLINE_BYTES_MAX:
+        return None
+    fault = json_fault(value)
+    return _permanent("OUTPUT_NOT_JSON", fault) if fault else None
+
+
+def is_cursor(cursor: bytes) -> bool:
+    return len(cursor) <= CURSOR_BYTES_MAX and not (cursor and json_fault(cursor))
+
+
+def json_fault(text: bytes) -> str:
+    """Why nobody can read it; "" when anybody can."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as fault:
+        return f"the output is no JSON: {fault.msg}"
+    # Fewer brackets than levels: nothing to walk. So it is with almost every output.
+    is_flat = len(text) <= 2 * DEPTH_MAX or text.count(b"{") + text.count(b"[") <= DEPTH_MAX
+    return "" if is_flat or _depth(value) <= DEPTH_MAX else f"the output is nested deeper than {DEPTH_MAX}"
+
+
+def _depth(value: Any) -> int:
+    level, depth = [value], 0
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        depth += 1
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+    return depth
+
+
+def _permanent(type_: str, message: str) -> Error:
+    return Error(ErrorClass.PERMANENT, type_, message)
+
+
+def fit_to_post(report: pb.RunReport) -> pb.RunReport:
+    """What goes by a mailbox is small: of a larger one only that it was too large."""
+    if report.ByteSize() <= REPORT_BYTES_MAX:
+        return report
+    fitting = pb.RunReport(cost_tokens=report.cost_tokens)
+    for name in ("lease_id", "epoch", "instance_id"):
+        setattr(fitting.head, name, getattr(report.head, name))
+    fitting.start_time.CopyFrom(report.start_time)
+    fitting.end_time.CopyFrom(report.end_time)
+    fitting.inputs_hash, fitting.config_hash = (
+        report.inputs_hash[:_HASH_BYTES],
+        report.config_hash[:_HASH_BYTES],
+    )
+    if report.WhichOneof("outcome") == "failed":
+        failed = report.failed
+        setattr(fitting.failed, "class", getattr(failed, "class"))
+        fitting.failed.type = failed.type[:ERROR_TYPE_MAX]
+        fitting.failed.message = failed.message[:ERROR_MESSAGE_MAX]
+    else:
+        setattr(fitting.failed, "class", pb.ERROR_CLASS_PERMANENT)
+        fitting.failed.type = "REPORT_TOO_LARGE"
+        fitting.failed.message = f"a report has at most {REPORT_BYTES_MAX} bytes"
+    return fitting

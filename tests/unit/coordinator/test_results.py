@@ -1,0 +1,104 @@
+"""What runners bring, as commands: what nobody could read is a failure before it is journalled."""
+
+import pytest
+
+from services.coordinator.core.commands import ReportFailure, ReportProgress, ReportStarted, ReportSuccess
+from services.coordinator.core.values import INLINE_BYTES_MAX, ErrorClass, OutputRef
+from services.coordinator.handler.reports import progress_commands, report_command
+from services.coordinator.handler.results import (
+    CURSOR_BYTES_MAX,
+    DEPTH_MAX,
+    REPORT_BYTES_MAX,
+    fit_to_post,
+)
+from windlass.coordinator.v1 import sessions_pb2 as pb
+
+
+def brought(json: bytes = b"", branch: str = "", ref: pb.OutputRef | None = None) -> pb.RunReport:
+    report = pb.RunReport(cost_tokens=3)
+    report.head.lease_id, report.head.epoch, report.head.instance_id = "e.1", 2, "i1"
+    report.succeeded.branch = branch
+    if ref is not None:
+        report.succeeded.output.ref.CopyFrom(ref)
+    else:
+        report.succeeded.output.json = json
+    return report
+
+
+def nested(depth: int) -> bytes:
+    return b'{"a":[' * (depth // 2) + b"[" * (depth % 2) + b"]" * (depth % 2) + b"]}" * (depth // 2)
+
+
+READABLE = [b"{}", b"null", b'"\xc3\xa9"', b" [1, 2] ", b"[" + b"[],[]," * 90 + b"0]", nested(DEPTH_MAX)]
+UNREADABLE = [
+    *(b"{nope", b"NaN", b'{"a":Infinity}', b"1e999", b'"\xff"', b'"\\ud800"', b"{} {}", b"\xef\xbb\xbf{}"),
+    *(nested(DEPTH_MAX + 1), nested(DEPTH_MAX + 2), b"[" * 100_000 + b"]" * 100_000),
+]
+
+
+@pytest.mark.parametrize("json", READABLE)
+def test_an_output_is_kept_as_it_came(json: bytes) -> None:
+    command = report_command(brought(json), 1)
+    assert isinstance(command, ReportSuccess)
+    assert command.output == json
+
+
+def test_an_output_that_is_not_there_is_null() -> None:
+    command = report_command(brought(), 1)
+    assert isinstance(command, ReportSuccess)
+    assert command.output == b"null"
+
+
+@pytest.mark.parametrize("json", UNREADABLE)
+def test_an_output_that_nobody_can_read_fails_its_run_for_good(json: bytes) -> None:
+    command = report_command(brought(json), 1)
+    assert isinstance(command, ReportFailure)
+    assert (command.error.error_class, command.error.type) == (ErrorClass.PERMANENT, "OUTPUT_NOT_JSON")
+    assert (command.number, command.epoch, command.instance_id, command.cost_tokens) == (1, 2, "i1", 3)
+
+
+def test_what_is_too_large_is_not_even_parsed() -> None:
+    assert isinstance(report_command(brought(b"{" * (INLINE_BYTES_MAX + 1)), 1), ReportSuccess)
+
+
+def test_a_reference_names_something_that_could_be_kept() -> None:
+    sha256 = "0" * 64
+    kept = OutputRef(f"00/{sha256}.json", sha256, 5)
+    command = report_command(brought(ref=pb.OutputRef(key=kept.key, sha256=sha256, size_bytes=5)), 1)
+    assert isinstance(command, ReportSuccess)
+    assert command.output == kept
+    faulty = [("", sha256, 1), ("a b", sha256, 1), ("k" * 513, sha256, 1), ("k", "x", 1), ("k", sha256, -1)]
+    for key, digest, size in faulty:
+        command = report_command(brought(ref=pb.OutputRef(key=key, sha256=digest, size_bytes=size)), 1)
+        assert isinstance(command, ReportFailure)
+        assert command.error.type == "OUTPUT_REF_INVALID"
+
+
+def test_a_branch_is_a_name() -> None:
+    command = report_command(brought(b"{}", branch="b" * 256), 1)
+    assert isinstance(command, ReportFailure)
+    assert command.error.type == "BRANCH_TOO_LONG"
+
+
+@pytest.mark.parametrize("cursor", [b"{nope", b'"' + b"x" * CURSOR_BYTES_MAX + b'"', nested(DEPTH_MAX + 1)])
+def test_a_cursor_that_nobody_can_go_on_from_takes_no_other_ones_place(cursor: bytes) -> None:
+    kinds = [type(each) for each in progress_commands(pb.RunProgress(fraction=0.5, cursor=cursor), 1, "i1")]
+    assert kinds == [ReportStarted]
+    kinds = [type(each) for each in progress_commands(pb.RunProgress(fraction=0.5, cursor=b"[7]"), 1, "i1")]
+    assert kinds == [ReportStarted, ReportProgress]
+
+
+def test_a_report_fits_into_a_mailbox() -> None:
+    small = brought(b"{}")
+    assert fit_to_post(small) is small
+    large = brought(b"x" * REPORT_BYTES_MAX)
+    fitting = fit_to_post(large)
+    assert (fitting.head.lease_id, fitting.head.epoch, fitting.head.instance_id) == ("e.1", 2, "i1")
+    assert fitting.failed.type == "REPORT_TOO_LARGE"
+    assert getattr(fitting.failed, "class") == pb.ERROR_CLASS_PERMANENT
+    large.failed.type, large.failed.message = "BOOM", "m" * REPORT_BYTES_MAX
+    setattr(large.failed, "class", pb.ERROR_CLASS_TIMEOUT)
+    fitting = fit_to_post(large)
+    assert fitting.ByteSize() < REPORT_BYTES_MAX
+    assert (fitting.failed.type, fitting.failed.message[:2]) == ("BOOM", "mm")
+    assert getattr(fitting.failed, "class") == pb.ERROR_CLASS_TIMEOUT
