@@ -64,7 +64,7 @@ class GrantRun:
     outputs: list[tuple[str, Value]]
     timeout: Span
     may_have_run_before: bool
-    # Only the config's templates are wanted; the module says the same in the words of an ordinary one.
+    # Only the rendered config is wanted. `inputs` repeat it, so that the module, done as any other, gives the same.
     is_render_only: bool
     cursor: bytes
 
@@ -160,7 +160,7 @@ def _grant(execution: Execution, run: Run) -> GrantRun:
         run,
         node,
         node.runner_module,
-        b"{}" if is_render_only else node.config,
+        node.config,
         node.config if is_render_only else node.inputs,
         execution.input if node.has_templates else b"",
         execution.definition.initial_state if node.has_templates else b"",

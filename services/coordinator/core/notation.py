@@ -29,7 +29,9 @@ def parse_span(text: object) -> Span:
         raise ValueError(  # noqa: TRY004 - text of the author's, not a caller's type
             f"a duration is text like 30s, not {text!r}"
         )
-    match = _SPAN.fullmatch(text.strip() if isinstance(text, str) else f"{text:f}".rstrip("0").rstrip("."))
+    if isinstance(text, float):
+        text = f"{text:f}".rstrip("0").rstrip(".")
+    match = _SPAN.fullmatch(str(text).strip())
     if match is None:
         raise ValueError(f"not a duration: {str(text)[:40]!r}; write 1.5s, 500ms, 2m, 3h or 1d")
     whole, fraction, unit = match.groups()

@@ -65,8 +65,9 @@ def test_a_templated_config_is_rendered_by_a_runner_first():
     assert story.ready == ["s"]
     story.assign("s")
     grant = story.effects[0]
-    assert (grant.is_render_only, grant.module, grant.config) == (True, "transform@1", b"{}")
-    assert (grant.inputs, grant.input) == (b'{"duration":"{{ input.wait }}"}', b'{"wait":"7s"}')
+    template = b'{"duration":"{{ input.wait }}"}'
+    assert (grant.is_render_only, grant.module, grant.config) == (True, "transform@1", template)
+    assert (grant.inputs, grant.input) == (template, b'{"wait":"7s"}')
     assert names(story.succeed("s", b'{"duration":"7s"}')) == ["ControlRendered", "SleepStarted"]
     run = story.run("s")
     assert (len(story.execution.runs), run.state.value, story.state) == (1, "RUNNING", "WAITING")
