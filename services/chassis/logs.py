@@ -2,7 +2,8 @@
 
 `log.info("dispatched execution", execution_id=…)`: the event is a constant text that people grep for.
 Secrets are kept out twice: fields with telling names are blanked here, and credentials inside URLs are cut.
-Hazard: libraries log through `logging`; those records come out in the same form, from WARNING on.
+Hazard: libraries log through `logging`; those records come out in the same form, what they were given as `extra` among
+the fields, from WARNING on unless their own logger has a level.
 """
 
 from __future__ import annotations
@@ -79,7 +80,18 @@ def _with_origin(service: str, replica: str) -> structlog.typing.Processor:
 
 
 def _as_json(event: object, **_: object) -> bytes:
-    return orjson.dumps(event, default=repr)
+    try:
+        return orjson.dumps(event, default=repr)
+    except (
+        TypeError
+    ):  # a lone surrogate, a number over 64 bits, a key that is no text: foreign facts, still worth a line
+        return orjson.dumps({"event": ascii(event)})
+
+
+# What a record has of itself; anything else was given as `extra`.
+_OF_ANY_RECORD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+# What structlog takes for its own arguments.
+_TAKEN: Final = {"event": "event_", "level": "level_"}
 
 
 class _IntoStructlog(logging.Handler):
@@ -87,7 +99,12 @@ class _IntoStructlog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            fields: dict[str, Any] = {"origin": record.name}
+            fields: dict[str, Any] = {
+                _TAKEN.get(name, name): value
+                for name, value in record.__dict__.items()
+                if name not in _OF_ANY_RECORD
+            }
+            fields["origin"] = record.name
             if record.exc_info:
                 fields["exc_info"] = record.exc_info
             structlog.get_logger().log(record.levelno, record.getMessage(), **fields)

@@ -50,7 +50,6 @@ class RunLog(logging.LoggerAdapter[logging.Logger]):
                 "run_id": job.run_id,
                 "node": job.node,
                 "attempt": job.attempt,
-                "module": job.module,
             },
         )
 

@@ -19,6 +19,7 @@ from services.chassis.metrics import LoopLag, MetricsEndpoint
 from services.chassis.server import INTERNAL, GrpcServer
 from services.chassis.session.holder import SessionHolder
 from services.chassis.telemetry import flush_tracing, setup_tracing
+from services.runner.attempt import MODULE_LOG
 from services.runner.config import Settings
 from services.runner.handler import Worker
 from services.runner.loops.tender import WorkerTender
@@ -44,6 +45,8 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
     async def start(process: Process) -> None:
         release = version("windlass")
         setup_logging(service="runner", replica=settings.replica, level=settings.log_level)
+        # What modules say is ours to show; libraries are heard from WARNING on.
+        MODULE_LOG.setLevel(settings.log_level.upper())
         setup_tracing(
             service="runner",
             version=release,

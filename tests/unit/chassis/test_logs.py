@@ -51,6 +51,23 @@ def test_libraries_speak_in_the_same_form_from_warning_on() -> None:
     assert "ValueError: broken" in lines[0]["exception"]
 
 
+def test_what_a_library_gives_as_extra_is_among_the_fields() -> None:
+    (line,) = logged(
+        "import logging\n"
+        "setup_logging(service='shop')\n"
+        "logging.getLogger('lib').warning('odd', extra={'shoe': 41, 'level': 3, 'api_key': 'x'})\n"
+    )
+    shown = {name: line[name] for name in ("event", "level", "shoe", "level_", "api_key")}
+    assert shown == {"event": "odd", "level": "warning", "shoe": 41, "level_": 3, "api_key": "[withheld]"}
+
+
+def test_facts_that_are_no_json_do_not_cost_the_line() -> None:
+    (line,) = logged(
+        "setup_logging(service='shop')\nlogger('shop').info('odd', name='\\udcff', number=2**70)\n"
+    )
+    assert "odd" in line["event"]
+
+
 def test_secrets_are_withheld_by_name_and_cut_out_of_urls() -> None:
     event = {
         "api_key": "x", "Authorization": "x", "service_secret": "x", "password": "x",

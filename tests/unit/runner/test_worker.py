@@ -221,3 +221,13 @@ def test_short_work_widens_what_is_asked_for(tmp_path: Any) -> None:
 
 def _take(take: Callable[[list[Job]], None]) -> None:
     take([a_job(number=number) for number in range(50)])
+
+
+async def test_a_modules_log_names_its_run(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.registry.declare("test.says@1", inline=True)(
+        lambda ctx, _inputs, _config: ctx.log.warning("odd", extra={"shoe": 41})
+    )
+    await bench.outcome(a_job("test.says@1"))
+    (record,) = caplog.records
+    names = ("execution_id", "run_id", "node", "attempt", "shoe")
+    assert [getattr(record, name) for name in names] == ["e", "e.1", "n", 1, 41]
