@@ -1,8 +1,10 @@
 """http.request@1: one HTTP request, its answer as output.
 
-config: method (GET), url, headers{}, query{}, json | body, timeout. Output: {status, headers, body}, body parsed when
-the answer says it is JSON. 5xx, 408, 425, 429 and network faults are TRANSIENT (Retry-After is honoured), other 4xx
-PERMANENT. Every request carries `Idempotency-Key: <effect key>`, so that a second attempt need be no second effect.
+config: method (GET), url, headers{}, query{}, body, timeout. A body that is text goes as it is, anything else as JSON,
+or as a form when the content-type says so; `json` is a body that is always JSON. Output: {status, headers, body}, body
+parsed when the answer says it is JSON. 5xx, 408, 425, 429 and network faults are TRANSIENT (Retry-After is honoured),
+other 4xx PERMANENT. Every request carries `Idempotency-Key: <effect key>`, so that a second attempt need be no second
+effect.
 
 Hazards: the address is checked after the name was resolved, at each connection, so that redirects and rebinding cannot
 reach what is denied; bodies are cut off at a bound rather than read into memory.
@@ -14,7 +16,7 @@ import ipaddress
 import socket
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import orjson
@@ -32,6 +34,7 @@ BUILT_IN = Registry()
 
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 REDIRECTS_MAX = 5
+FORM = "application/x-www-form-urlencoded"
 _SECONDS = 30.0
 
 # Cloud metadata lives here; no workflow has business with it.
@@ -112,6 +115,7 @@ async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
     call = _TracedCall(ctx.traceparent, str(config.get("method", "GET")).upper(), url)
     if call.traceparent:
         headers.setdefault("traceparent", call.traceparent)
+    body = _body(config, headers)
     timeout = aiohttp.ClientTimeout(total=seconds_of(config.get("timeout", _SECONDS)))
     connector = aiohttp.TCPConnector(socket_factory=_guarded_socket, force_close=True)
     try:
@@ -123,8 +127,7 @@ async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
                 url,
                 headers=headers,
                 params={str(k): str(v) for k, v in config.get("query", {}).items()} or None,
-                json=config.get("json"),
-                data=config.get("body"),
+                data=body,
                 max_redirects=REDIRECTS_MAX,
             ) as answer,
         ):
@@ -138,6 +141,22 @@ async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
         raise PermanentError(f"{type(error).__name__}: {url}", type="HTTP_INVALID") from None
     except aiohttp.ClientError as error:
         raise TransientError(f"{type(error).__name__} from {url}", type="HTTP_NETWORK") from None
+
+
+def _body(config: Any, headers: dict[str, str]) -> bytes | None:
+    """As it goes out; its content-type is set unless the config has one."""
+    key = "body" if config.get("json") is None else "json"
+    body = config.get(key)
+    if body is None:
+        return None
+    name = next((name for name in headers if name.lower() == "content-type"), "Content-Type")
+    if isinstance(body, str) and key == "body":
+        headers.setdefault(name, "text/plain; charset=utf-8")
+        return body.encode()
+    if isinstance(body, dict) and headers.get(name, "").lower().startswith(FORM):
+        return urlencode({k: v if isinstance(v, str) else orjson.dumps(v) for k, v in body.items()}).encode()
+    headers.setdefault(name, "application/json")
+    return orjson.dumps(body)
 
 
 async def _output(answer: aiohttp.ClientResponse) -> Returned:
@@ -159,7 +178,8 @@ async def _output(answer: aiohttp.ClientResponse) -> Returned:
         parsed = text
     return {
         "status": answer.status,
-        "headers": {k.lower(): v for k, v in answer.headers.items()},
+        # Bytes that are no UTF-8 come as lone surrogates, which no JSON holds.
+        "headers": {k.lower(): v.encode("utf-8", "replace").decode() for k, v in answer.headers.items()},
         "body": parsed,
     }
 
@@ -177,4 +197,4 @@ async def _bounded_body(answer: aiohttp.ClientResponse) -> bytes:
 
 def _retry_after(answer: aiohttp.ClientResponse) -> float | None:
     value = answer.headers.get("Retry-After", "")
-    return float(value) if value.isdigit() else None
+    return float(value) if value.isdecimal() else None

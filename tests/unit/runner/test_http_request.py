@@ -1,0 +1,82 @@
+"""http.request@1 against a server that tells what it was sent."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from services.runner.core.job import Succeeded
+from tests.support.runner_bench import Bench, a_job
+
+
+async def told(request: web.Request) -> web.Response:
+    said = {"type": request.headers.get("Content-Type", ""), "body": (await request.read()).decode()}
+    return web.json_response(said)
+
+
+@pytest_asyncio.fixture
+async def url() -> AsyncIterator[str]:
+    application = web.Application()
+    application.router.add_route("*", "/", told)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0]
+    yield f"http://{host}:{port}/"
+    await runner.cleanup()
+
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    ("config", "type_", "body"),
+    [
+        ({"body": {"z": 1, "a": ["é"]}}, JSON, '{"z":1,"a":["é"]}'),
+        ({"body": [1, None]}, JSON, "[1,null]"),
+        ({"body": False}, JSON, "false"),
+        (
+            {"body": {"z": 1}, "headers": {"content-type": "application/ld+json"}},
+            "application/ld+json",
+            '{"z":1}',
+        ),
+        ({"body": {"z": 1, "a": "b c"}, "headers": {"content-type": FORM}}, FORM, "z=1&a=b+c"),
+        ({"body": "z=1", "headers": {"Content-Type": FORM}}, FORM, "z=1"),
+        ({"body": "é"}, "text/plain; charset=utf-8", "é"),
+        ({"json": "text"}, JSON, '"text"'),
+        ({}, "", ""),
+    ],
+)
+async def test_a_body_is_sent_as_what_it_is(
+    tmp_path: Any, url: str, config: dict[str, Any], type_: str, body: str
+) -> None:
+    method = "POST" if config else "GET"
+    outcome = await Bench(tmp_path).outcome(
+        a_job("http.request@1", config={"url": url, "method": method} | config)
+    )
+    assert isinstance(outcome, Succeeded), outcome
+    assert isinstance(outcome.output, bytes)
+    answer = orjson.loads(outcome.output)
+    assert answer["body"] == {"type": type_, "body": body}
+
+
+async def test_a_header_that_is_no_text_does_not_cost_the_answer(tmp_path: Any) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Odd: caf\xe9\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        outcome = await Bench(tmp_path).outcome(
+            a_job("http.request@1", config={"url": f"http://{host}:{port}/"})
+        )
+    assert isinstance(outcome, Succeeded), outcome
+    assert isinstance(outcome.output, bytes)
+    assert orjson.loads(outcome.output)["headers"]["x-odd"] == "caf?"
