@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +27,9 @@ PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 CALL_SECONDS = 5.0
 FINAL_SECONDS = 120.0
 PAUSE_SECONDS = 0.05
+# Its one run goes on for longer than any test; safe to be done again, should its runner die.
+HELD = "chaos-held"
+HELD_NODE = {"id": "held", "module": "ledger.put@1", "idempotent": True, "config": {"seconds": 3_600}}
 
 T = TypeVar("T")
 
@@ -55,20 +59,47 @@ class Load:
                 await pause(PAUSE_SECONDS)
 
     async def apply(self) -> None:
-        for name, graph in GRAPHS.items():
+        for name, graph in {**GRAPHS, HELD: {"nodes": [HELD_NODE]}}.items():
             request = workflows_pb2.ApplyWorkflowRequest()
             json_format.ParseDict({"name": name, **graph}, request.definition)
             await self.call(partial(self._workflows.ApplyWorkflow, request, metadata=self._metadata))
 
     async def start(self, workflow: str) -> str:
-        """One execution, durable on return."""
+        """One execution, durable on return, whose end is asked for in the history."""
+        execution_id = await self._start(workflow)
+        self.acknowledged[execution_id] = workflow
+        return execution_id
+
+    @contextlib.asynccontextmanager
+    async def held(self, count: int) -> AsyncIterator[list[str]]:
+        """So many executions with a run under way from before the block until after it."""
+        started = [await self._start(HELD) for _ in range(count)]
+        for execution_id in started:
+            await self._granted(execution_id)
+        yield started
+        for execution_id in started:
+            request = executions_pb2.CancelExecutionRequest(execution_id=execution_id)
+            await self.call(
+                partial(
+                    self.executions.CancelExecution, request, metadata=self._metadata, timeout=CALL_SECONDS
+                )
+            )
+        for execution_id in started:
+            await self.final(execution_id)
+
+    async def _granted(self, execution_id: str) -> None:
+        async with asyncio.timeout(FINAL_SECONDS):
+            while not await self.runs(execution_id):
+                await pause(PAUSE_SECONDS)
+
+    async def _start(self, workflow: str) -> str:
         request = executions_pb2.StartExecutionRequest(workflow=workflow, request_id=uuid.uuid4().hex)
         json_format.ParseDict({"n": 42}, request.input)
         answer = await self.call(
             lambda: self.executions.StartExecution(request, metadata=self._metadata, timeout=CALL_SECONDS)
         )
-        self.acknowledged[answer.execution.id] = workflow
-        return answer.execution.id
+        execution_id: str = answer.execution.id
+        return execution_id
 
     async def start_any(self) -> str:
         return await self.start(self._random.choice(list(GRAPHS)))

@@ -21,7 +21,7 @@ from services.chassis.crash import VARIABLE, crash_points_in
 from tests.chaos.history import cases, faults_of
 from tests.chaos.load import Load
 from tests.chaos.stimuli import Stimuli
-from tests.chaos.verify import verify
+from tests.chaos.verify import TAKE_OVER, verify_under_load
 from tests.support.pace import pause
 from tests.support.postgres import reachable_directory
 from tests.support.probe import until
@@ -72,7 +72,8 @@ async def test_dying_at_each_named_point_nothing_is_lost_and_nothing_done_again(
         await load.apply()
         stimuli = Stimuli(stack, load)
         is_over = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
+        is_taken_over = service == "coordinator"
+        async with load.held(2 if is_taken_over else 0), asyncio.TaskGroup() as group:
             group.create_task(_keep_starting(load, is_over))
             async with asyncio.TaskGroup() as lives:
                 for replica, share in enumerate(shares):
@@ -82,7 +83,7 @@ async def test_dying_at_each_named_point_nothing_is_lost_and_nothing_done_again(
         assert not faults_of(history)
         assert all(cases(history).values()), cases(history)
         await load.final(await load.start("chaos-row"))
-        await verify(stack)
+        await verify_under_load(stack, load, *([TAKE_OVER] if is_taken_over else []))
 
 
 async def _keep_starting(load: Load, is_over: asyncio.Event) -> None:

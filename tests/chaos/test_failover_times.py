@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tests.chaos.load import Load
-from tests.chaos.verify import verify
+from tests.chaos.verify import SHOWN, TAKE_OVER, verify, verify_under_load
 from tests.support.api import Client
 from tests.support.pace import pause
 from tests.support.probe import until
@@ -48,7 +48,7 @@ async def test_the_executions_of_a_killed_coordinator_move_on(ledger: Path) -> N
         waits = [(await _next_event(stack, each, killed) - killed).total_seconds() for each in held]
         assert waits
         assert max(waits) <= COORDINATOR_SECONDS, waits
-        await verify(stack)
+        await verify(stack, SHOWN | {TAKE_OVER})
 
 
 @pytest.mark.chaos
@@ -113,7 +113,7 @@ async def test_a_killed_dispatcher_costs_no_lease_and_little_time(ledger: Path) 
         assert [row[0] for row in sessions] == ["LIVE", "LIVE"]
         taken_over = sum(stack.log("coordinator", replica).count("took over") for replica in range(2))
         assert taken_over == 0
-        await verify(stack)
+        await verify_under_load(stack, load)
 
 
 def _stack(coordinators: int = 1, runners: int = 1) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.history import cases, faults_of
 from tests.chaos.load import Load
-from tests.chaos.verify import verify
+from tests.chaos.verify import TAKE_OVER, verify_under_load
 from tests.support.pace import pause
 from tests.support.probe import until
 from tests.support.stack import Stack, running_stack
@@ -45,13 +45,15 @@ async def test_killed_at_random_instants_nothing_is_lost_and_nothing_done_again(
         await load.apply()
         executions = EXECUTIONS_PER_KILL * kills
         starting = asyncio.create_task(load.start_many(executions, seconds=kills * 0.8))
-        await _kill_many(stack, service, kills, draw)
+        is_taken_over = service == "coordinator"
+        async with load.held(2 if is_taken_over else 0):
+            await _kill_many(stack, service, kills, draw)
         await starting
         history = await load.history()
         assert not faults_of(history)
         assert all(cases(history).values()), cases(history)
         await load.final(await load.start("chaos-row"))
-        await verify(stack)
+        await verify_under_load(stack, load, *([TAKE_OVER] if is_taken_over else []))
 
 
 async def _kill_many(stack: Stack, service: str, kills: int, draw: random.Random) -> None:

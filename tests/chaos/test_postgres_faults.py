@@ -12,7 +12,7 @@ import pytest
 
 from tests.chaos.history import cases, done_again, faults_of
 from tests.chaos.load import Load
-from tests.chaos.verify import verify
+from tests.chaos.verify import verify_under_load
 from tests.support.pace import pause
 from tests.support.stack import Stack, running_stack
 
@@ -44,7 +44,7 @@ async def loaded_stack(ledger: Path, lease_scale: float = 0.1) -> AsyncIterator[
         assert not done_again(history)
         assert _pids(stack) == processes, "an outage ended a process"
         await load.final(await load.start("chaos-row"))
-        await verify(stack)
+        await verify_under_load(stack, load)
 
 
 @pytest.mark.chaos

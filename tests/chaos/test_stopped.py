@@ -11,7 +11,7 @@ import pytest
 
 from tests.chaos.history import cases, faults_of
 from tests.chaos.load import Load
-from tests.chaos.verify import verify
+from tests.chaos.verify import verify_under_load
 from tests.support.pace import pause
 from tests.support.probe import until
 from tests.support.stack import Stack, running_stack
@@ -58,7 +58,7 @@ async def test_stopped_for_two_terms_its_late_word_is_refused_and_nothing_double
         assert _shown(stack, service), "nothing came late: the stop proved nothing"
         assert stack.pid(service, 0) == zombies[0][0], "it ended itself"
         await load.final(await load.start("chaos-row"))
-        await verify(stack)
+        await verify_under_load(stack, load)
 
 
 async def _keep_starting(load: Load, is_over: asyncio.Event) -> None:

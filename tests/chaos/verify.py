@@ -5,13 +5,19 @@ import json
 import subprocess
 import sys
 
+from tests.chaos.load import Load
 from tests.support.stack import Stack
 
-# What a workload of chaos must have shown at least one case of.
-SHOWN = {"S1", "S2", "S6", "S7", "S8", "S9", "S10"}
+# What any workload must have shown at least one case of.
+SHOWN = {"S1", "S2", "S3", "S6", "S7", "S8", "S9", "S10", "S11", "S12"}
+# And one whose starts have request keys, while something of it is going.
+SHOWN_UNDER_LOAD = SHOWN | {"S4", "S5", "S13", "S14"}
+# And one of which a coordinator was lost with runs under way.
+TAKE_OVER = "S26"
+HELD = 3
 
 
-async def verify(stack: Stack) -> None:
+async def verify(stack: Stack, shown: set[str] = SHOWN) -> None:
     """Fails with the lines of the promises that are broken."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "windlass.cli", "admin", "verify", "--home", str(stack.home.root)),
@@ -22,4 +28,10 @@ async def verify(stack: Stack) -> None:
     lines = [json.loads(line) for line in output.splitlines()]
     assert child.returncode == 0, f"{[line for line in lines if line.get('broken')]}\n{errors.decode()}"
     seen = {line["promise"]: line["cases"] for line in lines}
-    assert {promise for promise in SHOWN if not seen.get(promise)} == set(), seen
+    assert {promise for promise in shown if not seen.get(promise)} == set(), seen
+
+
+async def verify_under_load(stack: Stack, load: Load, *also: str) -> None:
+    """What is going is what the slots, the leases and their holders are judged by."""
+    async with load.held(HELD):
+        await verify(stack, SHOWN_UNDER_LOAD | set(also))

@@ -1,40 +1,42 @@
-"""Reads a whole installation in one snapshot and judges it.
+"""Reads a whole installation and judges it: every journal and its rows, then what spans the services.
 
 It looks into all three schemas, which no service may: therefore it runs with the operator's own URL.
+
+Hazard: the caller's transaction must see one snapshot (REPEATABLE READ), or a row that moved on between two statements
+looks like a lie.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import orjson
 import psycopg
-from psycopg import IsolationLevel
 
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event, ExecutionStarted
 from services.coordinator.core.evolve import evolve
-from services.coordinator.core.projection import (
-    EXECUTION_COLUMNS,
-    RUN_COLUMNS,
-    execution_row,
-    run_row,
-)
+from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS
 from services.coordinator.core.state import Execution
 from services.coordinator.store.arrays import uuid_array
+from services.coordinator.store.audit.admission import AdmissionJudge
 from services.coordinator.store.audit.findings import Findings
-from services.coordinator.store.audit.journals import JournalJudge
+from services.coordinator.store.audit.journals import Grant, JournalJudge
+from services.coordinator.store.audit.projections import compare
 from services.coordinator.store.codec import CorruptRecord, Stored, decode
 from services.coordinator.store.columns import selected
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+Rows = Sequence[tuple[Any, ...]]
 
 _BATCH: Final = 500
-_RUN_ROW: Final = RUN_COLUMNS[1:]
+_FIRST_ID: Final = "00000000-0000-0000-0000-000000000000"
+# By the primary key itself: an order by its text would sort the whole table for every batch.
 _IDS: Final = """
-SELECT DISTINCT execution_id::text FROM coordinator.journal WHERE execution_id > %s::uuid ORDER BY 1 LIMIT %s
+SELECT e.execution_id::text FROM coordinator.executions e
+WHERE e.execution_id > %s::uuid ORDER BY e.execution_id LIMIT %s
 """
 _EVENTS: Final = """
 SELECT execution_id::text, seq, epoch, event FROM coordinator.journal
@@ -44,10 +46,17 @@ _EXECUTIONS: Final = f"""
 SELECT {selected("e", EXECUTION_COLUMNS)} FROM coordinator.executions e WHERE execution_id = ANY(%s::uuid[])
 """
 _RUNS: Final = f"""
-SELECT {selected("r", _RUN_ROW)} FROM coordinator.runs r WHERE execution_id = ANY(%s::uuid[])
+SELECT {selected("r", RUN_COLUMNS[1:])} FROM coordinator.runs r WHERE execution_id = ANY(%s::uuid[])
 ORDER BY execution_id, number
 """
+_ALIEN: Final = """
+SELECT DISTINCT t.execution_id::text FROM (
+    SELECT execution_id FROM coordinator.journal UNION ALL SELECT execution_id FROM coordinator.runs
+) t
+WHERE NOT EXISTS (SELECT FROM coordinator.executions e WHERE e.execution_id = t.execution_id)
+"""
 _VERSION: Final = "SELECT workspace, definition FROM api.workflow_versions WHERE version_id = %s::uuid"
+_LIVE: Final = "SELECT instance_id FROM coordinator.runner_sessions WHERE state = 'LIVE'"
 
 
 class Auditor:
@@ -55,66 +64,72 @@ class Auditor:
         self._connection = connection
         self._findings = Findings()
         self._versions: dict[str, tuple[str, Definition]] = {}
-        self._request_keys: dict[tuple[str, str], str] = {}
+        self._live_instances: set[str] = set()
+        # Of every grant of an execution to the execution: no two were ever given the same number.
+        self._granted: dict[int, str] = {}
+        # The newest grant of each execution that is not final.
+        self._holders: dict[str, Grant] = {}
 
     async def audit(self) -> Findings:
-        await self._connection.set_isolation_level(IsolationLevel.REPEATABLE_READ)
-        async with self._connection.transaction():
-            async for ids in self._batches():
-                await self._judge(ids)
-            await self._orphans()
-            await self._admission()
+        self._live_instances = {row[0] for row in await self._fetch(_LIVE)}
+        async for ids in self._batches():
+            await self._judge(ids)
+        for (id_,) in await self._fetch(_ALIEN):
+            self._findings.broke("S6", f"{id_} has events or runs, and no row of its own")
+        await AdmissionJudge(self._fetch, self._holders, self._findings).judge()
         return self._findings
 
     async def _fetch(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return await (await self._connection.execute(sql, params, binary=True)).fetchall()
 
     async def _batches(self) -> AsyncIterator[list[str]]:
-        last = "00000000-0000-0000-0000-000000000000"
+        last = _FIRST_ID
         while ids := [row[0] for row in await self._fetch(_IDS, (last, _BATCH))]:
             yield ids
             last = ids[-1]
 
     async def _judge(self, ids: Sequence[str]) -> None:
         given = (uuid_array(ids),)
-        journals: dict[str, list[tuple[int, int, bytes]]] = {}
+        journals: dict[str, list[tuple[int, int, bytes]]] = {id_: [] for id_ in ids}
         for id_, seq, epoch, event in await self._fetch(_EVENTS, given):
-            journals.setdefault(id_, []).append((seq, epoch, event))
+            journals[id_].append((seq, epoch, event))
         executions = {row[0]: row for row in await self._fetch(_EXECUTIONS, given)}
         runs: dict[str, list[tuple[Any, ...]]] = {}
         for row in await self._fetch(_RUNS, given):
             runs.setdefault(row[0], []).append(row)
         for id_, records in journals.items():
-            await self._judge_one(id_, records, executions.get(id_), runs.get(id_, []))
+            await self._judge_one(id_, records, executions[id_], runs.get(id_, []))
 
     async def _judge_one(
-        self,
-        id_: str,
-        records: Sequence[tuple[int, int, bytes]],
-        execution_row_: tuple[Any, ...] | None,
-        run_rows: Sequence[tuple[Any, ...]],
+        self, id_: str, records: Sequence[tuple[int, int, bytes]], row: tuple[Any, ...], run_rows: Rows
     ) -> None:
-        findings = self._findings
+        """What a journal with a breach says, no rule allows: it is not folded, or one breach would look like many."""
+        findings, before = self._findings, self._findings.broken_count
         stored = self._decoded(id_, records)
+        if findings.broken_count > before:
+            return
         if not stored or not isinstance(stored[0].event, ExecutionStarted):
             findings.broke("S1", f"{id_} does not begin with its start")
             return
-        version = await self._version(stored[0].event, id_)
-        if version is None:
+        definition = await self._definition(stored[0].event, id_)
+        if definition is None:
             return
-        self._requested_once(stored[0].event, id_)
-        JournalJudge(id_, version, findings).judge(stored)
-        known = [each.event for each in stored if isinstance(each.event, Event)]
-        if len(known) < len(stored):
+        judge = JournalJudge(id_, definition, self._live_instances, findings)
+        judge.judge(stored)
+        self._granted_once(id_, judge.grants)
+        events = [each.event for each in stored if isinstance(each.event, Event)]
+        if findings.broken_count > before or len(events) < len(stored):
             return
-        execution = Execution(id_, version)
+        execution = Execution(id_, definition)
         try:
-            for event in known:
+            for event in events:
                 evolve(execution, event)
         except Exception as failure:  # noqa: BLE001 - whatever it is, this journal does not fold
             findings.broke("S6", f"{id_} does not fold: {failure!r}")
             return
-        self._compare(execution, execution_row_, run_rows)
+        compare(execution, row, run_rows, findings)
+        if not execution.is_final:
+            self._holders[id_] = judge.grants[-1]
 
     def _decoded(self, id_: str, records: Sequence[tuple[int, int, bytes]]) -> list[Stored]:
         decoded: list[Stored] = []
@@ -124,12 +139,14 @@ class Auditor:
             except CorruptRecord as corrupt:
                 self._findings.broke("S6", f"{id_}/{seq}: {corrupt}")
                 return []
-            columns = (record.execution_id, record.seq, record.epoch)
-            self._findings.check("S2", columns == (id_, seq, epoch), f"{id_}/{seq} holds {columns}")
+            place = f"{record.execution_id}/{record.seq}"
+            if place != f"{id_}/{seq}":
+                self._findings.broke("S1", f"{id_}/{seq} holds the record of {place}")
+            self._findings.check("S2", record.epoch == epoch, f"{place}: {epoch}, in it {record.epoch}")
             decoded.append(record)
         return decoded
 
-    async def _version(self, start: ExecutionStarted, id_: str) -> Definition | None:
+    async def _definition(self, start: ExecutionStarted, id_: str) -> Definition | None:
         if start.version_id not in self._versions:
             found = await self._fetch(_VERSION, (start.version_id,))
             if not found:
@@ -142,87 +159,9 @@ class Auditor:
         self._findings.check("S12", same, f"{id_} of {start.workspace} runs a workflow of {workspace}")
         return definition
 
-    def _requested_once(self, start: ExecutionStarted, id_: str) -> None:
-        if start.request_id:
-            first = self._request_keys.setdefault((start.workspace, start.request_id), id_)
-            self._findings.check("S14", first == id_, f"{first} and {id_} have request_id {start.request_id}")
-
-    def _compare(
-        self, execution: Execution, row: tuple[Any, ...] | None, run_rows: Sequence[tuple[Any, ...]]
-    ) -> None:
-        id_ = execution.execution_id
-        expected = _plain(EXECUTION_COLUMNS, execution_row(execution))
-        actual = {} if row is None else _plain(EXECUTION_COLUMNS, row)
-        # A holder that takes over raises the fence before its first record.
-        fence = actual.pop("epoch", 0)
-        self._findings.check("S2", fence >= expected.pop("epoch"), f"{id_}: the fence {fence} fell")
-        self._findings.check("S6", actual == expected, f"{id_}: {_difference(expected, actual)}")
-        folded = [_plain(_RUN_ROW, run_row(execution, run)[1:]) for run in execution.runs]
-        found = [_plain(_RUN_ROW, each) for each in run_rows]
-        self._findings.check("S6", len(folded) == len(found), f"{id_}: {len(found)} rows, {len(folded)} runs")
-        for left, right in zip(folded, found, strict=False):
-            self._findings.check("S6", left == right, f"{id_}.{left['number']}: {_difference(left, right)}")
-
-    async def _orphans(self) -> None:
-        """Rows of executions that have no journal at all."""
-        for row in await self._fetch(_ORPHANS):
-            self._findings.broke("S6", f"{row[0]} has a row and no journal")
-
-    async def _admission(self) -> None:
-        findings = self._findings
-        for workspace, going, limit in await self._fetch(_GOING):
-            findings.check("S13", going <= limit, f"{workspace} has {going} going, {limit} are allowed")
-        for id_, is_known in await self._fetch(_ACKNOWLEDGED):
-            findings.check("S4", is_known, f"{id_} was acknowledged and is nowhere")
-        for id_, queue_epoch, journal_epoch in await self._fetch(_LEASED):
-            holds = queue_epoch >= journal_epoch
-            findings.check(
-                "S3", holds, f"{id_}: granted under {queue_epoch}, journalled under {journal_epoch}"
-            )
-        for id_, holders in await self._fetch(_HELD):
-            findings.check("S11", holders == 1, f"{id_} is leased {holders} times")
-
-
-_ORPHANS: Final = """
-SELECT e.execution_id::text FROM coordinator.executions e
-WHERE NOT EXISTS (SELECT FROM coordinator.journal j WHERE j.execution_id = e.execution_id) LIMIT 10
-"""
-_GOING: Final = """
-SELECT t.workspace, count(q.execution_id)::int, t.executions_max FROM dispatcher.tenants t
-LEFT JOIN dispatcher.queue q ON q.workspace = t.workspace AND q.state IN (2, 3) AND NOT q.ends_only
-GROUP BY t.workspace, t.executions_max
-"""
-# A request is remembered with the commit that acknowledged it.
-_ACKNOWLEDGED: Final = """
-SELECT r.execution_id::text,
-    EXISTS (SELECT FROM dispatcher.queue q WHERE q.execution_id = r.execution_id)
-    OR EXISTS (SELECT FROM coordinator.executions e WHERE e.execution_id = r.execution_id)
-FROM dispatcher.requests r
-"""
-_LEASED: Final = """
-SELECT q.execution_id::text, q.epoch, e.epoch FROM dispatcher.queue q
-JOIN coordinator.executions e ON e.execution_id = q.execution_id
-"""
-_HELD: Final = """
-SELECT execution_id::text, count(*)::int FROM dispatcher.queue WHERE state IN (2, 3) GROUP BY execution_id
-"""
-
-
-def _plain(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-    found = dict(zip(columns, row, strict=True))
-    if "labels" in found:
-        found["labels"] = dict(found["labels"])
-    return {name: value or None if name.endswith("_time") else value for name, value in found.items()}
-
-
-def _difference(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> str:
-    """Names of columns and what stands in them, but no payload."""
-    if not actual:
-        return "the row is missing"
-    apart = [name for name in expected if expected[name] != actual.get(name)]
-    shown = {
-        name: (expected[name], actual.get(name))
-        for name in apart
-        if not isinstance(expected[name], bytes) and not isinstance(actual.get(name), bytes)
-    }
-    return f"differs in {apart}, folded and stored: {shown}"
+    def _granted_once(self, id_: str, grants: Sequence[Grant]) -> None:
+        """The grants within one journal are the judge's; here the others that carry the same number."""
+        for grant in grants:
+            other = self._granted.setdefault(grant.epoch, id_)
+            if other != id_:
+                self._findings.broke("S3", f"{other} and {id_} were both granted under {grant.epoch}")

@@ -12,6 +12,7 @@ TITLES: Final = {
     "S2": "every record carries its epoch, which never falls",
     "S3": "epochs rise at every grant",
     "S4": "nothing acknowledged is lost",
+    "S5": "a repeated request key gets the first answer",
     "S6": "folding the journal equals the projections",
     "S7": "terminal is final",
     "S8": "one accepted outcome per piece of work",
@@ -63,8 +64,8 @@ class Findings:
             self.broke(promise, what)
 
     @property
-    def is_broken(self) -> bool:
-        return any(finding.broken_count for finding in self._by_promise.values())
+    def broken_count(self) -> int:
+        return sum(finding.broken_count for finding in self._by_promise.values())
 
     def lines(self) -> list[dict[str, Any]]:
         return [finding.line() for finding in self._by_promise.values()]

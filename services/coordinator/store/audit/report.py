@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import orjson
 import psycopg
+from psycopg import IsolationLevel
 
 from services.coordinator.store.audit.auditor import Auditor
 
@@ -13,7 +14,9 @@ from services.coordinator.store.audit.auditor import Auditor
 async def report(superuser_url: str, say: Callable[[str], None]) -> int:
     """0: every promise that rows can show is kept; 1: one is broken."""
     async with await psycopg.AsyncConnection.connect(superuser_url) as connection:
-        findings = await Auditor(connection).audit()
+        await connection.set_isolation_level(IsolationLevel.REPEATABLE_READ)
+        async with connection.transaction():
+            findings = await Auditor(connection).audit()
     for line in findings.lines():
         say(orjson.dumps(line).decode())
-    return 1 if findings.is_broken else 0
+    return 1 if findings.broken_count else 0

@@ -1,0 +1,448 @@
+"""`windlass admin verify` finds each breach, and only it: what a stack has stored is falsified, one promise at a time.
+
+The stack keeps running; every falsification is rolled back.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg import IsolationLevel
+
+from services.coordinator.core import events as ev
+from services.coordinator.core.values import SECOND
+from services.coordinator.store.audit.auditor import Auditor
+from services.coordinator.store.audit.findings import TITLES
+from services.coordinator.store.codec import Stored, decode, encode
+from tests.chaos.load import Load
+from tests.chaos.verify import verify
+from tests.support.postgres import reachable_directory
+from tests.support.probe import eventually
+from tests.support.stack import Stack, running_stack
+
+MODULES = Path(__file__).with_name("ledger_modules.py")
+DAY = 86_400 * SECOND
+Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+
+
+@dataclass
+class Told:
+    """A stack, and executions of every kind that the promises speak of."""
+
+    stack: Stack
+    load: Load
+    row: str
+    retry: str
+    branch: str
+    # Their run is under way; that of the first has outlived its coordinator.
+    adopted: str
+    held: str
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def told() -> AsyncIterator[Told]:
+    ledger = reachable_directory("windlass-ledger-")
+    (ledger / "effects").mkdir()
+    async with running_stack(
+        coordinators=2, modules=[MODULES], extra_env=[f"runner:WINDLASS_TEST_LEDGER={ledger}"]
+    ) as stack:
+        load = Load(stack, ledger, seed=1)
+        await load.apply()
+        row, retry, branch = [await load.start(name) for name in ("chaos-row", "chaos-retry", "chaos-branch")]
+        for execution_id in (row, retry, branch):
+            await load.final(execution_id)
+        async with load.held(1) as (adopted,):
+            await _taken_over(stack, adopted)
+            async with load.held(1) as (held,):
+                yield Told(stack, load, row, retry, branch, adopted, held)
+    shutil.rmtree(ledger)
+
+
+async def _taken_over(stack: Stack, execution_id: str) -> None:
+    """The coordinator that holds it dies, and another goes on."""
+    async with await psycopg.AsyncConnection.connect(stack.superuser_url(), autocommit=True) as connection:
+
+        async def holder() -> tuple[str, int]:
+            (row,) = await rows(
+                connection,
+                "SELECT holder, last_seq FROM coordinator.executions WHERE execution_id = %s",
+                execution_id,
+            )
+            return str(row[0]), int(row[1])
+
+        name, seq = await holder()
+        replica = int(name.rpartition("-")[2])
+        pid = stack.kill("coordinator", replica)
+
+        async def is_adopted() -> bool:
+            return (await holder())[1] > seq
+
+        await eventually(is_adopted, 30, "another coordinator to take over")
+        await stack.ready_again("coordinator", replica, pid)
+
+
+async def rows(connection: Connection, sql: str, *params: object) -> list[tuple[Any, ...]]:
+    return await (await connection.execute(sql, params)).fetchall()
+
+
+class Falsifier:
+    """Rewrites what is stored, inside a transaction that is not to be kept."""
+
+    def __init__(self, connection: Connection, told: Told) -> None:
+        self._connection = connection
+        self.told = told
+
+    async def run(self, sql: str, *params: object) -> None:
+        cursor = await self._connection.execute(sql, params)
+        assert cursor.rowcount, f"nothing was falsified by {sql}"
+
+    async def journal(self, id_: str) -> list[Stored]:
+        found = await rows(
+            self._connection,
+            "SELECT event FROM coordinator.journal WHERE execution_id = %s ORDER BY seq",
+            id_,
+        )
+        return [decode(row[0]) for row in found]
+
+    async def rewrite(self, id_: str, records: list[Stored]) -> None:
+        await self.run("DELETE FROM coordinator.journal WHERE execution_id = %s", id_)
+        for record in records:
+            assert isinstance(record.event, ev.Event)
+            event = encode(record.event, id_, record.seq, record.epoch)
+            await self.run(
+                "INSERT INTO coordinator.journal (execution_id, seq, epoch, event) VALUES (%s, %s, %s, %s)",
+                *(id_, record.seq, record.epoch, event),
+            )
+
+    async def with_events(self, id_: str, change: Callable[[list[ev.Event]], list[ev.Event]]) -> None:
+        """The journal with other events, each record under the epoch of the grant before it."""
+        events = change(
+            [record.event for record in await self.journal(id_) if isinstance(record.event, ev.Event)]
+        )
+        records: list[Stored] = []
+        epoch = 0
+        for seq, event in enumerate(events, 1):
+            if isinstance(event, ev.ExecutionStarted | ev.ExecutionAdopted):
+                epoch = event.epoch
+            records.append(Stored(id_, seq, epoch, event))
+        await self.rewrite(id_, records)
+
+    async def append(self, id_: str, make: Callable[[list[ev.Event]], ev.Event]) -> None:
+        await self.with_events(id_, lambda events: [*events, make(events)])
+
+
+def first(events: list[ev.Event], kind: type[Any], **having: object) -> Any:
+    return next(
+        event
+        for event in events
+        if isinstance(event, kind) and all(getattr(event, name) == value for name, value in having.items())
+    )
+
+
+def changed(events: list[ev.Event], event: ev.Event, **values: Any) -> list[ev.Event]:
+    return [replace(each, **values) if each is event else each for each in events]
+
+
+# Each breaks the promise that its name begins with.
+
+
+async def s1_a_record_is_missing(false: Falsifier) -> None:
+    *before, last = await false.journal(false.told.row)
+    await false.rewrite(false.told.row, [*before, replace(last, seq=last.seq + 1)])
+
+
+async def s2_a_record_of_a_stale_epoch(false: Falsifier) -> None:
+    *before, last = await false.journal(false.told.row)
+    await false.rewrite(false.told.row, [*before, replace(last, epoch=last.epoch - 1)])
+
+
+async def s2_a_record_of_an_epoch_that_was_not_granted(false: Falsifier) -> None:
+    *before, last = await false.journal(false.told.row)
+    await false.rewrite(false.told.row, [*before, replace(last, epoch=last.epoch + 1)])
+
+
+async def s2_the_fence_has_fallen(false: Falsifier) -> None:
+    await false.run("UPDATE coordinator.executions SET epoch = 0 WHERE execution_id = %s", false.told.row)
+
+
+async def s3_the_same_epoch_at_the_next_grant(false: Falsifier) -> None:
+    def same(events: list[ev.Event]) -> list[ev.Event]:
+        start = first(events, ev.ExecutionStarted)
+        return changed(events, first(events, ev.ExecutionAdopted), epoch=start.epoch, holder=start.holder)
+
+    await false.with_events(false.told.adopted, same)
+
+
+async def s3_one_epoch_for_two_executions(false: Falsifier) -> None:
+    (start, *_) = await false.journal(false.told.row)
+    await false.with_events(
+        false.told.retry,
+        lambda events: changed(events, first(events, ev.ExecutionStarted), epoch=start.epoch),
+    )
+
+
+async def s3_fenced_above_every_grant(false: Falsifier) -> None:
+    await false.run(
+        "UPDATE coordinator.executions SET epoch = epoch + 1000 WHERE execution_id = %s", false.told.held
+    )
+
+
+async def s3_granted_above_what_was_minted(false: Falsifier) -> None:
+    await false.run(
+        "UPDATE dispatcher.queue SET epoch = epoch + 1000 WHERE execution_id = %s", false.told.held
+    )
+
+
+async def s4_what_was_acknowledged_is_nowhere(false: Falsifier) -> None:
+    await false.run(
+        "INSERT INTO dispatcher.requests (workspace, request_id, hash, execution_id)"
+        " VALUES ('default', 'lost', '', %s)",
+        str(uuid.uuid4()),
+    )
+
+
+async def s5_a_key_is_answered_with_what_another_asked_for(false: Falsifier) -> None:
+    await false.run(
+        "UPDATE dispatcher.requests SET execution_id = %s WHERE execution_id = %s",
+        *(false.told.retry, false.told.row),
+    )
+
+
+async def s6_a_row_that_is_not_the_fold(false: Falsifier) -> None:
+    await false.run(
+        "UPDATE coordinator.executions SET retries = retries + 1 WHERE execution_id = %s", false.told.row
+    )
+
+
+async def s6_a_run_that_no_event_made(false: Falsifier) -> None:
+    await false.run(
+        "UPDATE coordinator.runs SET number = 99 WHERE execution_id = %s AND number = 1", false.told.row
+    )
+
+
+async def s6_a_flipped_bit(false: Falsifier) -> None:
+    await false.run(
+        "UPDATE coordinator.journal SET event = set_bit(event, 77, 1 - get_bit(event, 77))"
+        " WHERE execution_id = %s AND seq = 2",
+        false.told.row,
+    )
+
+
+async def s6_a_journal_without_its_row(false: Falsifier) -> None:
+    await false.run("DELETE FROM dispatcher.requests WHERE execution_id = %s", false.told.row)
+    await false.run("DELETE FROM coordinator.executions WHERE execution_id = %s", false.told.row)
+
+
+async def s7_something_after_the_end(false: Falsifier) -> None:
+    await false.append(
+        false.told.row, lambda events: ev.LateReportRejected(events[-1].time, 1, 2, "RunSucceeded")
+    )
+
+
+async def s8_a_second_outcome_of_one_run(false: Falsifier) -> None:
+    def again(events: list[ev.Event]) -> list[ev.Event]:
+        success = first(events, ev.RunSucceeded)
+        place = events.index(success)
+        return [*events[:place], success, *events[place:]]
+
+    await false.with_events(false.told.row, again)
+
+
+async def s8_a_second_run_of_what_was_done(false: Falsifier) -> None:
+    def again(events: list[ev.Event]) -> list[ev.Event]:
+        lease = replace(first(events, ev.RunLeased, node="c"), number=99)
+        return [*events[:-1], replace(lease, attempt=2), events[-1]]
+
+    await false.with_events(false.told.row, again)
+
+
+async def s9_an_attempt_twice(false: Falsifier) -> None:
+    await false.with_events(
+        false.told.retry,
+        lambda events: changed(events, first(events, ev.RunLeased, attempt=2), attempt=1),
+    )
+
+
+async def s10_started_before_its_source_ended(false: Falsifier) -> None:
+    def early(events: list[ev.Event]) -> list[ev.Event]:
+        success, lease = first(events, ev.RunSucceeded, number=1), first(events, ev.RunLeased, node="b")
+        others = [event for event in events if event not in (success, lease)]
+        place = others.index(first(others, ev.RunLeased, node="a")) + 1
+        return [*others[:place], lease, success, *others[place:]]
+
+    await false.with_events(false.told.row, early)
+
+
+async def s10_started_behind_an_edge_that_was_not_taken(false: Falsifier) -> None:
+    await false.with_events(
+        false.told.branch,
+        lambda events: changed(events, first(events, ev.RunLeased, node="big"), node="small"),
+    )
+
+
+async def s11_a_run_leased_twice(false: Falsifier) -> None:
+    await false.append(false.told.held, _leased_again)
+
+
+async def s11_two_holders_under_one_epoch(false: Falsifier) -> None:
+    def other(events: list[ev.Event]) -> ev.Event:
+        start = first(events, ev.ExecutionStarted)
+        return ev.ExecutionAdopted(events[-1].time, start.epoch, "coordinator-9")
+
+    await false.append(false.told.held, other)
+
+
+async def s11_one_holds_the_lease_and_another_writes(false: Falsifier) -> None:
+    await false.run(
+        "UPDATE dispatcher.queue q SET holder = s.instance_id FROM dispatcher.coordinator_sessions s,"
+        " dispatcher.coordinator_sessions own WHERE q.execution_id = %s AND own.instance_id = q.holder"
+        " AND s.holder <> own.holder",
+        false.told.held,
+    )
+
+
+async def s12_queued_in_another_workspace(false: Falsifier) -> None:
+    await false.run(
+        "UPDATE dispatcher.queue SET workspace = 'other' WHERE execution_id = %s", false.told.held
+    )
+
+
+async def s12_a_key_of_another_workspace(false: Falsifier) -> None:
+    await false.run(
+        "UPDATE dispatcher.requests SET workspace = 'other' WHERE execution_id = %s", false.told.row
+    )
+
+
+async def s12_run_by_another_workspaces_definition(false: Falsifier) -> None:
+    (record, *_) = await false.journal(false.told.row)
+    assert isinstance(record.event, ev.ExecutionStarted)
+    await false.run(
+        "UPDATE api.workflow_versions SET workspace = 'other' WHERE version_id = %s", record.event.version_id
+    )
+
+
+async def s13_more_going_than_slots(false: Falsifier) -> None:
+    await false.run("UPDATE dispatcher.tenants SET executions_max = 1")
+    await false.run("UPDATE dispatcher.tenants SET lowered_epoch = 0")
+
+
+async def s13_granted_past_a_limit_that_had_been_lowered(false: Falsifier) -> None:
+    await false.run("UPDATE dispatcher.tenants SET executions_max = 1")
+    await false.run(
+        "UPDATE dispatcher.queue SET epoch = nextval('dispatcher.epochs') WHERE execution_id = %s",
+        false.told.held,
+    )
+
+
+async def s14_two_executions_of_one_key(false: Falsifier) -> None:
+    await _ask_again(false, before=0)
+
+
+async def s19_a_wait_cut_short(false: Falsifier) -> None:
+    await false.with_events(
+        false.told.retry, lambda events: changed(events, first(events, ev.BackoffEnded), time=1)
+    )
+
+
+async def s26_an_adopted_run_is_granted_again(false: Falsifier) -> None:
+    await false.append(false.told.adopted, _leased_again)
+
+
+async def s26_a_live_run_is_called_lost(false: Falsifier) -> None:
+    await false.append(false.told.adopted, lambda events: ev.RunLost(events[-1].time, 1, None))
+
+
+BREACHES = [make for name, make in list(globals().items()) if name.startswith("s") and name[1].isdigit()]
+
+
+# And these break none.
+
+
+async def a_lowered_limit_drains(false: Falsifier) -> None:
+    await false.run("UPDATE dispatcher.tenants SET executions_max = 1")
+
+
+async def a_limit_raised_again_still_drains(false: Falsifier) -> None:
+    await false.run("UPDATE dispatcher.tenants SET executions_max = 0")
+    await false.run("UPDATE dispatcher.tenants SET executions_max = 1")
+
+
+async def a_key_may_be_used_again_after_its_days(false: Falsifier) -> None:
+    await _ask_again(false, before=31 * DAY)
+
+
+PERMITTED = [
+    a_lowered_limit_drains,
+    a_limit_raised_again_still_drains,
+    a_key_may_be_used_again_after_its_days,
+]
+
+
+def _leased_again(events: list[ev.Event]) -> ev.Event:
+    lease: ev.RunLeased = first(events, ev.RunLeased)
+    return replace(lease, number=2, attempt=2)
+
+
+async def _ask_again(false: Falsifier, before: int) -> None:
+    """The key of the one becomes that of the other, which was asked for so much earlier."""
+    (record, *_) = await false.journal(false.told.retry)
+    assert isinstance(record.event, ev.ExecutionStarted)
+    key = record.event.request_id
+    await false.run("DELETE FROM dispatcher.requests WHERE execution_id = %s", false.told.row)
+    await false.with_events(
+        false.told.row,
+        lambda events: changed(
+            events,
+            first(events, ev.ExecutionStarted),
+            request_id=key,
+            create_time=first(events, ev.ExecutionStarted).create_time - before,
+        ),
+    )
+    await false.run(
+        "UPDATE coordinator.executions SET request_id = %s, create_time = create_time - %s * interval '1 us'"
+        " WHERE execution_id = %s",
+        *(key, before, false.told.row),
+    )
+
+
+async def broken_by(told: Told, falsify: Callable[[Falsifier], Awaitable[None]]) -> dict[str, list[str]]:
+    async with await psycopg.AsyncConnection.connect(told.stack.superuser_url()) as connection:
+        await connection.set_isolation_level(IsolationLevel.REPEATABLE_READ)
+        async with connection.transaction(force_rollback=True):
+            await falsify(Falsifier(connection, told))
+            findings = await Auditor(connection).audit()
+    return {line["promise"]: line["broken"] for line in findings.lines() if line["broken_count"]}
+
+
+@pytest.mark.chaos
+async def test_a_sound_stack_shows_cases_of_every_promise_and_no_breach(told: Told) -> None:
+    await verify(told.stack, set(TITLES))
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("falsify", BREACHES, ids=lambda falsify: falsify.__name__)
+async def test_a_breach_is_found_under_its_own_name_alone(
+    told: Told, falsify: Callable[[Falsifier], Awaitable[None]]
+) -> None:
+    broken = await broken_by(told, falsify)
+    assert list(broken) == [falsify.__name__.partition("_")[0].upper()], broken
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("falsify", PERMITTED, ids=lambda falsify: falsify.__name__)
+async def test_what_is_allowed_is_no_breach(
+    told: Told, falsify: Callable[[Falsifier], Awaitable[None]]
+) -> None:
+    assert not await broken_by(told, falsify)
+
+
+def test_every_promise_has_a_breach_of_its_own() -> None:
+    assert {falsify.__name__.partition("_")[0].upper() for falsify in BREACHES} == set(TITLES)
