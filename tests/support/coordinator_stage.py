@@ -89,7 +89,7 @@ class Catalog(catalog_pb2_grpc.CatalogServiceServicer):
         for key, workspace in self.keys.items():
             if request.key_hash == hashlib.sha256(key.encode()).digest():
                 return catalog_pb2.IdentifyKeyResponse(key_id=key, role=Role.RUNNER, workspace=workspace)
-        raise Refusal("KEY_INVALID", "no such key")
+        raise Refusal("API_KEY_NOT_FOUND", "this key is unknown, expired or revoked")
 
 
 class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_grpc.QueueServiceServicer):

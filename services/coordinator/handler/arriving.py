@@ -1,9 +1,9 @@
 """Executions that cannot be decided at once: their definition must be fetched, or their journal read and folded.
 
-All that wait are served together: each definition is asked for once, and all journals are read in one
-statement, under our raised fence. What cannot be served now (api or the database away) waits and is tried
-again; what never can is handed back with its reason. A record of a version to come hands the execution back
-unharmed: a newer coordinator takes it.
+Each definition is asked for once, by itself: one that does not come holds up nobody but those who need it. All journals
+of what is then ready are read in one statement, under our raised fence. What cannot be served now (api or the database
+away) waits and is tried again; what never can is handed back with its reason. What a newer coordinator may know (a
+record or a definition of a version to come) is handed back after a rest.
 
 Hazard: a lease may be lost while we read. Then the Held is dropped, and what was read is thrown away.
 """
@@ -11,6 +11,7 @@ Hazard: a lease may be lost while we read. Then the Held is dropped, and what wa
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Container, Sequence
 from typing import Final, Protocol
 
@@ -39,7 +40,7 @@ log = logger(__name__)
 
 _LOADS_MAX: Final = 200
 # A newer coordinator may need a moment to come; a lease that bounces costs more than one that rests.
-_UNKNOWN_EVENT_SECONDS: Final = 5.0
+_REST_SECONDS: Final = 5.0
 
 _adopted = counter("coordinator_executions_adopted_total", "Executions taken over from another holder.")
 
@@ -74,67 +75,105 @@ class ArrivalLoop:
         self._holder = holder
         # Both know each other: the carrier hands over what it cannot begin, and gets it back ready.
         self._carrier = carrier
-        self._waiting: list[Held] = []
+        # By version: those that need it, while it is being asked for.
+        self._without: dict[str, list[Held]] = {}
+        self._unasked: list[str] = []
+        self._ready: list[Held] = []
         self._level = Level()
 
     def add(self, held: Held) -> None:
-        self._waiting.append(held)
+        version_id = held.grant.start.version_id
+        held.version = self._definitions.cached(version_id)
+        if held.version is not None:
+            self._ready.append(held)
+        elif version_id in self._without:
+            self._without[version_id].append(held)
+        else:
+            self._without[version_id] = [held]
+            self._unasked.append(version_id)
         self._level.set()
 
     async def run(self) -> None:
         backoff = Backoff()
-        while True:
-            await self._level.wait()
-            while self._waiting:
-                batch, self._waiting = self._waiting[:_LOADS_MAX], self._waiting[_LOADS_MAX:]
-                left = await self.serve([held for held in batch if not held.is_dropped])
-                if left:
-                    self._waiting += left
-                    await asyncio.sleep(backoff.next())
-                else:
-                    backoff.reset()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._level.wait()
+                self._ask(group)
+                while self._ready:
+                    batch, self._ready = self._ready[:_LOADS_MAX], self._ready[_LOADS_MAX:]
+                    left = await self._load([held for held in batch if not held.is_dropped])
+                    self._ask(group)
+                    if left:
+                        self._ready += left
+                        await asyncio.sleep(backoff.next())
+                    else:
+                        backoff.reset()
 
-    async def serve(self, batch: Sequence[Held]) -> list[Held]:
+    # ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ask(self, group: asyncio.TaskGroup) -> None:
+        unasked, self._unasked = self._unasked, []
+        for version_id in unasked:
+            group.create_task(self._fetch(version_id))
+
+    async def _fetch(self, version_id: str) -> None:
+        """Until there is an answer, or nobody left who waits for one."""
+        backoff = Backoff()
+        answer: Version | DefinitionRefused | None = None
+        while answer is None and (waiting := self._still_without(version_id)):
+            try:
+                answer = await self._definitions.get(version_id)
+            except DefinitionRefused as refused:
+                answer = refused
+            except DependencyUnavailable as failure:
+                log.warning(
+                    "a definition cannot be fetched",
+                    version_id=version_id,
+                    executions=len(waiting),
+                    error=str(failure),
+                )
+                await asyncio.sleep(backoff.next())
+        waiting = self._still_without(version_id)
+        del self._without[version_id]
+        for held in waiting:
+            if isinstance(answer, DefinitionRefused):
+                self._go_without(held, answer)
+            else:
+                held.version = answer
+                self._ready.append(held)
+        self._level.set()
+
+    def _still_without(self, version_id: str) -> list[Held]:
+        waiting = [held for held in self._without[version_id] if not held.is_dropped]
+        self._without[version_id] = waiting
+        return waiting
+
+    def _go_without(self, held: Held, refused: DefinitionRefused) -> None:
+        hand_back = functools.partial(
+            self._refuse, held, refused.reason, str(refused), permanent=refused.is_permanent
+        )
+        if refused.is_permanent:
+            hand_back()
+        else:
+            self._rest(held, hand_back)
+
+    # ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _load(self, known: Sequence[Held]) -> Sequence[Held]:
         """Those that must wait for another try."""
-        known = await self._with_versions(batch)
-        left = [held for held in batch if held not in known and not held.is_dropped and held.is_loading]
         if not known:
-            return left
+            return ()
         try:
             loaded = await self._journal.load([Lease(held.execution_id, held.epoch) for held in known])
             live = await self._journal.live_instances(self._granted_again)
         except DependencyUnavailable as failure:
             log.warning("journals cannot be read", executions=len(known), error=str(failure))
-            return [*left, *known]
+            return known
         for held, found in zip(known, loaded, strict=True):
             if not held.is_dropped:
                 self._arrived(held, found, live.keys())
                 await asyncio.sleep(0)  # a long fold must not keep the beats waiting
-        return left
-
-    async def _with_versions(self, batch: Sequence[Held]) -> list[Held]:
-        wanted = {held.grant.start.version_id for held in batch}
-        ids = sorted(wanted)
-        answers = await asyncio.gather(*(self._version(version_id) for version_id in ids))
-        versions = dict(zip(ids, answers, strict=True))
-        known: list[Held] = []
-        for held in batch:
-            version = versions[held.grant.start.version_id]
-            if isinstance(version, DefinitionRefused):
-                self._refuse(held, version.reason, str(version), permanent=True)
-            elif version is not None:
-                held.version = version
-                known.append(held)
-        return [held for held in known if not held.is_dropped]
-
-    async def _version(self, version_id: str) -> Version | DefinitionRefused | None:
-        try:
-            return await self._definitions.get(version_id)
-        except DefinitionRefused as refused:
-            return refused
-        except DependencyUnavailable as failure:
-            log.warning("a definition cannot be fetched", version_id=version_id, error=str(failure))
-            return None
+        return ()
 
     def _arrived(self, held: Held, found: Loaded, live: Container[str]) -> None:
         assert held.version is not None
@@ -150,8 +189,8 @@ class ArrivalLoop:
             held.execution = self._fold(held.execution_id, held.version.definition, found.events)
         except UnknownEvents as unknown:
             log.error("a journal of a newer version", execution_id=held.execution_id, error=str(unknown))
-            loop = asyncio.get_running_loop()
-            loop.call_later(_UNKNOWN_EVENT_SECONDS, self._hand_back, held)
+            released, lease = self._dispatch.released, (held.execution_id, held.epoch)
+            self._rest(held, functools.partial(released, *lease, reason="EVENT_UNKNOWN"))
         except Exception:
             log.exception("a journal cannot be folded", execution_id=held.execution_id)
             self._refuse(
@@ -162,10 +201,13 @@ class ArrivalLoop:
             log.info("took over", execution_id=held.execution_id, epoch=held.epoch, seq=held.execution.seq)
             carrier.resume(held, Adopt(held.epoch, self._holder, live))
 
-    def _hand_back(self, held: Held) -> None:
-        if not held.is_dropped:
-            self._dispatch.released(held.execution_id, held.epoch, reason="EVENT_UNKNOWN")
-            self._carrier().drop(held)
+    def _rest(self, held: Held, hand_back: Callable[[], None]) -> None:
+        def rested() -> None:
+            if not held.is_dropped:
+                hand_back()
+                self._carrier().drop(held)
+
+        asyncio.get_running_loop().call_later(_REST_SECONDS, rested)
 
     def _refuse(self, held: Held, reason: str, message: str, *, permanent: bool) -> None:
         self._dispatch.released(

@@ -92,18 +92,20 @@ class Version(NamedTuple):
 
 
 class DefinitionRefused(Exception):
-    """There is no such version, or it is no definition: trying again cannot help."""
+    """There is no such version, which no other try mends; or it is none that this coordinator can compile, and a newer
+    one may know more."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, is_permanent: bool) -> None:
         super().__init__(message)
         self.reason = reason
+        self.is_permanent = is_permanent
 
 
 class Definitions(Protocol):
     def cached(self, version_id: str) -> Version | None: ...
 
     async def get(self, version_id: str) -> Version:
-        """Raises DefinitionRefused; anything else is worth another try."""
+        """Raises DefinitionRefused, or DependencyUnavailable: then it is to be asked for again."""
         ...
 
 

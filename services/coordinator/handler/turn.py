@@ -34,6 +34,7 @@ log = logger(__name__)
 # Of one flush: beyond this a larger batch costs no less per execution and delays those behind it.
 _EXECUTIONS_MAX: Final = 500
 _POLL_SECONDS: Final = 1.0
+_NO_ROW: Final = Fence(0, 0)
 
 _flush_size = histogram("coordinator_flush_executions", "Executions in one append.", buckets=COUNT_BUCKETS)
 _flush_events = histogram("coordinator_flush_events", "Events in one append.", buckets=COUNT_BUCKETS)
@@ -138,13 +139,13 @@ class TurnLoop:
         log.error(
             "an execution is broken", execution_id=held.execution_id, epoch=held.epoch, exc_info=failure
         )
-        self._settler.give_back_places(move)
+        message = "the coordinator could not decide this execution; its log tells more"
+        self._refuse(move, "INTERNAL", message, permanent=False)
+
+    def _refuse(self, move: Move, reason: str, message: str, *, permanent: bool) -> None:
+        held = move.held
         self._dispatch.released(
-            held.execution_id,
-            held.epoch,
-            failed=True,
-            reason="INTERNAL",
-            message="the coordinator could not decide this execution; its log tells more",
+            held.execution_id, held.epoch, failed=True, permanent=permanent, reason=reason, message=message
         )
         self._lose(move)
 
@@ -212,8 +213,9 @@ class TurnLoop:
 
     @staticmethod
     def _is_passable(move: Move, fence: Fence) -> bool:
-        """What refused it was not yet to be seen, or is gone: the next try tells."""
-        return fence == (move.held.epoch, move.from_seq) or fence == (0, 0)
+        """What refused it was not yet to be seen: the next try tells. Only before its first append has an execution no
+        row; one whose row is gone would be tried for ever, and hold up all others."""
+        return fence == (move.held.epoch, move.from_seq) or (fence == _NO_ROW and move.from_seq == 0)
 
     def _refused(self, move: Move, fence: Fence) -> None:
         held = move.held
@@ -222,6 +224,9 @@ class TurnLoop:
             # Not a first start after all: an earlier holder had begun. Read, adopt, and decide the inputs again.
             held.inbox = [*move.inputs[1:], *held.inbox]
             self._carrier.reload(held)
+            return
+        if fence == _NO_ROW:
+            self._refuse(move, "JOURNAL_CORRUPT", "the rows of this execution are gone", permanent=True)
             return
         _fenced.inc()
         log.warning(

@@ -32,6 +32,8 @@ log = logger(__name__)
 
 Answer = TypeVar("Answer")
 _ROLES: Final[Mapping[int, str]] = {number: name for name, number in Role.items()}
+_NO_KEY: Final = "API_KEY_NOT_FOUND"
+_NO_VERSION: Final = "VERSION_NOT_FOUND"
 _VERSIONS_MAX: Final = 5_000
 _KEYS_MAX: Final = 10_000
 # A revoked key opens no session after this.
@@ -55,15 +57,17 @@ class ApiReplicas:
     async def call(self, ask: Callable[[Any], Awaitable[Answer]]) -> Answer:
         present = self._present or tuple(sorted(await self._book.read()))
         failure: Exception | None = None
+        first = self._next
         for turn in range(len(present)):
-            address = present[(self._next + turn) % len(present)]
+            address = present[(first + turn) % len(present)]
             try:
                 return await ask(CatalogServiceStub(self._channels.get(address)))
             except grpc.aio.AioRpcError as error:
+                # Whatever this one answered: whoever asks again asks another.
+                self._next += 1
                 if not remote_error(error).may_retry:
                     raise
                 failure = error
-                self._next += 1
         raise DependencyUnavailable("api", str(failure or "no replica is known"))
 
 
@@ -97,12 +101,20 @@ class CatalogDefinitions:
             found = await self._replicas.call(lambda stub: stub.GetVersion(request, timeout=_CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
             refused = remote_error(error)
-            raise DefinitionRefused(refused.reason or "VERSION_NOT_FOUND", refused.message) from None
+            if refused.reason == _NO_VERSION:
+                raise DefinitionRefused(_NO_VERSION, refused.message, is_permanent=True) from None
+            # Whatever else ails it: the version is as good as before.
+            log.error("api did not give a definition", version_id=version_id, error=str(refused))
+            raise DependencyUnavailable("api", str(refused)) from None
         try:
             definition = compile_definition(orjson.loads(found.definition))
         except Exception as failure:
             log.exception("a definition cannot be compiled", version_id=version_id)
-            raise DefinitionRefused("DEFINITION_CORRUPT", "this version's definition is damaged") from failure
+            raise DefinitionRefused(
+                "DEFINITION_CORRUPT",
+                "this version's definition is damaged, or newer than the coordinator",
+                is_permanent=False,
+            ) from failure
         version = self._versions[version_id] = Version(definition, EffectKeys(found.effect_secret))
         while len(self._versions) > _VERSIONS_MAX:
             self._versions.popitem(last=False)
@@ -127,10 +139,12 @@ class CatalogKeys:
         try:
             found = await self._replicas.call(lambda stub: stub.IdentifyKey(request, timeout=_CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
-            reason = remote_error(error).reason
-            raise Refusal(
-                reason if reason in ("KEY_INVALID", "KEY_EXPIRED") else "KEY_INVALID", "no such key"
-            ) from None
+            refused = remote_error(error)
+            if refused.reason == _NO_KEY:
+                raise Refusal("KEY_INVALID", refused.message) from None
+            # Whatever else ails api, or us: the key is as good as before.
+            log.error("api did not judge a key", error=str(refused))
+            raise DependencyUnavailable("api", str(refused)) from None
         identity = _identity(found)
         self._known[key_hash] = (now + _KEY_SECONDS, identity)
         while len(self._known) > _KEYS_MAX:

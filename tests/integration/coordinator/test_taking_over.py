@@ -210,3 +210,17 @@ async def test_a_drain_hands_every_execution_back_unharmed(on_stage: Stage, tabl
     assert not runner.revoked, "what runs goes on, for the next holder to adopt"
     for order in orders:
         assert await story_of(tables, order.lease.lease_id) == PLAIN[:2]
+
+
+async def test_an_execution_whose_rows_are_gone_holds_up_no_other(on_stage: Stage, tables: Database) -> None:
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    runner.work = lambda grant: None
+    lost, other = await going(on_stage, runner, session), await going(on_stage, runner, session)
+    await tables.execute("DELETE FROM executions WHERE execution_id = %s", (lost.lease.lease_id,))
+    runner.work = lambda grant: {}
+    for grant in list(runner.grants):
+        runner.answer(grant, {})
+    await eventually(lambda: other.lease.lease_id in on_stage.dispatcher.finished)
+    (report,) = [each for each in on_stage.dispatcher.reports if each.head.lease_id == lost.lease.lease_id]
+    assert (report.released.reason, report.released.permanent) == ("JOURNAL_CORRUPT", True)

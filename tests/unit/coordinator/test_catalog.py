@@ -1,0 +1,95 @@
+"""What the answers of api mean to a coordinator."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import orjson
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from services.chassis.clock import SystemClock
+from services.chassis.errors import DependencyUnavailable, Refusal
+from services.coordinator.handler.ports import DefinitionRefused
+from services.coordinator.rpc.catalog import CatalogDefinitions, CatalogKeys
+from windlass.catalog.v1 import catalog_pb2 as pb
+
+
+def answered(code: grpc.StatusCode, reason: str = "") -> grpc.aio.AioRpcError:
+    status = status_pb2.Status(code=code.value[0], message="no")
+    if reason:
+        status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain="windlass"))
+    trailing = grpc.aio.Metadata(("grpc-status-details-bin", status.SerializeToString()))
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, "no")
+
+
+class Replicas:
+    """Answers every call with `answer`, or fails with it."""
+
+    def __init__(self) -> None:
+        self.answer: Any = None
+        self.calls = 0
+
+    async def call(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+        self.calls += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def replicas() -> Any:
+    return Replicas()
+
+
+async def test_only_a_version_that_is_not_there_is_refused_for_good(replicas: Any) -> None:
+    definitions = CatalogDefinitions(replicas)
+    replicas.answer = answered(grpc.StatusCode.NOT_FOUND, "VERSION_NOT_FOUND")
+    with pytest.raises(DefinitionRefused) as refused:
+        await definitions.get("v")
+    assert refused.value.is_permanent
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (grpc.StatusCode.INTERNAL, "INTERNAL"),
+        (grpc.StatusCode.UNAUTHENTICATED, "KEY_INVALID"),
+        (grpc.StatusCode.PERMISSION_DENIED, "ROLE_REQUIRED"),
+        (grpc.StatusCode.UNIMPLEMENTED, ""),
+        (grpc.StatusCode.NOT_FOUND, ""),
+    ],
+)
+async def test_what_ails_api_is_no_fault_of_the_version(
+    replicas: Any, code: grpc.StatusCode, reason: str
+) -> None:
+    definitions = CatalogDefinitions(replicas)
+    replicas.answer = answered(code, reason)
+    with pytest.raises(DependencyUnavailable):
+        await definitions.get("v")
+    document = {"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}
+    replicas.answer = pb.GetVersionResponse(definition=orjson.dumps(document), effect_secret=b"s" * 32)
+    assert (await definitions.get("v")).definition.nodes[0].id == "a"
+
+
+async def test_a_definition_that_does_not_compile_may_do_so_in_a_newer_coordinator(replicas: Any) -> None:
+    definitions = CatalogDefinitions(replicas)
+    replicas.answer = pb.GetVersionResponse(definition=b'{"name":"w","nodes":[{"id":"a"}]}')
+    with pytest.raises(DefinitionRefused) as refused:
+        await definitions.get("v")
+    assert (refused.value.reason, refused.value.is_permanent) == ("DEFINITION_CORRUPT", False)
+
+
+async def test_a_key_is_refused_only_when_api_says_so(replicas: Any) -> None:
+    keys = CatalogKeys(replicas, SystemClock())
+    replicas.answer = answered(grpc.StatusCode.NOT_FOUND, "API_KEY_NOT_FOUND")
+    with pytest.raises(Refusal) as refused:
+        await keys.identify("k")
+    assert refused.value.reason == "KEY_INVALID"
+    for failure in (
+        answered(grpc.StatusCode.INTERNAL),
+        answered(grpc.StatusCode.UNAUTHENTICATED, "KEY_INVALID"),
+    ):
+        replicas.answer = failure
+        with pytest.raises(DependencyUnavailable):
+            await keys.identify("k")
