@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.struct_pb2 import ListValue, Struct, Value
 
 from services.chassis.errors import Refusal, Violation
+from services.chassis.nesting import TooDeep, parse
 
 _collect: Callable[[Message], list[Any]] | None = None
 
@@ -24,9 +26,11 @@ def decode(
     if len(raw) > bytes_max:
         raise Refusal("MESSAGE_TOO_LARGE", f"a request is at most {bytes_max} bytes, this one is {len(raw)}")
     try:
-        message = from_bytes(raw)
+        message = parse(from_bytes, raw)
     except DecodeError:
         raise Refusal("INVALID_REQUEST", "the request is no well-formed message of its type") from None
+    except TooDeep as found:
+        raise _invalid([Violation(found.path, "TOO_DEEP", "is nested too deep to be looked at")]) from None
     # The search for a zero byte is a memchr, and few requests of clients hold one.
     if refuses_nul and b"\x00" in raw:
         refuse_nul(message)
@@ -54,7 +58,7 @@ def judge(message: Message) -> None:
 
 
 def refuse_nul(message: Message) -> None:
-    violations = [Violation(path, "NUL", "contains a NUL character") for path in _nul_paths(message, "")]
+    violations = [Violation(path, "NUL", "contains a NUL character") for path in _nul_paths(message)]
     if violations:
         raise _invalid(violations)
 
@@ -92,23 +96,38 @@ def _subscript(subscript: Any) -> str:
     return f'["{value}"]' if isinstance(value, str) else f"[{value}]"
 
 
-def _nul_paths(message: Message, prefix: str) -> Iterator[str]:
-    for field, value in message.ListFields():
-        path = f"{prefix}{field.name}"
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            for key, entry in value.items():
-                yield from _nul_paths_of(key, f"{path}[key]")
-                yield from _nul_paths_of(entry, f"{path}[{key!r}]")
-        elif field.is_repeated:
-            for index, entry in enumerate(value):
-                yield from _nul_paths_of(entry, f"{path}[{index}]")
-        else:
-            yield from _nul_paths_of(value, path)
+def _nul_paths(message: Message) -> Iterator[str]:
+    """Where text with a NUL is, free JSON by the paths of JSON. Iterative: a request may be nested deep."""
+    todo: list[tuple[Any, str]] = [(message, "")]
+    while todo:
+        here, path = todo.pop()
+        if isinstance(here, str):
+            if "\x00" in here:
+                yield path.replace("\x00", "?")
+        elif isinstance(here, Message):
+            # From the last, so that the first is popped first.
+            todo.extend(reversed(list(_members(here, path))))
 
 
-def _nul_paths_of(value: object, path: str) -> Iterator[str]:
-    if isinstance(value, str):
-        if "\x00" in value:
-            yield path.replace("\x00", "?")
-    elif isinstance(value, Message):
-        yield from _nul_paths(value, f"{path}.")
+def _members(message: Message, path: str) -> Iterator[tuple[Any, str]]:
+    if isinstance(message, Value):
+        if kind := message.WhichOneof("kind"):
+            yield getattr(message, kind), path
+    elif isinstance(message, ListValue):
+        yield from ((inner, f"{path}[{index}]") for index, inner in enumerate(message.values))
+    elif isinstance(message, Struct):
+        for key, inner in message.fields.items():
+            yield from ((key, f"{path}.{key}"), (inner, f"{path}.{key}"))
+    else:
+        for field, value in message.ListFields():
+            yield from _entries(field, value, f"{path}.{field.name}" if path else field.name)
+
+
+def _entries(field: Any, value: Any, path: str) -> Iterator[tuple[Any, str]]:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        for key, entry in value.items():
+            yield from ((key, f"{path}[key]"), (entry, f"{path}[{key!r}]"))
+    elif field.is_repeated:
+        yield from ((entry, f"{path}[{index}]") for index, entry in enumerate(value))
+    else:
+        yield value, path
