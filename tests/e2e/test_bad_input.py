@@ -6,7 +6,9 @@ every way that its type knows), one of cases with a name. Each answer is looked 
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -16,9 +18,12 @@ import pytest
 import pytest_asyncio
 from google.protobuf import json_format, message_factory, struct_pb2
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.duration_pb2 import Duration
 
 from services.chassis.errors import RemoteError, remote_error
+from services.chassis.nesting import parse
 from tests.support.api import Client
+from tests.support.nested import nested_struct, with_tag
 from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2, workspaces_pb2
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
@@ -260,16 +265,6 @@ def definition(**fields: Any) -> tuple[str, Any]:
     return "ApplyWorkflow", request
 
 
-def nested(depth: int) -> tuple[str, Any]:
-    """Built in place: copying so deep a message is refused by the library itself."""
-    request = executions_pb2.StartExecutionRequest(workflow="ours")
-    inner = request.input
-    for _ in range(depth - 1):
-        inner = inner.fields["a"].struct_value
-    inner.fields["a"].bool_value = True
-    return "StartExecution", request
-
-
 def with_number(number: float) -> struct_pb2.Struct:
     struct = structured({"id": 1})
     struct.fields["x"].number_value = number
@@ -303,7 +298,6 @@ CASES: dict[str, tuple[tuple[str, Any], str, str]] = {
         "INVALID_ARGUMENT",
         "INVALID_REQUEST",
     ),
-    "input nested 65 deep": (nested(65), "INVALID_ARGUMENT", "INVALID_REQUEST"),
     "input too large": (
         start(workflow="ours", input=structured({"id": 1, "x": "y" * 262_144})),
         "INVALID_ARGUMENT",
@@ -435,6 +429,14 @@ CASES: dict[str, tuple[tuple[str, Any], str, str]] = {
         "ABORTED",
         "ETAG_MISMATCH",
     ),
+    "etag with NUL": (
+        (
+            "ApplyWorkflow",
+            workflows_pb2.ApplyWorkflowRequest(definition=structured({"name": "new"}), etag="\x00"),
+        ),
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
     "message of over 4 MiB": (
         definition(initialState={"x": "y" * (4 * 1_048_576)}),
         "RESOURCE_EXHAUSTED",
@@ -480,6 +482,92 @@ async def test_all_faults_of_a_definition_come_with_their_paths(world: World) ->
         "definition.edges[0].from",
         "definition.edges[0].to",
     }
+
+
+async def test_what_is_no_json_is_a_fault_of_the_definition_among_the_others(world: World) -> None:
+    broken = structured({"name": "BAD", "initialState": {"nul": "\x00"}, "timeout": 1})
+    broken.fields["initialState"].struct_value.fields["nan"].number_value = float("nan")
+    broken.fields["timeout"].number_value = float("inf")
+    expected = {
+        ("name", "MALFORMED_NAME"),
+        ("initialState.nul", "NUL"),
+        ("initialState.nan", "NOT_A_NUMBER"),
+        ("timeout", "NOT_A_NUMBER"),
+    }
+    request = workflows_pb2.ApplyWorkflowRequest(definition=broken)
+    found = await answer(world, "ApplyWorkflow", request.SerializeToString())
+    assert found.reason == "INVALID_DEFINITION"
+    assert {(each.field.removeprefix("definition."), each.reason) for each in found.violations} == expected
+    validated = await world.client.call(
+        world.client.workflows.ValidateWorkflow, workflows_pb2.ValidateWorkflowRequest(definition=broken)
+    )
+    assert {(fault.path, fault.reason) for fault in validated.faults} == expected
+
+
+async def sent(world: World, method: str, raw: bytes) -> bytes:
+    """The answer in bytes too: what is nested deep cannot be read by protobuf's own parser."""
+    async with world.stack.channel() as channel:
+        call: Any = channel.unary_unary(method)
+        return bytes(await call(raw, metadata=world.stack.metadata("admin"), timeout=ANSWER_SECONDS))
+
+
+async def test_input_of_64_levels_is_taken_and_of_65_refused(world: World) -> None:
+    await world.client.apply("deep", [{"id": "a", "module": "transform@1", "inputs": {"it": "{{ input }}"}}])
+    wait = with_tag(8, Duration(seconds=10).SerializeToString())
+    start = with_tag(1, b"deep") + wait
+
+    def with_input(depth: int) -> bytes:
+        return start + with_tag(3, nested_struct(depth))
+
+    response = await sent(world, "/windlass.api.v1.ExecutionService/StartExecution", with_input(64))
+    started = parse(executions_pb2.StartExecutionResponse.FromString, response)
+    assert started.execution.state == resources_pb2.Execution.SUCCESS
+    assert started.execution.input.SerializeToString() == nested_struct(64)
+    for depth in (65, 100, 300):
+        found = await answer(world, "StartExecution", with_input(depth))
+        assert (found.code.name, found.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+        (violation,) = found.violations
+        assert (violation.field, violation.reason) == (("input" + ".a" * 64)[:200], "TOO_DEEP")
+    found = await answer(world, "StartExecution", with_input(100_000))
+    assert [(each.field, each.reason) for each in found.violations] == [("input", "TOO_DEEP")]
+    one = with_tag(1, b"deep")
+    items = await sent(
+        world,
+        "/windlass.api.v1.ExecutionService/BatchStartExecutions",
+        with_tag(1, one) + with_tag(1, one + with_tag(3, nested_struct(65))),
+    )
+    taken, refused = executions_pb2.BatchStartExecutionsResponse.FromString(items).items
+    assert taken.HasField("result")
+    assert "nested deeper than 64" in refused.status.message
+
+
+async def test_command_line_sends_and_shows_64_levels(world: World) -> None:
+    deep = '{"a": ' * 64 + "1" + "}" * 64
+    command = (sys.executable, "-m", "windlass.cli", "start", "deep", "--wait", "--json", "--input", deep)
+    started = await asyncio.create_subprocess_exec(
+        *command, "--home", str(world.stack.options.home), stdout=asyncio.subprocess.PIPE
+    )
+    told, _ = await started.communicate()
+    assert started.returncode == 0
+    assert json.loads(told)["input"] == json.loads(deep)
+
+
+async def test_definition_of_64_levels_is_taken_and_of_65_refused(world: World) -> None:
+    def definition_of(depth: int) -> bytes:
+        """`{"name": "deepest", "initialState": {…}}`: the definition itself is one of its levels."""
+        named = structured({"name": "deepest"}).SerializeToString()
+        state = with_tag(1, b"initialState") + with_tag(2, with_tag(5, nested_struct(depth - 1)))
+        return with_tag(1, named + with_tag(1, state))
+
+    applied = await sent(world, "/windlass.api.v1.WorkflowService/ApplyWorkflow", definition_of(64))
+    assert parse(workflows_pb2.ApplyWorkflowResponse.FromString, applied).change
+    found = await answer(world, "ApplyWorkflow", definition_of(65))
+    assert (found.reason, found.violations[0].reason) == ("INVALID_DEFINITION", "TOO_DEEP")
+    validated = await sent(world, "/windlass.api.v1.WorkflowService/ValidateWorkflow", definition_of(65))
+    (fault,) = workflows_pb2.ValidateWorkflowResponse.FromString(validated).faults
+    assert (fault.path[:16], fault.reason) == ("initialState.a.a", "TOO_DEEP")
+    found = await answer(world, "ValidateWorkflow", definition_of(100_000))
+    assert [(each.field, each.reason) for each in found.violations] == [("definition", "TOO_DEEP")]
 
 
 async def test_refusals_say_what_to_try(world: World) -> None:

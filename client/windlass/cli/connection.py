@@ -22,6 +22,8 @@ CALL_SECONDS = 30.0
 # A repeat is harmless: every command that changes something carries a request id or is idempotent by nature.
 TRIES = 5
 TRY_AGAIN_SECONDS = 0.3
+# What the api takes is 64 levels of JSON; its reader counts each of them twice.
+JSON_RECURSION_MAX = 300
 
 HomeOption = Annotated[Path, typer.Option("--home", help="Home of the local stack.", envvar="WINDLASS_HOME")]
 AddressOption = Annotated[
@@ -72,6 +74,7 @@ def connected(
     """A connection; an error inside the block is told in words and ends the command with 1."""
     import grpc
 
+    _allow_deep_json()
     try:
         target, secret = address or _address_of(home), _key(home, key_file, key)
         with grpc.insecure_channel(target) as channel:
@@ -82,6 +85,24 @@ def connected(
     except grpc.RpcError as error:
         _tell(error, home)
         raise typer.Exit(1) from None
+
+
+def free_json(document: Any) -> Any:
+    """A JSON object as a Struct; ParseError, TypeError or ValueError when it is none."""
+    from google.protobuf.json_format import ParseDict
+    from google.protobuf.struct_pb2 import Struct
+
+    _allow_deep_json()
+    return ParseDict(document, Struct(), max_recursion_depth=JSON_RECURSION_MAX)
+
+
+def _allow_deep_json() -> None:
+    """protobuf reads and copies about half of the depth that the api takes, unless its one other limit is chosen. That
+    is too much for messages of strangers; this process reads only what its user and the api give it.
+    """
+    from google._upb import _message
+
+    _message.SetAllowOversizeProtos(True)
 
 
 def request_id() -> str:

@@ -16,6 +16,7 @@ from windlass.cli.connection import (
     JsonOption,
     KeyFileOption,
     connected,
+    free_json,
     request_id,
 )
 from windlass.cli.invocation import DEFAULT_HOME
@@ -303,12 +304,11 @@ def _took(execution: Any) -> str:
 
 
 def _input(text: str) -> Any:
-    from google.protobuf.json_format import ParseDict, ParseError
-    from google.protobuf.struct_pb2 import Struct
+    from google.protobuf.json_format import ParseError
 
     try:
         found = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
-        return ParseDict(found, Struct())
+        return free_json(found)
     except (OSError, ValueError, TypeError, AttributeError, ParseError) as error:
         raise typer.BadParameter(f"not a JSON object: {error}", param_hint="--input") from None
 

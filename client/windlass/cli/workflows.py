@@ -13,6 +13,7 @@ from windlass.cli.connection import (
     JsonOption,
     KeyFileOption,
     connected,
+    free_json,
 )
 from windlass.cli.invocation import DEFAULT_HOME
 
@@ -185,8 +186,7 @@ def restore(
 def read_definition(file: Path) -> Any:
     """The definition as a Struct; what cannot be one is a usage error."""
     import yaml
-    from google.protobuf.json_format import ParseDict, ParseError
-    from google.protobuf.struct_pb2 import Struct
+    from google.protobuf.json_format import ParseError
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
@@ -196,7 +196,7 @@ def read_definition(file: Path) -> Any:
     if not isinstance(found, dict):
         raise typer.BadParameter(f"{file} holds no definition (a mapping with name, nodes, edges)")
     try:
-        return ParseDict(found, Struct())
+        return free_json(found)
     except (ParseError, TypeError, ValueError) as error:
         raise typer.BadParameter(f"{file}: {error}") from None
 

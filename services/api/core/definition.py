@@ -1,12 +1,12 @@
 """Whether a workflow's definition can be carried out: every fault at once, each with its path.
 
-In layers: what makes it unreadable (no object, too large, too deep) ends the examination; then each field by itself;
-then nodes and edges as a graph; then templates against that graph. A later layer works on what an earlier one left
-whole, so that one slip does not show as ten.
+In layers: what is no JSON is told and taken out; what makes the rest unreadable (no object, too large) ends the
+examination; then each field by itself; then nodes and edges as a graph; then templates against that graph. A later
+layer works on what an earlier one left whole, so that one slip does not show as ten.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -84,26 +84,36 @@ _NODE: Final[Mapping[str, fields.Check | None]] = {
 
 def examine(document: Any, reader: templates.TemplateReader, schemas: SchemaReader) -> Verdict:
     """All that can be said of a definition, in the order of its lines as far as possible."""
+    sifted = json_values.sift(document)
     verdict = Verdict()
-    verdict.faults.extend(_unreadable(document, verdict))
-    if verdict.faults:
-        return verdict
+    verdict.faults.extend(_unreadable(sifted.value, verdict))
+    if not verdict.faults:
+        _examine_parts(sifted.value, reader, schemas, verdict)
+    # A gap is no second fault where it is, and none of the schema around it.
+    rest = [fault for fault in verdict.faults if not _is_of_gap(fault, sifted.gaps)]
+    verdict.faults = (sifted.faults + rest)[:FAULTS_MAX]
+    return verdict
+
+
+def _is_of_gap(fault: Fault, gaps: Collection[str]) -> bool:
+    if fault.reason == "BAD_SCHEMA":
+        return any(gap.startswith(fault.path) for gap in gaps)
+    return fault.path in gaps
+
+
+def _examine_parts(
+    document: Mapping[str, Any], reader: templates.TemplateReader, schemas: SchemaReader, verdict: Verdict
+) -> None:
     _examine_fields(document, schemas, verdict)
     graph = _graph(document, verdict)
     _examine_circles(graph, verdict)
     _examine_templates(document, graph, reader, verdict)
-    del verdict.faults[FAULTS_MAX:]
     verdict.name = document.get("name", "") if isinstance(document.get("name"), str) else ""
-    return verdict
 
 
 def _unreadable(document: Any, verdict: Verdict) -> Iterator[Fault]:
     if not isinstance(document, dict):
         yield Fault("", "WRONG_TYPE", "a definition is an object")
-        return
-    found = list(json_values.faults_of(document))
-    yield from found[:FAULTS_MAX]
-    if found:
         return
     verdict.canonical = json_values.canonical(document)
     if len(verdict.canonical) > DEFINITION_BYTES_MAX:

@@ -7,8 +7,7 @@ are named by their path here, at the edge, before anything inside meets them.
 import hashlib
 import json
 import math
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from services.api.core.faults import Fault, child
 
@@ -27,24 +26,38 @@ def digest(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-def faults_of(value: Any, path: str = "") -> Iterator[Fault]:
-    """NaN, infinities, NUL and too deep nesting anywhere in `value`. Iterative: depth is what it looks for."""
-    todo: list[tuple[Any, str, int]] = [(value, path, 0)]
-    while todo:
-        here, where, depth = todo.pop()
-        if depth >= DEPTH_MAX and isinstance(here, dict | list):
-            yield Fault(where[:200], "TOO_DEEP", f"JSON is nested deeper than {DEPTH_MAX}")
-            continue
-        if isinstance(here, dict):
-            for key, inner in reversed(here.items()):
-                if "\x00" in key:
-                    yield Fault(where, "NUL", "a key contains a NUL character")
-                todo.append((inner, child(where, key), depth + 1))
-        elif isinstance(here, list):
-            todo.extend(
-                (inner, f"{where}[{index}]", depth + 1) for index, inner in reversed(list(enumerate(here)))
+class Sifted(NamedTuple):
+    # As it was given, with null for what cannot be kept.
+    value: Any
+    faults: list[Fault]
+    # Where something was taken out.
+    gaps: set[str]
+
+
+def sift(value: Any, path: str = "") -> Sifted:
+    """NaN, infinities, NUL and too deep nesting anywhere in `value`, and what is left without them."""
+    found = Sifted(None, [], set())
+    return found._replace(value=_sifted(value, path, 0, found))
+
+
+def _sifted(value: Any, path: str, depth: int, found: Sifted) -> Any:
+    """Recursive, because it never goes deeper than DEPTH_MAX."""
+    match value:
+        case dict() | list() if depth >= DEPTH_MAX:
+            fault = Fault(path[:200], "TOO_DEEP", f"JSON is nested deeper than {DEPTH_MAX}")
+        case dict():
+            found.faults.extend(
+                Fault(path, "NUL", "a key contains a NUL character") for key in value if "\x00" in key
             )
-        elif isinstance(here, float) and not math.isfinite(here):
-            yield Fault(where, "NOT_A_NUMBER", "NaN and infinities are no JSON")
-        elif isinstance(here, str) and "\x00" in here:
-            yield Fault(where, "NUL", "contains a NUL character")
+            return {key: _sifted(inner, child(path, key), depth + 1, found) for key, inner in value.items()}
+        case list():
+            return [_sifted(inner, f"{path}[{index}]", depth + 1, found) for index, inner in enumerate(value)]
+        case float() if not math.isfinite(value):
+            fault = Fault(path, "NOT_A_NUMBER", "NaN and infinities are no JSON")
+        case str() if "\x00" in value:
+            fault = Fault(path, "NUL", "contains a NUL character")
+        case _:
+            return value
+    found.faults.append(fault)
+    found.gaps.add(path)
+    return None

@@ -5,7 +5,7 @@ The reasons are the contract (docs/errors.md); what status code a reason has is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from shlex import quote
 
 from services.api.core.faults import Fault
@@ -71,7 +71,16 @@ def invalid_definition(faults: Iterable[Fault]) -> Refusal:
 
 
 def invalid_field(field: str, reason: str, message: str) -> Refusal:
-    return Refusal("INVALID_REQUEST", f"{field}: {message}", violations=[Violation(field, reason, message)])
+    return invalid_fields([Fault(field, reason, message)])
+
+
+def invalid_fields(faults: Sequence[Fault]) -> Refusal:
+    first = faults[0]
+    return Refusal(
+        "INVALID_REQUEST",
+        f"{first.path}: {first.message}",
+        violations=[Violation(*fault) for fault in faults],
+    )
 
 
 def input_mismatch(workflow: str, violations: list[Violation]) -> Refusal:

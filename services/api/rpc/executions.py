@@ -15,6 +15,7 @@ from services.api.handler.ports import Reads
 from services.api.handler.watching import EventWatcher
 from services.api.rpc import pages, translate
 from services.api.rpc.starting import Starting, span_attributes
+from services.api.rpc.structs import holding
 from services.chassis.crash import crash_point
 from services.chassis.identity import caller
 from services.chassis.telemetry import new_trace, note_on_span, present_trace
@@ -55,13 +56,13 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
     ) -> executions_pb2.BatchStartExecutionsResponse:
         answer_by = self._starting.answer_by(context)
         items = await self._starting.all(list(request.requests), present_trace(), answer_by)
-        return executions_pb2.BatchStartExecutionsResponse(items=items)
+        return holding(executions_pb2.BatchStartExecutionsResponse, items=items)
 
     async def GetExecution(
         self, request: executions_pb2.GetExecutionRequest, context: Context
     ) -> executions_pb2.GetExecutionResponse:
         record = await self._executions.find(caller().workspace, request.execution_id)
-        return executions_pb2.GetExecutionResponse(execution=translate.execution(record))
+        return holding(executions_pb2.GetExecutionResponse, execution=translate.execution(record))
 
     async def ListExecutions(
         self, request: executions_pb2.ListExecutionsRequest, context: Context
@@ -81,7 +82,8 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         token = ""
         if pages.has_more(page.found, size):
             token = pages.next_token(page.records[-1].execution.id, *list_of)
-        return executions_pb2.ListExecutionsResponse(
+        return holding(
+            executions_pb2.ListExecutionsResponse,
             executions=[translate.execution(record, with_output=False) for record in page.records],
             next_page_token=token,
         )
@@ -91,7 +93,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
     ) -> AsyncIterator[executions_pb2.WatchExecutionResponse]:
         events = self._watcher.follow(caller().workspace, request.execution_id, request.after_seq)
         async for record in events:
-            yield executions_pb2.WatchExecutionResponse(event=translate.event(record))
+            yield holding(executions_pb2.WatchExecutionResponse, event=translate.event(record))
 
     async def CancelExecution(
         self, request: executions_pb2.CancelExecutionRequest, context: Context
@@ -101,7 +103,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
             identity.workspace, request.execution_id, request.reason, self._authenticator.title(identity.name)
         )
         crash_point("api.cancel.before_answer")
-        return executions_pb2.CancelExecutionResponse(execution=translate.execution(record))
+        return holding(executions_pb2.CancelExecutionResponse, execution=translate.execution(record))
 
     async def ListEvents(
         self, request: executions_pb2.ListEventsRequest, context: Context
@@ -119,6 +121,8 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
             )
         )
         rows, token = pages.cut(response.events, size, lambda row: str(row.event.seq), *list_of)
-        return executions_pb2.ListEventsResponse(
-            events=[translate.event(row) for row in rows], next_page_token=token
+        return holding(
+            executions_pb2.ListEventsResponse,
+            events=[translate.event(row) for row in rows],
+            next_page_token=token,
         )

@@ -26,8 +26,8 @@ _KEYS: Final = "/windlass.api.v1.ApiKeyService"
 _CATALOG: Final = "/windlass.catalog.v1.CatalogService"
 
 RULES: Final[Mapping[str, Rule]] = {
-    f"{_WORKFLOWS}/ApplyWorkflow": WRITE,
-    f"{_WORKFLOWS}/ValidateWorkflow": READ,
+    f"{_WORKFLOWS}/ApplyWorkflow": WRITE.judging_text(),
+    f"{_WORKFLOWS}/ValidateWorkflow": READ.judging_text(),
     f"{_WORKFLOWS}/GetWorkflow": READ,
     f"{_WORKFLOWS}/ListWorkflows": READ,
     f"{_WORKFLOWS}/ListWorkflowVersions": READ,

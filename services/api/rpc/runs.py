@@ -11,6 +11,7 @@ from services.api.handler.executions import Executions
 from services.api.handler.identifiers import is_execution_id
 from services.api.handler.ports import Reads
 from services.api.rpc import pages, translate
+from services.api.rpc.structs import holding
 from services.chassis.identity import caller
 from windlass.api.v1 import runs_pb2, runs_pb2_grpc
 from windlass.coordinator.v1 import reads_pb2
@@ -43,13 +44,15 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
         )
         own = [record for record in found if record.workspace == workspace]
         rows, token = pages.cut(own, size, lambda row: row.run.id, *list_of)
-        return runs_pb2.ListRunsResponse(runs=[translate.run(row) for row in rows], next_page_token=token)
+        return holding(
+            runs_pb2.ListRunsResponse, runs=[translate.run(row) for row in rows], next_page_token=token
+        )
 
     async def GetRun(self, request: runs_pb2.GetRunRequest, context: Context) -> runs_pb2.GetRunResponse:
         record = await self._reads.run(request.run_id) if _is_run_id(request.run_id) else None
         if record is None or record.workspace != caller().workspace:
             raise refusals.run_not_found(request.run_id)
-        return runs_pb2.GetRunResponse(run=translate.run(record))
+        return holding(runs_pb2.GetRunResponse, run=translate.run(record))
 
 
 def _is_run_id(text: str) -> bool:

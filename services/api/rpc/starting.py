@@ -19,6 +19,7 @@ from services.api.handler.executions import FINAL, Executions
 from services.api.handler.ports import Watch, Watches
 from services.api.handler.starts import Existing, StartCommand, Started, Starter
 from services.api.rpc import translate
+from services.api.rpc.structs import holding
 from services.chassis.clock import Clock
 from services.chassis.crash import crash_point
 from services.chassis.errors import Refusal, status_of
@@ -174,14 +175,14 @@ class Starting:
     async def _answer(self, begun: _Begun, started: Started | Existing) -> Response:
         if isinstance(started, Existing):
             record = await self._executions.find(*started)
-            return Response(execution=translate.execution(record), existing=True)
-        return Response(execution=translate.pending(started.order, begun.request.input))
+            return holding(Response, execution=translate.execution(record), existing=True)
+        return holding(Response, execution=translate.pending(started.order, begun.request.input))
 
     async def _wait_for_end(self, started: Started, watch: Watch, end: float) -> Response:
         final = await self._executions.wait(watch, end - self._clock.monotonic())
         if final is None:
             final = await self._executions.find(started.order.workspace, started.order.execution_id)
-        return Response(execution=translate.execution(final))
+        return holding(Response, execution=translate.execution(final))
 
     async def _wait_for_existing(self, existing: Existing, end: float) -> Response:
         workspace, execution_id = existing
@@ -192,7 +193,7 @@ class Starting:
             if record.execution.state not in FINAL:
                 final = await self._executions.wait(watch, end - self._clock.monotonic())
                 record = final or await self._executions.find(workspace, execution_id)
-            return Response(execution=translate.execution(record), existing=True)
+            return holding(Response, execution=translate.execution(record), existing=True)
         finally:
             watch.close()
 
@@ -200,7 +201,7 @@ class Starting:
         try:
             if isinstance(begun, Exception):
                 raise begun
-            return Item(result=await self._end(begun, answer_by))
+            return holding(Item, result=await self._end(begun, answer_by))
         except Exception as failure:  # noqa: BLE001 - each item has a fate of its own
             return Item(status=status_of(failure, where=_METHOD))
 

@@ -1,49 +1,90 @@
 """`google.protobuf.Struct` to Python values and back, at the only edge where Struct exists.
 
 Struct knows no integers: a number that is whole becomes an int again, as its author wrote it, while it is small
-enough for a double to hold every whole number (2^53). NaN and infinities are refused here, because JSON has none and
-orjson would turn them into null in silence.
+enough for a double to hold every whole number (2^53). NaN and infinities come through as they are, for whoever names
+them by their paths; unnamed they would be lost, because JSON has none and orjson turns them into null in silence.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 from google.protobuf import struct_pb2
+from google.protobuf.message import Message
 
-from services.api.handler.refusals import invalid_field
+from services.api.core.json_values import DEPTH_MAX, sift
+from services.api.handler.refusals import invalid_fields
 
 _WHOLE_MAX: Final = 2.0**53
+Made = TypeVar("Made", bound=Message)
+
+
+def holding(kind: type[Made], **fields: Any) -> Made:
+    """`kind(**fields)` for what may hold free JSON. The constructor itself would write and parse each message anew, and
+    fail for what is nested deeper than the parser goes.
+    """
+    made = kind()
+    for name, value in fields.items():
+        if isinstance(value, Message):
+            getattr(made, name).CopyFrom(value)
+        elif isinstance(value, list):
+            entries = getattr(made, name)
+            for each in value:
+                entries.add().CopyFrom(each)
+        else:
+            setattr(made, name, value)
+    return made
 
 
 def to_dict(struct: struct_pb2.Struct, field: str) -> dict[str, Any]:
-    """`field` names the Struct in a refusal."""
-    try:
-        return {key: _value(value) for key, value in struct.fields.items()}
-    except (ValueError, OverflowError):
-        raise invalid_field(field, "NOT_A_NUMBER", "NaN and infinities are no JSON") from None
+    """What can be kept; `field` names the Struct in a refusal. NUL is the guard's to refuse."""
+    odd: list[Any] = []
+    document = _converted(struct, odd)
+    if odd:
+        raise invalid_fields(sift(document, field).faults)
+    return document
 
 
-def _value(value: struct_pb2.Value) -> Any:
+def document_of(struct: struct_pb2.Struct) -> dict[str, Any]:
+    """All that is in it, to the first level that is too deep, which is empty then."""
+    return _converted(struct, [])
+
+
+def _converted(struct: struct_pb2.Struct, odd: list[Any]) -> dict[str, Any]:
+    """`odd` gets each value that cannot be kept: to see that there is none costs a start nothing so."""
+    return {key: _value(value, 1, odd) for key, value in struct.fields.items()}
+
+
+def _value(value: struct_pb2.Value, depth: int, odd: list[Any]) -> Any:
     match value.WhichOneof("kind"):
         case "string_value":
             return value.string_value
         case "number_value":
-            return _number(value.number_value)
+            return _number(value.number_value, odd)
         case "struct_value":
-            return {key: _value(inner) for key, inner in value.struct_value.fields.items()}
+            if depth < DEPTH_MAX:
+                fields = value.struct_value.fields
+                return {key: _value(inner, depth + 1, odd) for key, inner in fields.items()}
+            odd.append({})
+            return {}
         case "list_value":
-            return [_value(inner) for inner in value.list_value.values]
+            if depth < DEPTH_MAX:
+                return [_value(inner, depth + 1, odd) for inner in value.list_value.values]
+            odd.append([])
+            return []
         case "bool_value":
             return value.bool_value
         case _:
             return None
 
 
-def _number(number: float) -> int | float:
-    # int() raises for what is no number, which is what we are here to find.
-    whole = int(number)
+def _number(number: float, odd: list[Any]) -> int | float:
+    try:
+        whole = int(number)
+    except (ValueError, OverflowError):
+        odd.append(number)
+        return number
     return whole if whole == number and -_WHOLE_MAX <= number <= _WHOLE_MAX else number
 
 

@@ -46,7 +46,6 @@ def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> resources_
         workflow=order.workflow,
         version=order.version,
         state=resources_pb2.Execution.PENDING,
-        input=given,
         labels=order.labels,
         priority=order.priority,
         trigger=resources_pb2.Execution.Trigger(
@@ -55,6 +54,7 @@ def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> resources_
         create_time=order.create_time,
         trace_id="" if trace is None else trace.trace_id_hex,
     )
+    execution.input.CopyFrom(given)
     if order.HasField("deadline_time"):
         execution.deadline_time.CopyFrom(order.deadline_time)
     return execution

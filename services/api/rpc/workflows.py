@@ -16,7 +16,7 @@ from services.api.handler.authenticator import Authenticator
 from services.api.handler.ports import Actor, Workflows
 from services.api.handler.startables import Startables
 from services.api.rpc import pages, translate
-from services.api.rpc.structs import to_dict
+from services.api.rpc.structs import document_of, holding
 from services.chassis.crash import crash_point
 from services.chassis.errors import Refusal
 from services.chassis.identity import caller
@@ -42,6 +42,9 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
     async def ApplyWorkflow(
         self, request: workflows_pb2.ApplyWorkflowRequest, context: Context
     ) -> workflows_pb2.ApplyWorkflowResponse:
+        # The guard leaves text to us here, so that a NUL in the definition is one of its faults.
+        if "\x00" in request.etag:
+            raise refusals.invalid_field("etag", "NUL", "contains a NUL character")
         verdict = await self._examine(request.definition)
         if verdict.faults:
             raise refusals.invalid_definition(verdict.faults)
@@ -57,7 +60,8 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         crash_point("api.workflow.before_answer")
         if applied.workflow is None:
             raise _apply_refusal(applied.refusal, verdict.name)
-        return workflows_pb2.ApplyWorkflowResponse(
+        return holding(
+            workflows_pb2.ApplyWorkflowResponse,
             workflow=translate.workflow(applied.workflow),
             change=translate.change(applied.change),
             warnings=[translate.fault(warning) for warning in verdict.warnings],
@@ -82,7 +86,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
                 raise refusals.version_not_found(request.workflow, request.version)
         if record is None:
             raise refusals.workflow_not_found(request.workflow)
-        return workflows_pb2.GetWorkflowResponse(workflow=translate.workflow(record))
+        return holding(workflows_pb2.GetWorkflowResponse, workflow=translate.workflow(record))
 
     async def ListWorkflows(
         self, request: workflows_pb2.ListWorkflowsRequest, context: Context
@@ -93,8 +97,10 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
             caller().workspace, after, size + 1, with_archived=request.show_archived
         )
         rows, token = pages.cut(rows, size, lambda row: row.workflow, *list_of)
-        return workflows_pb2.ListWorkflowsResponse(
-            workflows=[translate.workflow(row) for row in rows], next_page_token=token
+        return holding(
+            workflows_pb2.ListWorkflowsResponse,
+            workflows=[translate.workflow(row) for row in rows],
+            next_page_token=token,
         )
 
     async def ListWorkflowVersions(
@@ -108,21 +114,23 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         if not rows and not before:
             raise refusals.workflow_not_found(request.workflow)
         rows, token = pages.cut(rows, size, lambda row: str(row.version), *list_of)
-        return workflows_pb2.ListWorkflowVersionsResponse(
-            versions=[translate.version(row) for row in rows], next_page_token=token
+        return holding(
+            workflows_pb2.ListWorkflowVersionsResponse,
+            versions=[translate.version(row) for row in rows],
+            next_page_token=token,
         )
 
     async def ArchiveWorkflow(
         self, request: workflows_pb2.ArchiveWorkflowRequest, context: Context
     ) -> workflows_pb2.ArchiveWorkflowResponse:
         workflow = await self._set_archived(request.workflow, is_archived=True)
-        return workflows_pb2.ArchiveWorkflowResponse(workflow=workflow)
+        return holding(workflows_pb2.ArchiveWorkflowResponse, workflow=workflow)
 
     async def RestoreWorkflow(
         self, request: workflows_pb2.RestoreWorkflowRequest, context: Context
     ) -> workflows_pb2.RestoreWorkflowResponse:
         workflow = await self._set_archived(request.workflow, is_archived=False)
-        return workflows_pb2.RestoreWorkflowResponse(workflow=workflow)
+        return holding(workflows_pb2.RestoreWorkflowResponse, workflow=workflow)
 
     async def _set_archived(self, workflow: str, *, is_archived: bool) -> Any:
         identity = caller()
@@ -136,7 +144,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
 
     async def _examine(self, definition: struct_pb2.Struct) -> Verdict:
         def work() -> Verdict:
-            return examine(to_dict(definition, "definition"), self._templates, self._schemas)
+            return examine(document_of(definition), self._templates, self._schemas)
 
         if definition.ByteSize() <= EXAMINED_HERE_BYTES_MAX:
             return work()

@@ -231,6 +231,30 @@ def test_all_faults_are_told_at_once() -> None:
     }
 
 
+def test_what_is_no_json_is_one_fault_among_the_others() -> None:
+    document = good()
+    document["name"] = "Order"
+    document["timeout"] = math.inf
+    document["initialState"]["deep"] = nested(70)
+    document["inputSchema"]["maximum"] = math.nan
+    document["nodes"][0]["inputs"]["region"] = "a\x00b"
+    document["nodes"][0]["retry"]["attempts"] = -math.inf
+    document["nodes"][1]["module"] = "\x00"
+    document["nodes"][2]["module"] = "noop"
+    deep = ("initialState.deep" + "[0]" * 62)[:200]
+    assert faults(document) == {
+        ("name", "MALFORMED_NAME"),
+        ("timeout", "NOT_A_NUMBER"),
+        (deep, "TOO_DEEP"),
+        ("inputSchema.maximum", "NOT_A_NUMBER"),
+        ("nodes[0].inputs.region", "NUL"),
+        ("nodes[0].retry.attempts", "NOT_A_NUMBER"),
+        ("nodes[1].module", "NUL"),
+        ("nodes[2].module", "MODULE_VERSION_REQUIRED"),
+    }
+    assert len(examine(document).faults) == 8
+
+
 def test_cycle_names_the_nodes_on_it() -> None:
     document = good()
     document["edges"].append({"from": "choose", "to": "store"})

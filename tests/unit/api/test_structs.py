@@ -10,7 +10,7 @@ from google.protobuf import struct_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.api.rpc.structs import fill, to_dict
+from services.api.rpc.structs import document_of, fill, to_dict
 from services.chassis.errors import Refusal
 
 json_values = st.recursive(
@@ -50,7 +50,33 @@ def test_what_is_no_number_is_refused_by_field(number: float) -> None:
     with pytest.raises(Refusal) as refused:
         to_dict(struct, "definition")
     assert refused.value.reason == "INVALID_REQUEST"
-    assert refused.value.violations[0].field == "definition"
+    assert [(each.field, each.reason) for each in refused.value.violations] == [
+        ("definition.a[0]", "NOT_A_NUMBER")
+    ]
+    (kept,) = document_of(struct)["a"]
+    assert str(kept) == str(number)
+
+
+def nested(depth: int, *, in_lists: bool = False) -> struct_pb2.Struct:
+    struct = struct_pb2.Struct()
+    value = struct.fields["a"]
+    for _ in range(depth - 1):
+        value = value.list_value.values.add() if in_lists else value.struct_value.fields["a"]
+    value.bool_value = True
+    return struct
+
+
+@pytest.mark.parametrize("in_lists", [False, True])
+def test_json_of_64_levels_is_taken_and_of_65_refused(in_lists: bool) -> None:
+    to_dict(nested(64, in_lists=in_lists), "input")
+    for depth in (65, 300):
+        with pytest.raises(Refusal) as refused:
+            to_dict(nested(depth, in_lists=in_lists), "input")
+        (violation,) = refused.value.violations
+        assert (violation.field[:9], violation.reason) == (
+            "input.a[0" if in_lists else "input.a.a",
+            "TOO_DEEP",
+        )
 
 
 def test_value_without_a_kind_is_null() -> None:
