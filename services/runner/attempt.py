@@ -18,7 +18,7 @@ import orjson
 
 from services.runner.core.failures import ErrorClass, Failure, class_named, of_exception
 from services.runner.core.job import Job, Outcome, OutputRef, Succeeded
-from services.runner.core.telling import NAME_CHARACTERS_MAX, told_seconds, told_text
+from services.runner.core.telling import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, told_seconds, told_text
 from services.runner.rendering import Renderer
 from services.runner.threads import ModuleThreads
 from windlass.sdk import Branch, Context, Module, ModuleError, PermanentError
@@ -192,9 +192,9 @@ def _encoded(returned: Any) -> Succeeded:
 
 
 def _label(label: Any) -> str:
-    if not isinstance(label, str) or label != told_text(label, NAME_CHARACTERS_MAX):
+    if not isinstance(label, str) or label != told_text(label, BRANCH_CHARACTERS_MAX):
         raise PermanentError(
-            f"a branch is named by text of up to {NAME_CHARACTERS_MAX} characters, not by {label!r:.64}",
+            f"a branch is named by text of up to {BRANCH_CHARACTERS_MAX} characters, not by {label!r:.64}",
             type="INVALID_BRANCH",
         )
     return label

@@ -32,6 +32,7 @@ from services.runner.core.job import (
     OutputMissing,
     OutputRef,
     Released,
+    Stopped,
     Succeeded,
 )
 from services.runner.core.telling import told_cost, told_fraction, told_text
@@ -49,7 +50,7 @@ _runs_going = gauge("runner_runs_going", "Runs begun and not over.")
 _threads_abandoned = gauge(
     "runner_threads_abandoned", "Plain functions that work on although their run is over; each costs a place."
 )
-_ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in (Succeeded, Failure, Released)}
+_ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in (Succeeded, Failure, Released, Stopped)}
 
 # Short modules run on the event loop: after so many of them the loop gets a turn, so that beats stay in time.
 INLINE_PER_TURN = 100
@@ -127,12 +128,28 @@ class Worker:
 
     def drop(self, run_ids: Sequence[str]) -> None:
         """Leases taken back: stop that work and say nothing."""
+        self._take_back(run_ids, lambda _job, _start_ns: None)
+
+    def stop(self, run_ids: Sequence[str]) -> None:
+        """The same, for one who waits to hear that the work has stopped: said of each once it has. A plain function is
+        only told to, and given up."""
+        self._take_back(run_ids, self._say_stopped)
+
+    def _take_back(self, run_ids: Sequence[str], then: Callable[[Job, int], None]) -> None:
         gone = set(run_ids)
+        queued = [job for _, job in self._queue if job.run_id in gone]
         self._queue = deque(entry for entry in self._queue if entry[1].run_id not in gone)
+        for job in queued:
+            then(job, self._clock.epoch_ns())
         for run_id in gone:
             going = self._going.get(run_id)
             if going is not None:
+                job, start_ns = going.job, going.start_ns
+                going.task.add_done_callback(lambda _, job=job, start_ns=start_ns: then(job, start_ns))  # type: ignore[misc]
                 self._stop(going)
+
+    def _say_stopped(self, job: Job, start_ns: int) -> None:
+        self._report(Ended(job, Stopped(), start_ns, self._clock.epoch_ns()))
 
     def drop_all(self) -> None:
         """The holder's instance was ended: none of its leases is ours any more."""

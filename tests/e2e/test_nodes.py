@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from tests.support.api import Client
+from tests.support.probe import eventually
 from tests.support.stack import Stack, running_stack
-from windlass.api.v1 import resources_pb2
+from windlass.api.v1 import executions_pb2, resources_pb2
 
 SUCCESS = resources_pb2.Execution.SUCCESS
 
@@ -34,7 +36,7 @@ def client(stack: Stack) -> Client:
 async def test_a_sleep_whose_config_holds_templates_is_rendered_first(
     client: Client, wait: str | float
 ) -> None:
-    nodes = [
+    nodes: list[dict[str, Any]] = [
         {"id": "wait", "module": "transform@1", "inputs": {"d": "{{ input.d }}"}},
         {"id": "rest", "module": "sleep@1", "config": {"duration": "{{ nodes.wait.output.d }}"}},
     ]
@@ -57,3 +59,54 @@ async def test_what_a_module_logs_is_in_the_log_of_its_runner_with_its_run(
         (each["execution_id"], each["run_id"], each["node"], each["attempt"], each["flock"]) for each in lines
     ]
     assert told == [(execution.id, run.id, "sheep", 1, "north")]
+
+
+async def begun(client: Client, workflow: str) -> resources_pb2.Execution:
+    """With a run that its runner has told to be going."""
+    execution = await client.start(workflow)
+
+    async def is_going() -> bool:
+        return any(run.state == resources_pb2.Run.RUNNING for run in await client.runs_of(execution.id))
+
+    await eventually(is_going, 20.0, "the run to be going")
+    return execution
+
+
+async def cancellations(client: Client, execution_id: str) -> list[tuple[str, bool]]:
+    """Of an ended execution: each run that was stopped, and whether its runner said so."""
+    answer = await client.call(
+        client.executions.ListEvents, executions_pb2.ListEventsRequest(execution_id=execution_id)
+    )
+    return [
+        (event.node, event.details["isReported"]) for event in answer.events if event.type == "RunCancelled"
+    ]
+
+
+@pytest.mark.parametrize("module", ["test.waits@1", "test.blocks@1"])
+async def test_a_cancelled_run_is_ended_by_its_runners_word(client: Client, module: str) -> None:
+    workflow = module.split(".")[1].replace("@", "-")
+    await client.apply(workflow, [{"id": "long", "module": module, "config": {"seconds": 30}}])
+    execution = await begun(client, workflow)
+    await client.cancel(execution.id)
+    assert (await client.end_of(execution.id)).state == resources_pb2.Execution.CANCELLED
+    assert await cancellations(client, execution.id) == [("long", True)]
+
+
+async def test_runs_of_an_execution_that_is_out_of_time_end_by_their_runners_word(client: Client) -> None:
+    await client.apply("late", [{"id": "long", "module": "test.waits@1"}], timeout="0.5s")
+    execution = await client.run("late")
+    assert execution.state == resources_pb2.Execution.TIMEOUT
+    assert await cancellations(client, execution.id) == [("long", True)]
+
+
+async def test_runs_beside_a_failure_that_ends_all_end_by_their_runners_word(client: Client) -> None:
+    nodes: list[dict[str, Any]] = [
+        {"id": "long", "module": "test.waits@1"},
+        {"id": "wait", "module": "delay@1", "config": {"duration": "300ms"}},
+        {"id": "bad", "module": "fail@1", "config": {"type": "PERMANENT"}},
+    ]
+    edges = [{"from": "wait", "to": "bad"}]
+    await client.apply("strict", nodes, edges=edges, onFailure="FAIL_FAST")
+    execution = await client.run("strict")
+    assert execution.state == resources_pb2.Execution.FAILED
+    assert await cancellations(client, execution.id) == [("long", True)]

@@ -100,7 +100,8 @@ class HolderRules:
         self._active = 0
         # When the newest answered sign of life was sent; None: never under this instance.
         self._alive_at: float | None = None
-        self._denied: OrderedDict[tuple[str, int], None] = OrderedDict()
+        # With the address of the server that took it back, "" for what was ours to deny.
+        self._denied: OrderedDict[tuple[str, int], str] = OrderedDict()
         # Reports for which no stream is live.
         self._waiting: deque[tuple[Report, bool]] = deque()
         self._needs_plan = False
@@ -127,7 +128,8 @@ class HolderRules:
     def report(self, report: Report, *, ends_lease: bool) -> None:
         """Keep it until it is answered.
 
-        An ending one frees its place at once; the lease stays held until the answer.
+        An ending one frees its place at once; the lease stays held until the answer. What is said of a lease
+        that was taken back goes to who took it: that one may wait to hear that it has stopped.
         """
         held = self.held.get(report.lease_id)
         if held is not None and held.epoch == report.epoch:
@@ -135,11 +137,14 @@ class HolderRules:
                 held.is_active = False
                 self._active -= 1
                 self._needs_plan = True
-            stream = self.streams.get(held.address)
-            if stream is not None and stream.is_live:
-                stream.to_send.append((report, ends_lease))
-                return
-        self._route(report, ends_lease)
+            address = held.address
+        else:
+            address = self._denied.get((report.lease_id, report.epoch), "")
+        stream = self.streams.get(address)
+        if stream is not None and stream.is_live:
+            stream.to_send.append((report, ends_lease))
+        else:
+            self._route(report, ends_lease)
 
     def refuse(self, lease_id: str, epoch: int, reason: str, message: str = "") -> None:
         """Give a granted lease back; it will not be started under this epoch."""
@@ -244,7 +249,7 @@ class HolderRules:
         self._needs_plan = True
         self._alive(stream, actions)
         if attached.refused:
-            self._revoke(attached.refused, actions)
+            self._revoke(stream, attached.refused, actions)
         while self._waiting:
             stream.to_send.append(self._waiting.popleft())
 
@@ -263,7 +268,7 @@ class HolderRules:
         if frame.grants:
             self._take_grants(stream, frame.grants, actions)
         if frame.revoked:
-            self._revoke(frame.revoked, actions)
+            self._revoke(stream, frame.revoked, actions)
         if frame.claims:
             self._serve_claims(stream, frame.claims)
         if frame.notes:
@@ -306,7 +311,7 @@ class HolderRules:
                 stream.refused.append(Refused(lease_id, grant.epoch, refusal))
                 continue
             if known is not None:
-                self._revoke([Refused(lease_id, known.epoch, "GRANTED_AGAIN")], actions)
+                self._revoke(stream, [Refused(lease_id, known.epoch, "GRANTED_AGAIN")], actions)
             held[lease_id] = HeldLease(grant.epoch, stream.address)
             arrived.append(grant)
         stream.bound = max(0, stream.bound)
@@ -326,14 +331,14 @@ class HolderRules:
             return "NO_CAPACITY"
         return ""
 
-    def _revoke(self, revoked: Iterable[Refused], actions: list[HolderAction]) -> None:
+    def _revoke(self, stream: HolderStream, revoked: Iterable[Refused], actions: list[HolderAction]) -> None:
         """Drop what is really held under that epoch; what was reported already only waits for its answer.
 
         Denied all the same when it is not held: its grant may still come, on another server's stream.
         """
         stopped: list[Refused] = []
         for each in revoked:
-            self._deny(each.lease_id, each.epoch)
+            self._deny(each.lease_id, each.epoch, stream.address)
             held = self.held.get(each.lease_id)
             if held is not None and held.epoch == each.epoch:
                 if held.is_active:
@@ -348,8 +353,8 @@ class HolderRules:
             self._active -= 1
         self._needs_plan = True
 
-    def _deny(self, lease_id: str, epoch: int) -> None:
-        self._denied[lease_id, epoch] = None
+    def _deny(self, lease_id: str, epoch: int, address: str = "") -> None:
+        self._denied[lease_id, epoch] = address
         if len(self._denied) > DENIED_MAX:
             self._denied.popitem(last=False)
 

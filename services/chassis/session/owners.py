@@ -95,7 +95,7 @@ class HolderOwner(Protocol):
         ...
 
     def on_revoked(self, revoked: list[Refused]) -> None:
-        """Stop this work; nothing needs to be reported."""
+        """Stop this work. Nothing needs to be reported; what is, goes to the server that took the lease back."""
         ...
 
     def on_reports_taken(self, reports: list[Report]) -> None:

@@ -48,6 +48,8 @@ from services.coordinator.core.values import (
 
 # A wait shorter than this is not worth giving the slot back.
 PARKING_WAIT_MIN: Span = 10 * SECOND
+# Why a run is stopped that its node's timeout has ended: other than an execution out of time, which is a TIMEOUT.
+NODE_TIMEOUT = "NODE_TIMEOUT"
 
 
 @dataclass(slots=True)
@@ -71,7 +73,8 @@ class GrantRun:
 
 @dataclass(slots=True)
 class StopRun:
-    """Tell the runner to stop; its answer may come late or never."""
+    """Tell the runner to stop; its answer may come late or never. `reason` is what the execution ends as, and its end
+    waits for the answer; or NODE_TIMEOUT, and nobody waits."""
 
     number: int
     epoch: int
@@ -111,7 +114,7 @@ def effects(execution: Execution, event: Event) -> Sequence[Effect]:
             if event.is_reported:
                 return ()
             run = execution.runs[event.number - 1]
-            return (StopRun(run.number, run.epoch, run.instance_id, event.error.type),)
+            return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),)
         case (
             ExecutionStarted()
             | ExecutionAdopted()

@@ -65,7 +65,16 @@ class Released:
     may_have_begun: bool
 
 
-Outcome = Succeeded | Failure | Released
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Given up because its execution ends."""
+
+
+# Why a lease is taken back when the execution ends as this, and waits a moment for its runs to have stopped. Of any
+# other run nobody waits to hear.
+ENDING_REASONS = frozenset({"CANCELLED", "TIMEOUT", "FAILED"})
+
+Outcome = Succeeded | Failure | Released | Stopped
 
 
 @dataclass(frozen=True, slots=True)

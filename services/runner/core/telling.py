@@ -8,6 +8,8 @@ from __future__ import annotations
 
 MESSAGE_CHARACTERS_MAX = 4_096
 NAME_CHARACTERS_MAX = 256
+# As many as a coordinator takes.
+BRANCH_CHARACTERS_MAX = 255
 # Longer than any retry policy waits, and far within what a Duration holds.
 RETRY_AFTER_SECONDS_MAX = 366 * 86_400.0
 COST_TOKENS_MAX = 1_000_000_000_000

@@ -9,7 +9,7 @@ from services.chassis.lease.frames import Grant, Refused, Report
 from services.chassis.logs import logger
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
-from services.runner.core.job import Ended, Job, News
+from services.runner.core.job import ENDING_REASONS, Ended, Job, News
 from services.runner.rpc.translate import job_of, progress_of, report_of
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
@@ -24,6 +24,8 @@ class Jobs(Protocol):
     def take(self, jobs: list[Job]) -> None: ...
 
     def drop(self, run_ids: list[str]) -> None: ...
+
+    def stop(self, run_ids: list[str]) -> None: ...
 
     def drop_all(self) -> None: ...
 
@@ -64,7 +66,8 @@ class CoordinatorSessions:
         crash_point("runner.grant.after")
 
     def on_revoked(self, revoked: list[Refused]) -> None:
-        self._jobs.drop([lease.lease_id for lease in revoked])
+        self._jobs.stop([lease.lease_id for lease in revoked if lease.reason in ENDING_REASONS])
+        self._jobs.drop([lease.lease_id for lease in revoked if lease.reason not in ENDING_REASONS])
 
     def on_reports_taken(self, reports: list[Report]) -> None:
         """Nothing is kept beside the holder's own table."""

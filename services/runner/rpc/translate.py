@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.runner.core.failures import ErrorClass, Failure
-from services.runner.core.job import Ended, Job, News, OutputRef, Released, Succeeded, Value
+from services.runner.core.job import Ended, Job, News, OutputRef, Released, Stopped, Succeeded, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.types.v1 import session_pb2
 
@@ -63,6 +63,8 @@ def report_of(ended: Ended, report_id: str) -> pb.RunReport:
         case Released():
             report.released.reason = outcome.reason
             report.released.may_have_begun = outcome.may_have_begun
+        case Stopped():
+            report.stopped.SetInParent()
     return report
 
 

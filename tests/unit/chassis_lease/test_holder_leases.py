@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Sequence
 
+import pytest
+
 from services.chassis.lease.actions import (
     Fenced,
     GrantsArrived,
@@ -203,6 +205,24 @@ def test_grant_that_an_ended_instance_left_unread_is_not_begun():
     holder.receive(A, ServerFrame(beat=BeatAnswer(1, False)), 0.0)
     assert holder.receive(B, ServerFrame(grants=[Grant("x", 1, "x")]), 0.0) == [Redial(B, "INSTANCE_ENDED")]
     assert holder.leases == {}
+
+
+@pytest.mark.parametrize("taker", [A, B])
+def test_report_of_a_lease_that_was_taken_back_goes_to_who_took_it(taker):
+    holder = attached(A, B)
+    grant(holder, A, "x")
+    holder.receive(taker, ServerFrame(revoked=[Refused("x", 1, "CANCELLED")]), 0.0)
+    holder.report(report("x"), ends_lease=True)
+    assert said(holder, taker).reports == [report("x")]
+
+
+def test_report_of_a_lease_that_was_taken_back_by_who_is_gone_goes_to_another():
+    holder = attached(A, B)
+    grant(holder, A, "x")
+    holder.receive(A, ServerFrame(revoked=[Refused("x", 1, "CANCELLED")]), 0.0)
+    holder.lost(A)
+    holder.report(report("x"), ends_lease=True)
+    assert said(holder, B).reports == [report("x")]
 
 
 def test_revocation_of_what_is_reported_already_stops_nothing():

@@ -296,7 +296,7 @@ def test_the_backstop_behind_the_node_timeout():
     decision = story.wake()
     failed = decision.events[0]
     assert (failed.error.error_class, failed.is_reported) == (ErrorClass.TIMEOUT, False)
-    assert story.effects == [StopRun(1, 2, "i1", "TIMEOUT")]
+    assert story.effects == [StopRun(1, 2, "i1", "NODE_TIMEOUT")]
     late = story.when(ReportSuccess(1, 2, b"{}"))
     assert late.refusal.reason is RefusalReason.LATE_REPORT
     assert names(story.wake()) == ["BackoffEnded"]

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from services.runner.core.failures import ErrorClass, Failure
-from services.runner.core.job import Job, OutputRef, Released, Succeeded
+from services.runner.core.job import Job, OutputRef, Released, Stopped, Succeeded
 from tests.support.runner_bench import Bench, a_job
 from windlass.sdk import Context, TransientError
 
@@ -127,25 +127,64 @@ async def test_an_unknown_module_is_handed_back(bench: Bench) -> None:
     assert await bench.outcome(a_job("billing.charge@2")) == Released("UNKNOWN_MODULE", may_have_begun=False)
 
 
-async def test_a_revoked_run_is_stopped_and_says_nothing(bench: Bench) -> None:
+@pytest.mark.parametrize("is_awaited", [True, False])
+async def test_a_run_that_was_taken_back_stops_and_says_so_where_that_is_awaited(
+    bench: Bench, is_awaited: bool
+) -> None:
     seen: list[Context] = []
-    stopped = asyncio.Event()
+    begun, stopped = asyncio.Event(), asyncio.Event()
 
     async def wait(ctx: Context, _inputs: Any, _config: Any) -> None:
         seen.append(ctx)
-        bench.desk.news.set()
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
+            assert bench.desk.ended == [], "nothing is said before it has stopped"
             stopped.set()
 
     bench.registry.declare("test.wait@1")(wait)
     bench.worker.take([a_job("test.wait@1")])
-    await bench.desk.news.wait()
-    bench.worker.drop(["e.1"])
+    await begun.wait()
+    take_back = bench.worker.stop if is_awaited else bench.worker.drop
+    take_back(["e.1", "e.2"])
     await stopped.wait()
+    for _ in range(5):
+        await asyncio.sleep(0)
     assert seen[0].cancelled
-    assert (bench.desk.ended, bench.worker.going) == ([], 0)
+    told = [(ended.job.run_id, ended.outcome) for ended in bench.desk.ended]
+    assert told == ([("e.1", Stopped())] if is_awaited else [])
+    assert bench.worker.going == 0
+
+
+async def test_queued_and_barely_begun_runs_that_are_stopped_say_so(tmp_path: Any) -> None:
+    bench = Bench(tmp_path, concurrency=1)
+    bench.worker.take([a_job("delay@1", number, config={"duration": "60s"}) for number in (1, 2, 3)])
+    bench.worker.stop(["e.1", "e.2"])
+    ended = await bench.desk.until(2)
+    assert sorted((each.job.run_id, each.outcome) for each in ended) == [
+        ("e.1", Stopped()),
+        ("e.2", Stopped()),
+    ]
+    bench.worker.drop(["e.3"])
+
+
+async def test_a_plain_function_that_is_stopped_is_given_up(bench: Bench) -> None:
+    import threading
+
+    gate, begun = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def blocks(_ctx: Context, _inputs: Any, _config: Any) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        gate.wait()
+
+    bench.registry.declare("test.blocks@1")(blocks)
+    bench.worker.take([a_job("test.blocks@1")])
+    await begun.wait()
+    bench.worker.stop(["e.1"])
+    assert [each.outcome for each in await bench.desk.until(1)] == [Stopped()]
+    gate.set()
 
 
 async def test_drain_hands_back_what_has_not_begun_and_then_what_is_going(tmp_path: Any) -> None:

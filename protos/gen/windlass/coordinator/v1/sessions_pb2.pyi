@@ -396,7 +396,10 @@ class RunReport(_message.Message):
 
     @_builtins.property
     def stopped(self) -> Global___RunReport.Stopped:
-        """Stopped because it was told to."""
+        """Stopped because its lease was revoked with the reason CANCELLED, TIMEOUT or FAILED: the execution is final as soon
+        as all its runs have said so, or 1.5 s after it asked. Sent to the server that revoked it, once the work has
+        stopped. For another reason nothing is said. Unasked it counts as a TRANSIENT failure.
+        """
 
     def __init__(
         self,

@@ -462,7 +462,9 @@ class Revoke(_message.Message):
     lease_id: _builtins.str
     epoch: _builtins.int
     reason: _builtins.str
-    """UPPER_SNAKE: RUN_CANCELLED, EXECUTION_FINAL, NODE_TIMEOUT…"""
+    """UPPER_SNAKE. A run's: CANCELLED, TIMEOUT or FAILED when its execution ends as that, which waits a moment to hear
+    that the run has stopped; NODE_TIMEOUT when its attempt counts as failed already.
+    """
     def __init__(
         self,
         *,
