@@ -40,9 +40,10 @@ from services.coordinator.handler.turn import TurnLoop
 from services.coordinator.loops.partitions import PartitionMaker
 from services.coordinator.rpc import dispatch as dispatch_hop
 from services.coordinator.rpc import runners as runner_hop
-from services.coordinator.rpc.catalog import ApiReplicas, CatalogDefinitions, CatalogKeys
+from services.coordinator.rpc.catalog import KEY_SECONDS, ApiReplicas, CatalogDefinitions, CatalogKeys
 from services.coordinator.rpc.dispatch import SessionDispatch
 from services.coordinator.rpc.graves import RunnerGraves
+from services.coordinator.rpc.key_checks import KeyCheck
 from services.coordinator.rpc.mailbox import DispatcherMailbox
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.rules import RULES
@@ -109,6 +110,7 @@ async def wire(settings: CoordinatorSettings, process: Process) -> int:
     carrying.run(settings, process)
     process.loop("beats", registry.run_beats)
     process.loop("reaper", registry.run_reaper)
+    process.loop("keys", KeyCheck(lines.keys, registry, lines.clock, KEY_SECONDS * settings.lease_scale).run)
     process.loop("sessions", lambda: holder.run(AddressBook(settings.dispatchers).changes()))
     process.loop("api addresses", lines.replicas.run)
     process.loop("partitions", PartitionMaker(PostgresPartitions(lines.database)).run)

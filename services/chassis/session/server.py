@@ -120,6 +120,11 @@ class ServerSession:
         self.rules.set_demand(demand)
         self.wanted.set()
 
+    def close(self, reason: str, message: str) -> None:
+        """End the stream with a fault that says why. Its instance ends when nobody has heard it since."""
+        self.rules.refuse(reason, message)
+        self.wanted.set()
+
     def drain(self) -> None:
         """Ask the holder to use other servers; its leases stay."""
         self.rules.drain()

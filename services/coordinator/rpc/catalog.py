@@ -36,8 +36,8 @@ _NO_KEY: Final = "API_KEY_NOT_FOUND"
 _NO_VERSION: Final = "VERSION_NOT_FOUND"
 _VERSIONS_MAX: Final = 5_000
 _KEYS_MAX: Final = 10_000
-# A revoked key opens no session after this.
-_KEY_SECONDS: Final = 5.0
+# A revoked key opens no session after this, and an open one is ended within it.
+KEY_SECONDS: Final = 5.0
 _CALL_SECONDS: Final = 3.0
 
 
@@ -128,27 +128,41 @@ class CatalogKeys:
         self._replicas = replicas
         self._clock = clock
         self._known: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
+        self._hashes: OrderedDict[str, bytes] = OrderedDict()
 
     async def identify(self, key: str) -> Identity:
         key_hash = hashlib.sha256(key.encode()).digest()
         known = self._known.get(key_hash)
-        now = self._clock.monotonic()
-        if known is not None and known[0] > now:
+        if known is not None and known[0] > self._clock.monotonic():
             return known[1]
+        return await self._ask(key_hash)
+
+    async def confirm(self, key_id: str) -> None:
+        """Asks anew; raises a Refusal when the key that was identified once is one no more."""
+        key_hash = self._hashes.get(key_id)
+        if key_hash is None:
+            raise Refusal("KEY_INVALID", "this key must show itself again")
+        await self._ask(key_hash)
+
+    async def _ask(self, key_hash: bytes) -> Identity:
+        now = self._clock.monotonic()
         request = pb.IdentifyKeyRequest(key_hash=key_hash)
         try:
             found = await self._replicas.call(lambda stub: stub.IdentifyKey(request, timeout=_CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
             refused = remote_error(error)
             if refused.reason == _NO_KEY:
+                self._known.pop(key_hash, None)
                 raise Refusal("KEY_INVALID", refused.message) from None
             # Whatever else ails api, or us: the key is as good as before.
             log.error("api did not judge a key", error=str(refused))
             raise DependencyUnavailable("api", str(refused)) from None
         identity = _identity(found)
-        self._known[key_hash] = (now + _KEY_SECONDS, identity)
-        while len(self._known) > _KEYS_MAX:
-            self._known.popitem(last=False)
+        self._known[key_hash] = (now + KEY_SECONDS, identity)
+        self._hashes[identity.name] = key_hash
+        for kept in (self._known, self._hashes):
+            while len(kept) > _KEYS_MAX:
+                kept.popitem(last=False)
         return identity
 
 

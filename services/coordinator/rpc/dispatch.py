@@ -6,6 +6,7 @@ until it is reported finished, parked or released.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,6 +20,9 @@ from services.coordinator.handler.carrier import Carrier
 from windlass.dispatcher.v1 import sessions_pb2 as pb
 
 log = logger(__name__)
+
+# Beyond this the acknowledgement of an older message takes the way of those that came with a grant.
+_SENDERS_MAX: Final = 10_000
 
 CODEC: Final = HopCodec(
     holder_frame=pb.SessionRequest,
@@ -42,7 +46,7 @@ class SessionDispatch:
     def __init__(self) -> None:
         self._unsent: list[str] = []
         # Where each message came from: its acknowledgement goes there.
-        self._senders: dict[str, str] = {}
+        self._senders: OrderedDict[str, str] = OrderedDict()
 
     # ── Dispatch ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -123,6 +127,9 @@ class SessionDispatch:
         for message in messages:
             if message.execution_id in self.carrier.held:
                 self._senders[message.message_id] = address
+        # Some are never journalled here: their execution went to another holder.
+        while len(self._senders) > _SENDERS_MAX:
+            self._senders.popitem(last=False)
         self.carrier.deliver(messages)
 
     def beat_notes(self) -> Sequence[object]:

@@ -42,10 +42,11 @@ _ended = counter("coordinator_runners_ended_total", "Runner instances found dead
 class _Scope:
     """What a session may be granted, ready to be compared."""
 
-    __slots__ = ("labels", "modules", "workspace")
+    __slots__ = ("key_id", "labels", "modules", "workspace")
 
-    def __init__(self, attach: Attach, workspace: str) -> None:
-        self.workspace = workspace
+    def __init__(self, attach: Attach, identity: Identity) -> None:
+        self.key_id = identity.name
+        self.workspace = identity.workspace
         self.modules = frozenset(attach.modules) or DEFAULT_MODULES
         self.labels = frozenset(attach.labels.items())
 
@@ -67,10 +68,6 @@ class SessionRunners:
     registry: SessionRegistry
     graves: RunnerGraves
 
-    def __init__(self) -> None:
-        # By instance, from the attach (where the caller is known) on.
-        self._workspaces: dict[str, str] = {}
-
     # ── Runners ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def with_credit_for(self, requirement: Requirement) -> list[RunnerSession]:
@@ -91,7 +88,6 @@ class SessionRunners:
             raise AttachRefused("INSTANCE_TAKEN", "this instance_id is another runner's; take a fresh one")
         if any(not _is_module(name) for name in attach.modules):
             raise AttachRefused("MODULE_INVALID", "modules are named like http.request@1")
-        self._workspaces[attach.instance_id] = identity.workspace
         return [
             refused for lease in attach.held if (refused := self._judge(lease.lease_id, lease.epoch, attach))
         ]
@@ -110,7 +106,8 @@ class SessionRunners:
         return Refused(lease_id, epoch, "LEASE_ENDED")
 
     def on_attached(self, session: ServerSession) -> None:
-        session.data = _Scope(session.attach, self._workspaces.pop(session.instance_id, ""))
+        # Told in the context of its call, as `admit` is.
+        session.data = _Scope(session.attach, caller())
         _runners.set(len(self.registry.sessions))
         attach = session.attach
         log.info(

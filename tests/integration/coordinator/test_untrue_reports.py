@@ -84,3 +84,16 @@ async def test_a_runner_of_one_workspace_says_nothing_about_another(on_stage: St
     assert not on_stage.dispatcher.delivered
     runner.answer(grant, {})
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+
+
+async def test_a_session_ends_with_the_key_that_opened_it(on_stage: Stage) -> None:
+    address, session = await on_stage.coordinator()
+    on_stage.catalog.keys["doomed"] = ""
+    runner = await on_stage.runner(address, "doomed", key="doomed")
+    order = await going(on_stage, runner, session)
+    del on_stage.catalog.keys["doomed"]
+    await eventually(lambda: not runner.holder.sessions_live)
+    other = await on_stage.runner(address, "other")
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+    assert other.grants[0].attempt == 2
+    assert not runner.holder.sessions_live

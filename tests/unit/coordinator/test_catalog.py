@@ -93,3 +93,23 @@ async def test_a_key_is_refused_only_when_api_says_so(replicas: Any) -> None:
         replicas.answer = failure
         with pytest.raises(DependencyUnavailable):
             await keys.identify("k")
+
+
+async def test_a_key_is_confirmed_by_asking_anew(replicas: Any) -> None:
+    keys = CatalogKeys(replicas, SystemClock())
+    replicas.answer = pb.IdentifyKeyResponse(key_id="k1")
+    await keys.identify("k")
+    await keys.identify("k")
+    assert replicas.calls == 1
+    await keys.confirm("k1")
+    assert replicas.calls == 2
+    replicas.answer = answered(grpc.StatusCode.UNAVAILABLE)
+    with pytest.raises(DependencyUnavailable):
+        await keys.confirm("k1")
+    replicas.answer = answered(grpc.StatusCode.NOT_FOUND, "API_KEY_NOT_FOUND")
+    with pytest.raises(Refusal):
+        await keys.confirm("k1")
+    with pytest.raises(Refusal):
+        await keys.identify("k")
+    with pytest.raises(Refusal):
+        await keys.confirm("never seen")

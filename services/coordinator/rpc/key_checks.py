@@ -1,0 +1,60 @@
+"""Sessions end with the key that opened them: who revokes a runner's key, or lets it expire, takes its work from it.
+
+Asked of api for each key with an open session, within the time for which an answer is kept. While api does not answer
+nobody is judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from services.chassis.clock import Clock
+from services.chassis.errors import DependencyUnavailable, Refusal
+from services.chassis.logs import logger
+from services.chassis.session.server import ServerSession
+
+log = logger(__name__)
+
+_AT_ONCE: Final = 50
+
+
+class Keys(Protocol):
+    async def confirm(self, key_id: str) -> None:
+        """Raises a Refusal when the key is one no more."""
+        ...
+
+
+class Sessions(Protocol):
+    @property
+    def sessions(self) -> Iterable[ServerSession]: ...
+
+
+class KeyCheck:
+    def __init__(self, keys: Keys, registry: Sessions, clock: Clock, every_seconds: float) -> None:
+        self._keys = keys
+        self._registry = registry
+        self._clock = clock
+        self._every_seconds = every_seconds
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(self._every_seconds)
+            await self.run_once()
+
+    async def run_once(self) -> None:
+        key_ids = sorted({session.data.key_id for session in self._registry.sessions})
+        for start in range(0, len(key_ids), _AT_ONCE):
+            await asyncio.gather(*(self._check(key_id) for key_id in key_ids[start : start + _AT_ONCE]))
+
+    async def _check(self, key_id: str) -> None:
+        try:
+            await self._keys.confirm(key_id)
+        except DependencyUnavailable as failure:
+            log.warning("a runner's key cannot be checked", key_id=key_id, error=str(failure))
+        except Refusal as refused:
+            ended = [each for each in self._registry.sessions if each.data.key_id == key_id]
+            log.warning("a runner's key is good no more", key_id=key_id, sessions=len(ended))
+            for session in ended:
+                session.close(refused.reason, "the key that opened this session was revoked or has expired")
