@@ -68,6 +68,8 @@ log = logger(__name__)
 SERVICE = "coordinator"
 # More than a dispatcher needs to bring a message to its holder: what is unread for a second is said again within half.
 MAILBOX_SECONDS = 2.0
+# Longer than any call lasts.
+FORGET_SECONDS = 6.0
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -151,9 +153,13 @@ class Lines:
         self.beats = Lane(settings.database_url, name=f"{self.name}-sessions")
         self.database = Database(settings.database_url, name=self.name)
         self.channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)
-        self.replicas = ApiReplicas(AddressBook(settings.apis), self.channels)
+        self.replicas = ApiReplicas(AddressBook(settings.apis), self.channels, self.forget)
         self.keys = CatalogKeys(self.replicas, self.clock)
         self.mailbox = DispatcherMailbox(AddressBook(settings.dispatchers), self.channels)
+
+    async def forget(self, address: str) -> None:
+        """Of a process that is gone. A call that has just begun comes to its end first."""
+        await self.channels.forget(address, FORGET_SECONDS)
 
     async def close(self) -> None:
         await self.channels.close()
@@ -240,6 +246,7 @@ def hold_executions(settings: CoordinatorSettings, lines: Lines, carrying: Carry
         codec=dispatch_hop.CODEC,
         open_stream=lambda address: CoordinatorSessionsStub(lines.channels.get(address)).Session(),
         owner=dispatch,
+        forget=lines.forget,
     )
     dispatch.carrier, dispatch.holder = carrying.carrier, holder
     return holder

@@ -70,6 +70,7 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
             codec=CODEC,
             open_stream=lambda address: RunnerSessionsStub(channels.get(address)).Session(),
             owner=sessions,
+            forget=channels.forget,
         )
         worker = Worker(
             registry=registry,

@@ -158,6 +158,7 @@ class Worker:
     """A holder's owner: writes down what it hears."""
 
     def __init__(self) -> None:
+        self.forgotten: list[str] = []
         self.holder: SessionHolder
         self.grants: list[Grant] = []
         self.revoked: list[Refused] = []
@@ -301,6 +302,10 @@ async def holding(
             channels[address] = grpc.aio.insecure_channel(address, options=options)
         return sessions_pb2_grpc.RunnerSessionsStub(channels[address]).Session()
 
+    async def forget(address: str) -> None:
+        worker.forgotten.append(address)
+        await channels.pop(address).close()
+
     worker.holder = SessionHolder(
         profile=HolderProfile("worker", version="1.0", labels={"zone": "a"}, modules=("noop@1",)),
         capacity=capacity,
@@ -308,6 +313,7 @@ async def holding(
         codec=CODEC,
         open_stream=open_stream,
         owner=worker,
+        forget=forget,
     )
     book = addresses or Addresses(*(replica.address for replica in replicas))
     running = asyncio.create_task(worker.holder.run(book.changes()))

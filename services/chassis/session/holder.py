@@ -10,7 +10,7 @@ breaks by itself.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -70,13 +70,16 @@ class SessionHolder:
         owner: HolderOwner,
         clock: Clock | None = None,
         fresh_instance: Callable[[], str] = lambda: str(uuid4()),
+        forget: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """`open_stream` gives a fresh grpc.aio stream-stream call to an address."""
+        """`open_stream` gives a fresh grpc.aio stream-stream call to an address; `forget` closes what it keeps for one
+        that has left the address book and has no stream any more."""
         self._timing = timing
         self._codec = codec
         self._open_stream = open_stream
         self._owner = owner
         self._clock = clock or SystemClock()
+        self._forget = forget
         self._rules = HolderRules(profile, capacity, timing, fresh_instance)
         self._links: dict[str, _Link] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -184,7 +187,13 @@ class SessionHolder:
         # The first tries come within the grace that a server gives a closed stream.
         cap = self._timing.beat / 2
         backoff = Backoff(first=cap / 20, cap=cap)
-        while address in self._wanted and not self._stop_asked.is_set():
+        while not self._stop_asked.is_set():
+            if address not in self._wanted:
+                if self._forget is not None:
+                    await self._forget(address)
+                if address not in self._wanted:  # it may have come back meanwhile
+                    del self._keepers[address]
+                    return
             if await self._converse(address):
                 backoff.reset()
             await self._clock.sleep(backoff.next())

@@ -44,15 +44,21 @@ _CALL_SECONDS: Final = 3.0
 class ApiReplicas:
     """Calls one replica after another until one answers."""
 
-    def __init__(self, book: AddressBook, channels: ChannelPool) -> None:
+    def __init__(
+        self, book: AddressBook, channels: ChannelPool, forget: Callable[[str], Awaitable[None]]
+    ) -> None:
         self._book = book
         self._channels = channels
+        self._forget = forget
         self._present: tuple[str, ...] = ()
         self._next = 0
 
     async def run(self) -> None:
         async for present in self._book.changes():
+            gone = [address for address in self._present if address not in present]
             self._present = tuple(sorted(present))
+            for address in gone:
+                await self._forget(address)
 
     async def call(self, ask: Callable[[Any], Awaitable[Answer]]) -> Answer:
         present = self._present or tuple(sorted(await self._book.read()))

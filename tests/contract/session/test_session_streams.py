@@ -264,6 +264,22 @@ async def test_replica_that_comes_back_is_dialled_again(store: AwayStore):
                 await session_of(again)
 
 
+async def test_replica_that_has_left_is_forgotten_when_its_stream_ends(store: AwayStore):
+    async with serving(store) as one, serving(store) as two:
+        addresses = Addresses(one.address, two.address)
+        async with holding(addresses=addresses) as worker:
+            await session_of(one)
+            addresses.set(two.address)
+            await session_of(two)
+            assert worker.forgotten == [], "a stream outlives its address"
+            await one.kill()
+            await until(lambda: worker.forgotten, SECONDS, "the end of the stream")
+            assert worker.forgotten == [one.address]
+            async with serving(store, port=one.port) as again:
+                addresses.set(one.address, two.address)
+                await session_of(again)
+
+
 async def test_stopping_server_ends_no_instance(store: AwayStore):
     async with serving(store) as one, serving(store) as two, holding(one, two) as worker:
         await session_of(one)

@@ -1,6 +1,7 @@
 """What the answers of api mean to a coordinator."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -11,7 +12,7 @@ from google.rpc import error_details_pb2, status_pb2
 from services.chassis.clock import SystemClock
 from services.chassis.errors import DependencyUnavailable, Refusal
 from services.coordinator.handler.ports import DefinitionRefused
-from services.coordinator.rpc.catalog import CatalogDefinitions, CatalogKeys
+from services.coordinator.rpc.catalog import ApiReplicas, CatalogDefinitions, CatalogKeys
 from windlass.catalog.v1 import catalog_pb2 as pb
 
 
@@ -113,3 +114,51 @@ async def test_a_key_is_confirmed_by_asking_anew(replicas: Any) -> None:
         await keys.identify("k")
     with pytest.raises(Refusal):
         await keys.confirm("never seen")
+
+
+class Line:
+    """Channels and the address book of two replicas; `asked` and `forgotten` are addresses."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.forgotten: list[str] = []
+
+    async def read(self) -> frozenset[str]:
+        return frozenset({"a:1", "b:2"})
+
+    async def changes(self) -> AsyncIterator[frozenset[str]]:
+        yield frozenset({"a:1", "b:2"})
+        yield frozenset({"b:2"})
+
+    def get(self, address: str) -> Any:
+        self.asked.append(address)
+        return SimpleNamespace(unary_unary=lambda *_, **__: None)
+
+    async def forget(self, address: str) -> None:
+        self.forgotten.append(address)
+
+
+async def test_each_replica_is_asked_before_one_is_asked_twice() -> None:
+    line: Any = Line()
+    replicas = ApiReplicas(line, line, line.forget)
+
+    async def away(stub: Any) -> None:
+        raise answered(grpc.StatusCode.UNAVAILABLE)
+
+    with pytest.raises(DependencyUnavailable):
+        await replicas.call(away)
+    assert sorted(line.asked) == ["a:1", "b:2"]
+
+    async def breaks(stub: Any) -> None:
+        raise answered(grpc.StatusCode.INTERNAL)
+
+    for _ in range(2):
+        with pytest.raises(grpc.aio.AioRpcError):
+            await replicas.call(breaks)
+    assert set(line.asked[2:]) == {"a:1", "b:2"}
+
+
+async def test_a_replica_that_is_gone_is_forgotten() -> None:
+    line: Any = Line()
+    await ApiReplicas(line, line, line.forget).run()
+    assert line.forgotten == ["a:1"]
