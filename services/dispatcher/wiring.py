@@ -107,6 +107,7 @@ class Service:
             leases=leases,
             tally=tally,
             registry=lambda: self.registry,
+            clock=clock,
         )
         self.registry = SessionRegistry(
             store=PostgresSessionStore(self.database, "dispatcher.coordinator_sessions", timing),

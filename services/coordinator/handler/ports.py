@@ -9,6 +9,7 @@ from services.chassis.lease.frames import Attach, Grant, Lease, Refused, Refused
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event
 from services.coordinator.core.state import Execution
+from services.coordinator.core.values import Instant
 from services.coordinator.handler.effect_keys import EffectKeys
 from windlass.coordinator.v1.sessions_pb2 import RunReport
 
@@ -156,7 +157,12 @@ class Dispatch(Protocol):
 
     def may_start(self) -> bool: ...
     def finished(self, execution_id: str, epoch: int) -> None: ...
-    def parked(self, execution_id: str, epoch: int, wake_time: int, seen: Sequence[str]) -> None: ...
+    def parked(
+        self, execution_id: str, epoch: int, *, now: Instant, wake_time: Instant, seen: Sequence[str]
+    ) -> None:
+        """`wake_time` 0: only a message wakes it."""
+        ...
+
     def released(
         self,
         execution_id: str,

@@ -170,10 +170,13 @@ class Settler:
         if execution.is_final:
             self._carrier.forget(held)
             return
-        park = parking(execution, self._clock.epoch_ns() // 1_000)
+        now = self._clock.epoch_ns() // 1_000
+        park = parking(execution, now)
         if park is None:
             self._carrier.timers.set(held, execution.next_wake())
             return
         _parked.inc()
-        self._dispatch.parked(held.execution_id, held.epoch, park.wake_time, held.message_ids)
+        self._dispatch.parked(
+            held.execution_id, held.epoch, now=now, wake_time=park.wake_time, seen=held.message_ids
+        )
         self._carrier.forget(held)

@@ -16,6 +16,7 @@ from services.chassis.logs import logger
 from services.chassis.metrics import counter, gauge
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
+from services.coordinator.core.values import Instant
 from services.coordinator.handler.carrier import Carrier
 from windlass.dispatcher.v1 import sessions_pb2 as pb
 
@@ -59,9 +60,12 @@ class SessionDispatch:
         self._report(execution_id, epoch, report)
         crash_point("coordinator.finished.after")
 
-    def parked(self, execution_id: str, epoch: int, wake_time: int, seen: Sequence[str]) -> None:
+    def parked(
+        self, execution_id: str, epoch: int, *, now: Instant, wake_time: Instant, seen: Sequence[str]
+    ) -> None:
         crash_point("coordinator.parked.before")
         report = pb.ExecutionReport(parked=pb.ExecutionReport.Parked(seen_message_ids=seen))
+        report.parked.park_time.FromMicroseconds(now)
         if wake_time:
             report.parked.wake_time.FromMicroseconds(wake_time)
         self._report(execution_id, epoch, report)

@@ -68,6 +68,7 @@ class Finished(NamedTuple):
 class Parked(NamedTuple):
     execution_id: str
     epoch: int
+    # By the clock of this process, like Turn.now: only their difference reaches the database.
     wake_time: datetime | None
     seen_message_ids: tuple[str, ...] = ()
 

@@ -14,6 +14,7 @@ from services.dispatcher.core.items import Admission, Finished, LaneView, Newcom
 
 @dataclass(slots=True, frozen=True)
 class Turn:
+    # By the clock of this process; what the rows say of time is the database's.
     now: datetime
     newcomers: Sequence[Newcomer] = ()
     # For each newcomer the index of the holder that has room for it, or -1.

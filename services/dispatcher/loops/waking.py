@@ -1,13 +1,13 @@
 """Wakes what is due: parked executions at their time, and those whose deadline passes while they wait.
 
-Sleeps until the next that is known, and no longer than the poll. Due is what the database's clock calls due; this
-process's clock only decides when to ask.
+Sleeps until the next that is known, and no longer than the poll. Due is what the database's clock calls due, and it
+says how much is left; this process's clock only decides when to ask, and is compared with itself alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from services.chassis.batcher import Level
@@ -23,7 +23,7 @@ _LATE_SECONDS: Final = 0.002
 
 
 class Duties(Protocol):
-    async def wake(self) -> tuple[Sequence[Woken], datetime | None]: ...
+    async def wake(self) -> tuple[Sequence[Woken], float | None]: ...
 
 
 class Waking:
@@ -36,7 +36,7 @@ class Waking:
         self._sooner = Level()
 
     def due(self, time: datetime) -> None:
-        """Something will have to be woken then."""
+        """Something will have to be woken then, by the clock of this process."""
         if self._next is None or time < self._next:
             self._next = time
             self._sooner.set()
@@ -58,7 +58,7 @@ class Waking:
             else:
                 self._turns.work_in(each.workspace)
         if following is not None:
-            self._know(following)
+            self._know(self._clock.now() + timedelta(seconds=min(following, self._poll_seconds)))
 
     def _know(self, time: datetime) -> None:
         """`due` may have named an earlier one meanwhile."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
+from services.chassis.clock import Clock
 from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport, Report
 from services.chassis.logs import logger
 from services.chassis.session.codec import HopCodec
@@ -96,6 +97,7 @@ class Coordinators:
         leases: Leases,
         tally: Tally,
         registry: Callable[[], SessionRegistry],
+        clock: Clock,
     ) -> None:
         """`registry` is asked for at each use: it is made after its owner."""
         self._turns = turns
@@ -105,6 +107,7 @@ class Coordinators:
         self._leases = leases
         self._tally = tally
         self._registry = registry
+        self._clock = clock
         # Attached here at some time, and not known to have ended.
         self._watched: set[str] = set()
 
@@ -176,9 +179,10 @@ class Coordinators:
     def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
         holder: SessionHolder = session.data
         told: list[Told] = []
+        now = self._clock.now()
         for each in reports:
             body: Any = each.body
-            report = report_of(body)
+            report = report_of(body, now)
             if report is None:
                 log.error(
                     "a report of an unknown kind", execution_id=each.lease_id, holder=session.attach.holder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -31,6 +31,8 @@ NAME_CHARACTERS_MAX: Final = 512
 MESSAGE_ID_CHARACTERS_MAX: Final = 512
 _INT32_MAX: Final = 2**31 - 1
 PRIORITY_DEFAULT: Final = 3
+# Further ahead is no date that can be stored everywhere.
+_WAIT_MAX: Final = timedelta(days=36_500)
 _US: Final = 1_000_000
 
 
@@ -101,8 +103,8 @@ def _write_us(message: Timestamp, us: int) -> None:
     message.nanos = rest * 1_000
 
 
-def report_of(message: sessions_pb2.ExecutionReport) -> LeaseReport | None:
-    """None: of a kind that this version does not know, or about no execution."""
+def report_of(message: sessions_pb2.ExecutionReport, now: datetime) -> LeaseReport | None:
+    """`now` is when it arrived. None: of a kind that this version does not know, or about no execution."""
     lease_id, epoch = message.head.lease_id, message.head.epoch
     if not is_execution_id(lease_id):
         return None
@@ -111,8 +113,8 @@ def report_of(message: sessions_pb2.ExecutionReport) -> LeaseReport | None:
         return Finished(lease_id, epoch)
     if kind == "parked":
         parked = message.parked
-        wake_time = parked.wake_time.ToDatetime(UTC) if parked.HasField("wake_time") else None
-        return Parked(lease_id, epoch, wake_time, tuple([clean(each) for each in parked.seen_message_ids]))
+        seen = tuple([clean(each) for each in parked.seen_message_ids])
+        return Parked(lease_id, epoch, _wake_time(parked, now), seen)
     if kind == "released":
         released = message.released
         return Released(
@@ -124,6 +126,16 @@ def report_of(message: sessions_pb2.ExecutionReport) -> LeaseReport | None:
             clean(released.message),
         )
     return None
+
+
+def _wake_time(parked: sessions_pb2.ExecutionReport.Parked, now: datetime) -> datetime | None:
+    """By our clock: the coordinator's only says how much was left when it parked."""
+    if not parked.HasField("wake_time"):
+        return None
+    wake_time = parked.wake_time.ToDatetime(UTC)
+    if not parked.HasField("park_time"):
+        return wake_time
+    return now + min(wake_time - parked.park_time.ToDatetime(UTC), _WAIT_MAX)
 
 
 def clean(text: str) -> str:

@@ -4,7 +4,6 @@ Every statement leaves alone what another transaction has locked; the next round
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Final
 
 from services.chassis.arrays import BigInts, Texts
@@ -46,10 +45,10 @@ UPDATE dispatcher.queue q SET ends_only = true FROM due WHERE q.execution_id = d
 RETURNING q.workspace, q.ends_only
 """
 _NEXT: Final = """
-SELECT least(
+SELECT extract(epoch FROM least(
   (SELECT min(wake_time) FROM dispatcher.queue WHERE state = 4 AND wake_time IS NOT NULL),
   (SELECT min(deadline_time) FROM dispatcher.queue WHERE state = 1 AND NOT ends_only AND deadline_time IS NOT NULL)
-)
+) - clock_timestamp())::float8
 """
 
 _MARK: Final = """
@@ -100,8 +99,8 @@ class PostgresDuties:
         lanes, ending = await self._database.pipeline([(_LANES, ()), (_ENDING, ())])
         return [row[0] for row in lanes], bool(ending[0][0])
 
-    async def wake(self) -> tuple[list[Woken], datetime | None]:
-        """Wake what is due; when the next will be."""
+    async def wake(self) -> tuple[list[Woken], float | None]:
+        """Wake what is due; in how many seconds the next will be."""
         crash_point("dispatcher.wake.before_commit")
         woken, expired, following = await self._database.pipeline([(_WAKE, ()), (_EXPIRE, ()), (_NEXT, ())])
         crash_point("dispatcher.wake.after_commit")

@@ -6,7 +6,7 @@ loops/rounds.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -15,7 +15,7 @@ from psycopg import AsyncRawCursor
 from services.chassis.arrays import BigInts, Bools, Bytes, Ints, Texts, Times
 from services.chassis.crash import crash_point
 from services.chassis.lane import Connection, Lane
-from services.dispatcher.core.items import Admission, LaneView, Limits, Outcome, Place
+from services.dispatcher.core.items import Admission, LaneView, Limits, Outcome, Parked, Place
 from services.dispatcher.core.seats import reach
 from services.dispatcher.core.turn import Turn, TurnResult
 from services.dispatcher.handler.ports import Unstorable
@@ -25,7 +25,6 @@ Rows = list[tuple[Any, ...]]
 Statement = tuple[bytes, Sequence[Any]]
 Read = Callable[[Turn, TurnResult, Rows], None]
 
-_MICROSECONDS = 1_000_000
 _REJECTED = Admission(Outcome.REJECTED, message="the workspace is not known here")
 _ADMISSIONS = {int(outcome): Admission(outcome) for outcome in Outcome}
 
@@ -121,7 +120,7 @@ def _plan(turn: Turn) -> tuple[list[Statement], list[Read]]:
     if turn.parked:
         parked = turn.parked
         ids, epochs = Texts([r.execution_id for r in parked]), BigInts([r.epoch for r in parked])
-        add(sql.PARK, (ids, epochs, Times([r.wake_time for r in parked])), _read_parked)
+        add(sql.PARK, (ids, epochs, BigInts([_left_us(r, turn.now) for r in parked])), _read_parked)
         seen = Texts([message_id for report in parked for message_id in report.seen_message_ids])
         add(sql.WAKE_PARKED, (seen, ids), _read_woken)
     if turn.newcomers:
@@ -134,9 +133,9 @@ def _plan(turn: Turn) -> tuple[list[Statement], list[Read]]:
             reach(places, len(turn.lanes)),
             Texts(turn.holders),
         )
-        add(sql.CLAIM, (*claim, turn.now), _read_claimed)
+        add(sql.CLAIM, claim, _read_claimed)
     if turn.ending_seats:
-        add(sql.CLAIM_ENDING, (Ints(turn.ending_seats), Texts(turn.holders), turn.now), _read_ending)
+        add(sql.CLAIM_ENDING, (Ints(turn.ending_seats), Texts(turn.holders)), _read_ending)
     return statements, reads
 
 
@@ -156,8 +155,11 @@ def _admit_params(turn: Turn, lanes: Sequence[str]) -> Sequence[Any]:
         Texts(lanes),
         Bools([workspace in turn.counted for workspace in lanes]),
         Texts(turn.holders),
-        turn.now,
     )
+
+
+def _left_us(report: Parked, now: datetime) -> int | None:
+    return None if report.wake_time is None else (report.wake_time - now) // timedelta(microseconds=1)
 
 
 def _ignore(turn: Turn, result: TurnResult, rows: Rows) -> None:
@@ -177,7 +179,7 @@ def _read_parked(turn: Turn, result: TurnResult, rows: Rows) -> None:
 
 
 def _read_woken(turn: Turn, result: TurnResult, rows: Rows) -> None:
-    result.woken = [workspace for (workspace,) in rows]
+    result.woken = [workspace for (workspace,) in rows if workspace is not None]
 
 
 class _Admitted:
@@ -188,12 +190,11 @@ class _Admitted:
 
     def __call__(self, turn: Turn, result: TurnResult, rows: Rows) -> None:
         admissions = [_REJECTED] * len(turn.newcomers)
-        granted_us = _microseconds(turn.now)
         taken = [0] * len(self._lanes)
         waiting = [0] * len(self._lanes)
         seen: list[tuple[Any, ...]] = []
         for row in rows:
-            kind, n, outcome, epoch, existing = row[:5]
+            kind, n, outcome, epoch, existing, _, _, granted_us = row
             if kind == 1:
                 seen.append(row)
                 continue
@@ -220,7 +221,7 @@ class _Admitted:
                 )
             )
         result.admissions = admissions
-        for _, number, free, queued, _, slots, has_waiting in seen:
+        for _, number, free, queued, _, slots, has_waiting, _ in seen:
             lane = number - 1
             total = None if queued is None else queued + waiting[lane]
             has_more = has_waiting or waiting[lane] > 0
@@ -228,14 +229,13 @@ class _Admitted:
 
 
 def _read_claimed(turn: Turn, result: TurnResult, rows: Rows) -> None:
-    granted_us = _microseconds(turn.now)
     limit = reach(len(turn.lane_seats), len(turn.lanes))
     taken = [0] * len(turn.lanes)
     seen: list[tuple[int, int, int, int]] = []
     for lane, free, slots, candidates, *place in rows:
         if free is None:
             taken[lane - 1] += 1
-            result.places.append(_place(place, granted_us))
+            result.places.append(_place(place))
         else:
             seen.append((lane - 1, free, slots, candidates))
     for lane, free, slots, candidates in seen:
@@ -245,16 +245,11 @@ def _read_claimed(turn: Turn, result: TurnResult, rows: Rows) -> None:
 
 
 def _read_ending(turn: Turn, result: TurnResult, rows: Rows) -> None:
-    granted_us = _microseconds(turn.now)
-    result.places += [_place(row, granted_us)._replace(is_ends_only=True) for row in rows]
+    result.places += [_place(row)._replace(is_ends_only=True) for row in rows]
 
 
-def _place(row: Sequence[Any], granted_us: int) -> Place:
-    execution_id, workspace, epoch, seat, start, enqueue_us, is_resumed, messages = row
+def _place(row: Sequence[Any]) -> Place:
+    execution_id, workspace, epoch, seat, start, enqueue_us, granted_us, is_resumed, messages = row
     return Place(
         execution_id, workspace, epoch, seat, start, enqueue_us, granted_us, is_resumed, False, messages or ()
     )
-
-
-def _microseconds(moment: datetime) -> int:
-    return round(moment.timestamp() * _MICROSECONDS)

@@ -38,33 +38,45 @@ WITH told AS MATERIALIZED (
 SELECT n::int4, workspace FROM gone
 """
 
+# $3: microseconds from now. The time of the grant stays: WAKE_PARKED compares messages with it.
 PARK: Final = b"""
 WITH told AS MATERIALIZED (
-  SELECT * FROM unnest($1::text[]::uuid[], $2, $3) WITH ORDINALITY AS t (execution_id, epoch, wake_time, n)
+  SELECT * FROM unnest($1::text[]::uuid[], $2, $3) WITH ORDINALITY AS t (execution_id, epoch, left_us, n)
 )
-UPDATE dispatcher.queue q SET state = 4, urgent = true, holder = NULL, granted_time = NULL, wake_time = t.wake_time
+UPDATE dispatcher.queue q
+SET state = 4, urgent = true, holder = NULL, wake_time = clock_timestamp() + t.left_us * interval '1 microsecond'
 FROM told t
 WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state + 0 IN (2, 3)
 RETURNING t.n::int4, q.workspace
 """
 
 # After PARK holds the rows: a message is either here to be seen now, or its sender will find the row PARKED.
+# One that is older than the grant went with it and was not understood: to wake the row for it at once would hand it
+# over again at once, as fast as the machine goes, until a coordinator of a newer version takes it.
 WAKE_PARKED: Final = b"""
 WITH seen AS (
   DELETE FROM dispatcher.mailbox WHERE message_id = ANY($1)
+), unseen AS MATERIALIZED (
+  SELECT p.execution_id,
+         coalesce(p.wake_time <= clock_timestamp(), false)
+           OR coalesce(bool_or(m.create_time >= p.granted_time), false) AS is_due
+  FROM dispatcher.queue p
+  LEFT JOIN dispatcher.mailbox m ON m.execution_id = p.execution_id AND NOT m.message_id = ANY($1)
+  WHERE p.execution_id = ANY($2::text[]::uuid[]) AND p.state + 0 = 4
+  GROUP BY p.execution_id
+  HAVING p.wake_time <= clock_timestamp() OR count(m.message_id) > 0
 )
-UPDATE dispatcher.queue q SET state = 1, wake_time = NULL
-WHERE q.execution_id = ANY($2::text[]::uuid[]) AND q.state + 0 = 4 AND (
-  q.wake_time <= clock_timestamp() OR EXISTS (
-    SELECT 1 FROM dispatcher.mailbox m
-    WHERE m.execution_id = q.execution_id AND NOT m.message_id = ANY($1)
-  )
-)
-RETURNING q.workspace
+UPDATE dispatcher.queue q
+SET state = CASE WHEN u.is_due THEN 1 ELSE 4 END,
+    wake_time = CASE WHEN NOT u.is_due THEN least(q.wake_time, clock_timestamp() + interval '30 seconds') END
+FROM unseen u WHERE q.execution_id = u.execution_id AND q.state + 0 = 4
+RETURNING CASE WHEN u.is_due THEN q.workspace END
 """
 
 # Rows of two kinds: (0, n, outcome, epoch, existing id) of an item, (1, lane, free, queued, …) of a lane.
 # A newcomer goes ahead at once (is_direct) when a seat was offered for it, a slot is free and nobody waits before it.
+# now(): times in the rows are compared with the database's clock, so they are its own. It is that of the transaction's
+# begin, before which nothing was handed over.
 ADMIT: Final = f"""
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::text[]::uuid[], $2, $3, $4, $5,
@@ -110,8 +122,8 @@ WITH item AS MATERIALIZED (
   INSERT INTO dispatcher.queue (execution_id, workspace, state, priority, epoch, holder, enqueue_time, granted_time,
                                 deadline_time, request_id, start)
   SELECT a.execution_id, a.workspace, CASE WHEN a.is_direct THEN 2 ELSE 1 END, a.priority, a.epoch,
-         CASE WHEN a.is_direct THEN ($11::text[])[a.seat + 1] END, $12,
-         CASE WHEN a.is_direct THEN $12 END, a.deadline_time, a.request_id, a.start
+         CASE WHEN a.is_direct THEN ($11::text[])[a.seat + 1] END, now(),
+         CASE WHEN a.is_direct THEN now() END, a.deadline_time, a.request_id, a.start
   FROM admitted a WHERE a.verdict = 0 AND a.outcome = 1
 ), asked AS (
   INSERT INTO dispatcher.requests (workspace, request_id, hash, execution_id)
@@ -119,15 +131,17 @@ WITH item AS MATERIALIZED (
   FROM admitted a WHERE a.verdict = 0 AND a.outcome = 1 AND a.request_id IS NOT NULL
 )
 SELECT 0::int4, a.n::int4, a.outcome::int4, a.epoch::int8,
-       CASE WHEN a.verdict IN (2, 3) THEN a.existing::text END, NULL::int4, NULL::bool
+       CASE WHEN a.verdict IN (2, 3) THEN a.existing::text END, NULL::int4, NULL::bool,
+       CASE WHEN a.is_direct THEN (extract(epoch FROM now()) * 1000000)::int8 END
 FROM admitted a
 UNION ALL
-SELECT 1, l.lane::int4, l.free, l.queued, NULL, l.executions_max, l.has_waiting FROM lane l
+SELECT 1, l.lane::int4, l.free, l.queued, NULL, l.executions_max, l.has_waiting, NULL FROM lane l
 """.encode()
 
 _PLACE: Final = """
 q.execution_id, q.execution_id::text AS id, q.workspace, q.epoch, q.start,
-(extract(epoch FROM q.enqueue_time) * 1000000)::int8 AS enqueue_us, c.epoch_before > 0 AS is_resumed
+(extract(epoch FROM q.enqueue_time) * 1000000)::int8 AS enqueue_us,
+(extract(epoch FROM q.granted_time) * 1000000)::int8 AS granted_us, c.epoch_before > 0 AS is_resumed
 """
 
 # Rows of two kinds: a place, with the number of its lane, or a lane without a place.
@@ -151,20 +165,20 @@ WITH lane AS MATERIALIZED (
 ), claimed AS (
   UPDATE dispatcher.queue q
   SET state = 2, epoch = nextval('dispatcher.epochs'), holder = ($4::text[])[($2)[c.place] + 1],
-      granted_time = $5, wake_time = NULL
+      granted_time = now(), wake_time = NULL
   FROM chosen c WHERE q.execution_id = c.execution_id
   RETURNING c.lane, c.place, {_PLACE}
 ), counted AS (
   SELECT k.lane, count(*) AS candidates FROM candidate k GROUP BY k.lane
 )
 SELECT c.lane::int4, NULL::int4 AS free, NULL::int4 AS slots, NULL::int4 AS candidates,
-       c.id, c.workspace, c.epoch, ($2)[c.place], c.start, c.enqueue_us, c.is_resumed,
+       c.id, c.workspace, c.epoch, ($2)[c.place], c.start, c.enqueue_us, c.granted_us, c.is_resumed,
        (SELECT array_agg(m.body ORDER BY m.create_time, m.message_id) FROM dispatcher.mailbox m
         WHERE m.execution_id = c.execution_id) AS messages
 FROM claimed c
 UNION ALL
 SELECT l.lane::int4, l.free, l.executions_max, coalesce(n.candidates, 0)::int4,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM lane l LEFT JOIN counted n USING (lane)
 """.encode()
 
@@ -179,11 +193,11 @@ WITH chosen AS MATERIALIZED (
 ), claimed AS (
   UPDATE dispatcher.queue q
   SET state = 2, epoch = nextval('dispatcher.epochs'), holder = ($2::text[])[($1)[c.place] + 1],
-      granted_time = $3, wake_time = NULL
+      granted_time = now(), wake_time = NULL
   FROM chosen c WHERE q.execution_id = c.execution_id
   RETURNING c.place, {_PLACE}
 )
-SELECT c.id, c.workspace, c.epoch, ($1)[c.place], c.start, c.enqueue_us, c.is_resumed,
+SELECT c.id, c.workspace, c.epoch, ($1)[c.place], c.start, c.enqueue_us, c.granted_us, c.is_resumed,
        (SELECT array_agg(m.body ORDER BY m.create_time, m.message_id) FROM dispatcher.mailbox m
         WHERE m.execution_id = c.execution_id) AS messages
 FROM claimed c

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from services.dispatcher.core.items import LateReason, Limits, Outcome, Parked, Released
+from services.dispatcher.core.items import LateReason, Letter, Limits, Outcome, Parked, Released
 from services.dispatcher.core.turn import Turn
 from services.dispatcher.handler.ports import Unstorable
 from tests.integration.dispatcher.conftest import Rig, newcomer
@@ -157,7 +157,8 @@ async def test_parked_execution_gives_back_its_slot_and_wakes_by_time(rig: Rig) 
     result = await rig.queue.turn(turn)
     assert (result.parked, result.woken) == (["park"], [])
     assert [each.execution_id != place.execution_id for each in result.places] == [True]
-    assert await rig.rows("state, wake_time", f"execution_id = '{place.execution_id}'") == [(4, later)]
+    near = "wake_time BETWEEN now() + interval '59 minutes' AND now() + interval '61 minutes'"
+    assert await rig.rows(f"state, {near}", f"execution_id = '{place.execution_id}'") == [(4, True)]
 
 
 async def test_parking_with_a_time_that_has_passed_wakes_at_once(rig: Rig) -> None:
@@ -166,6 +167,64 @@ async def test_parking_with_a_time_that_has_passed_wakes_at_once(rig: Rig) -> No
     past = datetime.now(UTC) - timedelta(seconds=1)
     result = await rig.queue.turn(Turn(now=past, parked=[Parked(place.execution_id, place.epoch, past)]))
     assert result.woken == ["late-park"]
+
+
+async def test_message_that_was_handed_over_and_not_understood_wakes_nothing_at_once(rig: Rig) -> None:
+    await rig.limit("strange", 5)
+    await rig.enqueue(came := newcomer("strange"))
+    letter = Letter(str(uuid.uuid4()), came.execution_id, "strange", b"of a newer version", is_ending=False)
+    await rig.mailbox.deliver([letter])
+    (place,) = await rig.claim("strange", places=1)
+    assert place.messages == [letter.body]
+    parked = Parked(place.execution_id, place.epoch, None)
+    result = await rig.queue.turn(Turn(now=datetime.now(UTC), parked=[parked]))
+    assert (result.parked, result.woken) == (["strange"], [])
+    # Another coordinator may know it: it is kept, and offered again after a rest.
+    rest = "wake_time BETWEEN now() + interval '20 seconds' AND now() + interval '31 seconds'"
+    assert await rig.rows(f"state, {rest}", f"execution_id = '{place.execution_id}'") == [(4, True)]
+    (delivery,) = await rig.mailbox.deliver([letter])
+    assert delivery is not None
+    assert delivery.was_woken
+    assert (await rig.claim("strange", places=1))[0].messages == [letter.body]
+
+
+async def test_message_that_came_after_the_grant_wakes_at_once(rig: Rig) -> None:
+    await rig.limit("crossing", 5)
+    (place,) = (await rig.enqueue(newcomer("crossing"), seats=1)).places
+    letter = Letter(str(uuid.uuid4()), place.execution_id, "crossing", b"on its way", is_ending=False)
+    await rig.mailbox.deliver([letter])
+    parked = Parked(place.execution_id, place.epoch, None)
+    result = await rig.queue.turn(Turn(now=datetime.now(UTC), parked=[parked]))
+    assert result.woken == ["crossing"]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_times_in_the_rows_are_the_databases_whatever_the_clock_of_a_replica(
+    rig: Rig, hours: int
+) -> None:
+    now = datetime.now(UTC) + timedelta(hours=hours)
+    workspace = f"clock{hours}"
+    await rig.limit(workspace, 5)
+    arrived, waiting = newcomer(workspace), newcomer(workspace)
+    turn = Turn(
+        now=now,
+        newcomers=[arrived, waiting],
+        newcomer_seats=[0, -1],
+        lanes=[workspace],
+        lane_seats=[0],
+        holders=["h"],
+    )
+    result = await rig.queue.turn(turn)
+    assert len(result.places) == 2
+    true = "abs(extract(epoch FROM now() - enqueue_time)) < 60, abs(extract(epoch FROM now() - granted_time)) < 60"
+    assert await rig.rows(true, f"workspace = '{workspace}'") == [(True, True)] * 2
+    for place in result.places:
+        assert place.enqueue_us <= place.granted_us
+    left = now + timedelta(seconds=20)
+    parked = [Parked(place.execution_id, place.epoch, left) for place in result.places]
+    assert (await rig.queue.turn(Turn(now=now, parked=parked))).woken == []
+    near = "wake_time BETWEEN now() + interval '10 seconds' AND now() + interval '21 seconds'"
+    assert await rig.rows(near, f"workspace = '{workspace}'") == [(True,)] * 2
 
 
 async def test_late_reports_have_reasons_and_repeated_ones_have_none(rig: Rig) -> None:

@@ -28,7 +28,7 @@ class Store:
         self.said: list[str] = []
         self.measured: list[Measure] = []
         self.woken: list[Woken] = []
-        self.next_wake: datetime | None = None
+        self.next_wake: float | None = None
         self.old_requests = 0
         self.sweeps = 0
         self.asked: list[str] = []
@@ -51,7 +51,7 @@ class Store:
         self._answer("measure")
         return self.measured
 
-    async def wake(self) -> tuple[list[Woken], datetime | None]:
+    async def wake(self) -> tuple[list[Woken], float | None]:
         self._answer("wake")
         return self.woken, self.next_wake
 
@@ -151,7 +151,7 @@ async def test_retention_goes_in_pieces_until_nothing_is_old() -> None:
 async def test_waking_tells_the_turns_and_sleeps_until_the_next() -> None:
     store, wakes, clock = Store(), Wakes(), ManualClock(NOW)
     store.woken = [Woken("a", False), Woken("b", True)]
-    store.next_wake = NOW + timedelta(seconds=1)
+    store.next_wake = 1.0
     waking = Waking(duties=store, turns=wakes, clock=clock, poll_seconds=2.0)
     await waking.run_once()
     assert (wakes.workspaces, wakes.endings) == (["a"], 1)

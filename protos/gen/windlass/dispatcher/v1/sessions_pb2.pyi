@@ -160,23 +160,34 @@ class ExecutionReport(_message.Message):
 
         WAKE_TIME_FIELD_NUMBER: _builtins.int
         SEEN_MESSAGE_IDS_FIELD_NUMBER: _builtins.int
+        PARK_TIME_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def wake_time(self) -> _timestamp_pb2.Timestamp:
-            """Absent: only a message wakes it."""
+            """By the coordinator's clock. Absent: only a message wakes it."""
 
         @_builtins.property
         def seen_message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """How many messages of this execution the holder had journalled: a message that it had not seen wakes it at once."""
+            """Messages of this execution that the holder had journalled. One that is not among them wakes it at once when it is
+            newer than the grant. One that went with the grant was not understood: it stays in the mailbox, and the execution
+            is granted again in half a minute, perhaps to a newer coordinator.
+            """
+
+        @_builtins.property
+        def park_time(self) -> _timestamp_pb2.Timestamp:
+            """When it parked, by the same clock as wake_time: what is left between the two is counted by the dispatcher's side
+            from the report's arrival, so that no two clocks are compared. Absent: the clocks are taken to agree.
+            """
 
         def __init__(
             self,
             *,
             wake_time: _timestamp_pb2.Timestamp | None = ...,
             seen_message_ids: _abc.Iterable[_builtins.str] | None = ...,
+            park_time: _timestamp_pb2.Timestamp | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["wake_time", b"wake_time"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["park_time", b"park_time", "wake_time", b"wake_time"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["seen_message_ids", b"seen_message_ids", "wake_time", b"wake_time"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["park_time", b"park_time", "seen_message_ids", b"seen_message_ids", "wake_time", b"wake_time"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
