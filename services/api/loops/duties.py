@@ -28,7 +28,10 @@ ADMISSIONS_SECONDS: Final = 2.0
 
 
 class LimitsConfigurer:
-    """Tells every dispatcher of each change of a workspace, until all have confirmed its newest revision."""
+    """Tells every dispatcher of each change of a workspace, until all have confirmed its newest revision.
+
+    One that is away keeps a change unconfirmed, but not from the others: the first that hears it puts it into force.
+    """
 
     def __init__(self, workspaces: Workspaces, dispatchers: Peers, changed: Level) -> None:
         self._workspaces = workspaces
@@ -52,15 +55,20 @@ class LimitsConfigurer:
     async def run_once(self) -> bool:
         """Whether there is nothing left to tell."""
         records = await self._workspaces.unconfirmed()
-        if records and not self._dispatchers.addresses:
+        addresses = self._dispatchers.addresses
+        if records and not addresses:
             return False
+        away: set[str] = set()
         for record in records:
-            for address in self._dispatchers.addresses:
-                await self._tell(address, record)
-            await self._workspaces.confirm(record.workspace, record.revision)
+            # Not asked again in this round: each try may take its whole time.
+            asked = [address for address in addresses if address not in away]
+            told = await asyncio.gather(*(self._has_told(address, record) for address in asked))
+            away.update(address for address, has_heard in zip(asked, told, strict=True) if not has_heard)
+            if not away:
+                await self._workspaces.confirm(record.workspace, record.revision)
         return not records
 
-    async def _tell(self, address: str, record: WorkspaceRecord) -> None:
+    async def _has_told(self, address: str, record: WorkspaceRecord) -> bool:
         limits = in_force(record.tier, record.executions_max, record.queued_max)
         request = queue_pb2.ConfigureWorkspaceRequest(
             workspace=record.workspace,
@@ -75,7 +83,9 @@ class LimitsConfigurer:
         try:
             await stub.ConfigureWorkspace(request, timeout=TRY_SECONDS)
         except grpc.aio.AioRpcError as failure:
-            raise DependencyUnavailable("the dispatcher", f"{address}: {remote_error(failure)}") from None
+            log.info("limits are told later", peer=address, error=str(remote_error(failure)))
+            return False
+        return True
 
 
 class AdmissionReader:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from services.chassis.metrics import gauge
 from tests.integration.api.conftest import RunningApi, running_api
 from tests.support.postgres import PostgresCluster, free_port
 from tests.support.probe import until
-from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
+from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2, workspaces_pb2
 from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
 from windlass.coordinator.v1 import reads_pb2, reads_pb2_grpc
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 
@@ -67,8 +69,13 @@ class ScriptedDispatcher:
         return queue_pb2.FindRequestsResponse()
 
     async def ConfigureWorkspace(self, request: Any, context: Any) -> queue_pb2.ConfigureWorkspaceResponse:
+        if self.behaviour == "away":
+            await context.abort(grpc.StatusCode.UNAVAILABLE)
         self.configured.append(request)
         return queue_pb2.ConfigureWorkspaceResponse()
+
+    def has_heard_of(self, workspace: str) -> bool:
+        return any(request.workspace == workspace for request in self.configured)
 
     async def ListQueued(self, request: Any, context: Any) -> queue_pb2.ListQueuedResponse:
         items = [row for row in self.rows.values() if row.start.workspace == request.workspace]
@@ -143,6 +150,8 @@ class World:
         self.metadata = api.bearer(api.keys.admin)
         self.executions = ExecutionServiceStub(self.channel)
         self.workflows = WorkflowServiceStub(self.channel)
+        self.workspaces = WorkspaceServiceStub(self.channel)
+        self.system = api.bearer(api.keys.system)
 
     async def start(self, **fields: Any) -> executions_pb2.StartExecutionResponse:
         request = json_format.ParseDict({"workflow": "one", **fields}, executions_pb2.StartExecutionRequest())
@@ -350,6 +359,19 @@ async def test_limits_reach_every_dispatcher(world: World) -> None:
     for dispatcher in world.dispatchers:
         told = dispatcher.configured[-1]
         assert (told.workspace, told.limits.executions_max, told.closed) == ("default", 1_000, False)
+
+
+async def test_limits_reach_who_is_there_and_the_one_that_was_away_when_it_is_back(world: World) -> None:
+    # Each in turn, so that the one that is away is asked before the other, too.
+    for number, away in enumerate(world.dispatchers):
+        other = world.dispatchers[1 - number]
+        away.behaviour = "away"
+        request = workspaces_pb2.CreateWorkspaceRequest(workspace=f"w{number}", tier=workspaces_pb2.PRO)
+        await world.workspaces.CreateWorkspace(request, metadata=world.system, timeout=10)
+        await until(partial(other.has_heard_of, request.workspace), 10, "the limits at the one that is there")
+        assert not away.has_heard_of(request.workspace)
+        away.behaviour = "answer"
+        await until(partial(away.has_heard_of, request.workspace), 10, "the limits at the one that came back")
 
 
 async def test_peers_come_and_go_with_their_list(postgres: PostgresCluster, tmp_path: Path) -> None:
