@@ -1,6 +1,7 @@
 """What a client or an operator does that makes a service pass a named crash point."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -8,26 +9,32 @@ import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-import psycopg
 from google.protobuf import json_format
 
 from tests.chaos.load import CALL_SECONDS, Load
+from tests.chaos.one_dispatcher import OneDispatcher, newest
 from tests.support.pace import pause
 from tests.support.stack import Stack
 from windlass.api.v1 import executions_pb2, workflows_pb2, workspaces_pb2
 from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
-from windlass.types.v1.start_pb2 import StartOrder
+from windlass.dispatcher.v1.queue_pb2 import EnqueueItem
 
-NAP = "chaos-nap"
+# Of the mixed load: over as soon as it is begun.
+QUICK = "chaos-branch"
+# Slept for long enough (10 s and more) to be parked.
+NAP, NAP_DURATION = "chaos-nap", "12s"
+# Never parked: a coordinator holds it all the while.
+DOZE, DOZE_DURATION = "chaos-doze", "3s"
+# At once, so that each of the coordinators holds some.
+DOZES = 4
 # Between two deaths that only serve to bring another service to its point.
 SETTLE_SECONDS = 1.5
-_PENDING = 1
 
 
 class Stimuli:
-    """By the point that they lead to; those that the mixed load reaches need none."""
+    """By the point that they lead to and the replica that is to pass it; what the mixed load reaches needs none."""
 
     def __init__(self, stack: Stack, load: Load) -> None:
         self._stack = stack
@@ -36,21 +43,31 @@ class Stimuli:
         self._channels = [stack.channel("api", each["replica"]) for each in stack.entries("api")]
         self._admin = stack.metadata()
         self._system = stack.metadata("system")
+        self._dispatchers: dict[int, OneDispatcher] = {}
+        # What is started at one dispatcher, by workflow.
+        self._items: dict[str, EnqueueItem] = {}
 
-    def of(self, point: str) -> Callable[[], Awaitable[None]]:
+    async def prepare(self) -> None:
+        """To be awaited before anything dies."""
+        await self._apply_sleeper(DOZE, DOZE_DURATION)
+        self._items = {name: await newest(self._stack, name) for name in (QUICK, DOZE)}
+
+    def of(self, point: str, replica: int) -> Callable[[], Awaitable[None]]:
         known: dict[str, Callable[[], Awaitable[None]]] = {
             "api.start": self.start_everywhere,
             "api.cancel": self.cancel_everywhere,
             "api.workflow": self.apply_everywhere,
             "api.workspace": self.workspaces_everywhere,
             "api.key": self.keys_everywhere,
-            "dispatcher.hand_back": partial(self.end_a_coordinator, signal.SIGTERM),
+            "dispatcher.hand_back": partial(self.hand_back_to, replica),
             "dispatcher.end": partial(self.end_a_coordinator, signal.SIGKILL),
-            "dispatcher.fail": self.queue_what_nobody_can_run,
+            "dispatcher.fail": partial(self.start_what_nobody_can_run_at, replica),
             "dispatcher.configure": self.workspaces_everywhere,
-            "dispatcher.deliver": self.cancel_everywhere,
-            "dispatcher.forget": self.cancel_everywhere,
+            "dispatcher.deliver": partial(self.cancel_at, replica),
+            "dispatcher.forget": partial(self.cancel_at, replica),
             "dispatcher.wake": self.nap,
+            # All others are passed by whoever stores and grants an execution, and hears of its end.
+            "dispatcher": partial(self.start_at, replica),
             "coordinator.parked": self.nap,
             "runner": self.crowd,
         }
@@ -61,9 +78,7 @@ class Stimuli:
 
     async def start_everywhere(self) -> None:
         for channel in self._channels:
-            request = executions_pb2.StartExecutionRequest(
-                workflow="chaos-branch", request_id=uuid.uuid4().hex
-            )
+            request = executions_pb2.StartExecutionRequest(workflow=QUICK, request_id=uuid.uuid4().hex)
             json_format.ParseDict({"n": 42}, request.input)
             await ExecutionServiceStub(channel).StartExecution(
                 request, metadata=self._admin, timeout=CALL_SECONDS
@@ -77,13 +92,15 @@ class Stimuli:
 
     async def cancel_everywhere(self) -> None:
         for channel in self._channels:
-            request = executions_pb2.CancelExecutionRequest(execution_id=await self._napping())
+            request = executions_pb2.CancelExecutionRequest(
+                execution_id=await self._sleeping(NAP, NAP_DURATION)
+            )
             await ExecutionServiceStub(channel).CancelExecution(
                 request, metadata=self._admin, timeout=CALL_SECONDS
             )
 
     async def nap(self) -> None:
-        await self._napping()
+        await self._sleeping(NAP, NAP_DURATION)
 
     async def apply_everywhere(self) -> None:
         for channel in self._channels:
@@ -114,42 +131,54 @@ class Stimuli:
             await ApiKeyServiceStub(channel).CreateApiKey(request, metadata=self._admin, timeout=CALL_SECONDS)
 
     async def end_a_coordinator(self, how: signal.Signals) -> None:
+        """Each dispatcher has a stream to it, and each gives back what it held."""
         ready = [each for each in self._stack.entries("coordinator") if each["ready"]]
         if ready:
-            await self._napping()
-            os.kill(ready[next(self._numbers) % len(ready)]["pid"], how)
+            await self._sleeping(NAP, NAP_DURATION)
+            with contextlib.suppress(ProcessLookupError):  # another stimulus was quicker
+                os.kill(ready[next(self._numbers) % len(ready)]["pid"], how)
         await pause(SETTLE_SECONDS)
 
-    async def queue_what_nobody_can_run(self) -> None:
-        """A row whose definition does not exist: no client can make one, and what cannot be run must not stay."""
-        async with await psycopg.AsyncConnection.connect(self._stack.superuser_url()) as connection:
-            execution_id = str(uuid.uuid4())
-            order = StartOrder(
-                execution_id=execution_id,
-                workspace="default",
-                workflow="chaos-row",
-                version=1,
-                version_id=str(uuid.uuid4()),
-                input=b"{}",
-                priority=3,
-            )
-            await connection.execute(
-                "INSERT INTO dispatcher.queue (execution_id, workspace, state, priority, enqueue_time, start)"
-                " VALUES (%s, %s, %s, %s, now(), %s)",
-                (execution_id, order.workspace, _PENDING, order.priority, order.SerializeToString()),
-            )
-        await pause(SETTLE_SECONDS)
+    async def start_at(self, replica: int) -> None:
+        await self._dispatcher(replica).start(self._items[QUICK])
 
-    async def _napping(self) -> str:
-        """An execution that sleeps long enough (10 s and more) to be parked, or to be cancelled."""
-        request = workflows_pb2.ApplyWorkflowRequest()
-        node = {"id": "nap", "module": "sleep@1", "config": {"duration": "12s"}}
-        json_format.ParseDict({"name": NAP, "nodes": [node]}, request.definition)
-        stub = WorkflowServiceStub(self._channels[0])
-        await self._load.call(lambda: stub.ApplyWorkflow(request, metadata=self._admin, timeout=CALL_SECONDS))
-        started = executions_pb2.StartExecutionRequest(workflow=NAP, request_id=uuid.uuid4().hex)
-        executions = ExecutionServiceStub(self._channels[0])
+    async def start_what_nobody_can_run_at(self, replica: int) -> None:
+        """Its definition is nowhere: no client can bring this about, and what cannot be run must not stay."""
+        item = EnqueueItem()
+        item.CopyFrom(self._items[QUICK])
+        item.start.version_id = str(uuid.uuid4())
+        await self._dispatcher(replica).start(item)
+
+    async def cancel_at(self, replica: int) -> None:
+        """Granted by this one, whose holder therefore acknowledges the message to it."""
+        dispatcher = self._dispatcher(replica)
+        await dispatcher.cancel(await dispatcher.start(self._items[DOZE]))
+
+    async def hand_back_to(self, replica: int) -> None:
+        """A coordinator that drains gives back to whoever granted."""
+        for _ in range(DOZES):
+            await self._dispatcher(replica).start(self._items[DOZE])
+        await self.end_a_coordinator(signal.SIGTERM)
+
+    def _dispatcher(self, replica: int) -> OneDispatcher:
+        if replica not in self._dispatchers:
+            self._dispatchers[replica] = OneDispatcher(self._stack, replica, CALL_SECONDS)
+        return self._dispatchers[replica]
+
+    async def _sleeping(self, workflow: str, duration: str) -> str:
+        """A started execution that does nothing but sleep."""
+        await self._apply_sleeper(workflow, duration)
+        request = executions_pb2.StartExecutionRequest(workflow=workflow, request_id=uuid.uuid4().hex)
+        stub = ExecutionServiceStub(self._channels[0])
         answer = await self._load.call(
-            lambda: executions.StartExecution(started, metadata=self._admin, timeout=CALL_SECONDS)
+            lambda: stub.StartExecution(request, metadata=self._admin, timeout=CALL_SECONDS)
         )
         return answer.execution.id
+
+    async def _apply_sleeper(self, workflow: str, duration: str) -> None:
+        """The same content makes no new version."""
+        request = workflows_pb2.ApplyWorkflowRequest()
+        node = {"id": "nap", "module": "sleep@1", "config": {"duration": duration}}
+        json_format.ParseDict({"name": workflow, "nodes": [node]}, request.definition)
+        stub = WorkflowServiceStub(self._channels[0])
+        await self._load.call(lambda: stub.ApplyWorkflow(request, metadata=self._admin, timeout=CALL_SECONDS))

@@ -71,6 +71,7 @@ async def test_dying_at_each_named_point_nothing_is_lost_and_nothing_done_again(
         load = Load(stack, ledger, seed=11)
         await load.apply()
         stimuli = Stimuli(stack, load)
+        await stimuli.prepare()
         is_over = asyncio.Event()
         is_taken_over = service == "coordinator"
         async with load.held(2 if is_taken_over else 0), asyncio.TaskGroup() as group:
@@ -99,14 +100,14 @@ async def _die_at_each(
 ) -> None:
     for place, point in enumerate(points):
         times = points[: place + 1].count(point)
-        provoking = asyncio.create_task(_provoke(stimuli.of(point)))
-        try:
+        # In a group: a stimulus that breaks fails the test, instead of leaving it to wait for nothing.
+        async with asyncio.TaskGroup() as group:
+            provoking = group.create_task(_provoke(stimuli.of(point, replica)))
             await until(
                 partial(_has_died_at, stack, service, replica, point, times),
                 DEATH_SECONDS,
                 f"{service}-{replica} to pass {point}",
             )
-        finally:
             provoking.cancel()
         _arm(plan, points[place + 1] if place + 1 < len(points) else "")
     await stack.ready_again(service, replica, previous_pid=0)

@@ -1,0 +1,81 @@
+"""What api says to a dispatcher, said to the one that a test has chosen.
+
+An api sends its starts on the first stream that takes them and its calls to the first replica that answers, and leaves
+neither while it lives: which dispatcher hears anything is chance for a test that waits for one of them. Whoever grants
+an execution also hears of its end, of its release and of the messages that its holder has journalled.
+"""
+
+import uuid
+
+import psycopg
+
+from services.chassis.identity import ServiceCredential
+from tests.support.stack import Stack
+from windlass.api.v1 import resources_pb2
+from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2
+from windlass.types.v1.start_pb2 import StartOrder
+
+WORKSPACE = "default"
+_NEWEST = """
+SELECT v.version_id::text, v.version, w.executions_max, w.queued_max, w.revision
+FROM api.workflow_versions v JOIN api.workspaces w USING (workspace)
+WHERE workspace = %s AND v.workflow = %s ORDER BY v.version DESC LIMIT 1
+"""
+
+
+async def newest(stack: Stack, workflow: str) -> queue_pb2.EnqueueItem:
+    """A start of its newest version, but for the id, with the limits that api knows."""
+    async with await psycopg.AsyncConnection.connect(stack.superuser_url()) as connection:
+        row = await (await connection.execute(_NEWEST, (WORKSPACE, workflow))).fetchone()
+    assert row is not None, f"{workflow} is not there"
+    version_id, version, executions_max, queued_max, revision = row
+    return queue_pb2.EnqueueItem(
+        start=StartOrder(
+            workspace=WORKSPACE,
+            workflow=workflow,
+            version=version,
+            version_id=version_id,
+            input=b'{"n":42}',
+            priority=3,
+            trigger_type=resources_pb2.Execution.Trigger.MANUAL,
+            caller="chaos",
+        ),
+        limits=queue_pb2.TenantLimits(
+            executions_max=executions_max, queued_max=queued_max, revision=revision
+        ),
+    )
+
+
+class OneDispatcher:
+    def __init__(self, stack: Stack, replica: int, call_seconds: float) -> None:
+        self._call_seconds = call_seconds
+        self._metadata = ServiceCredential.from_file(stack.home.service_secret, "api").metadata
+        channel = stack.channel("dispatcher", replica)
+        self._enqueue = queue_pb2_grpc.EnqueueServiceStub(channel)
+        self._queue = queue_pb2_grpc.QueueServiceStub(channel)
+
+    async def start(self, item: queue_pb2.EnqueueItem) -> str:
+        """One more of these, stored on return; its id."""
+        own = queue_pb2.EnqueueItem()
+        own.CopyFrom(item)
+        own.start.execution_id = str(uuid.uuid4())
+        own.start.create_time.GetCurrentTime()
+        call = self._enqueue.Enqueue(
+            iter([queue_pb2.EnqueueRequest(items=[own])]), metadata=self._metadata, timeout=self._call_seconds
+        )
+        outcomes = [answer.outcome async for response in call for answer in response.answers]
+        assert outcomes == [queue_pb2.EnqueueAnswer.QUEUED], outcomes
+        return own.start.execution_id
+
+    async def cancel(self, execution_id: str) -> None:
+        message = sessions_pb2.ExecutionMessage(
+            message_id=f"cancel:{execution_id}",
+            execution_id=execution_id,
+            cancel=sessions_pb2.ExecutionMessage.Cancel(reason="chaos", caller="chaos"),
+        )
+        message.create_time.GetCurrentTime()
+        await self._queue.Deliver(
+            queue_pb2.DeliverRequest(workspace=WORKSPACE, message=message),
+            metadata=self._metadata,
+            timeout=self._call_seconds,
+        )
