@@ -27,8 +27,9 @@ from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 ITEMS_PER_MESSAGE: Final = 500
 MESSAGES_UNANSWERED_MAX: Final = 2
 BYTES_PER_MESSAGE: Final = 8 * 1024 * 1024
-# Beyond it the dispatchers are too slow for us: say so at once.
+# Beyond either the dispatchers are too slow for us: say so at once.
 PENDING_MAX: Final = 20_000
+PENDING_BYTES_MAX: Final = 128 * 1024 * 1024
 _SWEEP_SECONDS: Final = 0.25
 
 _waiting = gauge("windlass_api_starts_waiting", "Starts that no dispatcher has answered yet.")
@@ -37,7 +38,7 @@ _waiting = gauge("windlass_api_starts_waiting", "Starts that no dispatcher has a
 class _Pending:
     """One item until its answer."""
 
-    __slots__ = ("answer", "deadline", "item", "message")
+    __slots__ = ("answer", "deadline", "item", "message", "size")
 
     def __init__(
         self, item: queue_pb2.EnqueueItem, answer: asyncio.Future[queue_pb2.EnqueueAnswer], deadline: float
@@ -45,6 +46,7 @@ class _Pending:
         self.item = item
         self.answer = answer
         self.deadline = deadline
+        self.size = len(item.start.input)
         # Number of the message that it last went out in.
         self.message = 0
 
@@ -72,14 +74,16 @@ class EnqueueStreams:
         self._outbox: deque[_Pending] = deque()
         self._open: list[_Stream] = []
         self._pending: dict[str, _Pending] = {}
+        self._pending_bytes = 0
         self._messages = itertools.count(1)
 
     def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[queue_pb2.EnqueueAnswer]:
-        if len(self._pending) >= PENDING_MAX:
+        if len(self._pending) >= PENDING_MAX or self._pending_bytes >= PENDING_BYTES_MAX:
             raise DependencyUnavailable("the dispatcher", "too many starts wait for it")
         loop = asyncio.get_running_loop()
         pending = _Pending(item, loop.create_future(), loop.time() + seconds)
         self._pending[item.start.execution_id] = pending
+        self._pending_bytes += pending.size
         self._outbox.append(pending)
         self._wake()
         return pending.answer
@@ -100,20 +104,27 @@ class EnqueueStreams:
 
     async def sweep(self) -> None:
         """For ever: give up what is late. One timer for all instead of one for each."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            now = loop.time()
-            _waiting.set(len(self._pending))
-            for execution_id, pending in list(self._pending.items()):
-                if pending.deadline <= now and not pending.answer.done():
-                    # No exception: it would be logged as unheard where the caller has gone.
-                    pending.answer.set_result(queue_pb2.EnqueueAnswer(execution_id=execution_id))
-                if pending.answer.done():
-                    # Given up, now or by its caller; an answer that still comes finds nobody.
-                    del self._pending[execution_id]
-            if not self._open:
-                self._outbox = deque(pending for pending in self._outbox if not pending.answer.done())
+            self.run_once()
+
+    def run_once(self) -> None:
+        now = asyncio.get_running_loop().time()
+        _waiting.set(len(self._pending))
+        for execution_id, pending in list(self._pending.items()):
+            if pending.deadline <= now and not pending.answer.done():
+                # No exception: it would be logged as unheard where the caller has gone.
+                pending.answer.set_result(queue_pb2.EnqueueAnswer(execution_id=execution_id))
+            if pending.answer.done():
+                # Given up, now or by its caller; an answer that still comes finds nobody.
+                self._forget(execution_id)
+        # Also while streams are open: one whose dispatcher takes nothing would keep them for ever.
+        if any(pending.answer.done() for pending in self._outbox):
+            self._outbox = deque(pending for pending in self._outbox if not pending.answer.done())
+
+    def _forget(self, execution_id: str) -> None:
+        if (pending := self._pending.pop(execution_id, None)) is not None:
+            self._pending_bytes -= pending.size
 
     def _wake(self) -> None:
         for stream in self._open:
@@ -145,7 +156,7 @@ class EnqueueStreams:
             if pending is None:
                 continue
             stream.unanswered.discard(pending.message)
-            self._pending.pop(answer.execution_id, None)
+            self._forget(answer.execution_id)
             if not pending.answer.done():
                 pending.answer.set_result(answer)
         if self._outbox:

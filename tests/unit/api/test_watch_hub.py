@@ -145,6 +145,28 @@ async def test_number_of_unanswered_starts_is_bounded(monkeypatch: pytest.Monkey
         streams.enqueue(item("c"), 1)
 
 
+async def test_bytes_of_unanswered_starts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enqueues, "PENDING_BYTES_MAX", 10)
+    streams = EnqueueStreams(lambda: None)
+    streams.enqueue(item("a", content=bytes(10)), 0)
+    with pytest.raises(DependencyUnavailable):
+        streams.enqueue(item("b"), 1)
+    streams.run_once()
+    streams.enqueue(item("b"), 1)
+
+
+async def test_start_that_is_given_up_leaves_the_outbox_of_a_dispatcher_that_takes_nothing() -> None:
+    streams, stream = EnqueueStreams(lambda: None), enqueues._Stream()
+    streams._opened(stream)
+    late, gone, waiting = (
+        streams.enqueue(item(name), seconds) for name, seconds in zip("abc", (0, 9, 9), strict=True)
+    )
+    gone.cancel()
+    streams.run_once()
+    assert late.result().outcome == queue_pb2.EnqueueAnswer.OUTCOME_UNSPECIFIED
+    assert [each.answer for each in streams._outbox] == [waiting]
+
+
 async def test_message_is_bounded_by_items_and_by_bytes() -> None:
     streams, stream = EnqueueStreams(lambda: None), enqueues._Stream()
     for number in range(enqueues.ITEMS_PER_MESSAGE + 1):
