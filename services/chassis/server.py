@@ -20,7 +20,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from services.chassis import health, reflection
-from services.chassis.guard import Guard
+from services.chassis.guard import Guard, unknown_method
 from services.chassis.health import HealthBoard
 from services.chassis.identity import Rule, anyone, system
 from services.chassis.tls import Tls
@@ -31,7 +31,10 @@ KEEPALIVE_PING_SECONDS_MIN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    # What the guard accepts, and what is received at all: between the two it is refused with a reason, beyond by gRPC
+    # itself, which has none. Not without end: it is received before anybody is asked who sends it.
     receive_bytes_max: int = 4 * MEBIBYTE
+    refuse_bytes_max: int = 16 * MEBIBYTE
     send_bytes_max: int = 64 * MEBIBYTE
     metadata_bytes_max: int = 16 * 1024
     streams_per_connection_max: int = 10_000
@@ -44,7 +47,7 @@ class Limits:
 
 PUBLIC: Final = Limits()
 # Batches between our own services: many items of up to 256 KiB each.
-INTERNAL: Final = Limits(receive_bytes_max=64 * MEBIBYTE)
+INTERNAL: Final = Limits(receive_bytes_max=64 * MEBIBYTE, refuse_bytes_max=128 * MEBIBYTE)
 
 CHANNELZ: Final = "grpc.channelz.v1.Channelz"
 _OWN_RULES: Final[Mapping[str, Rule]] = {
@@ -71,8 +74,7 @@ _OWN_RULES: Final[Mapping[str, Rule]] = {
 def server_options(limits: Limits) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = [
         ("grpc.so_reuseport", 0),
-        # The guard refuses with a reason what is too large; what is far too large is not even received.
-        ("grpc.max_receive_message_length", 2 * limits.receive_bytes_max),
+        ("grpc.max_receive_message_length", limits.refuse_bytes_max),
         ("grpc.max_send_message_length", limits.send_bytes_max),
         # Soft and hard alike: between the two gRPC refuses at random.
         ("grpc.max_metadata_size", limits.metadata_bytes_max),
@@ -95,15 +97,14 @@ def server_options(limits: Limits) -> list[tuple[str, Any]]:
 
 
 class _Handlers(grpc.GenericRpcHandler):
-    """One dictionary of full method names."""
+    """One dictionary of full method names; what is not in it is refused with a reason, as everything else."""
 
     def __init__(self) -> None:
         self.by_method: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
-    def service(
-        self, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        return self.by_method.get(handler_call_details.method)
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
+        method = handler_call_details.method
+        return self.by_method.get(method) or unknown_method(method)
 
 
 class GrpcServer(grpc.aio.Server):

@@ -10,6 +10,7 @@ from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
+from services.chassis.errors import RemoteError
 from services.chassis.guard import Guard
 from services.chassis.health import HealthBoard
 from services.chassis.identity import members
@@ -53,8 +54,17 @@ async def test_a_port_that_is_taken_is_named(counter: Counter) -> None:
 
 async def test_the_server_knows_all_that_it_serves(counter: Counter) -> None:
     assert set(SHOP_METHODS) < counter.server.methods
-    refusal = await refused(counter.channel(bearer="admin").unary_unary("/shoes.v1.ShopService/Steal")(b""))
-    assert refusal.code is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("method", ["/shoes.v1.ShopService/Steal", "/shoes.v1.NoService/Buy"])
+async def test_unknown_method_is_refused_with_a_reason(counter: Counter, method: str) -> None:
+    channel = counter.channel()
+    watch = channel.unary_stream(method)(b"")
+    chat = channel.stream_stream(method)()
+    for call in (channel.unary_unary(method)(b""), watch.read(), chat.read()):
+        refusal = await refused(call)
+        assert (refusal.code.name, refusal.reason) == ("UNIMPLEMENTED", "UNIMPLEMENTED")
+        assert refusal.metadata["method"] == method
 
 
 @pytest.mark.parametrize("name", [V1, V1ALPHA])
@@ -172,8 +182,13 @@ async def test_a_public_message_is_at_most_four_mebibytes(
 
 
 async def test_what_is_far_too_large_is_not_even_received(counter: Counter) -> None:
-    call = counter.stub(bearer="admin").Buy(counter.order(notes=["x" * (9 * 1024 * 1024)]))
-    assert (await refused(call)).code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    async def sent(mebibytes: int) -> RemoteError:
+        order = counter.order(notes=["x" * (mebibytes * 1024 * 1024)])
+        return await refused(counter.stub(bearer="admin").Buy(order))
+
+    told = [await sent(15), await sent(17)]
+    assert [each.code.name for each in told] == ["RESOURCE_EXHAUSTED"] * 2
+    assert [each.reason for each in told] == ["MESSAGE_TOO_LARGE", ""]
     assert (await counter.stub(bearer="admin").Buy(counter.order())).receipt
 
 
