@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql import JSONB, UUID
 from sqlalchemy.sql.elements import ColumnElement
 
 from services.coordinator.store.reads import Condition
+from windlass.api.v1.resources_pb2 import Execution
 
 _executions: Final = Table(
     "executions",
@@ -95,6 +96,8 @@ def _comparison(condition: Condition) -> ColumnElement[bool]:
 
 def _value(column: Column[Any], text: Any) -> Any:
     try:
+        if column.name == "trigger_type":
+            return Execution.Trigger.Type.Value(text)
         if isinstance(column.type, Integer):
             return int(text)
         if isinstance(column.type, DateTime):

@@ -23,7 +23,7 @@ async def finished(on_stage: Stage, **more: Any) -> tuple[str, str]:
     runner = await on_stage.runner(address)
     runner.work = lambda grant: {"from": grant.node}
     order = on_stage.dispatcher.order(version, input_={"x": 1}, **more)
-    order.start.labels["region"] = "eu"
+    order.start.labels["region"], order.start.trigger_type = "eu", api.Execution.Trigger.MANUAL
     on_stage.dispatcher.grant(session, [order])
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
     return address, order.lease.lease_id
@@ -64,6 +64,23 @@ async def test_lists_hold_to_their_conditions_and_page_downwards(on_stage: Stage
     assert id_ not in [each.execution.id for each in below.executions]
     request.conditions[0].value = "us"
     assert not (await reads.ListExecutions(request, **as_api)).executions
+
+
+async def test_a_list_is_of_one_kind_of_trigger(on_stage: Stage) -> None:
+    address, id_ = await finished(on_stage)
+    reads = ReadServiceStub(on_stage.channel(address))
+    as_api: dict[str, Any] = {"metadata": on_stage.api_metadata, "timeout": 5}
+
+    async def ids(value: str) -> list[str]:
+        condition = pb.Condition(field="trigger.type", operator=pb.Condition.EQUAL, value=value)
+        request = pb.ListExecutionsRequest(workspace="default", conditions=[condition], limit=10)
+        return [each.execution.id for each in (await reads.ListExecutions(request, **as_api)).executions]
+
+    assert id_ in await ids("MANUAL")
+    assert await ids("CRON") == []
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await ids("nonsense")
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_only_api_may_read(on_stage: Stage) -> None:
