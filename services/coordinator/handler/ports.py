@@ -61,6 +61,13 @@ class Loaded(NamedTuple):
     events: Sequence[bytes]
 
 
+class Mark(NamedTuple):
+    """How far an execution's row is."""
+
+    last_seq: int
+    is_final: bool
+
+
 class Standing(NamedTuple):
     """What an execution's row says."""
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from services.chassis.errors import Refusal
 from services.coordinator.core.events import Event
 from services.coordinator.handler.held import is_execution_id, split_run_id
+from services.coordinator.handler.ports import Mark
 from services.coordinator.rpc.translate import Row, event_record, execution_record, run_record
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -19,6 +20,7 @@ _LIMIT_MAX: Final = 1_000
 
 class Reads(Protocol):
     async def executions(self, execution_ids: Sequence[str]) -> list[Row]: ...
+    async def marks(self, execution_ids: Sequence[str]) -> Mapping[str, Mark]: ...
     async def list_executions(
         self,
         workspace: str,
@@ -38,7 +40,7 @@ class Reads(Protocol):
     async def events(
         self, execution_id: str, *, after_seq: int, as_of_seq: int, limit: int
     ) -> list[tuple[int, bytes]]: ...
-    async def nodes(self, execution_id: str) -> Mapping[int, str]: ...
+    async def nodes(self, execution_id: str, numbers: Sequence[int]) -> Mapping[int, str]: ...
 
 
 class Record(Protocol):
@@ -127,16 +129,18 @@ class ReadServicer(ReadServiceServicer):
         self, execution_id: str, after_seq: int, as_of_seq: int, limit: int
     ) -> list[pb.EventRecord]:
         found = await self._reads.events(execution_id, after_seq=after_seq, as_of_seq=as_of_seq, limit=limit)
-        nodes = await self._reads.nodes(execution_id) if found else {}
-        records = []
+        known: list[tuple[int, Record]] = []
         for seq, data in found:
             stored = self._decode(data)
             if not isinstance(stored.event, Event):
                 break  # of a version to come: the rest is for those who know it
-            records.append(
-                event_record(stored.event, execution_id, seq, stored.epoch, lambda n: nodes.get(n, ""))
-            )
-        return records
+            known.append((seq, stored))
+        numbers = {number for _, stored in known if (number := getattr(stored.event, "number", 0))}
+        nodes = await self._reads.nodes(execution_id, sorted(numbers)) if numbers else {}
+        return [
+            event_record(stored.event, execution_id, seq, stored.epoch, lambda n: nodes.get(n, ""))
+            for seq, stored in known
+        ]
 
 
 def _for_list(row: Row) -> pb.ExecutionRecord:

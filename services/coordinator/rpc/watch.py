@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 import grpc
@@ -39,7 +39,8 @@ _WAITING_MAX: Final = 20_000
 _SUBSCRIPTIONS_MAX: Final = 100_000
 _EVENTS_READ_MAX: Final = 1_000
 _CHECKED_AT_ONCE: Final = 1_000
-_FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
+# A row may hold half a mebibyte.
+_ROWS_AT_ONCE: Final = 50
 
 _subscriptions = gauge("coordinator_watch_subscriptions", "Executions followed here.")
 _cut = counter("coordinator_watch_streams_cut_total", "Watch streams cut because they were not read.")
@@ -211,25 +212,36 @@ class WatchHub:
             await asyncio.sleep(0.2)
 
     async def check(self, subscriptions: Sequence[Subscription]) -> None:
-        """Bring each up to what the tables say."""
-        ids = sorted({each.execution_id for each in subscriptions})
-        rows: Mapping[str, Row] = {row["execution_id"]: row for row in await self._reads.executions(ids)}
+        """Bring each up to what the tables say. Whole rows, payloads among them, are read of those that have ended."""
+        marks = await self._reads.marks(sorted({each.execution_id for each in subscriptions}))
+        ended: list[Subscription] = []
         for each in subscriptions:
-            row = rows.get(each.execution_id)
-            if row is None:
+            mark = marks.get(each.execution_id)
+            if mark is None:
                 continue
-            while each.events and each.after_seq < row["last_seq"] and self._is_live(each):
-                records = await self._reader.event_records(
-                    each.execution_id, each.after_seq, 0, _EVENTS_READ_MAX
-                )
-                if not records:
-                    break
-                # A gap cannot be: the journal has none.
-                self._push_events(each, records)
-            if row["state"] in _FINAL and self._is_live(each):
-                is_behind = each.events and each.after_seq < row["last_seq"]
-                if not is_behind:
-                    self._finish([each], execution_record(row))
+            await self._bring_up(each, mark.last_seq)
+            is_behind = each.events and each.after_seq < mark.last_seq
+            if mark.is_final and not is_behind and self._is_live(each):
+                ended.append(each)
+        for start in range(0, len(ended), _ROWS_AT_ONCE):
+            await self._finish_by_rows(ended[start : start + _ROWS_AT_ONCE])
+
+    async def _bring_up(self, subscription: Subscription, last_seq: int) -> None:
+        while subscription.events and subscription.after_seq < last_seq and self._is_live(subscription):
+            records = await self._reader.event_records(
+                subscription.execution_id, subscription.after_seq, 0, _EVENTS_READ_MAX
+            )
+            if not records:
+                break
+            # A gap cannot be: the journal has none.
+            self._push_events(subscription, records)
+
+    async def _finish_by_rows(self, ended: Sequence[Subscription]) -> None:
+        rows = await self._reads.executions(sorted({each.execution_id for each in ended}))
+        records = {row["execution_id"]: execution_record(row) for row in rows}
+        for each in ended:
+            if each.execution_id in records and self._is_live(each):
+                self._finish([each], records[each.execution_id])
 
     @staticmethod
     def _is_live(subscription: Subscription) -> bool:
@@ -252,7 +264,11 @@ class WatchServicer(WatchServiceServicer):
             self._hub.leave(stream)
             for task in (writer, reader):
                 task.cancel()
-            await asyncio.gather(writer, reader, return_exceptions=True)
+            ended = await asyncio.gather(writer, reader, return_exceptions=True)
+        for failure in ended:
+            if isinstance(failure, Exception) and not isinstance(failure, grpc.aio.BaseError | grpc.RpcError):
+                # Ours, not the caller's going: the guard logs it.
+                raise failure
 
     async def _read(self, stream: WatchStream, context: Any) -> None:
         while (request := await context.read()) is not grpc.aio.EOF:

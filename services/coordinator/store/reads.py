@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from services.chassis.database import Database
 from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS
-from services.coordinator.handler.ports import Standing
+from services.coordinator.handler.ports import Mark, Standing
 from services.coordinator.store.arrays import uuid_array
 from services.coordinator.store.columns import selected
 
@@ -33,6 +33,9 @@ _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 
 _EXECUTIONS: Final = f"""
 SELECT {selected("e", EXECUTION_READ)} FROM executions e WHERE e.execution_id = ANY(%s::uuid[])
+"""
+_MARKS: Final = """
+SELECT execution_id::text, last_seq, state FROM executions WHERE execution_id = ANY(%s::uuid[])
 """
 _STANDINGS: Final = """
 SELECT execution_id::text, workspace, state FROM executions WHERE execution_id = ANY(%s::uuid[])
@@ -57,7 +60,7 @@ _LAST_ID: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _EVENTS: Final = """
 SELECT seq, event FROM journal WHERE execution_id = %s AND seq > %s AND seq <= %s ORDER BY seq LIMIT %s
 """
-_NODES: Final = "SELECT number, node FROM runs WHERE execution_id = %s"
+_NODES: Final = "SELECT number, node FROM runs WHERE execution_id = %s AND number = ANY(%s::int4[])"
 
 
 class PostgresReads:
@@ -67,6 +70,10 @@ class PostgresReads:
     async def executions(self, execution_ids: Sequence[str]) -> list[Row]:
         rows = await self._database.fetch(_EXECUTIONS, (uuid_array(execution_ids),))
         return [dict(zip(EXECUTION_READ, row, strict=True)) for row in rows]
+
+    async def marks(self, execution_ids: Sequence[str]) -> Mapping[str, Mark]:
+        rows = await self._database.fetch(_MARKS, (uuid_array(execution_ids),))
+        return {found: Mark(last_seq, state in _FINAL) for found, last_seq, state in rows}
 
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
         rows = await self._database.fetch(_STANDINGS, (uuid_array(execution_ids),))
@@ -121,9 +128,9 @@ class PostgresReads:
         rows = await self._database.fetch(_EVENTS, (execution_id, after_seq, as_of_seq or 2**31 - 1, limit))
         return [(seq, event) for seq, event in rows]
 
-    async def nodes(self, execution_id: str) -> Mapping[int, str]:
-        """Of each run, by its number."""
-        return dict(await self._database.fetch(_NODES, (execution_id,)))
+    async def nodes(self, execution_id: str, numbers: Sequence[int]) -> Mapping[int, str]:
+        """Of these runs, by their numbers."""
+        return dict(await self._database.fetch(_NODES, (execution_id, list(numbers))))
 
 
 def _run_conditions(node: str, state: str) -> tuple[str, list[str]]:

@@ -1,0 +1,106 @@
+"""What the tables are asked for on behalf of those who watch, and how a watch stream ends."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc
+import pytest
+
+from services.coordinator.core.events import RunStarted
+from services.coordinator.handler.ports import Mark
+from services.coordinator.rpc.reads import ReadServicer
+from services.coordinator.rpc.watch import WatchHub, WatchServicer, WatchStream
+from services.coordinator.store.codec import decode, encode
+from windlass.coordinator.v1 import reads_pb2 as pb
+
+ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
+
+
+class Tables:
+    """One execution with `events` in its journal."""
+
+    def __init__(self) -> None:
+        self.events_there: list[bytes] = []
+        self.is_final = False
+        self.rows_read = 0
+        self.nodes_asked: list[Sequence[int]] = []
+
+    def happen(self, number: int) -> None:
+        seq = len(self.events_there) + 1
+        self.events_there.append(encode(RunStarted(5, number, 4), ID, seq, 1))
+
+    async def marks(self, execution_ids: Sequence[str]) -> Mapping[str, Mark]:
+        return {ID: Mark(len(self.events_there), self.is_final)} if ID in execution_ids else {}
+
+    async def executions(self, execution_ids: Sequence[str]) -> list[Any]:
+        self.rows_read += len(execution_ids)
+        row: dict[str, Any] = dict.fromkeys(
+            ("caller", "parent_execution_id", "traceparent", "workspace", "workflow"), ""
+        )
+        row |= dict.fromkeys(("create_time", "start_time", "end_time", "deadline_time", "version"), 1)
+        row |= dict.fromkeys(("runs", "retries", "cost_tokens", "priority", "trigger_type"), 1)
+        row |= {"execution_id": ID, "state": "SUCCESS", "last_seq": len(self.events_there), "labels": {}}
+        return [row | {"input": b"{}", "output": b"{}", "error_type": None, "summary": None}]
+
+    async def events(
+        self, execution_id: str, *, after_seq: int, as_of_seq: int, limit: int
+    ) -> list[tuple[int, bytes]]:
+        return list(enumerate(self.events_there, 1))[after_seq:][:limit]
+
+    async def nodes(self, execution_id: str, numbers: Sequence[int]) -> Mapping[int, str]:
+        self.nodes_asked.append(numbers)
+        return {number: f"node{number}" for number in numbers}
+
+
+def hub_of(tables: Any) -> WatchHub:
+    reader = ReadServicer(tables, decode, lambda *_: None)
+    return WatchHub(tables, reader, decode, held=lambda: ())
+
+
+async def test_a_whole_row_is_read_once_when_an_execution_has_ended() -> None:
+    tables = Tables()
+    hub, stream = hub_of(tables), WatchStream()
+    hub.subscribe(stream, pb.Subscription(execution_id=ID, events=True))
+    subscription = stream.by_execution[ID]
+    for number in (1, 2):
+        tables.happen(number)
+        await hub.check([subscription])
+    assert [update.event.event.node for update in stream.updates] == ["node1", "node2"]
+    assert tables.nodes_asked == [[1], [2]], "the runs of what is new, not all"
+    assert tables.rows_read == 0
+    tables.happen(3)
+    tables.is_final = True
+    await hub.check([subscription])
+    assert tables.rows_read == 1
+    assert [update.WhichOneof("update") for update in stream.updates] == ["event"] * 3 + ["final"]
+    assert not stream.by_execution
+
+
+class Call:
+    """A servicer's context that hears one request and then nothing more."""
+
+    def __init__(self) -> None:
+        self.requests = [pb.WatchRequest(subscriptions=[pb.Subscription(execution_id=ID)])]
+
+    async def read(self) -> Any:
+        return self.requests.pop() if self.requests else grpc.aio.EOF
+
+    async def write(self, message: Any) -> None:
+        raise RuntimeError("a bug of ours")
+
+
+async def test_a_watch_that_breaks_says_so() -> None:
+    class Broken(WatchHub):
+        def subscribe(self, stream: WatchStream, wanted: pb.Subscription) -> None:
+            raise RuntimeError("a bug of ours")
+
+    tables: Any = Tables()
+    broken = Broken(tables, ReadServicer(tables, decode, lambda *_: None), decode, held=lambda: ())
+    with pytest.raises(RuntimeError, match="a bug of ours"):
+        await WatchServicer(broken).Watch(None, Call())
+
+
+async def test_a_watch_whose_caller_goes_just_ends() -> None:
+    async with asyncio.timeout(5):
+        await WatchServicer(hub_of(Tables())).Watch(None, Call())
