@@ -154,7 +154,9 @@ class LaneView(NamedTuple):
     taken: int
     # Something waits that this turn did not take.
     has_more: bool
-    # How many wait, when that was counted.
+    # By how many this turn has changed what waits.
+    added: int = 0
+    # How many wait after it, when it counted them.
     queued: int | None = None
 
 

@@ -4,7 +4,7 @@ Results are in the order of what they answer. A turn that cannot be stored becau
 the item stands alone; what else was in it is not held back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Self
@@ -19,8 +19,8 @@ class Turn:
     newcomers: Sequence[Newcomer] = ()
     # For each newcomer the index of the holder that has room for it, or -1.
     newcomer_seats: Sequence[int] = ()
-    # Workspaces in which this turn has to know how many wait.
-    counted: frozenset[str] = frozenset()
+    # How many wait, where that is known well enough; in the other workspaces of newcomers the turn counts.
+    waiting: Mapping[str, int] = field(default_factory=dict)
     finished: Sequence[Finished] = ()
     parked: Sequence[Parked] = ()
     # Workspaces to claim from, in the order of their turn.

@@ -273,7 +273,7 @@ class Dispatcher:
             now=self._clock.now(),
             newcomers=newcomers,
             newcomer_seats=newcomer_seats,
-            counted=self._to_count(newcomers),
+            waiting=self._waiting(newcomers),
             finished=finished,
             parked=parked,
             lanes=lanes,
@@ -294,14 +294,13 @@ class Dispatcher:
                 seats.append(-1)
         return seats, used
 
-    def _to_count(self, newcomers: Sequence[Newcomer]) -> frozenset[str]:
+    def _waiting(self, newcomers: Sequence[Newcomer]) -> dict[str, int]:
         now = self._clock.monotonic()
         arriving: dict[str, int] = {}
         for newcomer in newcomers:
             arriving[newcomer.workspace] = arriving.get(newcomer.workspace, 0) + 1
-        return frozenset(
-            [name for name, count in arriving.items() if self._lanes.must_count(name, count, now)]
-        )
+        known = {name: self._lanes.waiting(name, count, now) for name, count in arriving.items()}
+        return {name: count for name, count in known.items() if count is not None}
 
     async def _commit(self, turn: Turn) -> TurnResult:
         if turn.is_empty:
@@ -338,10 +337,8 @@ class Dispatcher:
             if parked.wake_time is not None:
                 self._due(parked.wake_time)
         for newcomer, admission in zip(turn.newcomers, result.admissions, strict=True):
-            if admission.outcome is Outcome.QUEUED:
-                self._lanes.queued(newcomer.workspace, 1)
-                if newcomer.deadline_time is not None:
-                    self._due(newcomer.deadline_time)
+            if admission.outcome is Outcome.QUEUED and newcomer.deadline_time is not None:
+                self._due(newcomer.deadline_time)
 
     def _forget_unknown(self, turn: Turn, result: TurnResult) -> None:
         """A lane that has no row of limits would be looked at again and again."""

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg import AsyncRawCursor
 
-from services.chassis.arrays import BigInts, Bools, Bytes, Ints, Texts, Times
+from services.chassis.arrays import BigInts, Bytes, Ints, Texts, Times
 from services.chassis.crash import crash_point
 from services.chassis.lane import Connection, Lane
 from services.dispatcher.core.items import Admission, LaneView, Limits, Outcome, Parked, Place
@@ -153,7 +153,7 @@ def _admit_params(turn: Turn, lanes: Sequence[str]) -> Sequence[Any]:
         Bytes([each.start for each in newcomers]),
         Ints(turn.newcomer_seats),
         Texts(lanes),
-        Bools([workspace in turn.counted for workspace in lanes]),
+        Ints([turn.waiting.get(workspace) for workspace in lanes]),
         Texts(turn.holders),
     )
 
@@ -223,9 +223,10 @@ class _Admitted:
         result.admissions = admissions
         for _, number, free, queued, _, slots, has_waiting, _ in seen:
             lane = number - 1
-            total = None if queued is None else queued + waiting[lane]
+            workspace = self._lanes[lane]
+            total = None if workspace in turn.waiting else queued + waiting[lane]
             has_more = has_waiting or waiting[lane] > 0
-            result.lanes.append(LaneView(self._lanes[lane], slots, free, taken[lane], has_more, total))
+            result.lanes.append(LaneView(workspace, slots, free, taken[lane], has_more, waiting[lane], total))
 
 
 def _read_claimed(turn: Turn, result: TurnResult, rows: Rows) -> None:
@@ -241,7 +242,7 @@ def _read_claimed(turn: Turn, result: TurnResult, rows: Rows) -> None:
     for lane, free, slots, candidates in seen:
         # A look that was cut short by the slots or the places may have left something.
         has_more = candidates > taken[lane] or candidates == min(free, limit)
-        result.lanes.append(LaneView(turn.lanes[lane], slots, free, taken[lane], has_more))
+        result.lanes.append(LaneView(turn.lanes[lane], slots, free, taken[lane], has_more, -taken[lane]))
 
 
 def _read_ending(turn: Turn, result: TurnResult, rows: Rows) -> None:

@@ -87,13 +87,13 @@ WITH item AS MATERIALIZED (
          EXISTS (
            SELECT 1 FROM dispatcher.queue w WHERE w.workspace = t.workspace AND w.state = 1 AND NOT w.ends_only
          ) AS has_waiting,
-         CASE WHEN l.counts THEN (
+         CASE WHEN l.known IS NOT NULL THEN l.known ELSE (
            SELECT count(*) FROM (
              SELECT 1 FROM dispatcher.queue w
              WHERE w.workspace = t.workspace AND w.state = 1 AND NOT w.ends_only LIMIT t.queued_max
            ) counted
          ) END AS queued
-  FROM unnest($9, $10) WITH ORDINALITY AS l (workspace, counts, lane)
+  FROM unnest($9, $10) WITH ORDINALITY AS l (workspace, known, lane)
   JOIN dispatcher.tenants t USING (workspace)
 ), judged AS MATERIALIZED (
   SELECT i.*, l.workspace, l.free, l.has_waiting, l.queued, l.queued_max, r.execution_id AS existing,
@@ -114,7 +114,7 @@ WITH item AS MATERIALIZED (
   SELECT r.*, row_number() OVER (PARTITION BY r.lane, r.verdict = 0, r.is_direct ORDER BY r.n) AS nth FROM ranked r
 ), admitted AS MATERIALIZED (
   SELECT p.*, CASE WHEN p.verdict > 0 THEN p.verdict
-                   WHEN p.is_direct OR p.queued IS NULL OR p.queued + p.nth <= p.queued_max THEN 1
+                   WHEN p.is_direct OR p.queued + p.nth <= p.queued_max THEN 1
                    ELSE 4 END AS outcome,
          CASE WHEN p.is_direct THEN nextval('dispatcher.epochs') ELSE 0 END AS epoch
   FROM placed p

@@ -76,7 +76,6 @@ class Rig:
                 now=datetime.now(UTC),
                 newcomers=newcomers,
                 newcomer_seats=[0 if number < seats else -1 for number in range(len(newcomers))],
-                counted=frozenset(each.workspace for each in newcomers),
                 holders=[holder],
             )
         )

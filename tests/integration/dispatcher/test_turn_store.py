@@ -125,6 +125,26 @@ async def test_queue_is_full_exactly_at_its_limit(rig: Rig) -> None:
     assert admission.outcome is Outcome.QUEUE_FULL
 
 
+async def test_known_count_is_taken_instead_of_counting(rig: Rig) -> None:
+    await rig.limit("known", 1, queued_max=3)
+    arrived = [newcomer("known") for _ in range(3)]
+    turn = Turn(
+        now=datetime.now(UTC),
+        newcomers=arrived,
+        newcomer_seats=[0, -1, -1],
+        waiting={"known": 2},
+        holders=["h"],
+    )
+    result = await rig.queue.turn(turn)
+    assert [each.outcome for each in result.admissions] == [
+        Outcome.QUEUED,
+        Outcome.QUEUED,
+        Outcome.QUEUE_FULL,
+    ]
+    (lane,) = result.lanes
+    assert (lane.added, lane.queued) == (1, None), "who goes ahead at once has not waited"
+
+
 async def test_older_limits_never_overwrite_newer(rig: Rig) -> None:
     await rig.limit("limits", 7, revision=3)
     await rig.limit("limits", 1, revision=2)

@@ -1,7 +1,7 @@
 """Lanes: who is looked at next, and who costs nothing."""
 
 from services.dispatcher.core.items import LaneView
-from services.dispatcher.core.lanes import COUNT_TRUSTED_SECONDS, LANES_KEPT_MAX, Lanes
+from services.dispatcher.core.lanes import COUNT_TRUSTED_SECONDS, COUNTED_PER_SECOND, LANES_KEPT_MAX, Lanes
 
 
 def full(workspace: str) -> LaneView:
@@ -105,16 +105,41 @@ def test_changed_limits_may_have_opened_slots() -> None:
     assert not lanes.has_ready
 
 
-def test_waiting_is_counted_at_first_then_from_time_to_time_then_always() -> None:
+def counted(waiting: int, queued_max: int) -> Lanes:
+    """As counted at 0.0."""
     lanes = Lanes()
+    lanes.limits_stored("a", 1, queued_max)
+    lanes.saw(LaneView("a", 5, free=5, taken=0, has_more=True, queued=waiting), 0.0)
+    return lanes
+
+
+def test_waiting_is_counted_at_first_and_from_time_to_time_while_far_from_the_limit() -> None:
+    lanes = Lanes()
+    assert lanes.waiting("a", 1, 0.0) is None
     lanes.limits_stored("a", 1, 100)
-    assert lanes.must_count("a", 1, 0.0)
-    lanes.saw(LaneView("a", 5, free=5, taken=0, has_more=True, queued=10), 0.0)
-    assert not lanes.must_count("a", 1, 1.0)
-    assert lanes.must_count("a", 1, COUNT_TRUSTED_SECONDS + 0.1)
-    assert lanes.must_count("a", 40, 1.0)
-    lanes.queued("a", 40)
-    assert lanes.must_count("a", 1, 1.0)
+    assert lanes.waiting("a", 1, 0.0) is None
+    lanes = counted(10, queued_max=100)
+    assert lanes.waiting("a", 1, COUNT_TRUSTED_SECONDS) == 10
+    assert lanes.waiting("a", 1, COUNT_TRUSTED_SECONDS + 0.1) is None
+
+
+def test_near_the_limit_counting_goes_at_most_over_so_many_rows_a_second() -> None:
+    near = counted(60, queued_max=100)
+    assert near.waiting("a", 1, 0.001) is None, "few rows are counted in about every turn"
+    assert counted(10, queued_max=100).waiting("a", 40, 0.001) is None, "all that arrive would come near it"
+    full = counted(100_000, queued_max=100_000)
+    trusted = 100_000 / COUNTED_PER_SECOND
+    assert full.waiting("a", 1, trusted) == 100_000
+    assert full.waiting("a", 1, trusted + 0.01) is None
+
+
+def test_what_a_turn_adds_or_takes_is_added_to_the_count() -> None:
+    lanes = counted(10, queued_max=1_000_000)
+    lanes.saw(LaneView("a", 5, free=5, taken=2, has_more=True, added=3), 0.1)
+    lanes.saw(LaneView("a", 5, free=5, taken=5, has_more=True, added=-5), 0.1)
+    assert lanes.waiting("a", 1, 0.2) == 8
+    lanes.saw(LaneView("a", 5, free=5, taken=5, has_more=True, added=-50), 0.1)
+    assert lanes.waiting("a", 1, 0.2) == 0
 
 
 def test_lane_of_an_unknown_workspace_is_dropped() -> None:
