@@ -19,7 +19,7 @@ from google.rpc import error_details_pb2, status_pb2
 from google.rpc.code_pb2 import Code
 
 from services.chassis.logs import logger
-from services.chassis.naming import ERROR_DOMAIN
+from services.chassis.naming import COMMANDS, ERROR_DOMAIN
 
 log = logger(__name__)
 
@@ -210,7 +210,10 @@ def status_of(failure: BaseException, *, where: str = "") -> status_pb2.Status:
     """Any failure as `google.rpc.Status`: for trailers, items of a batch, faces other than gRPC."""
     refusal = as_refusal(failure, where=where)
     status = status_pb2.Status(code=refusal.code.value[0], message=_clipped(refusal.message))
-    metadata = {key: value[:METADATA_VALUE_CHARACTERS_MAX] for key, value in refusal.metadata.items()}
+    metadata = {
+        key: value[:METADATA_VALUE_CHARACTERS_MAX]
+        for key, value in (_command(refusal.reason, where) | refusal.metadata).items()
+    }
     info = error_details_pb2.ErrorInfo(reason=refusal.reason, domain=ERROR_DOMAIN, metadata=metadata)
     details = [_packed(detail) for detail in _retry_and_quota(refusal)]
     if refusal.violations:
@@ -221,6 +224,12 @@ def status_of(failure: BaseException, *, where: str = "") -> status_pb2.Status:
             info.metadata["violations_omitted"] = str(omitted)
     status.details.extend([_packed(info), *details])
     return status
+
+
+def _command(reason: str, where: str) -> dict[str, str]:
+    """What to try when the refusal itself says nothing. `where` is the full name of a method, or nothing."""
+    command = COMMANDS.get(reason, "").replace("METHOD", where.removeprefix("/").replace("/", "."))
+    return {"try": command} if command else {}
 
 
 def trailers_of(status: status_pb2.Status) -> tuple[tuple[str, bytes], ...]:

@@ -51,8 +51,6 @@ log = logger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _BEARER: Final = "bearer "
-# Reflection is open to anyone.
-_LIST: Final = "grpcurl -plaintext HOST:PORT list"
 
 _handled = counter("grpc_server_handled_total", "Finished RPCs.", ["method", "code"])
 _seconds = histogram("grpc_server_handling_seconds", "How long RPCs took.", ["method"])
@@ -286,9 +284,7 @@ def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
     """What answers a call of a method that nobody serves. Streaming both ways, as which every call may be served."""
 
     async def refuse(requests: Any, context: Context) -> None:
-        refusal = Refusal(
-            "UNIMPLEMENTED", f"there is no method {method}", metadata={"method": method, "try": _LIST}
-        )
+        refusal = Refusal("UNIMPLEMENTED", f"there is no method {method}", metadata={"method": method})
         status = status_of(refusal)
         await context.abort(status_code(status), status.message, trailers_of(status))
 

@@ -169,4 +169,4 @@ def key_invalid() -> Refusal:
 
 
 def key_expired() -> Refusal:
-    return Refusal("KEY_EXPIRED", "this key has expired", metadata={"try": "windlass keys create WORKFLOW"})
+    return Refusal("KEY_EXPIRED", "this key has expired")

@@ -44,6 +44,7 @@ async def test_who_is_not_is_refused(counter: Counter, metadata: Any, code: str,
         await refused(stub.Chat(metadata=metadata).read()),
     ):
         assert (refusal.code.name, refusal.reason) == (code, reason)
+        assert refusal.metadata["try"].startswith("windlass ")
 
 
 async def test_without_a_key_nobody_learns_what_is_well_formed(counter: Counter) -> None:
@@ -70,6 +71,7 @@ async def test_each_faulty_field_is_named(counter: Counter) -> None:
     for refusal in (await refused(stub.Buy(bad)), await refused(stub.Follow(bad).read())):
         assert (refusal.code.name, refusal.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
         assert {violation.field for violation in refusal.violations} == {"shoe", "pairs"}
+        assert "describe shoes.v1.ShopService." in refusal.metadata["try"]
 
 
 async def test_nul_is_refused_wherever_it_hides(counter: Counter) -> None:
