@@ -285,12 +285,10 @@ def _retry_and_quota(
 
 
 def _bad_request(violations: Sequence[Violation], room: int) -> tuple[error_details_pb2.BadRequest, int]:
-    """One violation per field, as many as fit; how many did not."""
-    fields: dict[str, Violation] = {}
-    for violation in violations:
-        fields.setdefault(violation.field, violation)
+    """As many as fit, in their order; how many did not. Two at one field are two, the same twice is one."""
+    distinct = list(dict.fromkeys(violations))
     bad_request = error_details_pb2.BadRequest()
-    for count, violation in enumerate(fields.values()):
+    for count, violation in enumerate(distinct):
         entry = error_details_pb2.BadRequest.FieldViolation(
             field=_clipped(violation.field),
             reason=_clipped(violation.reason),
@@ -298,7 +296,7 @@ def _bad_request(violations: Sequence[Violation], room: int) -> tuple[error_deta
         )
         room -= entry.ByteSize() + 4
         if room < 0:
-            return bad_request, len(fields) - count
+            return bad_request, len(distinct) - count
         bad_request.field_violations.append(entry)
     return bad_request, 0
 
