@@ -123,6 +123,7 @@ async def start(process: Process, settings: ApiSettings) -> int:
         tls=settings.tls,
     )
     executions = Executions(peers.reads, peers.queue, peers.hub, clock)
+    process.loop("admissions", AdmissionReader(peers.hub, executions).run)
     starter = Starter(
         startables,
         peers.enqueuer,
@@ -199,7 +200,6 @@ def _connect(process: Process, settings: ApiSettings) -> _Peers:
     process.loop("dispatchers", dispatchers.run)
     process.loop("coordinators", coordinators.run)
     process.loop("late starts", enqueuer.sweep)
-    process.loop("admissions", AdmissionReader(hub, queue).run)
     process.on_close("dispatchers", dispatchers.close)
     process.on_close("coordinators", coordinators.close)
     return _Peers(dispatchers, enqueuer, queue, CoordinatorReads(coordinators), hub)

@@ -1,7 +1,8 @@
 """Reading executions from the two places where they can be, and cancelling them.
 
 A started execution is at the coordinators, one that waits for admission only in the dispatchers' queue. What a
-coordinator says always wins. A single execution is asked for at the coordinator, then in the queue, then at the
+coordinator says wins, but for one thing: an execution that dispatchers have given up goes on nowhere, and its row in
+the queue is its end. A single execution is asked for at the coordinator, then in the queue, then at the
 coordinator again: between the first two questions it may have been started, and never does it go back.
 For lists the queue is read first: what leaves it during the reading is then found at the coordinator.
 
@@ -10,6 +11,7 @@ Hazard: nothing here may return a record of another workspace; every way out pas
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -17,18 +19,20 @@ from services.api.core.filters import Condition, Operator, matches
 from services.api.handler import refusals
 from services.api.handler.identifiers import is_execution_id
 from services.api.handler.ports import Queue, Reads, Watch, Watches
-from services.api.handler.queued import fields_of, record_of
+from services.api.handler.queued import fields_of, given_up, record_of
 from services.chassis.clock import Clock
 from services.chassis.crash import crash_point
 from services.chassis.errors import DependencyUnavailable
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2
-from windlass.dispatcher.v1 import sessions_pb2
+from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
 
 Record = reads_pb2.ExecutionRecord
 _State = resources_pb2.Execution
 FINAL: Final = frozenset({_State.SUCCESS, _State.FAILED, _State.CANCELLED, _State.TIMEOUT})
 CANCEL_SECONDS: Final = 2.0
+# How long a running execution waits to be told apart from one that was given up: nearly all are running.
+_GIVEN_UP_SECONDS: Final = 1.0
 _QUEUE_PAGE: Final = 500
 # A filter that fits nothing must not read a queue of millions for one answer.
 _QUEUE_PAGES_MAX: Final = 200
@@ -64,7 +68,29 @@ class Executions:
             record = await self._started(execution_id)
             if record is None and queued:
                 record = record_of(queued[0])
+        if record is not None and record.execution.state not in FINAL:
+            record = await self._given_up_soon(record)
         return _own(workspace, record, execution_id)
+
+    async def given_up(self, execution_ids: Sequence[str]) -> Sequence[Record]:
+        """Of these, those that dispatchers have given up, as they ended."""
+        failed = {
+            queued.start.execution_id: queued
+            for queued in await self._queue.queued(execution_ids)
+            if queued.state == queue_pb2.Queued.FAILED
+        }
+        if not failed:
+            return ()
+        started = {each.execution.id: each for each in await self._reads.executions(list(failed))}
+        return [_ended(started.get(id_), queued) for id_, queued in failed.items()]
+
+    async def _given_up_soon(self, record: Record) -> Record:
+        """The record itself while dispatchers are away: it says what is known."""
+        try:
+            async with asyncio.timeout(_GIVEN_UP_SECONDS):
+                return next(iter(await self.given_up([record.execution.id])), record)
+        except (DependencyUnavailable, TimeoutError):
+            return record
 
     async def page(
         self, workspace: str, conditions: Sequence[Condition], from_id: str, size: int, *, ascending: bool
@@ -73,15 +99,14 @@ class Executions:
             record.execution.id: record
             for record in await self._waiting(workspace, conditions, from_id, size + 1, ascending=ascending)
         }
-        started = await self._reads.execution_page(
-            reads_pb2.ListExecutionsRequest(
-                workspace=workspace,
-                conditions=[_wire(condition) for condition in conditions],
-                from_execution_id=from_id,
-                ascending=ascending,
-                limit=size + 1,
-            )
+        request = reads_pb2.ListExecutionsRequest(
+            workspace=workspace,
+            conditions=[_wire(condition) for condition in conditions],
+            from_execution_id=from_id,
+            ascending=ascending,
+            limit=size + 1,
         )
+        started = await self._going_or_final(request)
         by_id.update((record.execution.id, record) for record in started if record.workspace == workspace)
         merged = sorted(by_id.values(), key=lambda record: record.execution.id, reverse=not ascending)
         return Page(merged[:size], len(merged))
@@ -126,6 +151,19 @@ class Executions:
         found = await self._reads.executions([execution_id])
         return found[0] if found else None
 
+    async def _going_or_final(self, request: reads_pb2.ListExecutionsRequest) -> list[Record]:
+        """Without those that were given up: they are found by what their row in the queue says."""
+        found: list[Record] = []
+        while len(found) < request.limit:
+            batch = await self._reads.execution_page(request)
+            going = [record.execution.id for record in batch if record.execution.state not in FINAL]
+            gone = {record.execution.id for record in await self.given_up(going)} if going else set()
+            found += [record for record in batch if record.execution.id not in gone]
+            if len(batch) < request.limit:
+                break
+            request.from_execution_id = batch[-1].execution.id
+        return found[: request.limit]
+
     async def _waiting(
         self, workspace: str, conditions: Sequence[Condition], from_id: str, wanted: int, *, ascending: bool
     ) -> list[Record]:
@@ -134,7 +172,7 @@ class Executions:
         for _ in range(_QUEUE_PAGES_MAX):
             rows = await self._queue.page(workspace, from_id, _QUEUE_PAGE, ascending=ascending)
             fitting = [
-                record_of(row)
+                row
                 for row in rows
                 if row.start.workspace == workspace and matches(conditions, fields_of(row))
             ]
@@ -144,14 +182,26 @@ class Executions:
             from_id = rows[-1].start.execution_id
         raise DependencyUnavailable("the queue", "too long to be searched; filter by less", retry_after=5.0)
 
-    async def _unknown_there(self, waiting: Sequence[Record]) -> list[Record]:
-        """Without those that a coordinator knows: their queue row tells an older story, which may fit a filter that
-        the present one does not."""
+    async def _unknown_there(self, waiting: Sequence[queue_pb2.Queued]) -> list[Record]:
+        """Without those that a coordinator knows and goes on with: their queue row tells an older story, which may fit
+        a filter that the present one does not."""
         if not waiting:
             return []
-        started = await self._reads.executions([record.execution.id for record in waiting])
-        known = {record.execution.id for record in started}
-        return [record for record in waiting if record.execution.id not in known]
+        started = await self._reads.executions([row.start.execution_id for row in waiting])
+        known = {record.execution.id: record for record in started}
+        found: list[Record] = []
+        for row in waiting:
+            record = known.get(row.start.execution_id)
+            is_given_up = row.state == queue_pb2.Queued.FAILED
+            if record is None or (is_given_up and record.execution.state not in FINAL):
+                found.append(_ended(record, row))
+        return found
+
+
+def _ended(started: Record | None, queued: queue_pb2.Queued) -> Record:
+    if started is None:
+        return record_of(queued)
+    return started if started.execution.state in FINAL else given_up(started, queued)
 
 
 def _own(workspace: str, record: Record | None, execution_id: str) -> Record:

@@ -1,4 +1,8 @@
-"""A row of the dispatchers' queue as the execution that people see: PENDING, or FAILED when it was never admitted."""
+"""A row of the dispatchers' queue as the execution that people see: PENDING, or FAILED when it was given up.
+
+Given up is what was never admitted, and what no coordinator could go on with: its journal then stands where it stood,
+and the row is its end.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,10 @@ from windlass.dispatcher.v1 import queue_pb2
 
 Execution = resources_pb2.Execution
 ADMISSION: Final = "ADMISSION"
-# The type of the one event that a watch of an execution without a journal gets.
+# The types of the event with which a watch ends that has none in a journal to end with: there is no journal, or it
+# stands still.
 NOT_ADMITTED: Final = "ExecutionNotAdmitted"
+GIVEN_UP: Final = "ExecutionGivenUp"
 
 
 def record_of(queued: queue_pb2.Queued) -> reads_pb2.ExecutionRecord:
@@ -36,12 +42,30 @@ def record_of(queued: queue_pb2.Queued) -> reads_pb2.ExecutionRecord:
     if order.HasField("deadline_time"):
         execution.deadline_time.CopyFrom(order.deadline_time)
     if queued.state == queue_pb2.Queued.FAILED:
-        message = ": ".join(part for part in (queued.failure_reason, queued.failure_message) if part)
-        execution.state = Execution.FAILED
-        execution.error.type, execution.error.message = ADMISSION, message
-        execution.end_time.CopyFrom(queued.failure_time)
-        execution.last_seq = 1
+        _end(execution, queued)
     return reads_pb2.ExecutionRecord(execution=execution, workspace=order.workspace, input=order.input)
+
+
+def given_up(record: reads_pb2.ExecutionRecord, queued: queue_pb2.Queued) -> reads_pb2.ExecutionRecord:
+    """One that had begun, as its coordinator tells it, with the end that its row has."""
+    ended = reads_pb2.ExecutionRecord()
+    ended.CopyFrom(record)
+    _end(ended.execution, queued)
+    return ended
+
+
+def was_given_up(record: reads_pb2.ExecutionRecord) -> bool:
+    """The error of a run may be named alike, but has a node."""
+    return record.execution.error.type == ADMISSION and not record.execution.error.node
+
+
+def _end(execution: Execution, queued: queue_pb2.Queued) -> None:
+    message = ": ".join(part for part in (queued.failure_reason, queued.failure_message) if part)
+    execution.state = Execution.FAILED
+    execution.error.type, execution.error.message = ADMISSION, message
+    execution.end_time.CopyFrom(queued.failure_time)
+    # Behind its journal, where `failure_event` has its place.
+    execution.last_seq += 1
 
 
 def fields_of(queued: queue_pb2.Queued) -> dict[str, str | int | datetime]:
@@ -66,9 +90,13 @@ def fields_of(queued: queue_pb2.Queued) -> dict[str, str | int | datetime]:
 
 
 def failure_event(record: reads_pb2.ExecutionRecord) -> reads_pb2.EventRecord:
-    """The whole story of an execution that was never admitted."""
+    """The last that is told of an execution that was given up; of one that was never admitted, all."""
+    seq = record.execution.last_seq
     event = resources_pb2.Event(
-        seq=1, type=NOT_ADMITTED, time=record.execution.end_time, state=Execution.FAILED
+        seq=seq,
+        type=NOT_ADMITTED if seq == 1 else GIVEN_UP,
+        time=record.execution.end_time,
+        state=Execution.FAILED,
     )
     details = orjson.dumps({"type": ADMISSION, "message": record.execution.error.message})
     return reads_pb2.EventRecord(event=event, details=details)

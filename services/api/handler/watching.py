@@ -12,7 +12,7 @@ from typing import Final
 
 from services.api.handler.executions import FINAL, Executions
 from services.api.handler.ports import Reads, Watches
-from services.api.handler.queued import ADMISSION, failure_event
+from services.api.handler.queued import failure_event, was_given_up
 from windlass.coordinator.v1 import reads_pb2
 
 # Behind each push: how long a silence is believed.
@@ -61,9 +61,10 @@ class EventWatcher:
                     if update.event.event.state in FINAL:
                         is_over = True
                         break
-            if seen == 0:
-                execution = await self._executions.find(workspace, execution_id)
-                yield failure_event(execution)
+            if not is_over:
+                ended = await self._executions.find(workspace, execution_id)
+                if was_given_up(ended) and ended.execution.last_seq > seen:
+                    yield failure_event(ended)
         finally:
             watch.close()
 
@@ -81,5 +82,5 @@ class EventWatcher:
 
     async def _has_ended(self, workspace: str, execution_id: str, seen: int) -> bool:
         """Whether all of a final execution was seen, perhaps in an earlier call."""
-        execution = (await self._executions.find(workspace, execution_id)).execution
-        return execution.state in FINAL and (execution.last_seq <= seen or execution.error.type == ADMISSION)
+        record = await self._executions.find(workspace, execution_id)
+        return record.execution.state in FINAL and (record.execution.last_seq <= seen or was_given_up(record))

@@ -9,8 +9,8 @@ import grpc
 
 from services.api.core.tiers import in_force
 from services.api.handler.authenticator import Authenticator
-from services.api.handler.ports import Queue, WorkspaceRecord, Workspaces
-from services.api.handler.queued import record_of
+from services.api.handler.executions import Executions
+from services.api.handler.ports import WorkspaceRecord, Workspaces
 from services.api.handler.startables import Startables
 from services.api.loops.peers import TRY_SECONDS, Peers
 from services.api.loops.watches import WatchHub
@@ -89,11 +89,11 @@ class LimitsConfigurer:
 
 
 class AdmissionReader:
-    """Finds out for those who wait that an execution was never admitted: no coordinator will ever tell of it."""
+    """Finds out for those who wait that an execution was given up: no coordinator will ever tell of it."""
 
-    def __init__(self, hub: WatchHub, queue: Queue) -> None:
+    def __init__(self, hub: WatchHub, executions: Executions) -> None:
         self._hub = hub
-        self._queue = queue
+        self._executions = executions
 
     async def run(self) -> None:
         while True:
@@ -107,9 +107,8 @@ class AdmissionReader:
         waiting = self._hub.waiting_since(asyncio.get_running_loop().time() - ADMISSIONS_SECONDS)
         if not waiting:
             return
-        for queued in await self._queue.queued(waiting):
-            if queued.state == queue_pb2.Queued.FAILED:
-                self._hub.final(record_of(queued))
+        for record in await self._executions.given_up(waiting):
+            self._hub.final(record)
 
 
 class Changes:

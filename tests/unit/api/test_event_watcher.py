@@ -145,6 +145,16 @@ async def test_execution_that_is_never_admitted_has_one_event_and_then_an_end() 
     assert await followed(journal, after_seq=1) == []
 
 
+async def test_execution_that_is_given_up_ends_after_what_its_journal_has() -> None:
+    journal = MemoryJournal(5)
+    journal.committed = 3
+    journal.queue_state = queue_pb2.Queued.FAILED
+    records = [each async for each in watcher(journal).follow("team", ID, 1)]
+    assert [each.event.seq for each in records] == [2, 3, 4]
+    assert (records[-1].event.type, records[-1].event.state) == ("ExecutionGivenUp", Execution.FAILED)
+    assert await followed(journal, after_seq=4) == []
+
+
 @pytest.mark.parametrize("workspace", ["rival", ""])
 async def test_foreign_execution_is_not_followed(workspace: str) -> None:
     journal = MemoryJournal(3)

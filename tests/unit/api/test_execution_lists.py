@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from services.api.core.filters import Condition, FilterFault, parse
 from services.api.handler.executions import Executions
 from services.chassis.clock import ManualClock
-from services.chassis.errors import Refusal
+from services.chassis.errors import DependencyUnavailable, Refusal
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2
 from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
@@ -21,6 +21,8 @@ from windlass.types.v1 import start_pb2
 
 Execution = resources_pb2.Execution
 QUEUED, STARTED, BOTH, FAILED, FOREIGN = "queued", "started", "both", "failed", "foreign"
+# It had begun, and its coordinators could not go on with it.
+GIVEN_UP = "given up"
 
 
 def id_of(number: int) -> str:
@@ -37,7 +39,8 @@ class MemoryPlaces:
     def _queued(self, execution_id: str) -> queue_pb2.Queued:
         place = self.places[execution_id]
         workspace = "rival" if place == FOREIGN else "team"
-        state = {QUEUED: queue_pb2.Queued.PENDING, FAILED: queue_pb2.Queued.FAILED}.get(
+        failed = queue_pb2.Queued.FAILED
+        state = {QUEUED: queue_pb2.Queued.PENDING, FAILED: failed, GIVEN_UP: failed}.get(
             place, queue_pb2.Queued.DISPATCHED
         )
         start = start_pb2.StartOrder(execution_id=execution_id, workspace=workspace, workflow="w")
@@ -46,31 +49,35 @@ class MemoryPlaces:
         )
 
     def _started(self, execution_id: str) -> reads_pb2.ExecutionRecord:
-        execution = Execution(id=execution_id, workflow="w", state=Execution.RUNNING)
+        execution = Execution(id=execution_id, workflow="w", state=Execution.RUNNING, last_seq=7)
         return reads_pb2.ExecutionRecord(execution=execution, workspace="team")
 
     def _ids(self, *places: str) -> list[str]:
         return sorted(id_ for id_, place in self.places.items() if place in places)
 
     async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
-        known = self._ids(QUEUED, BOTH, FAILED, FOREIGN)
+        known = self._ids(QUEUED, BOTH, FAILED, GIVEN_UP, FOREIGN)
         return [self._queued(id_) for id_ in execution_ids if id_ in known]
 
     async def page(
         self, workspace: str, from_id: str, limit: int, *, ascending: bool
     ) -> Sequence[queue_pb2.Queued]:
-        ids = self._ids(*((FOREIGN,) if workspace == "rival" else (QUEUED, BOTH, FAILED)))
+        ids = self._ids(*((FOREIGN,) if workspace == "rival" else (QUEUED, BOTH, FAILED, GIVEN_UP)))
         return [self._queued(id_) for id_ in cut(ids, from_id, limit, ascending=ascending)]
 
     async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]:
-        known = self._ids(STARTED, BOTH)
+        known = self._ids(STARTED, BOTH, GIVEN_UP)
         return [self._started(id_) for id_ in execution_ids if id_ in known]
 
     async def execution_page(
         self, request: reads_pb2.ListExecutionsRequest
     ) -> Sequence[reads_pb2.ExecutionRecord]:
         wanted = {condition.value for condition in request.conditions}
-        ids = self._ids(STARTED, BOTH) if wanted <= {"RUNNING"} and request.workspace == "team" else []
+        ids = (
+            self._ids(STARTED, BOTH, GIVEN_UP)
+            if wanted <= {"RUNNING"} and request.workspace == "team"
+            else []
+        )
         return [
             self._started(id_)
             for id_ in cut(ids, request.from_execution_id, request.limit, ascending=request.ascending)
@@ -132,13 +139,12 @@ STATES = {
     FAILED: Execution.FAILED,
     STARTED: Execution.RUNNING,
     BOTH: Execution.RUNNING,
+    GIVEN_UP: Execution.FAILED,
 }
 
 
 @given(
-    places=st.dictionaries(
-        st.integers(0, 60).map(id_of), st.sampled_from([QUEUED, STARTED, BOTH, FAILED, FOREIGN]), max_size=40
-    ),
+    places=st.dictionaries(st.integers(0, 60).map(id_of), st.sampled_from([*STATES, FOREIGN]), max_size=40),
     state=st.sampled_from(["", "PENDING", "RUNNING", "FAILED", "SUCCESS"]),
     size=st.integers(1, 8),
     ascending=st.booleans(),
@@ -181,6 +187,26 @@ async def test_execution_that_moves_on_between_two_questions_is_found() -> None:
             return []
 
     record = await executions(Moving({id_of(1): QUEUED})).find("team", id_of(1))
+    assert record.execution.state == Execution.RUNNING
+
+
+async def test_execution_that_was_given_up_has_ended_for_whoever_asks() -> None:
+    places = MemoryPlaces({id_of(1): GIVEN_UP})
+    record = await executions(places).find("team", id_of(1))
+    assert (record.execution.state, record.execution.error.type) == (Execution.FAILED, "ADMISSION")
+    assert (record.execution.workflow, record.execution.last_seq) == ("w", 8), "as its coordinator tells it"
+    assert list(await executions(places).given_up([id_of(1)])) == [record]
+    with pytest.raises(Refusal) as refused:
+        await executions(places).cancel("team", id_of(1), "enough", "me")
+    assert refused.value.reason == "EXECUTION_FINAL"
+
+
+async def test_started_execution_is_read_while_dispatchers_are_away() -> None:
+    class Away(MemoryPlaces):
+        async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
+            raise DependencyUnavailable("the dispatcher")
+
+    record = await executions(Away({id_of(1): STARTED})).find("team", id_of(1))
     assert record.execution.state == Execution.RUNNING
 
 
