@@ -369,7 +369,7 @@ class HolderRules:
 
     def _serve_beat(self, stream: HolderStream, answer: BeatAnswer, actions: list[HolderAction]) -> None:
         if not answer.is_renewed:
-            self._end(stream, "RENEWAL_REFUSED", actions)
+            self._end("RENEWAL_REFUSED", actions)
         elif not stream.beat_in_flight or answer.number != stream.beat_number:
             actions.append(Redial(stream.address, "BEAT_ANSWER_UNEXPECTED"))
         else:
@@ -380,7 +380,7 @@ class HolderRules:
 
     def _serve_fault(self, stream: HolderStream, fault: Fault, actions: list[HolderAction]) -> None:
         if fault.reason == "INSTANCE_ENDED":
-            self._end(stream, fault.reason, actions)
+            self._end(fault.reason, actions)
         else:
             actions.append(Redial(stream.address, fault.reason))
 
@@ -392,19 +392,16 @@ class HolderRules:
             self.is_fenced = False
             actions.append(Resumed())
 
-    def _end(self, stream: HolderStream, reason: str, actions: list[HolderAction]) -> None:
-        """This stream's instance is ENDED. If it is the present one, so is everything that it held."""
-        if stream.instance_id == self.instance_id:
-            self.held.clear()
-            self._active = 0
-            self._alive_at = None
-            self.is_fenced = True
-            self.instance_id = self._fresh_instance()
-            self._needs_plan = True
-            actions.append(InstanceEnded(reason))
-            actions += [Redial(each, "INSTANCE_ENDED") for each in self.streams]
-        else:
-            actions.append(Redial(stream.address, "INSTANCE_ENDED"))
+    def _end(self, reason: str, actions: list[HolderAction]) -> None:
+        """The present instance is ENDED, and so is everything that it held. Nothing is heard of an earlier one."""
+        self.held.clear()
+        self._active = 0
+        self._alive_at = None
+        self.is_fenced = True
+        self.instance_id = self._fresh_instance()
+        self._needs_plan = True
+        actions.append(InstanceEnded(reason))
+        actions += [Redial(each, "INSTANCE_ENDED") for each in self.streams]
 
     # ── time and writing ──────────────────────────────────────────────────────────────────────────────────
 
