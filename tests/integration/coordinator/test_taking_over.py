@@ -1,11 +1,14 @@
 """Leases that change hands: adoption, fencing, dead runners, an absent database."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from services.chassis.database import Database
+from services.chassis.database import CommitUnknown, Database
+from services.coordinator.handler.ports import Append, Fence
 from services.coordinator.store.codec import decode
+from services.coordinator.store.journal import PostgresJournal
 from tests.support.coordinator_stage import SCALE, Stage, StageRunner, eventually, execution_id
 from tests.support.pace import pause
 from tests.support.postgres import PostgresCluster
@@ -79,6 +82,42 @@ async def test_a_holder_that_was_replaced_can_never_write_again(on_stage: Stage,
     second.post(on_stage.dispatcher.delivered)
     await eventually(lambda: on_stage.dispatcher.acknowledged)
     assert await events_of(tables, id_) > before
+
+
+async def test_a_raised_fence_alone_stops_the_holder_before(on_stage: Stage, tables: Database) -> None:
+    """Another coordinator has read the journal and not yet written: no sequence number is in the way."""
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    runner.work = lambda grant: None
+    order = await going(on_stage, runner, session)
+    id_ = order.lease.lease_id
+    before = await story_of(tables, id_)
+    await tables.execute("UPDATE executions SET epoch = epoch + 1 WHERE execution_id = %s", (id_,))
+    runner.answer(runner.grants[0], {"ok": 1})
+    await eventually(lambda: on_stage.dispatcher.delivered or runner.taken)
+    assert await story_of(tables, id_) == before
+
+
+async def test_an_append_whose_answer_was_lost_counts_once(
+    on_stage: Stage, tables: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = PostgresJournal.append
+    lost: list[Sequence[Append]] = []
+
+    async def committed_and_lost(journal: PostgresJournal, appends: Sequence[Append]) -> Mapping[int, Fence]:
+        refused = await append(journal, appends)
+        if len(lost) < len(PLAIN) and not refused:
+            lost.append(appends)
+            raise CommitUnknown("no answer")
+        return refused
+
+    monkeypatch.setattr(PostgresJournal, "append", committed_and_lost)
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    order = await going(on_stage, runner, session)
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished, seconds=10)
+    assert lost
+    assert await story_of(tables, order.lease.lease_id) == PLAIN
 
 
 async def test_a_hint_that_it_is_new_does_not_start_it_twice(on_stage: Stage, tables: Database) -> None:

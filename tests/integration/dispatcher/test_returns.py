@@ -134,3 +134,13 @@ async def test_leases_of_an_ended_instance_wait_again_under_a_higher_epoch(rig: 
     assert (state, urgent) == (State.PENDING, True)
     assert isinstance(epoch, int)
     assert epoch > place.epoch
+
+
+async def test_every_grant_has_a_higher_epoch(rig: Rig) -> None:
+    (place,) = await granted(rig, "again", 1)
+    epochs = [place.epoch]
+    for _ in range(3):
+        await rig.leases.hand_back([(place.execution_id, epochs[-1])])
+        (place,) = await rig.claim("again", places=1)
+        epochs.append(place.epoch)
+    assert epochs == sorted(set(epochs))

@@ -268,6 +268,7 @@ def test_beats_keep_the_set_of_held_leases():
     session.receive(HolderFrame(beat=Beat(3, False, 2, [Lease("c", 3)], ["a"])), 0.0)
     assert not session.holds("a", 1)
     assert session.holds("b", 2)
+    assert not session.holds("b", 1)
     assert session.holds("c", 3)
     session.renewed(3)
     frame = session.take_frame(0.0)

@@ -1,0 +1,72 @@
+"""The tests are tested: each mutant is put into a copy of the tree, where the test that is named for it must fail."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.mutants import MUTANTS, Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("services", "deploy", "client", "protos", "tests", "pyproject.toml")
+TEST_SECONDS = 60
+# Of pytest: some test failed. Anything else is no verdict: nothing was found, or the mutant does not even import.
+FAILED = 1
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_passage_is_there_once(mutant: Mutant) -> None:
+    assert (ROOT / mutant.path).read_text().count(mutant.passage) == 1
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of what the tests need."""
+    copy = tmp_path_factory.mktemp("mutants")
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, copy / name)
+    yield copy
+    shutil.rmtree(copy)
+
+
+def run(tree: Path, *tests: str) -> subprocess.CompletedProcess[str]:
+    """The copy comes before the installed tree; bytecode of another mutant must not be taken for this one's."""
+    paths = (tree, tree / "client", tree / "protos/gen")
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, paths)), PYTHONDONTWRITEBYTECODE="1")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", *tests],
+        cwd=tree,
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=TEST_SECONDS * len(tests),
+        check=False,
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(TEST_SECONDS * len(MUTANTS))
+def test_without_a_mutant_every_named_test_passes(tree: Path) -> None:
+    ended = run(tree, *sorted({mutant.killed_by for mutant in MUTANTS}))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2 * TEST_SECONDS)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_named_test_kills_the_mutant(tree: Path, mutant: Mutant) -> None:
+    place = tree / mutant.path
+    sound = place.read_text()
+    place.write_text(sound.replace(mutant.passage, mutant.instead))
+    try:
+        ended = run(tree, mutant.killed_by)
+    finally:
+        place.write_text(sound)
+    assert ended.returncode == FAILED, f"{mutant.name} lives:\n{ended.stdout}{ended.stderr}"
