@@ -52,7 +52,7 @@ class Stimuli:
         await self._apply_sleeper(DOZE, DOZE_DURATION)
         self._items = {name: await newest(self._stack, name) for name in (QUICK, DOZE)}
 
-    def of(self, point: str, replica: int) -> Callable[[], Awaitable[None]]:
+    def of(self, service: str, point: str, replica: int) -> Callable[[], Awaitable[None]]:
         known: dict[str, Callable[[], Awaitable[None]]] = {
             "api.start": self.start_everywhere,
             "api.cancel": self.cancel_everywhere,
@@ -69,6 +69,12 @@ class Stimuli:
             # All others are passed by whoever stores and grants an execution, and hears of its end.
             "dispatcher": partial(self.start_at, replica),
             "coordinator.parked": self.nap,
+            # Woken again, it is granted to a coordinator that has to read it.
+            "coordinator.take_over": self.nap,
+            "coordinator.released": partial(self.start_what_nobody_can_run_at, 0),
+            "session.end": self.end_a_runner
+            if service == "coordinator"
+            else partial(self.end_a_coordinator, signal.SIGKILL),
             "runner": self.crowd,
         }
         return next((do for start, do in known.items() if point.startswith(start)), self._nothing)
@@ -137,6 +143,14 @@ class Stimuli:
             await self._sleeping(NAP, NAP_DURATION)
             with contextlib.suppress(ProcessLookupError):  # another stimulus was quicker
                 os.kill(ready[next(self._numbers) % len(ready)]["pid"], how)
+        await pause(SETTLE_SECONDS)
+
+    async def end_a_runner(self) -> None:
+        """Each coordinator has a stream to it. In order: its work must not be taken for poison."""
+        ready = [each for each in self._stack.entries("runner") if each["ready"]]
+        if ready:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(ready[next(self._numbers) % len(ready)]["pid"], signal.SIGTERM)
         await pause(SETTLE_SECONDS)
 
     async def start_at(self, replica: int) -> None:

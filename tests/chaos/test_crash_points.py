@@ -31,7 +31,7 @@ SERVICES = Path(__file__).resolve().parents[2] / "services"
 MODULES = Path(__file__).with_name("ledger_modules.py")
 REPLICAS = {"api": 1, "dispatcher": 1, "coordinator": 2, "runner": 2}
 # The more share the points, the shorter the supervisor's pauses before each next life.
-ARMED = {"api": 4, "dispatcher": 5, "coordinator": 3, "runner": 1}
+ARMED = {"api": 4, "dispatcher": 6, "coordinator": 6, "runner": 1}
 # Work that three runners died with in a row is rightly set aside as poison: others stay to take it.
 UNARMED = {"runner": 2}
 EXECUTIONS_MIN = 60
@@ -39,11 +39,16 @@ DEATH_SECONDS = 45
 FACTOR = int(os.environ.get("WINDLASS_TEST_KILL_FACTOR", "1"))
 BOOTSTRAP = "api.bootstrap.before_commit"
 # Passed by a process without work, too: no first life may be meant to end there, or the stack never comes up.
-IDLE = ("configure", "wake")
+IDLE = ("configure", "wake", "session.open", "session.renew", "session.sweep")
+# Who serves sessions also dies at the points of those.
+SESSIONS = SERVICES / "chassis" / "session"
+SERVERS = {"dispatcher", "coordinator"}
 
 
 def points_of(service: str) -> list[str]:
     found = crash_points_in(SERVICES / service) - {BOOTSTRAP}
+    if service in SERVERS:
+        found |= crash_points_in(SESSIONS)
     return sorted(found, key=lambda name: (any(part in name for part in IDLE), name))
 
 
@@ -102,7 +107,7 @@ async def _die_at_each(
         times = points[: place + 1].count(point)
         # In a group: a stimulus that breaks fails the test, instead of leaving it to wait for nothing.
         async with asyncio.TaskGroup() as group:
-            provoking = group.create_task(_provoke(stimuli.of(point, replica)))
+            provoking = group.create_task(_provoke(stimuli.of(service, point, replica)))
             await until(
                 partial(_has_died_at, stack, service, replica, point, times),
                 DEATH_SECONDS,

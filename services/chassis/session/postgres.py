@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from services.chassis.crash import crash_point
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.session.store import CloseMark, EndedInstance
@@ -60,22 +61,25 @@ class PostgresSessionStore:
 
     async def open(self, attach: Attach) -> bool:
         labels = {"labels": dict(attach.labels), "modules": list(attach.modules), "capacity": attach.capacity}
-        return bool(
-            await self._fetch(
-                self._open,
-                (
-                    attach.instance_id,
-                    attach.holder,
-                    attach.version,
-                    orjson.dumps(labels).decode(),
-                    self._term,
-                ),
-            )
+        crash_point("session.open.before_commit")
+        rows = await self._fetch(
+            self._open,
+            (
+                attach.instance_id,
+                attach.holder,
+                attach.version,
+                orjson.dumps(labels).decode(),
+                self._term,
+            ),
         )
+        crash_point("session.open.after_commit")
+        return bool(rows)
 
     async def renew(self, instance_ids: Iterable[str]) -> set[str]:
         asked = list(instance_ids)
+        crash_point("session.renew.before_commit")
         rows = await self._fetch(self._renew, (asked, self._term))
+        crash_point("session.renew.after_commit")
         return set(asked).difference(row[0] for row in rows)
 
     async def mark_closed(self, instance_id: str) -> CloseMark:
@@ -84,11 +88,15 @@ class PostgresSessionStore:
         return CloseMark(instance_id, time)
 
     async def end_if_unheard(self, mark: CloseMark) -> EndedInstance | None:
+        crash_point("session.end.before_commit")
         rows = await self._fetch(self._end, (mark.instance_id, mark.time, mark.instance_id))
+        crash_point("session.end.after_commit")
         return EndedInstance(mark.instance_id, *rows[0]) if rows else None
 
     async def sweep(self) -> list[EndedInstance]:
+        crash_point("session.sweep.before_commit")
         rows = await self._fetch(self._sweep, (self._second_look,))
+        crash_point("session.sweep.after_commit")
         return [EndedInstance(*row) for row in rows]
 
     async def ended_among(self, instance_ids: Iterable[str]) -> list[EndedInstance]:

@@ -149,6 +149,7 @@ class Settler:
             session.acknowledge(report_ids)
         for session, refused_reports in out.refused.items():
             session.refuse_reports(refused_reports)
+        crash_point("coordinator.acknowledge.after")
         crash_point("coordinator.grant.before")
         for session, grants in out.grants.items():
             _leased.inc(len(grants))

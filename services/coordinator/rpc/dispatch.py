@@ -69,6 +69,7 @@ class SessionDispatch:
         if wake_time:
             report.parked.wake_time.FromMicroseconds(wake_time)
         self._report(execution_id, epoch, report)
+        crash_point("coordinator.parked.after")
 
     def released(
         self,
@@ -80,10 +81,12 @@ class SessionDispatch:
         reason: str = "",
         message: str = "",
     ) -> None:
+        crash_point("coordinator.released.before")
         released = pb.ExecutionReport.Released(
             failed=failed, permanent=permanent, reason=reason, message=message
         )
         self._report(execution_id, epoch, pb.ExecutionReport(released=released))
+        crash_point("coordinator.released.after")
 
     def _report(self, execution_id: str, epoch: int, report: pb.ExecutionReport) -> None:
         report_id = self.holder.new_report_id()

@@ -18,6 +18,7 @@ from typing import Any, Final
 import psycopg
 
 from services.chassis.arrays import BigInts
+from services.chassis.crash import crash_point
 from services.chassis.lane import Connection, Lane
 from services.chassis.lease.frames import Lease
 from services.coordinator.handler.ports import Append, AppendRejected, Fence, Loaded
@@ -90,7 +91,9 @@ class PostgresJournal:
                 events = await connection.execute(READ_EVENTS, (ids,), binary=True)
             return await fences.fetchall(), await events.fetchall()
 
+        crash_point("coordinator.take_over.before_commit")
         fences, events = await self._reader.run(work)
+        crash_point("coordinator.take_over.after_commit")
         epochs = {place - 1: epoch for place, epoch in fences}
         journals: list[list[bytes]] = [[] for _ in leases]
         for place, rows in itertools.groupby(events, lambda row: row[0]):
