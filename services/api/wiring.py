@@ -134,7 +134,8 @@ async def start(process: Process, settings: ApiSettings) -> int:
     )
     watcher = EventWatcher(executions, peers.reads, peers.hub)
     workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(
-        WorkflowServicer(stores.workflows, startables, MinijinjaReader(), JsonSchemaReader()), server
+        WorkflowServicer(stores.workflows, startables, peers.reads, MinijinjaReader(), JsonSchemaReader()),
+        server,
     )
     executions_pb2_grpc.add_ExecutionServiceServicer_to_server(
         ExecutionServicer(

@@ -194,7 +194,7 @@ class Carrying:
             mailbox_seconds=MAILBOX_SECONDS * settings.lease_scale,
         )
         self.graves = RunnerGraves(self.carrier, lines.clock, self.run_timing.granted_again)
-        self.reader = ReadServicer(reads, decode, Condition)
+        self.reader = ReadServicer(reads, decode, Condition, self.runners.modules_for)
         self.hub = WatchHub(reads, self.reader, decode, held=self.carrier.held.keys)
         settler = Settler(
             carrier=self.carrier,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest_asyncio
 from tests.support.api import Client
 from tests.support.probe import eventually
 from tests.support.stack import Stack, running_stack
-from windlass.api.v1 import executions_pb2, resources_pb2
+from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
 
 SUCCESS = resources_pb2.Execution.SUCCESS
 
@@ -110,3 +110,25 @@ async def test_runs_beside_a_failure_that_ends_all_end_by_their_runners_word(cli
     execution = await client.run("strict")
     assert execution.state == resources_pb2.Execution.FAILED
     assert await cancellations(client, execution.id) == [("long", True)]
+
+
+async def test_own_module_is_warned_of_only_while_no_runner_announces_it(client: Client) -> None:
+    request = workflows_pb2.ValidateWorkflowRequest()
+    nodes = [{"id": "a", "module": "test.says@1"}, {"id": "b", "module": "test.says@2"}]
+    request.definition.update({"name": "own", "nodes": nodes})
+
+    async def warned() -> list[tuple[str, str]]:
+        answer = await client.call(client.workflows.ValidateWorkflow, request)
+        return [(each.path, each.reason) for each in answer.warnings]
+
+    await eventually(
+        lambda: _equal(warned(), [("nodes[1].module", "MODULE_NOT_BUILT_IN")]), 10, "the runner's attach"
+    )
+    applied = await client.call(
+        client.workflows.ApplyWorkflow, workflows_pb2.ApplyWorkflowRequest(definition=request.definition)
+    )
+    assert [each.path for each in applied.warnings] == ["nodes[1].module"]
+
+
+async def _equal(answer: Awaitable[Any], expected: Any) -> bool:
+    return bool(await answer == expected)

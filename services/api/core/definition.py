@@ -40,7 +40,8 @@ class Verdict:
     """Without faults the definition can be applied; `canonical` is then what is stored."""
 
     faults: list[Fault] = field(default_factory=list)
-    warnings: list[Fault] = field(default_factory=list)
+    # Modules that are somebody's own, by the path that names them.
+    own_modules: dict[str, str] = field(default_factory=dict)
     name: str = ""
     canonical: bytes = b""
 
@@ -95,6 +96,16 @@ def examine(document: Any, reader: templates.TemplateReader, schemas: SchemaRead
     return verdict
 
 
+def warnings_of(verdict: Verdict, announced: Collection[str]) -> list[Fault]:
+    """Modules that are neither built in nor announced by a runner: accepted, but their work waits."""
+    message = "{} is not built in, and no runner announces it: its work waits until one does"
+    return [
+        Fault(path, "MODULE_NOT_BUILT_IN", message.format(module))
+        for path, module in verdict.own_modules.items()
+        if module not in announced
+    ]
+
+
 def _is_of_gap(fault: Fault, gaps: Collection[str]) -> bool:
     if fault.reason == "BAD_SCHEMA":
         return any(gap.startswith(fault.path) for gap in gaps)
@@ -142,7 +153,7 @@ def _graph(document: Mapping[str, Any], verdict: Verdict) -> _Graph:
             verdict.faults.append(Fault(path, "WRONG_TYPE", "a node is an object"))
             continue
         verdict.faults.extend(_node_faults(node, path, inherited))
-        _warn_of_own(node, path, verdict)
+        _note_own(node, path, verdict)
         _place(node, place, graph, verdict)
     for place, edge in enumerate(_listed(document, "edges", verdict)):
         _link(edge, f"edges[{place}]", graph, verdict)
@@ -172,11 +183,10 @@ def _node_faults(node: Mapping[str, Any], path: str, inherited: Mapping[str, Any
         yield from fields.retry(node["retry"], f"{path}.retry", inherited)
 
 
-def _warn_of_own(node: Mapping[str, Any], path: str, verdict: Verdict) -> None:
+def _note_own(node: Mapping[str, Any], path: str, verdict: Verdict) -> None:
     module = node.get("module")
     if isinstance(module, str) and "@" in module and modules.is_own(module):
-        message = f"{module} is not built in: its work waits until a runner announces it"
-        verdict.warnings.append(Fault(f"{path}.module", "MODULE_NOT_BUILT_IN", message))
+        verdict.own_modules[f"{path}.module"] = module
 
 
 def _place(node: Mapping[str, Any], place: int, graph: _Graph, verdict: Verdict) -> None:

@@ -209,6 +209,12 @@ class Reads(Protocol):
     async def events(self, request: reads_pb2.ListEventsRequest) -> reads_pb2.ListEventsResponse: ...
 
 
+class AnnouncedModules(Protocol):
+    """Any coordinator."""
+
+    async def modules(self, workspace: str) -> Sequence[str]: ...
+
+
 class Watch(Protocol):
     """One execution as the coordinators tell of it from now on."""
 

@@ -54,6 +54,14 @@ class CoordinatorReads:
 
         return await self._peers.call(invoke)
 
+    async def modules(self, workspace: str) -> Sequence[str]:
+        request = reads_pb2.ListModulesRequest(workspace=workspace)
+
+        async def invoke(channel: Channel, seconds: float) -> reads_pb2.ListModulesResponse:
+            return await reads_pb2_grpc.ReadServiceStub(channel).ListModules(request, timeout=seconds)
+
+        return (await self._peers.call(invoke)).modules
+
     async def _get(self, request: reads_pb2.GetExecutionsRequest) -> reads_pb2.GetExecutionsResponse:
         async def invoke(channel: Channel, seconds: float) -> reads_pb2.GetExecutionsResponse:
             return await reads_pb2_grpc.ReadServiceStub(channel).GetExecutions(request, timeout=seconds)

@@ -3,38 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
+from collections.abc import Collection
 from typing import Any, Final
 
 import grpc
 from google.protobuf import struct_pb2
 
-from services.api.core.definition import SchemaReader, Verdict, examine
+from services.api.core.definition import SchemaReader, Verdict, examine, warnings_of
 from services.api.core.templates import TemplateReader
 from services.api.handler import refusals
 from services.api.handler.authenticator import Authenticator
-from services.api.handler.ports import Actor, Workflows
+from services.api.handler.ports import Actor, AnnouncedModules, Workflows
 from services.api.handler.startables import Startables
 from services.api.rpc import pages, translate
 from services.api.rpc.structs import document_of, holding
 from services.chassis.crash import crash_point
-from services.chassis.errors import Refusal
+from services.chassis.errors import DependencyUnavailable, Refusal
 from services.chassis.identity import caller
-from windlass.api.v1 import workflows_pb2, workflows_pb2_grpc
+from windlass.api.v1 import resources_pb2, workflows_pb2, workflows_pb2_grpc
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 SHA256_BYTES: Final = 32
 # A larger one may take a good part of a second: in a thread, one at a time, so that all others go on meanwhile.
 EXAMINED_HERE_BYTES_MAX: Final = 64 * 1024
+# How long a warning is worth waiting for.
+ANNOUNCED_SECONDS: Final = 1.0
 
 
 class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
     def __init__(
-        self, workflows: Workflows, startables: Startables, templates: TemplateReader, schemas: SchemaReader
+        self,
+        workflows: Workflows,
+        startables: Startables,
+        announced: AnnouncedModules,
+        templates: TemplateReader,
+        schemas: SchemaReader,
     ) -> None:
         self._workflows = workflows
         self._startables = startables
+        self._announced = announced
         self._templates = templates
         self._schemas = schemas
         self._large_one = asyncio.Semaphore(1)
@@ -48,6 +58,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         verdict = await self._examine(request.definition)
         if verdict.faults:
             raise refusals.invalid_definition(verdict.faults)
+        warnings = await self._warnings(verdict)
         identity = caller()
         applied = await self._workflows.apply(
             Actor(identity.name, identity.workspace),
@@ -64,7 +75,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
             workflows_pb2.ApplyWorkflowResponse,
             workflow=translate.workflow(applied.workflow),
             change=translate.change(applied.change),
-            warnings=[translate.fault(warning) for warning in verdict.warnings],
+            warnings=warnings,
         )
 
     async def ValidateWorkflow(
@@ -73,7 +84,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         verdict = await self._examine(request.definition)
         return workflows_pb2.ValidateWorkflowResponse(
             faults=[translate.fault(fault) for fault in verdict.faults],
-            warnings=[translate.fault(warning) for warning in verdict.warnings],
+            warnings=await self._warnings(verdict),
         )
 
     async def GetWorkflow(
@@ -141,6 +152,15 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         if record is None:
             raise refusals.workflow_not_found(workflow)
         return translate.workflow(record)
+
+    async def _warnings(self, verdict: Verdict) -> list[resources_pb2.Fault]:
+        announced: Collection[str] = ()
+        if verdict.own_modules:
+            # Only a warning hangs on it: a definition is not refused because nobody can say who runs.
+            with contextlib.suppress(DependencyUnavailable, TimeoutError, Refusal):
+                async with asyncio.timeout(ANNOUNCED_SECONDS):
+                    announced = await self._announced.modules(caller().workspace)
+        return [translate.fault(warning) for warning in warnings_of(verdict, announced)]
 
     async def _examine(self, definition: struct_pb2.Struct) -> Verdict:
         def work() -> Verdict:

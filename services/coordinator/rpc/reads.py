@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from services.chassis.errors import Refusal
@@ -61,10 +61,17 @@ class MakeCondition(Protocol):
 
 
 class ReadServicer(ReadServiceServicer):
-    def __init__(self, reads: Reads, decode: Decode, condition: MakeCondition) -> None:
+    def __init__(
+        self,
+        reads: Reads,
+        decode: Decode,
+        condition: MakeCondition,
+        modules: Callable[[str], Iterable[str]],
+    ) -> None:
         self._reads = reads
         self._decode = decode
         self._condition = condition
+        self._modules = modules
 
     async def GetExecutions(self, request: pb.GetExecutionsRequest, context: Any) -> pb.GetExecutionsResponse:
         ids = _ids(request.execution_ids)
@@ -90,6 +97,9 @@ class ReadServicer(ReadServiceServicer):
         except (ValueError, KeyError) as fault:
             raise Refusal("INVALID_REQUEST", f"the filter cannot be applied: {fault}") from None
         return pb.ListExecutionsResponse(executions=[_for_list(row) for row in rows])
+
+    async def ListModules(self, request: pb.ListModulesRequest, context: Any) -> pb.ListModulesResponse:
+        return pb.ListModulesResponse(modules=sorted(self._modules(request.workspace)))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
         state = api.Run.State.Name(request.state) if request.state else ""

@@ -17,4 +17,5 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_READS}/ListRuns": services("api"),
     f"{_READS}/GetRun": services("api"),
     f"{_READS}/ListEvents": services("api"),
+    f"{_READS}/ListModules": services("api"),
 }

@@ -76,6 +76,11 @@ class SessionRunners:
     def of_instance(self, instance_id: str) -> RunnerSession | None:
         return self.registry.of_instance(instance_id)
 
+    def modules_for(self, workspace: str) -> set[str]:
+        """What is announced by whoever is attached here and may have this workspace's runs."""
+        scopes = [session.data for session in self.registry.sessions]
+        return {module for scope in scopes if scope.serves(workspace) for module in scope.modules}
+
     def set_demand(self, waiting: int) -> None:
         self.registry.set_demand(waiting)
 

@@ -136,6 +136,9 @@ class ScriptedCoordinator:
     async def ListRuns(self, request: Any, context: Any) -> reads_pb2.ListRunsResponse:
         return reads_pb2.ListRunsResponse()
 
+    async def ListModules(self, request: Any, context: Any) -> reads_pb2.ListModulesResponse:
+        return reads_pb2.ListModulesResponse()
+
     async def GetRun(self, request: Any, context: Any) -> reads_pb2.GetRunResponse:
         return reads_pb2.GetRunResponse()
 

@@ -83,6 +83,19 @@ async def test_a_list_is_of_one_kind_of_trigger(on_stage: Stage) -> None:
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_modules_are_those_of_the_runners_that_are_attached(on_stage: Stage) -> None:
+    address, _ = await on_stage.coordinator()
+    reads = ReadServiceStub(on_stage.channel(address))
+
+    async def modules() -> list[str]:
+        request = pb.ListModulesRequest(workspace="default")
+        return list((await reads.ListModules(request, metadata=on_stage.api_metadata, timeout=5)).modules)
+
+    assert await modules() == []
+    await on_stage.runner(address)
+    assert await modules() == ["noop@1", "transform@1", "x.y@1"]
+
+
 async def test_only_api_may_read(on_stage: Stage) -> None:
     address, _ = await on_stage.coordinator()
     reads = ReadServiceStub(on_stage.channel(address))

@@ -75,9 +75,11 @@ def test_good_definition_has_no_faults_and_one_canonical_form() -> None:
     assert examine(shuffled).canonical == verdict.canonical
 
 
-def test_own_module_is_accepted_with_a_warning() -> None:
-    (warning,) = examine(good()).warnings
+def test_own_module_is_accepted_with_a_warning_while_no_runner_announces_it() -> None:
+    verdict = examine(good())
+    (warning,) = definition.warnings_of(verdict, {"noop@1", "billing.charge@1"})
     assert (warning.path, warning.reason) == ("nodes[1].module", "MODULE_NOT_BUILT_IN")
+    assert definition.warnings_of(verdict, {"billing.charge@2"}) == []
 
 
 def test_long_text_with_many_short_expressions_is_good() -> None:

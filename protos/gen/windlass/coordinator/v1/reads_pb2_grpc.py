@@ -60,6 +60,11 @@ class ReadServiceStub:
                 request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsRequest.SerializeToString,
                 response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsResponse.FromString,
                 _registered_method=True)
+        self.ListModules = channel.unary_unary(
+                '/windlass.coordinator.v1.ReadService/ListModules',
+                request_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListModulesRequest.SerializeToString,
+                response_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListModulesResponse.FromString,
+                _registered_method=True)
 
 
 class ReadServiceServicer:
@@ -98,6 +103,14 @@ class ReadServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListModules(self, request, context):
+        """What the runners announce that are attached here and serve this workspace. Every runner is attached to every
+        coordinator; one that was started a moment ago may not know it yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReadServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -125,6 +138,11 @@ def add_ReadServiceServicer_to_server(servicer, server):
                     servicer.ListEvents,
                     request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsRequest.FromString,
                     response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsResponse.SerializeToString,
+            ),
+            'ListModules': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListModules,
+                    request_deserializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListModulesRequest.FromString,
+                    response_serializer=windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListModulesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +281,33 @@ class ReadService:
             '/windlass.coordinator.v1.ReadService/ListEvents',
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsRequest.SerializeToString,
             windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListModules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.coordinator.v1.ReadService/ListModules',
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListModulesRequest.SerializeToString,
+            windlass_dot_coordinator_dot_v1_dot_reads__pb2.ListModulesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -23,6 +23,10 @@ class ReadServiceStub:
     """In order of id (execution, then grant). Without an execution: the workspace's, newest execution first."""
     GetRun: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetRunRequest, _reads_pb2.GetRunResponse]
     ListEvents: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListEventsRequest, _reads_pb2.ListEventsResponse]
+    ListModules: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListModulesRequest, _reads_pb2.ListModulesResponse]
+    """What the runners announce that are attached here and serve this workspace. Every runner is attached to every
+    coordinator; one that was started a moment ago may not know it yet.
+    """
 
 class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
     """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here."""
@@ -63,6 +67,16 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _reads_pb2.ListEventsRequest,
         context: _aio.ServicerContext[_reads_pb2.ListEventsRequest, _abc.Awaitable[_reads_pb2.ListEventsResponse]],
     ) -> _abc.Awaitable[_reads_pb2.ListEventsResponse]: ...
+
+    @_abc_1.abstractmethod
+    def ListModules(
+        self,
+        request: _reads_pb2.ListModulesRequest,
+        context: _aio.ServicerContext[_reads_pb2.ListModulesRequest, _abc.Awaitable[_reads_pb2.ListModulesResponse]],
+    ) -> _abc.Awaitable[_reads_pb2.ListModulesResponse]:
+        """What the runners announce that are attached here and serve this workspace. Every runner is attached to every
+        coordinator; one that was started a moment ago may not know it yet.
+        """
 
 def add_ReadServiceServicer_to_server(servicer: ReadServiceServicer, server: _aio.Server) -> None: ...
 
