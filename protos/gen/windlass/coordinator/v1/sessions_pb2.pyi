@@ -286,9 +286,13 @@ class RunReport(_message.Message):
         OUTPUT_FIELD_NUMBER: _builtins.int
         BRANCH_FIELD_NUMBER: _builtins.int
         branch: _builtins.str
-        """The branch taken, of a condition or switch; empty otherwise."""
+        """The branch taken, of a condition or switch, at most 255 characters; empty otherwise."""
         @_builtins.property
-        def output(self) -> Global___Output: ...
+        def output(self) -> Global___Output:
+            """Inline: JSON (RFC 8259, no NaN) of at most 256 KiB, nested at most 64 deep. Anything else is a failure of the run,
+            PERMANENT: OUTPUT_NOT_JSON, OUTPUT_TOO_LARGE, OUTPUT_REF_INVALID.
+            """
+
         def __init__(
             self,
             *,
@@ -443,7 +447,7 @@ class RunProgress(_message.Message):
     """0 to 1."""
     message: _builtins.str
     cursor: _builtins.bytes
-    """JSON; the next attempt is given the last one."""
+    """JSON of at most 64 KiB; the next attempt is given the last one. News with another cursor are not taken."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(

@@ -28,7 +28,8 @@ if _version_not_supported:
 class RunnerSessionsStub:
     """A runner keeps one session with every coordinator (windlass.types.v1 tells the protocol), with a RUNNER key as
     `authorization: Bearer`. It takes run grants, does the work, and reports each outcome until it is acknowledged: on
-    the session that granted the run, or on any other when that one is gone.
+    the session that granted the run, or on any other when that one is gone. What it says of runs that its instance was not
+    granted is refused (LEASE_UNKNOWN). A session ends with a fault when its key is revoked or expires.
     """
 
     def __init__(self, channel):
@@ -47,7 +48,8 @@ class RunnerSessionsStub:
 class RunnerSessionsServicer:
     """A runner keeps one session with every coordinator (windlass.types.v1 tells the protocol), with a RUNNER key as
     `authorization: Bearer`. It takes run grants, does the work, and reports each outcome until it is acknowledged: on
-    the session that granted the run, or on any other when that one is gone.
+    the session that granted the run, or on any other when that one is gone. What it says of runs that its instance was not
+    granted is refused (LEASE_UNKNOWN). A session ends with a fault when its key is revoked or expires.
     """
 
     def Session(self, request_iterator, context):
@@ -75,7 +77,8 @@ def add_RunnerSessionsServicer_to_server(servicer, server):
 class RunnerSessions:
     """A runner keeps one session with every coordinator (windlass.types.v1 tells the protocol), with a RUNNER key as
     `authorization: Bearer`. It takes run grants, does the work, and reports each outcome until it is acknowledged: on
-    the session that granted the run, or on any other when that one is gone.
+    the session that granted the run, or on any other when that one is gone. What it says of runs that its instance was not
+    granted is refused (LEASE_UNKNOWN). A session ends with a fault when its key is revoked or expires.
     """
 
     @staticmethod

@@ -17,7 +17,8 @@ GRPC_VERSION: str
 class RunnerSessionsStub:
     """A runner keeps one session with every coordinator (windlass.types.v1 tells the protocol), with a RUNNER key as
     `authorization: Bearer`. It takes run grants, does the work, and reports each outcome until it is acknowledged: on
-    the session that granted the run, or on any other when that one is gone.
+    the session that granted the run, or on any other when that one is gone. What it says of runs that its instance was not
+    granted is refused (LEASE_UNKNOWN). A session ends with a fault when its key is revoked or expires.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -26,7 +27,8 @@ class RunnerSessionsStub:
 class RunnerSessionsServicer(metaclass=_abc_1.ABCMeta):
     """A runner keeps one session with every coordinator (windlass.types.v1 tells the protocol), with a RUNNER key as
     `authorization: Bearer`. It takes run grants, does the work, and reports each outcome until it is acknowledged: on
-    the session that granted the run, or on any other when that one is gone.
+    the session that granted the run, or on any other when that one is gone. What it says of runs that its instance was not
+    granted is refused (LEASE_UNKNOWN). A session ends with a fault when its key is revoked or expires.
     """
 
     @_abc_1.abstractmethod

@@ -490,7 +490,7 @@ class Fault(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """UPPER_SNAKE: ATTACH_EXPECTED, ATTACH_PENDING, ATTACHED_ALREADY, CREDIT_INVALID, BEAT_OUT_OF_ORDER, FLOOD,
-    NOT_READING, INSTANCE_ENDED…
+    NOT_READING, INSTANCE_ENDED, INSTANCE_TAKEN, KEY_INVALID…
     """
     message: _builtins.str
     def __init__(
