@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-# As deep as a definition or an input may be.
-DEPTH_MAX = 64
+# Twice as deep as a definition or an input may be: an output wraps what its module was given.
+DEPTH_MAX = 128
 
 
 class NotJson(ValueError):

@@ -15,8 +15,8 @@ import orjson
 from services.coordinator.core.values import INLINE_BYTES_MAX, Error, ErrorClass, OutputRef, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
-# As deep as api takes JSON.
-DEPTH_MAX: Final = 64
+# Twice as deep as api takes an input: an output wraps what its module was given.
+DEPTH_MAX: Final = 128
 BRANCH_CHARACTERS_MAX: Final = 255
 # Journalled with each beat that moves it, and part of each later grant.
 CURSOR_BYTES_MAX: Final = 64 * 1024
