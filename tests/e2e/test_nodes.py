@@ -13,7 +13,7 @@ import pytest_asyncio
 from tests.support.api import Client
 from tests.support.probe import eventually
 from tests.support.stack import Stack, running_stack
-from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
+from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2
 
 SUCCESS = resources_pb2.Execution.SUCCESS
 
@@ -132,3 +132,24 @@ async def test_own_module_is_warned_of_only_while_no_runner_announces_it(client:
 
 async def _equal(answer: Awaitable[Any], expected: Any) -> bool:
     return bool(await answer == expected)
+
+
+async def test_a_page_of_runs_with_large_outputs_ends_before_a_client_cannot_take_it(client: Client) -> None:
+    nodes: list[dict[str, Any]] = [
+        {"id": f"n{number}", "module": "transform@1", "inputs": {"text": "{{ input.text }}"}}
+        for number in range(25)
+    ]
+    await client.apply("large", nodes)
+    execution = await client.run("large", input={"text": "x" * 200_000})
+    assert execution.state == SUCCESS, execution.error
+    request = runs_pb2.ListRunsRequest(execution_id=execution.id)
+    pages: list[list[str]] = []
+    while not pages or request.page_token:
+        # The channel takes 4 MiB, as everybody's does by default.
+        answer = await client.call(client.runs.ListRuns, request)
+        pages.append([run.node for run in answer.runs])
+        request.page_token = answer.next_page_token
+    assert len(pages) > 2
+    assert sorted(node for page in pages for node in page if node != "$output") == sorted(
+        node["id"] for node in nodes
+    )

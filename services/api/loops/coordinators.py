@@ -33,11 +33,11 @@ class CoordinatorReads:
 
         return (await self._peers.call(invoke)).executions
 
-    async def runs(self, request: reads_pb2.ListRunsRequest) -> Sequence[reads_pb2.RunRecord]:
+    async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse:
         async def invoke(channel: Channel, seconds: float) -> reads_pb2.ListRunsResponse:
             return await reads_pb2_grpc.ReadServiceStub(channel).ListRuns(request, timeout=seconds)
 
-        return (await self._peers.call(invoke)).runs
+        return await self._peers.call(invoke)
 
     async def run(self, run_id: str) -> reads_pb2.RunRecord | None:
         request = reads_pb2.GetRunRequest(run_id=run_id)

@@ -28,10 +28,11 @@ def begin(request: PageRequest, *list_of: str) -> tuple[str, int]:
 
 
 def cut(
-    rows: Sequence[Row], size: int, key: Callable[[Row], str], *list_of: str
+    rows: Sequence[Row], size: int, key: Callable[[Row], str], *list_of: str, is_cut: bool = False
 ) -> tuple[Sequence[Row], str]:
-    """At most `size` of the rows, of which one more was asked for; and the token of the next page, if there is one."""
-    if not has_more(len(rows), size):
+    """At most `size` of the rows, of which one more was asked for; and the token of the next page, if there is one.
+    `is_cut`: the peer says that there is more, however few came."""
+    if not rows or not (is_cut or has_more(len(rows), size)):
         return rows, ""
     rows = rows[:size]
     return rows, paging.token(key(rows[-1]), *list_of)

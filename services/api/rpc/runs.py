@@ -42,8 +42,8 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
                 limit=size + 1,
             )
         )
-        own = [record for record in found if record.workspace == workspace]
-        rows, token = pages.cut(own, size, lambda row: row.run.id, *list_of)
+        own = [record for record in found.runs if record.workspace == workspace]
+        rows, token = pages.cut(own, size, lambda row: row.run.id, *list_of, is_cut=found.is_cut)
         return holding(
             runs_pb2.ListRunsResponse, runs=[translate.run(row) for row in rows], next_page_token=token
         )

@@ -32,15 +32,22 @@ class Reads(Protocol):
     ) -> list[Row]: ...
     async def runs_of(
         self, execution_id: str, *, after: int, node: str, state: str, limit: int
-    ) -> list[Row]: ...
+    ) -> RunPage: ...
     async def runs_in(
         self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int
-    ) -> list[Row]: ...
+    ) -> RunPage: ...
     async def run(self, execution_id: str, number: int) -> Row | None: ...
     async def events(
         self, execution_id: str, *, after_seq: int, as_of_seq: int, limit: int
     ) -> list[tuple[int, bytes]]: ...
     async def nodes(self, execution_id: str, numbers: Sequence[int]) -> Mapping[int, str]: ...
+
+
+class RunPage(Protocol):
+    @property
+    def rows(self) -> Sequence[Row]: ...
+    @property
+    def is_cut(self) -> bool: ...
 
 
 class Record(Protocol):
@@ -96,7 +103,7 @@ class ReadServicer(ReadServiceServicer):
             )
         except (ValueError, KeyError) as fault:
             raise Refusal("INVALID_REQUEST", f"the filter cannot be applied: {fault}") from None
-        return pb.ListExecutionsResponse(executions=[_for_list(row) for row in rows])
+        return pb.ListExecutionsResponse(executions=[execution_record(row) for row in rows])
 
     async def ListModules(self, request: pb.ListModulesRequest, context: Any) -> pb.ListModulesResponse:
         return pb.ListModulesResponse(modules=sorted(self._modules(request.workspace)))
@@ -105,17 +112,17 @@ class ReadServicer(ReadServiceServicer):
         state = api.Run.State.Name(request.state) if request.state else ""
         after, limit = split_run_id(request.after_run_id), _limit(request.limit)
         if request.execution_id:
-            rows = await self._reads.runs_of(
+            found = await self._reads.runs_of(
                 _id(request.execution_id), after=after[1], node=request.node, state=state, limit=limit
             )
-            # Another workspace's runs are not there.
-            rows = [row for row in rows if request.workspace in ("", row["workspace"])]
         else:
             after = (_id(after[0]), after[1])
-            rows = await self._reads.runs_in(
+            found = await self._reads.runs_in(
                 request.workspace, after=after, node=request.node, state=state, limit=limit
             )
-        return pb.ListRunsResponse(runs=[run_record(row) for row in rows])
+        # Another workspace's runs are not there.
+        rows = [row for row in found.rows if request.workspace in ("", row["workspace"])]
+        return pb.ListRunsResponse(runs=[run_record(row) for row in rows], is_cut=found.is_cut)
 
     async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
         execution_id, number = split_run_id(request.run_id)
@@ -151,11 +158,6 @@ class ReadServicer(ReadServiceServicer):
             event_record(stored.event, execution_id, seq, stored.epoch, lambda n: nodes.get(n, ""))
             for seq, stored in known
         ]
-
-
-def _for_list(row: Row) -> pb.ExecutionRecord:
-    """Payloads are for those who ask for one."""
-    return execution_record({**row, "input": b"", "output": None})
 
 
 def _ids(execution_ids: Sequence[str]) -> list[str]:

@@ -26,13 +26,26 @@ class Condition(NamedTuple):
     value: Any
 
 
+class RunPage(NamedTuple):
+    rows: list[Row]
+    # Shorter than it was asked for, since the outputs are large: there is more.
+    is_cut: bool
+
+
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")
 RUN_READ: Final = (*RUN_COLUMNS[1:], "effect_key")
 _RUN_EXTRA: Final = ("workspace", "execution_traceparent", "lease_time")
 _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 
+# Payloads are for those who ask for one: a list of large ones would not fit into memory.
+_PAYLOADS: Final[Row] = {"input": b"", "output": None}
+_LISTED: Final = tuple(column for column in EXECUTION_READ if column not in _PAYLOADS)
+
 _EXECUTIONS: Final = f"""
 SELECT {selected("e", EXECUTION_READ)} FROM executions e WHERE e.execution_id = ANY(%s::uuid[])
+"""
+_LIST: Final = f"""
+SELECT {selected("e", _LISTED)} FROM executions e WHERE e.execution_id = ANY(%s::uuid[])
 """
 _MARKS: Final = """
 SELECT execution_id::text, last_seq, state FROM executions WHERE execution_id = ANY(%s::uuid[])
@@ -40,20 +53,31 @@ SELECT execution_id::text, last_seq, state FROM executions WHERE execution_id = 
 _STANDINGS: Final = """
 SELECT execution_id::text, workspace, state FROM executions WHERE execution_id = ANY(%s::uuid[])
 """
+# A page of runs ends where its outputs, counted from its first, reach this: what a client takes by default, halved.
+PAGE_BYTES: Final = 2 * 1024 * 1024
+# `{}` are conditions and orders of ours, never text of a caller's. The lengths are known without reading the outputs.
 _RUNS: Final = f"""
+WITH page AS (
+  SELECT r.execution_id, r.number,
+    sum(coalesce(octet_length(r.output), 0)) OVER (ORDER BY {{order}} ROWS UNBOUNDED PRECEDING)
+      - coalesce(octet_length(r.output), 0) AS bytes_before
+  FROM runs r JOIN executions e ON e.execution_id = r.execution_id
+  WHERE {{where}} ORDER BY {{order}} LIMIT %s
+)
 SELECT {selected("r", RUN_READ)}, e.workspace, e.traceparent,
     CASE WHEN r.state IN ('LEASED', 'RUNNING')
-         THEN (extract(epoch FROM s.lease_until) * 1000000)::int8 END
-FROM runs r JOIN executions e ON e.execution_id = r.execution_id
+         THEN (extract(epoch FROM s.lease_until) * 1000000)::int8 END,
+    (SELECT count(*) FROM page)
+FROM page p JOIN runs r ON r.execution_id = p.execution_id AND r.number = p.number
+JOIN executions e ON e.execution_id = r.execution_id
 LEFT JOIN runner_sessions s ON s.instance_id = r.instance_id
+WHERE p.bytes_before < {PAGE_BYTES} ORDER BY {{order}}
 """
-# `{}` are conditions of ours, never text of a caller's.
-_RUNS_OF: Final = _RUNS + "WHERE r.execution_id = %s AND r.number > %s {} ORDER BY r.number LIMIT %s"
-# Newest execution first, inside it by grant; after a run of (execution, number).
-_RUNS_IN: Final = (
-    _RUNS + "WHERE e.workspace = %s AND (e.execution_id < %s OR (e.execution_id = %s AND r.number > %s)) {}"
-    " ORDER BY e.execution_id DESC, r.number LIMIT %s"
-)
+_OF_EXECUTION: Final = "r.execution_id = %s AND r.number > %s"
+_BY_GRANT: Final = "r.number"
+# After a run of (execution, number).
+_IN_WORKSPACE: Final = "e.workspace = %s AND (e.execution_id < %s OR (e.execution_id = %s AND r.number > %s))"
+_NEWEST_FIRST: Final = "e.execution_id DESC, r.number"
 _NODE: Final = "AND r.node = %s"
 _STATE: Final = "AND r.state = %s"
 _LAST_ID: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -99,28 +123,39 @@ class PostgresReads:
             limit=limit,
         )
         rows = await self._database.select(statement)
-        found = await self.executions([row[0] for row in rows])
-        return sorted(found, key=lambda row: row["execution_id"], reverse=not is_ascending)
+        found = await self._database.fetch(_LIST, (uuid_array([row[0] for row in rows]),))
+        listed = [{**dict(zip(_LISTED, row, strict=True)), **_PAYLOADS} for row in found]
+        return sorted(listed, key=lambda row: row["execution_id"], reverse=not is_ascending)
 
-    async def runs_of(self, execution_id: str, *, after: int, node: str, state: str, limit: int) -> list[Row]:
-        wanted, given = _run_conditions(node, state)
-        return await self._runs(_RUNS_OF.format(wanted), (execution_id, after, *given, limit))
+    async def runs_of(self, execution_id: str, *, after: int, node: str, state: str, limit: int) -> RunPage:
+        """By their numbers."""
+        return await self._runs(_OF_EXECUTION, (execution_id, after), _BY_GRANT, node, state, limit)
 
     async def runs_in(
         self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int
-    ) -> list[Row]:
-        wanted, given = _run_conditions(node, state)
+    ) -> RunPage:
+        """Newest execution first, inside it by their numbers."""
         execution_id, number = after
         last = execution_id or _LAST_ID
-        return await self._runs(_RUNS_IN.format(wanted), (workspace, last, last, number, *given, limit))
+        given = (workspace, last, last, number)
+        return await self._runs(_IN_WORKSPACE, given, _NEWEST_FIRST, node, state, limit)
 
     async def run(self, execution_id: str, number: int) -> Row | None:
-        found = await self._runs(_RUNS_OF.format(""), (execution_id, number - 1, 1))
-        return found[0] if found and found[0]["number"] == number else None
+        found = await self._runs(_OF_EXECUTION, (execution_id, number - 1), _BY_GRANT, "", "", 1)
+        return found.rows[0] if found.rows and found.rows[0]["number"] == number else None
 
-    async def _runs(self, sql: str, params: Sequence[Any]) -> list[Row]:
-        rows = await self._database.fetch(sql, params)
-        return [dict(zip((*RUN_READ, *_RUN_EXTRA), row, strict=True)) for row in rows]
+    async def _runs(
+        self, where: str, given: Sequence[Any], order: str, node: str, state: str, limit: int
+    ) -> RunPage:
+        wanted, values = [where], list(given)
+        for condition, value in ((_NODE, node), (_STATE, state)):
+            if value:
+                wanted.append(condition)
+                values.append(value)
+        sql = _RUNS.format(where=" ".join(wanted), order=order)
+        rows = await self._database.fetch(sql, (*values, limit))
+        is_cut = bool(rows) and rows[0][-1] > len(rows)
+        return RunPage([dict(zip((*RUN_READ, *_RUN_EXTRA), row[:-1], strict=True)) for row in rows], is_cut)
 
     async def events(
         self, execution_id: str, *, after_seq: int, as_of_seq: int, limit: int
@@ -131,10 +166,3 @@ class PostgresReads:
     async def nodes(self, execution_id: str, numbers: Sequence[int]) -> Mapping[int, str]:
         """Of these runs, by their numbers."""
         return dict(await self._database.fetch(_NODES, (execution_id, list(numbers))))
-
-
-def _run_conditions(node: str, state: str) -> tuple[str, list[str]]:
-    wanted = [(_NODE, node)] if node else []
-    if state:
-        wanted.append((_STATE, state))
-    return " ".join(sql for sql, _ in wanted), [value for _, value in wanted]

@@ -374,7 +374,9 @@ class Execution(_message.Message):
     def input(self) -> _struct_pb2.Struct: ...
     @_builtins.property
     def output(self) -> _struct_pb2.Struct:
-        """Absent until it is final, and in lists."""
+        """Absent until it is final, and in lists. A workflow without an `output` gives those of its leaf nodes, by id: one that
+        is kept outside as {"$ref", "sha256", "size_bytes"}, and each as {"$run": run id} when together they exceed 256 KiB.
+        """
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...

@@ -52,7 +52,8 @@ class RunServiceServicer:
     """
 
     def ListRuns(self, request, context):
-        """Of one execution in the order of granting, or of the workspace, newest execution first.
+        """Of one execution in the order of granting, or of the workspace, newest execution first. Runs with large outputs
+        make a page shorter than asked for: go by next_page_token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -17,7 +17,9 @@ class RunServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListRuns: _aio.UnaryUnaryMultiCallable[_runs_pb2.ListRunsRequest, _runs_pb2.ListRunsResponse]
-    """Of one execution in the order of granting, or of the workspace, newest execution first."""
+    """Of one execution in the order of granting, or of the workspace, newest execution first. Runs with large outputs
+    make a page shorter than asked for: go by next_page_token.
+    """
     GetRun: _aio.UnaryUnaryMultiCallable[_runs_pb2.GetRunRequest, _runs_pb2.GetRunResponse]
     """NOT_FOUND RUN_NOT_FOUND."""
 
@@ -30,7 +32,9 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _runs_pb2.ListRunsRequest,
         context: _aio.ServicerContext[_runs_pb2.ListRunsRequest, _abc.Awaitable[_runs_pb2.ListRunsResponse]],
     ) -> _abc.Awaitable[_runs_pb2.ListRunsResponse]:
-        """Of one execution in the order of granting, or of the workspace, newest execution first."""
+        """Of one execution in the order of granting, or of the workspace, newest execution first. Runs with large outputs
+        make a page shorter than asked for: go by next_page_token.
+        """
 
     @_abc_1.abstractmethod
     def GetRun(
