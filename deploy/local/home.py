@@ -94,6 +94,11 @@ class Home:
     def key_file(self, name: str) -> Path:
         return self.root / f"{name}.key"
 
+    @property
+    def system_key_hash_file(self) -> Path:
+        """What the services that keep no keys know of the system key."""
+        return self.root / "credentials" / "system.key.sha256"
+
     def password_file(self, owner: str) -> Path:
         return self.root / "credentials" / f"{owner}.password"
 

@@ -16,6 +16,7 @@ from deploy.local.files import write_private
 from deploy.local.home import KEYS, Home, HomeTaken
 from deploy.local.schemas import migrate as migrate_schemas
 from services.chassis.logs import setup_logging
+from services.chassis.system_key import hash_of
 
 CONNECT_SECONDS = 10
 Say = Callable[[str], None]
@@ -42,13 +43,20 @@ async def ensure_keys(home: Home, superuser_url: str) -> bool:
     database = await _database_name(superuser_url)
     kept = home.database_file.read_text().strip() if home.database_file.exists() else None
     if kept == database and all(home.key_file(name).exists() for name in KEYS):
+        _write_system_key_hash(home)
         return False
     keys = await bootstrap(home.url_file("api").read_text().strip())
     for name in KEYS:
         write_private(home.key_file(name), getattr(keys, name))
+    _write_system_key_hash(home)
     # Last: a start that dies before this makes the keys again.
     write_private(home.database_file, database)
     return True
+
+
+def _write_system_key_hash(home: Home) -> None:
+    key = home.key_file("system").read_text(encoding="utf-8").strip()
+    write_private(home.system_key_hash_file, hash_of(key))
 
 
 def migrate(root: Path, superuser_url: str, say: Say) -> int:

@@ -122,6 +122,8 @@ def _member(options: Options, home: Home, service: str, replica: int) -> Member:
     }
     if options.otlp_endpoint:
         env["WINDLASS_OTLP_ENDPOINT"] = options.otlp_endpoint
+    if service != "api":
+        env["WINDLASS_SYSTEM_KEY_HASH_FILE"] = str(home.system_key_hash_file)
     if service in OWNERS:
         env["WINDLASS_DATABASE_URL_FILE"] = str(home.url_file(service))
     if service == "runner":

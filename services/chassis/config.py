@@ -28,6 +28,9 @@ class ProcessSettings(EnvironmentSettings):
     # OTLP/gRPC collector; "" = tracing off, and nothing of it loaded.
     otlp_endpoint: str = ""
     service_secret_file: Path | None = None
+    # SHA-256 of the system key in hexadecimal, for a service that keeps no keys: it opens channelz there. None: nothing
+    # does, since which keys there are is known to the service that keeps them.
+    system_key_hash_file: Path | None = None
     # All lease terms times this; 0.1 in tests.
     lease_scale: float = Field(default=1.0, gt=0)
     # Tells the replicas of one service apart in logs, spans and session names.

@@ -12,6 +12,8 @@ from typing import Final
 PRODUCT: Final = "windlass"
 ENVIRONMENT_PREFIX: Final = "WINDLASS_"
 ERROR_DOMAIN: Final = PRODUCT
+# Tells people, and scanners for leaked secrets, what they have in hand: <prefix>_<kind>_<64 hexadecimal digits>.
+KEY_PREFIX: Final = "wl"
 # Lower case: gRPC refuses metadata keys in any other.
 SERVICE_CREDENTIAL_KEY: Final = f"x-{PRODUCT}-service"
 _DESCRIBE: Final = "grpcurl -plaintext HOST:PORT describe METHOD"

@@ -29,6 +29,7 @@ from services.chassis.server import INTERNAL, GrpcServer
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.postgres import PostgresSessionStore
 from services.chassis.session.registry import SessionRegistry
+from services.chassis.system_key import SystemKey
 from services.chassis.telemetry import flush_tracing, setup_tracing
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.handler.arriving import ArrivalLoop
@@ -101,7 +102,11 @@ async def wire(settings: CoordinatorSettings, process: Process) -> int:
     holder = hold_executions(settings, lines, carrying)
     server = GrpcServer(
         settings.grpc_address,
-        guard=Guard(RULES, keys=lines.keys, credential=settings.credential(SERVICE)),
+        guard=Guard(
+            RULES,
+            keys=SystemKey(settings.system_key_hash_file, others=lines.keys),
+            credential=settings.credential(SERVICE),
+        ),
         limits=INTERNAL,
         tls=settings.tls,
     )

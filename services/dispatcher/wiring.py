@@ -21,6 +21,7 @@ from services.chassis.notifications import Notifications
 from services.chassis.server import INTERNAL, GrpcServer
 from services.chassis.session.postgres import PostgresSessionStore
 from services.chassis.session.registry import SessionRegistry
+from services.chassis.system_key import SystemKey
 from services.chassis.telemetry import flush_tracing, setup_tracing
 from services.dispatcher.config import (
     ASTRAY_SECONDS,
@@ -119,7 +120,11 @@ class Service:
         self._watch_over(settings, leases, duties, mailbox)
         self.server = GrpcServer(
             settings.grpc_address,
-            guard=Guard(RULES, credential=settings.credential(SERVICE)),
+            guard=Guard(
+                RULES,
+                keys=SystemKey(settings.system_key_hash_file),
+                credential=settings.credential(SERVICE),
+            ),
             limits=INTERNAL,
             tls=settings.tls,
         )

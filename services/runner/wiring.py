@@ -18,6 +18,7 @@ from services.chassis.logs import logger, setup_logging
 from services.chassis.metrics import LoopLag, MetricsEndpoint
 from services.chassis.server import INTERNAL, GrpcServer
 from services.chassis.session.holder import SessionHolder
+from services.chassis.system_key import SystemKey
 from services.chassis.telemetry import flush_tracing, setup_tracing
 from services.runner.attempt import MODULE_LOG
 from services.runner.config import Settings
@@ -82,7 +83,8 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         )
         sessions.join(holder, worker)
 
-        server = GrpcServer(settings.grpc_address, guard=Guard({}), limits=INTERNAL, tls=settings.tls)
+        guard = Guard({}, keys=SystemKey(settings.system_key_hash_file))
+        server = GrpcServer(settings.grpc_address, guard=guard, limits=INTERNAL, tls=settings.tls)
         server.health.set(SESSIONS, False)
         await server.start()
         if settings.metrics_address:

@@ -14,6 +14,7 @@ import uuid
 from typing import NamedTuple
 
 from services.api.core.json_values import canonical, digest
+from services.chassis.naming import KEY_PREFIX
 
 
 class Minted(NamedTuple):
@@ -32,7 +33,8 @@ class KeyMint:
         # The id speaks of the request alone, so that two with other content meet.
         key_id = uuid.UUID(bytes=self._derived("api-key-id", workspace, request_id)[:16], version=4)
         return Minted(
-            key_id, f"wl_{kind}_{self._derived('api-key', workspace, request_id, kind, *content).hex()}"
+            key_id,
+            f"{KEY_PREFIX}_{kind}_{self._derived('api-key', workspace, request_id, kind, *content).hex()}",
         )
 
     def _derived(self, *parts: str) -> bytes:
@@ -41,7 +43,7 @@ class KeyMint:
 
 def mint_key(kind: str) -> str:
     """256 random bits; the prefix tells people, and scanners for leaked secrets, what they have in hand."""
-    return f"wl_{kind}_{secrets.token_hex(32)}"
+    return f"{KEY_PREFIX}_{kind}_{secrets.token_hex(32)}"
 
 
 def key_hash(key: str) -> bytes:

@@ -1,0 +1,50 @@
+"""Keys at a port whose service keeps none."""
+
+from pathlib import Path
+
+import pytest
+
+from services.chassis.errors import Refusal
+from services.chassis.identity import ANONYMOUS, Identity, Kind
+from services.chassis.system_key import SystemKey, hash_of
+
+SYSTEM = "wl_system_" + 64 * "5"
+ADMIN = "wl_admin_" + 64 * "a"
+
+
+@pytest.fixture
+def hash_file(tmp_path: Path) -> Path:
+    path = tmp_path / "system.key.sha256"
+    path.write_text(hash_of(SYSTEM) + "\n")
+    return path
+
+
+async def test_system_key_is_known_by_its_hash(hash_file: Path) -> None:
+    assert (await SystemKey(hash_file).identify(SYSTEM)).kind is Kind.SYSTEM
+
+
+async def test_any_other_key_is_somebodys_without_a_right(hash_file: Path) -> None:
+    assert await SystemKey(hash_file).identify(ADMIN) == ANONYMOUS
+
+
+@pytest.mark.parametrize("key", ["", "nobody", ADMIN + "a", ADMIN.upper(), SYSTEM[:-1] + "6", "\udcff"])
+async def test_what_is_no_key_is_invalid(hash_file: Path, key: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        await SystemKey(hash_file).identify(key)
+    assert refusal.value.reason == "KEY_INVALID"
+
+
+async def test_nobody_is_the_operator_where_no_hash_is_known() -> None:
+    for key in (SYSTEM, ""):
+        with pytest.raises(Refusal):
+            await SystemKey(None).identify(key)
+
+
+async def test_whoever_knows_the_others_is_asked_about_them(hash_file: Path) -> None:
+    class Others:
+        async def identify(self, key: str) -> Identity:
+            return Identity(Kind.RUNNER, key)
+
+    keys = SystemKey(hash_file, Others())
+    assert (await keys.identify(SYSTEM)).kind is Kind.SYSTEM
+    assert (await keys.identify(ADMIN)).name == ADMIN
