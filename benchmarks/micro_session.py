@@ -118,7 +118,7 @@ class Reporting:
 
     def on_notes(self, address: str, notes: list[object]) -> None: ...
 
-    def beat_notes(self) -> Sequence[object]:
+    def beat_notes(self, address: str, *, is_full: bool) -> Sequence[object]:
         return ()
 
     def on_fenced(self) -> None: ...

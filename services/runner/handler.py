@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from services.chassis.clock import Clock
@@ -85,7 +85,8 @@ class Going:
     task: asyncio.Task[None]
     start_ns: int
     context: Context | None = None
-    heartbeats_told: int = -1
+    # By coordinator: any of them may carry the execution, now or after the death of another.
+    heartbeats_told: dict[str, int] = field(default_factory=dict)
 
 
 class Worker:
@@ -185,14 +186,16 @@ class Worker:
         if self._queue and self._queue[0][0] < now - QUEUE_SECONDS_MAX and self._holder.may_start():
             self._hand_back("QUEUED_TOO_LONG")
 
-    def news(self) -> list[News]:
-        """What has not been said yet of the runs that are going."""
+    def news(self, coordinator: str, *, anew: bool = False) -> list[News]:
+        """Of the runs that are going, what it has not been told yet; `anew`: what it was told counts for nothing."""
         told = []
         for going in self._going.values():
             context = going.context
-            if context is None or going.heartbeats_told == context.heartbeats:
+            if context is None:
                 continue
-            going.heartbeats_told = context.heartbeats
+            if not anew and going.heartbeats_told.get(coordinator) == context.heartbeats:
+                continue
+            going.heartbeats_told[coordinator] = context.heartbeats
             told.append(
                 News(
                     going.job.run_id,

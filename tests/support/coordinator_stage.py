@@ -258,7 +258,7 @@ class StageRunner:
         self.refused += [(report.lease_id, reason) for report, reason in refused]
 
     def on_notes(self, address: str, notes: list[Any]) -> None: ...
-    def beat_notes(self) -> Sequence[Any]:
+    def beat_notes(self, address: str, *, is_full: bool) -> Sequence[Any]:
         notes, self.progress = self.progress, []
         return notes
 

@@ -189,7 +189,7 @@ class Worker:
     def on_notes(self, address: str, notes: list[object]) -> None:
         self.notes += notes
 
-    def beat_notes(self) -> Sequence[object]:
+    def beat_notes(self, address: str, *, is_full: bool) -> Sequence[object]:
         return self.beat_note
 
     def on_fenced(self) -> None:

@@ -243,7 +243,8 @@ class SessionHolder:
                 link.wanted.clear()
                 while (frame := rules.take_frame(address, clock.monotonic())) is not None:
                     if frame.beat is not None:
-                        frame.notes = [*frame.notes, *self._owner.beat_notes()]
+                        told = self._owner.beat_notes(address, is_full=frame.beat.is_full)
+                        frame.notes = [*frame.notes, *told]
                     for message in self._codec.encode_holder_frame(frame):
                         await link.call.write(message)
         except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):

@@ -108,8 +108,9 @@ class HolderOwner(Protocol):
 
     def on_notes(self, address: str, notes: list[object]) -> None: ...
 
-    def beat_notes(self) -> Sequence[object]:
-        """What to send along with each beat."""
+    def beat_notes(self, address: str, *, is_full: bool) -> Sequence[object]:
+        """What to send along with a beat to this server; all that it may need when the beat is a full one, which the
+        first on each stream is."""
         ...
 
     def on_fenced(self) -> None:

@@ -139,7 +139,7 @@ class SessionDispatch:
             self._senders.popitem(last=False)
         self.carrier.deliver(messages)
 
-    def beat_notes(self) -> Sequence[object]:
+    def beat_notes(self, address: str, *, is_full: bool) -> Sequence[object]:
         unsent, self._unsent = self._unsent, []
         return unsent
 

@@ -31,7 +31,7 @@ class Jobs(Protocol):
 
     def resume(self) -> None: ...
 
-    def news(self) -> list[News]: ...
+    def news(self, coordinator: str, *, anew: bool) -> list[News]: ...
 
 
 class CoordinatorSessions:
@@ -80,8 +80,8 @@ class CoordinatorSessions:
     def on_notes(self, address: str, notes: list[object]) -> None:
         """Coordinators send none."""
 
-    def beat_notes(self) -> list[pb.RunProgress]:
-        return [progress_of(news) for news in self._jobs.news()]
+    def beat_notes(self, address: str, *, is_full: bool) -> list[pb.RunProgress]:
+        return [progress_of(news) for news in self._jobs.news(address, anew=is_full)]
 
     def on_fenced(self) -> None:
         log.warning("no coordinator has answered in time: nothing new is begun")

@@ -162,7 +162,7 @@ class Coordinator:
         for address in self._addresses:
             self.holder.post(address, message_ids)
 
-    def beat_notes(self) -> Sequence[object]:
+    def beat_notes(self, address: str, *, is_full: bool) -> Sequence[object]:
         return ()
 
     def on_fenced(self) -> None: ...

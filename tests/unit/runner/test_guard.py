@@ -170,7 +170,7 @@ async def test_a_cursor_that_cannot_be_kept_is_the_modules_error(bench: Bench, c
         try:
             await ctx.heartbeat(0.2, "second", cursor=cursor)
         except PermanentError as error:
-            told.extend(bench.worker.news())
+            told.extend(bench.worker.news("c1"))
             return error.type
         return ""
 
@@ -185,7 +185,7 @@ async def test_a_cursor_that_cannot_be_kept_is_the_modules_error(bench: Bench, c
 async def test_news_can_always_be_sent(bench: Bench) -> None:
     async def babbling(ctx: Context, _inputs: Any, _config: Any) -> None:
         await ctx.heartbeat(float("nan"), "a\0b\udcff" + "x" * 5_000)
-        told.extend(bench.worker.news())
+        told.extend(bench.worker.news("c1"))
 
     told: list[Any] = []
     bench.registry.declare("test.babbling@1")(babbling)

@@ -198,7 +198,7 @@ async def test_drain_hands_back_what_has_not_begun_and_then_what_is_going(tmp_pa
     ]
 
 
-async def test_news_of_a_run_is_told_once(bench: Bench) -> None:
+async def test_news_of_a_run_is_told_once_to_each_coordinator(bench: Bench) -> None:
     told: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
 
     async def step(ctx: Context, _inputs: Any, _config: Any) -> None:
@@ -211,12 +211,15 @@ async def test_news_of_a_run_is_told_once(bench: Bench) -> None:
     bench.registry.declare("test.step@1")(step)
     bench.worker.take([a_job("test.step@1")])
     await told[0].wait()
-    assert [(n.fraction, n.message) for n in bench.worker.news()] == [(0.0, "")]
-    assert bench.worker.news() == []
+    assert [(n.fraction, n.message) for n in bench.worker.news("c1")] == [(0.0, "")]
+    assert bench.worker.news("c1") == []
     told[0].clear()
     told[1].set()
     await told[0].wait()
-    assert [(n.fraction, n.message, n.cursor) for n in bench.worker.news()] == [(0.5, "half", b'{"page":2}')]
+    for coordinator in ("c1", "c2"):
+        assert [(n.fraction, n.cursor) for n in bench.worker.news(coordinator)] == [(0.5, b'{"page":2}')]
+        assert bench.worker.news(coordinator) == []
+    assert [n.message for n in bench.worker.news("c1", anew=True)] == ["half"]
     bench.worker.drop_all()
 
 
