@@ -14,6 +14,8 @@ from services.chassis.clock import Clock
 from services.coordinator.handler.carrier import Carrier
 
 _POLL_SECONDS: Final = 1.0
+# Beyond it an instance that died long ago may be told of as if it were news.
+_TOLD_MAX: Final = 10_000
 
 
 class RunnerGraves:
@@ -23,10 +25,20 @@ class RunnerGraves:
         self._granted_again = granted_again
         self._due: list[tuple[float, str]] = []
         self._known: set[str] = set()
+        # Oldest first.
+        self._told: dict[str, None] = {}
         self._level = Level()
 
-    def add(self, instance_id: str, unheard_seconds: float) -> None:
-        """May be told more than once."""
+    def add(self, instance_id: str, unheard_seconds: float) -> bool:
+        """True the first time. Told again as long as runs name it: one may have been taken over meanwhile."""
+        is_news = instance_id not in self._told
+        self._told[instance_id] = None
+        if len(self._told) > _TOLD_MAX:
+            del self._told[next(iter(self._told))]
+        self._bury(instance_id, unheard_seconds)
+        return is_news
+
+    def _bury(self, instance_id: str, unheard_seconds: float) -> None:
         wait = self._granted_again - unheard_seconds
         if wait <= 0:
             self._carrier.runner_lost(instance_id, is_idempotent_only=False)

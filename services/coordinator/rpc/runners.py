@@ -155,9 +155,9 @@ class SessionRunners:
 
     def on_ended(self, ended: list[EndedInstance]) -> None:
         for each in ended:
-            _ended.inc()
-            log.warning("runner is gone", runner=each.holder, instance_id=each.instance_id)
-            self.graves.add(each.instance_id, each.unheard_seconds)
+            if self.graves.add(each.instance_id, each.unheard_seconds):
+                _ended.inc()
+                log.warning("runner is gone", runner=each.holder, instance_id=each.instance_id)
 
     def watched(self) -> Iterable[str]:
         return self.carrier.instances()
