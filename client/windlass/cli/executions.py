@@ -203,7 +203,7 @@ def show_runs(found: Any) -> None:
     rows = [
         (
             each.id.rpartition(".")[2],
-            each.node,
+            render.node_name(each.node),
             each.module,
             str(each.attempt),
             run_state(each),
@@ -269,7 +269,7 @@ def _show(execution: Any, *, as_json: bool) -> None:
         "input": render.compact(execution.input),
         "output": render.compact(execution.output) if execution.HasField("output") else "",
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
-        "error": f"{execution.error.node} {execution.error.type}: {execution.error.message}".strip()
+        "error": f"{render.node_name(execution.error.node)} {execution.error.type}: {execution.error.message}".strip()
         if execution.HasField("error")
         else "",
         **{
@@ -293,7 +293,7 @@ def _show_event(event: Any, *, as_json: bool) -> None:
         typer.echo(render.compact(event))
         return
     details = render.compact(event.details) if event.details.fields else ""
-    subject = f" {event.node}" if event.node else ""
+    subject = f" {render.node_name(event.node)}" if event.node else ""
     typer.echo(f"{event.seq:>4}  {render.clock(event.time)}  {event.type}{subject}  {details}".rstrip())
 
 

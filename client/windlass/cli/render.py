@@ -17,6 +17,10 @@ STATE_COLOURS = {
     "LEASED": "cyan",
 }
 BAR_WIDTH = 40
+# Beyond it a double no longer holds every whole number, and its digits say more than it knows.
+WHOLE_MAX = 2**53
+# Not a node of the graph: the run that renders the workflow's own output.
+OUTPUT_NODE, OUTPUT_SHOWN = "$output", "(output)"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -66,7 +70,12 @@ def _whole(value: Any) -> Any:
         return {key: _whole(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_whole(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= WHOLE_MAX
+    return int(value) if is_whole else value
+
+
+def node_name(node: str) -> str:
+    return OUTPUT_SHOWN if node == OUTPUT_NODE else node
 
 
 def name_of(enum: Any, value: int) -> str:
@@ -97,7 +106,7 @@ def timeline(runs: Sequence[Any], state_of: Callable[[Any], str]) -> None:
         return
     first = min(_when(run.start_time) for run in started)
     whole = max((max(_when(run.end_time) for run in started) - first).total_seconds(), 1e-6)
-    width = max(len(run.node) for run in started)
+    width = max(len(node_name(run.node)) for run in started)
     for run in started:
         begin = (_when(run.start_time) - first).total_seconds()
         length = (_when(run.end_time) - _when(run.start_time)).total_seconds()
@@ -105,8 +114,9 @@ def timeline(runs: Sequence[Any], state_of: Callable[[Any], str]) -> None:
         bar = " " * left + "━" * max(1, min(round(length / whole * BAR_WIDTH), BAR_WIDTH - left))
         colour = STATE_COLOURS.get(state_of(run), "white")
         attempt = f" attempt {run.attempt}" if run.attempt > 1 or state_of(run) == "FAILED" else ""
+        name = node_name(run.node)
         console().print(
-            f"  {run.node:<{width}} [{colour}]{bar:<{BAR_WIDTH}}[/{colour}] {span(length)} {state_of(run)}{attempt}"
+            f"  {name:<{width}} [{colour}]{bar:<{BAR_WIDTH}}[/{colour}] {span(length)} {state_of(run)}{attempt}"
         )
 
 

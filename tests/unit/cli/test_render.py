@@ -1,10 +1,11 @@
 """What people read: durations, states, and the timeline of an execution's runs."""
 
 import pytest
+from google.protobuf.struct_pb2 import Struct
 
 from windlass.api.v1.resources_pb2 import Run
 from windlass.cli.executions import run_state, show_runs
-from windlass.cli.render import coloured, span, timeline
+from windlass.cli.render import as_json, coloured, span, timeline
 
 
 def run_from(node: str, began_ms: int, ended_ms: int, *, state: str = "SUCCESS", attempt: int = 1) -> Run:
@@ -43,6 +44,22 @@ def test_table_escapes_what_users_wrote(capsys: pytest.CaptureFixture[str]) -> N
     run.error.type, run.error.message = "T", "[red]not markup[/red]"
     show_runs([run])
     assert "T: [red]not markup[/red]" in capsys.readouterr().out
+
+
+def test_run_that_renders_the_output_is_no_node(capsys: pytest.CaptureFixture[str]) -> None:
+    show_runs([run_from("a", 0, 10), run_from("$output", 10, 20)])
+    shown = capsys.readouterr().out
+    assert "$output" not in shown
+    assert shown.count("(output)") == 2
+
+
+def test_numbers_are_shown_as_they_were_written(capsys: pytest.CaptureFixture[str]) -> None:
+    struct = Struct()
+    struct.update({"whole": 4, "part": 4.5, "large": 1e300, "inner": [{"least": -(2**53)}]})
+    as_json(struct)
+    shown = capsys.readouterr().out
+    for number in ('"whole": 4,', '"part": 4.5', '"large": 1e+300', '"least": -9007199254740992\n'):
+        assert number in shown
 
 
 def test_spans_have_a_readable_unit() -> None:
