@@ -78,7 +78,7 @@ def list_keys(
 
     with connected(home, address, key_file, key=_key_for(workspace)) as api:
         request = messages.ListApiKeysRequest(workspace=workspace, page_size=1000)
-        answer = api.call(ApiKeyServiceStub, "ListApiKeys", request)
+        answer = api.whole(ApiKeyServiceStub, "ListApiKeys", request)
     if as_json:
         _json(answer)
         return
@@ -154,7 +154,7 @@ def list_workspaces(
     from windlass.cli.render import date, table
 
     with connected(home, address, key_file, key="system") as api:
-        answer = api.call(
+        answer = api.whole(
             WorkspaceServiceStub, "ListWorkspaces", messages.ListWorkspacesRequest(page_size=1000)
         )
     if as_json:

@@ -167,7 +167,7 @@ def runs(
 
     with connected(home, address, key_file) as api:
         request = messages.ListRunsRequest(execution_id=execution_id, page_size=1000)
-        answer = api.call(RunServiceStub, "ListRuns", request)
+        answer = api.whole(RunServiceStub, "ListRuns", request)
     if as_json:
         render.as_json(answer)
         return

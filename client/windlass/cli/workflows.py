@@ -118,7 +118,7 @@ def list_(
 
     with connected(home, address, key_file) as api:
         request = messages.ListWorkflowsRequest(page_size=1000, show_archived=archived)
-        answer = api.call(WorkflowServiceStub, "ListWorkflows", request)
+        answer = api.whole(WorkflowServiceStub, "ListWorkflows", request)
     if as_json:
         _json(answer)
         return
@@ -144,7 +144,7 @@ def versions(
 
     with connected(home, address, key_file) as api:
         request = messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000)
-        answer = api.call(WorkflowServiceStub, "ListWorkflowVersions", request)
+        answer = api.whole(WorkflowServiceStub, "ListWorkflowVersions", request)
     if as_json:
         _json(answer)
         return

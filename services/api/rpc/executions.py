@@ -79,14 +79,15 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         list_of = ("executions", workspace, request.filter, str(ascending))
         from_id, size = pages.begin(request, *list_of)
         page = await self._executions.page(workspace, conditions, from_id, size, ascending=ascending)
-        token = ""
-        if pages.has_more(page.found, size):
-            token = pages.next_token(page.records[-1].execution.id, *list_of)
-        return holding(
-            executions_pb2.ListExecutionsResponse,
-            executions=[translate.execution(record, with_output=False) for record in page.records],
-            next_page_token=token,
+        shown, token = pages.cut(
+            page.records,
+            size,
+            lambda row: row.execution.id,
+            translate.listed,
+            *list_of,
+            is_cut=page.found > size,
         )
+        return holding(executions_pb2.ListExecutionsResponse, executions=shown, next_page_token=token)
 
     async def WatchExecution(
         self, request: executions_pb2.WatchExecutionRequest, context: Context
@@ -120,9 +121,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
                 limit=size + 1,
             )
         )
-        rows, token = pages.cut(response.events, size, lambda row: str(row.event.seq), *list_of)
-        return holding(
-            executions_pb2.ListEventsResponse,
-            events=[translate.event(row) for row in rows],
-            next_page_token=token,
+        shown, token = pages.cut(
+            response.events, size, lambda row: str(row.event.seq), translate.event, *list_of
         )
+        return holding(executions_pb2.ListEventsResponse, events=shown, next_page_token=token)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
+
+from google.protobuf.message import Message
 
 from services.api.core import paging
 from services.api.handler.refusals import invalid_field
 
 Row = TypeVar("Row")
+Shown = TypeVar("Shown", bound=Message)
+# Clients of gRPC take 4 MiB at once unless they are told otherwise.
+PAGE_BYTES_MAX: Final = 3 * 1024 * 1024
 
 
 class PageRequest(Protocol):
@@ -28,24 +33,35 @@ def begin(request: PageRequest, *list_of: str) -> tuple[str, int]:
 
 
 def cut(
-    rows: Sequence[Row], size: int, key: Callable[[Row], str], *list_of: str, is_cut: bool = False
-) -> tuple[Sequence[Row], str]:
-    """At most `size` of the rows, of which one more was asked for; and the token of the next page, if there is one.
-    `is_cut`: the peer says that there is more, however few came."""
-    if not rows or not (is_cut or has_more(len(rows), size)):
-        return rows, ""
-    rows = rows[:size]
-    return rows, paging.token(key(rows[-1]), *list_of)
+    rows: Sequence[Row],
+    size: int,
+    key: Callable[[Row], str],
+    show: Callable[[Row], Shown],
+    *list_of: str,
+    is_cut: bool = False,
+) -> tuple[list[Shown], str]:
+    """What is shown of at most `size` of the rows, of which one more was asked for, and the token of the next page, if
+    there is one. A page is shorter when its rows are large, and has one at least. `is_cut`: whoever gave the rows says
+    that there is more, however few came.
+    """
+    shown: list[Shown] = []
+    room = PAGE_BYTES_MAX
+    for row in rows[:size]:
+        made = show(row)
+        room -= made.ByteSize()
+        if room < 0 and shown:
+            is_cut = True
+            break
+        shown.append(made)
+    if not shown or not (is_cut or _has_more(len(rows), size)):
+        return shown, ""
+    return shown, paging.token(key(rows[len(shown) - 1]), *list_of)
 
 
-def has_more(found: int, size: int) -> bool:
+def _has_more(found: int, size: int) -> bool:
     """Whether there may be another page. No peer gives more rows at once than the largest page has, so the one more
     that was asked for cannot come with that: the next page is then empty at worst."""
     return found > size or found >= paging.PAGE_SIZE_MAX
-
-
-def next_token(after: str, *list_of: str) -> str:
-    return paging.token(after, *list_of)
 
 
 def number(after: str) -> int:

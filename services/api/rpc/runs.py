@@ -43,10 +43,10 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
             )
         )
         own = [record for record in found.runs if record.workspace == workspace]
-        rows, token = pages.cut(own, size, lambda row: row.run.id, *list_of, is_cut=found.is_cut)
-        return holding(
-            runs_pb2.ListRunsResponse, runs=[translate.run(row) for row in rows], next_page_token=token
+        shown, token = pages.cut(
+            own, size, lambda row: row.run.id, translate.run, *list_of, is_cut=found.is_cut
         )
+        return holding(runs_pb2.ListRunsResponse, runs=shown, next_page_token=token)
 
     async def GetRun(self, request: runs_pb2.GetRunRequest, context: Context) -> runs_pb2.GetRunResponse:
         record = await self._reads.run(request.run_id) if _is_run_id(request.run_id) else None

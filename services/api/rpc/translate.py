@@ -60,13 +60,17 @@ def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> resources_
     return execution
 
 
-def execution(record: reads_pb2.ExecutionRecord, *, with_output: bool = True) -> resources_pb2.Execution:
+def execution(record: reads_pb2.ExecutionRecord) -> resources_pb2.Execution:
     """Takes the message out of the record; the record is done with."""
-    made = record.execution
+    made = listed(record)
     fill(made.input, record.input)
-    if with_output:
-        fill(made.output, record.output)
+    fill(made.output, record.output)
     return made
+
+
+def listed(record: reads_pb2.ExecutionRecord) -> resources_pb2.Execution:
+    """Without what only those get who ask for one."""
+    return record.execution
 
 
 def run(record: reads_pb2.RunRecord) -> resources_pb2.Run:

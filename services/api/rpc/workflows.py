@@ -107,12 +107,8 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         rows = await self._workflows.page(
             caller().workspace, after, size + 1, with_archived=request.show_archived
         )
-        rows, token = pages.cut(rows, size, lambda row: row.workflow, *list_of)
-        return holding(
-            workflows_pb2.ListWorkflowsResponse,
-            workflows=[translate.workflow(row) for row in rows],
-            next_page_token=token,
-        )
+        shown, token = pages.cut(rows, size, lambda row: row.workflow, translate.workflow, *list_of)
+        return holding(workflows_pb2.ListWorkflowsResponse, workflows=shown, next_page_token=token)
 
     async def ListWorkflowVersions(
         self, request: workflows_pb2.ListWorkflowVersionsRequest, context: Context
@@ -124,12 +120,8 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         )
         if not rows and not before:
             raise refusals.workflow_not_found(request.workflow)
-        rows, token = pages.cut(rows, size, lambda row: str(row.version), *list_of)
-        return holding(
-            workflows_pb2.ListWorkflowVersionsResponse,
-            versions=[translate.version(row) for row in rows],
-            next_page_token=token,
-        )
+        shown, token = pages.cut(rows, size, lambda row: str(row.version), translate.version, *list_of)
+        return holding(workflows_pb2.ListWorkflowVersionsResponse, versions=shown, next_page_token=token)
 
     async def ArchiveWorkflow(
         self, request: workflows_pb2.ArchiveWorkflowRequest, context: Context

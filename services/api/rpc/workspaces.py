@@ -65,12 +65,9 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
         self, request: workspaces_pb2.ListWorkspacesRequest, context: Context
     ) -> workspaces_pb2.ListWorkspacesResponse:
         after, size = pages.begin(request, "workspaces")
-        rows, token = pages.cut(
-            await self._workspaces.page(after, size + 1), size, lambda row: row.workspace, "workspaces"
-        )
-        return workspaces_pb2.ListWorkspacesResponse(
-            workspaces=[translate.workspace(row) for row in rows], next_page_token=token
-        )
+        found = await self._workspaces.page(after, size + 1)
+        shown, token = pages.cut(found, size, lambda row: row.workspace, translate.workspace, "workspaces")
+        return workspaces_pb2.ListWorkspacesResponse(workspaces=shown, next_page_token=token)
 
     async def UpdateWorkspace(
         self, request: workspaces_pb2.UpdateWorkspaceRequest, context: Context
@@ -148,10 +145,8 @@ class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
         found = await self._keys.page(workspace, after if _is_uuid(after) else "", size + 1)
         if not found and await self._workspaces.get(workspace) is None:
             raise refusals.workspace_not_found(workspace)
-        rows, token = pages.cut(found, size, lambda row: row.key_id, *list_of)
-        return workspaces_pb2.ListApiKeysResponse(
-            api_keys=[translate.api_key(row) for row in rows], next_page_token=token
-        )
+        shown, token = pages.cut(found, size, lambda row: row.key_id, translate.api_key, *list_of)
+        return workspaces_pb2.ListApiKeysResponse(api_keys=shown, next_page_token=token)
 
     async def RevokeApiKey(
         self, request: workspaces_pb2.RevokeApiKeyRequest, context: Context
