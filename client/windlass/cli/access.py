@@ -217,6 +217,27 @@ def update_workspace(
         _json(api.call(WorkspaceServiceStub, "UpdateWorkspace", request).workspace)
 
 
+@workspaces.command("delete")
+def delete_workspace(
+    workspace: WorkspaceArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    address: AddressOption = None,
+    key_file: KeyFileOption = None,
+) -> None:
+    """Close it for good: its keys are refused at once, what is queued becomes a dead letter, its name is never given
+    again."""
+    from windlass.api.v1 import workspaces_pb2 as messages
+    from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
+
+    if not yes:
+        typer.confirm(f"Close {workspace!r} for good?", abort=True)
+    with connected(home, address, key_file, key="system") as api:
+        request = messages.DeleteWorkspaceRequest(workspace=workspace)
+        api.call(WorkspaceServiceStub, "DeleteWorkspace", request)
+    typer.echo(f"{workspace} is closed")
+
+
 def _key_for(workspace: str) -> str:
     return "system" if workspace else "admin"
 

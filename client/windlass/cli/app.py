@@ -1,6 +1,7 @@
 """All commands in one tree. Exit codes: 0 done, 1 failed, 2 usage."""
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -8,13 +9,32 @@ from windlass.cli import access, executions, stack, workflows
 
 app = typer.Typer(
     name="windlass",
-    help="Windlass, a durable workflow engine: nothing finished is lost or done again.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(version("windlass"))
+        raise typer.Exit
+
+
+@app.callback()
+def windlass(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Say which Windlass this is.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Windlass, a durable workflow engine: nothing finished is lost or done again."""
+
+
 stack.register(app)
 app.add_typer(workflows.app, name="workflow")
 executions.register(app)

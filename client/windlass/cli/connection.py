@@ -93,7 +93,7 @@ def connected(
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
     except grpc.RpcError as error:
-        _tell(error, home)
+        _tell(error, home, target)
         raise typer.Exit(1) from None
 
 
@@ -145,13 +145,15 @@ def _key(home: Path, key_file: Path | None, name: str) -> str:
         ) from None
 
 
-def _tell(error: Any, home: Path) -> None:
+def _tell(error: Any, home: Path, target: str) -> None:
     """The message, the reason, each faulty field, and the command that helps."""
     from google.rpc import error_details_pb2
     from grpc_status import rpc_status
 
-    typer.echo(f"{error.details()}", err=True)
     status = rpc_status.from_call(error)
+    # Without a status it is no service that speaks, but gRPC: nobody answers at all.
+    is_away = status is None and error.code().name == "UNAVAILABLE"
+    typer.echo(f"no api answers at {target}" if is_away else error.details(), err=True)
     info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     for detail in status.details if status is not None else ():
         if detail.Unpack(bad):

@@ -332,7 +332,7 @@ class Summary(NamedTuple):
     succeeded: tuple[str, ...]
     failed: tuple[str, ...]
     skipped: tuple[str, ...]
-    # Held up by a failure, or never begun because the execution ended.
+    # Held up by a failure, never begun, or stopped because the execution ended.
     blocked: tuple[str, ...]
 
 

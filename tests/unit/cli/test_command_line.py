@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,11 @@ def test_help_lists_the_commands() -> None:
         assert f"\n  {command} " in shown.stdout
 
 
+def test_version_is_that_of_the_distribution() -> None:
+    shown = windlass("--version")
+    assert (shown.returncode, shown.stdout) == (0, f"{version('windlass')}\n")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -91,5 +97,6 @@ def test_unreadable_key_is_named(tmp_path: Path) -> None:
 def test_api_that_is_away_is_reported_with_its_code() -> None:
     shown = windlass("get", "x", "--address", "127.0.0.1:1", WINDLASS_KEY="k")
     assert shown.returncode == 1
+    assert "no api answers at 127.0.0.1:1" in shown.stderr
     assert "reason: UNAVAILABLE" in shown.stderr
     assert "Traceback" not in shown.stderr

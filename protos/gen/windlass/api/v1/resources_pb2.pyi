@@ -271,7 +271,7 @@ class Execution(_message.Message):
         def skipped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
         @_builtins.property
         def blocked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """Never started, because something they depend on failed."""
+            """Held up by a failure, never begun, or stopped because the execution ended."""
 
         def __init__(
             self,
