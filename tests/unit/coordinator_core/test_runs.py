@@ -260,6 +260,19 @@ def test_started_and_progress_are_recorded_when_they_are_news():
     assert story.effects[0].cursor == b'{"row":7}'
 
 
+def test_progress_without_a_cursor_leaves_the_last_one_to_the_next_attempt():
+    story = begun()
+    story.when(ReportProgress(1, story.run("a").epoch, 0.4, "", b'{"row":7}'))
+    story.lose()
+    story.assign("a")
+    news = ReportProgress(2, story.run("a").epoch, 0.1, "again", b"")
+    assert story.when(news).events == [RunProgressed(story.now, 2, 0.1, "again", b'{"row":7}')]
+    assert story.when(news).events == []
+    story.lose()
+    story.assign("a")
+    assert story.effects[0].cursor == b'{"row":7}'
+
+
 def test_what_a_runner_says_is_bent_into_range():
     story = begun(node("a"), node("b"))
     epoch = story.run("a").epoch

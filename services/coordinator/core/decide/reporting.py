@@ -209,7 +209,9 @@ def report_progress(execution: Execution, report: ReportProgress, now: Instant) 
     run = live_run(execution, report, now)
     if isinstance(run, Decision):
         return run
-    news = (told_fraction(report.progress), told_text(report.message), report.cursor)
+    # Progress told without a cursor leaves the last one: the next attempt goes on from it.
+    cursor = report.cursor or run.work.cursor
+    news = (told_fraction(report.progress), told_text(report.message), cursor)
     if news == (run.progress, run.progress_message, run.work.cursor):
         return nothing_new()
     return Decision([RunProgressed(now, run.number, *news)])
