@@ -62,6 +62,8 @@ class Carrier:
         self._arrivals = arrivals
         self._strays = strays
         self._mailbox_seconds = mailbox_seconds
+        # What is about to be given up, unless its runner names it: by lease and epoch.
+        self._doubted: dict[tuple[str, int], asyncio.TimerHandle] = {}
 
     # ── from the dispatchers ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -202,34 +204,42 @@ class Carrier:
         """Grants that a runner did not take, and runs that it says it does not hold."""
         for lease_id, epoch, reason, _ in refused:
             if reason == "NOT_HELD":
-                self._doubt(lease_id, epoch, instance_id)
+                held = self.held.get(split_run_id(lease_id)[0])
+                if held is not None:
+                    self._doubt(held, lease_id, epoch, instance_id)
             else:
                 self._release(lease_id, epoch, release_reason(reason), instance_id, may_have_begun=False)
 
     def in_doubt(self, grants: Iterable[Grant]) -> None:
         """Their runner lives, out of our reach, and may be at work. Work that must not be done twice waits until it is
-        heard of, or its instance has ended; the rest goes elsewhere."""
+        heard of, or its instance has ended; the rest goes elsewhere, if its runner does not come back with it first."""
         for lease_id, epoch, _ in grants:
             execution_id, number = split_run_id(lease_id)
             held = self.held.get(execution_id)
             run = None if held is None or held.execution is None else held.execution.live.get(number)
-            if run is not None and run.work.node.is_idempotent:
-                self._doubt(lease_id, epoch)
+            if held is not None and run is not None and run.work.node.is_idempotent:
+                self._doubted[lease_id, epoch] = self._doubt(held, lease_id, epoch)
+
+    def taken(self, grants: Iterable[Grant]) -> None:
+        """Their runner has them: none of them is given up, however long it was away."""
+        if self._doubted:
+            for lease_id, epoch, _ in grants:
+                if timer := self._doubted.pop((lease_id, epoch), None):
+                    timer.cancel()
 
     def unsent(self, grants: Iterable[Grant]) -> None:
         """They never left this process."""
         for grant in grants:
             self._release(grant.lease_id, grant.epoch, ReleaseReason.WITHDRAWN, may_have_begun=False)
 
-    def _doubt(self, lease_id: str, epoch: int, instance_id: str = "") -> None:
+    def _doubt(self, held: Held, lease_id: str, epoch: int, instance_id: str = "") -> asyncio.TimerHandle:
         """A runner that does not hold the run may have done it and told another coordinator: then its report is on its
         way here by the mailbox, and must not come too late. So the run is given up only after that way's time."""
-        held = self.held.get(split_run_id(lease_id)[0])
-        if held is not None:
-            loop = asyncio.get_running_loop()
-            loop.call_later(self._mailbox_seconds, self._give_up, held, lease_id, epoch, instance_id)
+        loop = asyncio.get_running_loop()
+        return loop.call_later(self._mailbox_seconds, self._give_up, held, lease_id, epoch, instance_id)
 
     def _give_up(self, held: Held, lease_id: str, epoch: int, instance_id: str) -> None:
+        self._doubted.pop((lease_id, epoch), None)
         if not held.is_dropped:
             self._release(lease_id, epoch, ReleaseReason.WITHDRAWN, instance_id, may_have_begun=True)
 

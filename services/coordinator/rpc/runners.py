@@ -127,7 +127,8 @@ class SessionRunners:
         self.carrier.level.set()
 
     def on_taken(self, session: ServerSession, grants: list[Grant]) -> None:
-        """Known already: the journal has the lease."""
+        """The journal has the lease already; only what was in doubt is news."""
+        self.carrier.taken(grants)
 
     def on_refused(self, session: ServerSession, refused: list[Refused]) -> None:
         self.carrier.handed_back(session.instance_id, refused)

@@ -9,6 +9,7 @@ from services.coordinator.core.commands import Command, Release
 from services.coordinator.core.values import ReleaseReason
 from services.coordinator.handler.carrier import Carrier
 from services.coordinator.handler.held import Held
+from services.coordinator.rpc.runners import SessionRunners
 from tests.support.story import EXECUTION_ID, Story, node
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
@@ -59,6 +60,16 @@ async def test_grant_in_doubt_is_given_up_only_where_twice_is_harmless() -> None
     carrier = carrier_of(story)
     carrier.in_doubt([*grants(story), Grant("unknown.1", 1, None)])
     assert await put(carrier) == given_up(story, 2, may_have_begun=True)
+
+
+async def test_grant_in_doubt_stays_with_its_runner_that_comes_back_with_it() -> None:
+    story = live_story()
+    carrier = carrier_of(story)
+    carrier.in_doubt(grants(story))
+    owner = SessionRunners()
+    owner.carrier = carrier
+    owner.on_taken(cast("Any", None), grants(story))
+    assert await put(carrier) == []
 
 
 async def test_denied_run_is_given_up_whatever_it_is() -> None:
