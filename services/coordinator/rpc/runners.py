@@ -98,15 +98,16 @@ class SessionRunners:
         ]
 
     def _judge(self, lease_id: str, epoch: int, attach: Attach) -> Refused | None:
-        """Only what we hold can be judged; the rest stands until its holder speaks."""
+        """Only what we hold can be judged; the rest stands until its holder speaks. A run beyond our journal is of one
+        who holds the execution after us, and we have not heard yet that we lost it."""
         execution_id, number = split_run_id(lease_id)
         held = self.carrier.held.get(execution_id)
-        if held is None or held.execution is None:
+        if held is None or held.execution is None or number > len(held.execution.runs):
             return None
         run = held.execution.live.get(number)
         if run is not None and run.epoch == epoch and run.instance_id == attach.instance_id:
             return None
-        if 0 < number <= len(held.execution.runs) and held.execution.runs[number - 1].is_answered:
+        if number > 0 and held.execution.runs[number - 1].is_answered:
             return None  # reported and on its way to be acknowledged
         return Refused(lease_id, epoch, "LEASE_ENDED")
 

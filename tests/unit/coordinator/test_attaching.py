@@ -1,0 +1,42 @@
+"""What a coordinator says of the runs that a runner names when it attaches."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from services.chassis.lease.frames import Attach, Lease, Refused
+from services.coordinator.handler.held import Held
+from services.coordinator.rpc.runners import SessionRunners
+from tests.support.story import Story, node
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
+
+ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
+
+
+async def judged(story: Story, *leases: Lease) -> list[Refused]:
+    """The answer of one that holds the story's execution to the runner that was granted it."""
+    owner = SessionRunners()
+    owner.carrier = cast(
+        "Any", SimpleNamespace(held={ID: Held(ID, 1, ExecutionGrant(), None, 0, execution=story.execution)})
+    )
+    owner.registry = cast("Any", SimpleNamespace(of_instance=lambda _: None))
+    return list(await owner.admit(Attach("runner", story.execution.runs[0].instance_id, 1, held=leases)))
+
+
+def begun() -> Story:
+    story = Story([node("a")])
+    story.start()
+    story.assign("a")
+    return story
+
+
+async def test_run_that_is_over_is_the_runners_no_longer() -> None:
+    story = begun()
+    lease = Lease(f"{ID}.1", story.run("a").epoch)
+    assert await judged(story, lease) == []
+    story.lose()
+    assert await judged(story, lease) == [Refused(*lease, "LEASE_ENDED")]
+
+
+async def test_run_beyond_what_is_known_here_is_left_to_its_holder() -> None:
+    """Who was stopped while another took the execution over hears of later runs before it hears of its loss."""
+    assert await judged(begun(), Lease(f"{ID}.2", 9)) == []
