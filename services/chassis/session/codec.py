@@ -47,6 +47,9 @@ class HopCodec:
     grants: str = "grants"
     holder_notes: str = ""
     server_notes: str = ""
+    # Called with the body of each report whenever it is written: what it says of the present must be true when it
+    # leaves, which may be long after it was made, and more than once.
+    date_report: Callable[[Any], None] | None = None
 
     # ── holder to server ──────────────────────────────────────────────────────────────────────────────────
 
@@ -66,6 +69,9 @@ class HopCodec:
             _write_beat(frame.beat, control.beat)
         if frame.is_draining:
             control.drain = True
+        if self.date_report is not None:
+            for report in frame.reports:
+                self.date_report(report.body)
         return self._fit(
             message,
             self.holder_frame,

@@ -164,9 +164,7 @@ class Dispatch(Protocol):
 
     def may_start(self) -> bool: ...
     def finished(self, execution_id: str, epoch: int) -> None: ...
-    def parked(
-        self, execution_id: str, epoch: int, *, now: Instant, wake_time: Instant, seen: Sequence[str]
-    ) -> None:
+    def parked(self, execution_id: str, epoch: int, *, wake_time: Instant, seen: Sequence[str]) -> None:
         """`wake_time` 0: only a message wakes it."""
         ...
 

@@ -177,7 +177,5 @@ class Settler:
             self._carrier.timers.set(held, execution.next_wake())
             return
         _parked.inc()
-        self._dispatch.parked(
-            held.execution_id, held.epoch, now=now, wake_time=park.wake_time, seen=held.message_ids
-        )
+        self._dispatch.parked(held.execution_id, held.epoch, wake_time=park.wake_time, seen=held.message_ids)
         self._carrier.forget(held)

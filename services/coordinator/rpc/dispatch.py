@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from services.chassis.crash import crash_point
 from services.chassis.lease.frames import Grant, Refused, Report
@@ -25,11 +25,19 @@ log = logger(__name__)
 # Beyond this the acknowledgement of an older message takes the way of those that came with a grant.
 _SENDERS_MAX: Final = 10_000
 
+
+def _date(report: Any) -> None:
+    """The wait goes on while a report of it is kept, because no dispatcher is there or none has answered."""
+    if report.WhichOneof("report") == "parked":
+        report.parked.park_time.GetCurrentTime()
+
+
 CODEC: Final = HopCodec(
     holder_frame=pb.SessionRequest,
     server_frame=pb.SessionResponse,
     holder_notes="message_acks",
     server_notes="messages",
+    date_report=_date,
 )
 
 _granted = counter("coordinator_executions_granted_total", "Executions granted by dispatchers.")
@@ -60,12 +68,9 @@ class SessionDispatch:
         self._report(execution_id, epoch, report)
         crash_point("coordinator.finished.after")
 
-    def parked(
-        self, execution_id: str, epoch: int, *, now: Instant, wake_time: Instant, seen: Sequence[str]
-    ) -> None:
+    def parked(self, execution_id: str, epoch: int, *, wake_time: Instant, seen: Sequence[str]) -> None:
         crash_point("coordinator.parked.before")
         report = pb.ExecutionReport(parked=pb.ExecutionReport.Parked(seen_message_ids=seen))
-        report.parked.park_time.FromMicroseconds(now)
         if wake_time:
             report.parked.wake_time.FromMicroseconds(wake_time)
         self._report(execution_id, epoch, report)

@@ -129,7 +129,7 @@ def report_of(message: sessions_pb2.ExecutionReport, now: datetime) -> LeaseRepo
 
 
 def _wake_time(parked: sessions_pb2.ExecutionReport.Parked, now: datetime) -> datetime | None:
-    """By our clock: the coordinator's only says how much was left when it parked."""
+    """By our clock: the coordinator's only says how much was left when it sent this."""
     if not parked.HasField("wake_time"):
         return None
     wake_time = parked.wake_time.ToDatetime(UTC)

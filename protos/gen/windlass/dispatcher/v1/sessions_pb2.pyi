@@ -174,8 +174,9 @@ class ExecutionReport(_message.Message):
 
         @_builtins.property
         def park_time(self) -> _timestamp_pb2.Timestamp:
-            """When it parked, by the same clock as wake_time: what is left between the two is counted by the dispatcher's side
-            from the report's arrival, so that no two clocks are compared. Absent: the clocks are taken to agree.
+            """When this report was sent, which may be long after it was made, by the same clock as wake_time: what is left
+            between the two is counted by the dispatcher's side from the report's arrival, so that no two clocks are compared.
+            Absent: the clocks are taken to agree.
             """
 
         def __init__(
