@@ -7,14 +7,14 @@ The validator is imported at its first use; the first message of a type compiles
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
-from google.protobuf.struct_pb2 import ListValue, Struct, Value
 
 from services.chassis.errors import Refusal, Violation
 from services.chassis.nesting import TooDeep, parse
+from services.chassis.nul import nul_paths
 
 _collect: Callable[[Message], list[Any]] | None = None
 
@@ -58,7 +58,7 @@ def judge(message: Message) -> None:
 
 
 def refuse_nul(message: Message) -> None:
-    violations = [Violation(path, "NUL", "contains a NUL character") for path in _nul_paths(message)]
+    violations = [Violation(path, "NUL", "contains a NUL character") for path in nul_paths(message)]
     if violations:
         raise _invalid(violations)
 
@@ -94,40 +94,3 @@ def _subscript(subscript: Any) -> str:
         return ""
     value = subscript.value
     return f'["{value}"]' if isinstance(value, str) else f"[{value}]"
-
-
-def _nul_paths(message: Message) -> Iterator[str]:
-    """Where text with a NUL is, free JSON by the paths of JSON. Iterative: a request may be nested deep."""
-    todo: list[tuple[Any, str]] = [(message, "")]
-    while todo:
-        here, path = todo.pop()
-        if isinstance(here, str):
-            if "\x00" in here:
-                yield path.replace("\x00", "?")
-        elif isinstance(here, Message):
-            # From the last, so that the first is popped first.
-            todo.extend(reversed(list(_members(here, path))))
-
-
-def _members(message: Message, path: str) -> Iterator[tuple[Any, str]]:
-    if isinstance(message, Value):
-        if kind := message.WhichOneof("kind"):
-            yield getattr(message, kind), path
-    elif isinstance(message, ListValue):
-        yield from ((inner, f"{path}[{index}]") for index, inner in enumerate(message.values))
-    elif isinstance(message, Struct):
-        for key, inner in message.fields.items():
-            yield from ((key, f"{path}.{key}"), (inner, f"{path}.{key}"))
-    else:
-        for field, value in message.ListFields():
-            yield from _entries(field, value, f"{path}.{field.name}" if path else field.name)
-
-
-def _entries(field: Any, value: Any, path: str) -> Iterator[tuple[Any, str]]:
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        for key, entry in value.items():
-            yield from ((key, f"{path}[key]"), (entry, f"{path}[{key!r}]"))
-    elif field.is_repeated:
-        yield from ((entry, f"{path}[{index}]") for index, entry in enumerate(value))
-    else:
-        yield value, path
