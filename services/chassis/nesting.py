@@ -4,7 +4,9 @@ It stops at 100 levels of messages, and an object in free JSON is three of them 
 levels is refused though nothing is wrong with it. The only other limit that the parser can be given, 65,535, is more
 than the stack of a thread holds. So what is nested too deep for the first is measured here, without recursion, and
 parsed with the second only when it is within LEVELS_MAX: several times less than the stack has room for, also in what
-goes through the message later (validation, copies).
+goes through the message later (validation, copies). Only for types that can hold free JSON: any other that the parser
+refuses is refused. And only up to FIELDS_MAX fields: the measuring is Python, on the loop, and whoever sends what does
+not parse need not have shown a key.
 
 Hazard: the parser's switch is the whole process's. It is thrown and taken back around one call that awaits nothing; no
 other thread of ours may parse what comes from outside.
@@ -13,16 +15,21 @@ other thread of ours may parse what comes from outside.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-from google._upb import _message
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from services.chassis.descriptors import reached
+
 Parsed = TypeVar("Parsed", bound=Message)
 LEVELS_MAX: Final = 1_000
+# A request of the largest size has millions; one that a person has written, far fewer than this.
+FIELDS_MAX: Final = 200_000
 _FREE_JSON: Final = "google.protobuf.Struct"
+_DEEP: Final = frozenset({_FREE_JSON, "google.protobuf.ListValue", "google.protobuf.Value"})
 # Of the wire types, the lowest three bits of a tag: bytes after their length, as messages are.
 _LENGTH: Final = 2
 
@@ -41,21 +48,41 @@ def parse(from_bytes: Callable[[bytes], Parsed], raw: bytes) -> Parsed:
         return from_bytes(raw)
     except DecodeError:
         owner: Any = getattr(from_bytes, "__self__", None)
-        if owner is None:
+        if owner is None or _allow_deep is None or not _may_be_deep(owner.DESCRIPTOR):
             raise
         measure(raw, owner.DESCRIPTOR)
     # What was wrong may have been something else than depth: then this says so again.
-    _message.SetAllowOversizeProtos(True)
+    _allow_deep(True)
     try:
         return from_bytes(raw)
     finally:
-        _message.SetAllowOversizeProtos(False)
+        _allow_deep(False)
+
+
+def _switch() -> Callable[[bool], object] | None:
+    """The parser's, as far as it has one: without it its own limit stands."""
+    try:
+        from google._upb import _message
+    except ImportError:
+        return None
+    return getattr(_message, "SetAllowOversizeProtos", None)
+
+
+_allow_deep: Final = _switch()
+
+
+@functools.cache
+def _may_be_deep(descriptor: Descriptor) -> bool:
+    return any(each.full_name in _DEEP for each in reached(descriptor))
 
 
 def measure(raw: bytes, descriptor: Descriptor) -> int:
-    """How many levels of messages there are in `raw`, the outermost included."""
+    """How many levels of messages there are in `raw`, the outermost included; DecodeError when it has too many fields
+    for that.
+    """
     deepest = 1
-    stack = [(_fields(raw, 0, len(raw)), _messages_in(descriptor))]
+    left = iter(range(FIELDS_MAX))
+    stack = [(_fields(raw, 0, len(raw), left), _messages_in(descriptor))]
     while stack:
         fields, messages = stack[-1]
         for tag, start, end in fields:
@@ -64,7 +91,7 @@ def measure(raw: bytes, descriptor: Descriptor) -> int:
                 continue
             if len(stack) == LEVELS_MAX:
                 raise TooDeep(_path_to(start, raw, descriptor))
-            stack.append((_fields(raw, start, end), _messages_in(field.message_type)))
+            stack.append((_fields(raw, start, end, left), _messages_in(field.message_type)))
             deepest = max(deepest, len(stack))
             break
         else:
@@ -80,9 +107,11 @@ def _messages_in(descriptor: Descriptor) -> Mapping[int, FieldDescriptor]:
     }
 
 
-def _fields(raw: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Tag, beginning and end of each field with a length between two places."""
+def _fields(raw: bytes, at: int, end: int, left: Iterator[int]) -> Iterator[tuple[int, int, int]]:
+    """Tag, beginning and end of each field with a length between two places; each field takes one of `left`."""
     while at < end:
+        if next(left, None) is None:
+            raise DecodeError("too many fields to be measured")
         tag, at = _varint(raw, at)
         match tag & 7:
             case 2:  # a length and as many bytes
@@ -123,7 +152,7 @@ def _path_to(place: int, raw: bytes, descriptor: Descriptor) -> str:
     while descriptor.full_name != _FREE_JSON:
         messages = _messages_in(descriptor)
         before: dict[int, int] = {}
-        for tag, start, end in _fields(raw, *around):
+        for tag, start, end in _fields(raw, *around, itertools.count()):
             if tag in messages and start <= place <= end:
                 break
             before[tag] = before.get(tag, 0) + 1

@@ -108,11 +108,13 @@ def free_json(document: Any) -> Any:
 
 def _allow_deep_json() -> None:
     """protobuf reads and copies about half of the depth that the api takes, unless its one other limit is chosen. That
-    is too much for messages of strangers; this process reads only what its user and the api give it.
+    is too much for messages of strangers; this process reads only what its user and the api give it. A protobuf without
+    that choice keeps its own depth.
     """
-    from google._upb import _message
+    with contextlib.suppress(ImportError, AttributeError):
+        from google._upb import _message
 
-    _message.SetAllowOversizeProtos(True)
+        _message.SetAllowOversizeProtos(True)
 
 
 def request_id() -> str:

@@ -6,7 +6,8 @@ import pytest
 from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct
 
-from services.chassis.nesting import LEVELS_MAX, TooDeep, measure, parse
+from services.chassis import nesting
+from services.chassis.nesting import FIELDS_MAX, LEVELS_MAX, TooDeep, measure, parse
 from tests.support.nested import nested_struct, varint, with_tag
 from tests.unit.chassis.shop import Shop
 
@@ -55,3 +56,31 @@ def test_the_parsers_own_limit_is_back_in_force_afterwards() -> None:
     parse(Struct.FromString, nested_struct(50))
     with pytest.raises(DecodeError):
         Struct.FromString(nested_struct(50))
+
+
+def test_what_can_hold_no_free_json_is_not_measured(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr(nesting, "measure", lambda raw, descriptor: measured.append(descriptor.name))
+    for kind in (shop.messages.BuyResponse, shop.messages.BuyRequest):
+        with pytest.raises(DecodeError):
+            parse(kind.FromString, b"\x10\x01" * 1_000 + b"\xff")
+    assert measured == ["BuyRequest"]
+
+
+def test_measuring_ends_after_so_many_fields() -> None:
+    deep = nested_struct(50)
+    parse(Struct.FromString, b"\x10\x01" * (FIELDS_MAX - 1_000) + deep)
+    for raw in (b"\x10\x01" * FIELDS_MAX + deep, b"\x0a\x00" * FIELDS_MAX + deep):
+        with pytest.raises(DecodeError):
+            parse(Struct.FromString, raw)
+
+
+def test_without_the_parsers_switch_its_own_limit_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    from google._upb import _message
+
+    monkeypatch.delattr(_message, "SetAllowOversizeProtos")
+    assert nesting._switch() is None
+    monkeypatch.setattr(nesting, "_allow_deep", None)
+    assert parse(Struct.FromString, nested_struct(33)).fields
+    with pytest.raises(DecodeError):
+        parse(Struct.FromString, nested_struct(34))
