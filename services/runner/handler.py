@@ -115,11 +115,22 @@ class Worker:
         self._threads.on_return = self._turn_later
         self._has_turn = False
         self._is_draining = False
+        self._was_wedged = False
 
     @property
     def going(self) -> int:
         """Runs begun and not over."""
         return len(self._going)
+
+    @property
+    def is_wedged(self) -> bool:
+        """Every place is held by a plain function that does not return: nothing can begin until one does, and perhaps
+        none ever will."""
+        return self._threads.abandoned >= self._concurrency
+
+    def can_work(self) -> bool:
+        """What its health says: whether new work can come and be begun."""
+        return self._holder.may_start() and not self.is_wedged
 
     def take(self, jobs: Sequence[Job]) -> None:
         """New grants."""
@@ -178,11 +189,14 @@ class Worker:
             )
 
     def tend(self) -> None:
-        """Once a second or so: narrow the window, hand back what waits behind long work."""
+        """Once a second or so: narrow the window, hand back what waits behind long work, say once that none can begin."""
         now = self._clock.monotonic()
         _runs_going.set(len(self._going))
         _threads_abandoned.set(self._threads.abandoned)
         self._want(now)
+        if self.is_wedged and not self._was_wedged:
+            log.error("plain functions that do not return hold every place", places=self._concurrency)
+        self._was_wedged = self.is_wedged
         if self._queue and self._queue[0][0] < now - QUEUE_SECONDS_MAX and self._holder.may_start():
             self._hand_back("QUEUED_TOO_LONG")
 

@@ -36,7 +36,8 @@ log = logger(__name__)
 
 # Of the time for draining: what is going may finish in it; in the rest it is handed back, and that acknowledged.
 FINISHING_SHARE: Final = 0.7
-# What its health speaks of: whether a coordinator has answered lately, hence whether new work can come and be begun.
+# What its health speaks of: whether new work can come and be begun. It needs a coordinator that has answered lately, and
+# a place that no hung function holds.
 SESSIONS: Final = "windlass.coordinator.v1.RunnerSessions"
 
 
@@ -99,7 +100,7 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         process.loop("tender", WorkerTender(worker, clock).run)
 
         async def can_work() -> bool:
-            return sessions.may_start()
+            return worker.can_work()
 
         process.on_drain("work", lambda: drained(worker, holder, settings.drain_seconds))
         process.on_close("sessions", holder.stop)

@@ -2,15 +2,17 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
 
+from services.runner import handler
 from services.runner.core.failures import ErrorClass, Failure
 from services.runner.core.job import Ended, OutputRef, Succeeded
 from services.runner.rpc.translate import progress_of, report_of
-from tests.support.runner_bench import Bench, Desk, a_job
+from tests.support.runner_bench import HANGS_SECONDS, Bench, Desk, a_job
 from windlass.sdk import Branch, Context, ModuleError, PermanentError, TransientError
 
 
@@ -220,6 +222,28 @@ async def test_a_hung_plain_function_costs_its_place_and_no_other(tmp_path: Any)
         await asyncio.sleep(0)
         bench.clock.advance(1.0)
         bench.worker.tend()
+
+
+async def test_runner_whose_every_place_is_hung_says_that_it_cannot_work(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, concurrency=2)
+    errors: list[str] = []
+    monkeypatch.setattr(handler, "log", SimpleNamespace(error=lambda text, **_: errors.append(text)))
+    gate = threading.Event()
+    bench.registry.declare("test.hangs@1")(lambda _ctx, _inputs, _config: gate.wait())
+    for number, can_work in ((1, True), (2, False)):
+        bench.worker.take([a_job("test.hangs@1", number, timeout_seconds=0.01)])
+        await bench.desk.until(number)
+        bench.worker.tend()
+        assert bench.worker.can_work() is can_work
+    bench.worker.tend()
+    assert errors == ["plain functions that do not return hold every place"]
+    gate.set()
+    async with asyncio.timeout(HANGS_SECONDS):
+        while not bench.worker.can_work():
+            await asyncio.sleep(0)
+            bench.worker.tend()
 
 
 async def test_as_many_plain_functions_run_at_once_as_there_are_places(tmp_path: Any) -> None:
