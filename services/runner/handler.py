@@ -189,7 +189,7 @@ class Worker:
             )
 
     def tend(self) -> None:
-        """Once a second or so: narrow the window, hand back what waits behind long work, say once that none can begin."""
+        """Once a second or so: narrow the window, hand back what waits behind long work, say when none can begin."""
         now = self._clock.monotonic()
         _runs_going.set(len(self._going))
         _threads_abandoned.set(self._threads.abandoned)

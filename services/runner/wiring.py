@@ -36,8 +36,8 @@ log = logger(__name__)
 
 # Of the time for draining: what is going may finish in it; in the rest it is handed back, and that acknowledged.
 FINISHING_SHARE: Final = 0.7
-# What its health speaks of: whether new work can come and be begun. It needs a coordinator that has answered lately, and
-# a place that no hung function holds.
+# What its health speaks of: whether new work can come and be begun. That takes a coordinator that has answered lately,
+# and a place that no hung function holds.
 SESSIONS: Final = "windlass.coordinator.v1.RunnerSessions"
 
 
