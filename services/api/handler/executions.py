@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from services.api.core.filters import Condition, Operator, matches
+from services.api.core.paging import PAGE_SIZE_MAX
 from services.api.handler import refusals
 from services.api.handler.identifiers import is_execution_id
 from services.api.handler.ports import Queue, Reads, Watch, Watches
 from services.api.handler.queued import fields_of, given_up, record_of
 from services.chassis.clock import Clock
 from services.chassis.crash import crash_point
-from services.chassis.errors import DependencyUnavailable
+from services.chassis.errors import DependencyUnavailable, Refusal
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2
 from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
@@ -85,11 +86,11 @@ class Executions:
         return [_ended(started.get(id_), queued) for id_, queued in failed.items()]
 
     async def _given_up_soon(self, record: Record) -> Record:
-        """The record itself while dispatchers are away: it says what is known."""
+        """The record itself while dispatchers are away or cannot tell: it says what is known."""
         try:
             async with asyncio.timeout(_GIVEN_UP_SECONDS):
                 return next(iter(await self.given_up([record.execution.id])), record)
-        except (DependencyUnavailable, TimeoutError):
+        except (DependencyUnavailable, Refusal, TimeoutError):
             return record
 
     async def page(
@@ -159,7 +160,8 @@ class Executions:
             going = [record.execution.id for record in batch if record.execution.state not in FINAL]
             gone = {record.execution.id for record in await self.given_up(going)} if going else set()
             found += [record for record in batch if record.execution.id not in gone]
-            if len(batch) < request.limit:
+            # No peer gives more at once than the largest page has: a batch of that many may not be the last.
+            if len(batch) < min(request.limit, PAGE_SIZE_MAX):
                 break
             request.from_execution_id = batch[-1].execution.id
         return found[: request.limit]

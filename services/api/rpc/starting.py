@@ -152,6 +152,9 @@ class Starting:
         try:
             known = await self._starter.recall(caller().workspace, [each.command for each in refused])
             fates = map(_fate, refused, known)
+        except Refusal:
+            # A dispatcher that is older than the question has no answer: each is refused for what it is.
+            fates = (each.refusal for each in refused)
         except Exception as failure:  # noqa: BLE001 - whether they were started cannot be told now; of the others it can
             fates = itertools.repeat(failure)
         return [next(fates) if isinstance(each, _Refused) else each for each in tried]

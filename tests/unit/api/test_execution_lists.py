@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.api.core.filters import Condition, FilterFault, parse
+from services.api.core.paging import PAGE_SIZE_MAX
 from services.api.handler.executions import Executions
 from services.chassis.clock import ManualClock
 from services.chassis.errors import DependencyUnavailable, Refusal
@@ -73,6 +74,7 @@ class MemoryPlaces:
         self, request: reads_pb2.ListExecutionsRequest
     ) -> Sequence[reads_pb2.ExecutionRecord]:
         wanted = {condition.value for condition in request.conditions}
+        limit = min(request.limit, PAGE_SIZE_MAX)
         ids = (
             self._ids(STARTED, BOTH, GIVEN_UP)
             if wanted <= {"RUNNING"} and request.workspace == "team"
@@ -80,7 +82,7 @@ class MemoryPlaces:
         )
         return [
             self._started(id_)
-            for id_ in cut(ids, request.from_execution_id, request.limit, ascending=request.ascending)
+            for id_ in cut(ids, request.from_execution_id, limit, ascending=request.ascending)
         ]
 
     async def deliver(self, workspace: str, message: sessions_pb2.ExecutionMessage) -> bool:
@@ -172,6 +174,12 @@ async def test_long_queue_with_few_that_fit_is_read_to_its_end() -> None:
     ]
 
 
+async def test_largest_page_does_not_end_the_list_where_some_were_given_up() -> None:
+    places = dict.fromkeys(map(id_of, range(2_500)), STARTED) | {id_of(7): GIVEN_UP, id_of(1_700): GIVEN_UP}
+    found = await walked(MemoryPlaces(places), "state = RUNNING", PAGE_SIZE_MAX, ascending=True)
+    assert [id_ for id_, _ in found] == [id_ for id_, place in places.items() if place == STARTED]
+
+
 @pytest.mark.parametrize(
     ("place", "state"), [(QUEUED, Execution.PENDING), (BOTH, Execution.RUNNING), (STARTED, Execution.RUNNING)]
 )
@@ -201,10 +209,13 @@ async def test_execution_that_was_given_up_has_ended_for_whoever_asks() -> None:
     assert refused.value.reason == "EXECUTION_FINAL"
 
 
-async def test_started_execution_is_read_while_dispatchers_are_away() -> None:
+@pytest.mark.parametrize(
+    "failure", [DependencyUnavailable("the dispatcher"), Refusal("INTERNAL", "internal error")]
+)
+async def test_started_execution_is_read_while_dispatchers_cannot_tell(failure: Exception) -> None:
     class Away(MemoryPlaces):
         async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
-            raise DependencyUnavailable("the dispatcher")
+            raise failure
 
     record = await executions(Away({id_of(1): STARTED})).find("team", id_of(1))
     assert record.execution.state == Execution.RUNNING

@@ -1,0 +1,60 @@
+"""Starts that are refused, where a dispatcher is asked whether they were started before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from google.rpc.status_pb2 import Status
+
+from services.api.handler.executions import Executions
+from services.api.handler.starts import Existing, StartCommand
+from services.api.rpc.starting import Starting
+from services.chassis.clock import ManualClock
+from services.chassis.errors import DependencyUnavailable, Refusal, remote_status
+from services.chassis.telemetry import Sampler
+from windlass.api.v1 import executions_pb2
+
+
+class Refusing:
+    """A starter that refuses all, and cannot recall any."""
+
+    def __init__(self, failure: Exception) -> None:
+        self.failure = failure
+
+    async def prepare(self, workspace: str, title: str, command: StartCommand, trace: Any) -> Any:
+        raise Refusal("WORKFLOW_ARCHIVED", f"{command.workflow} is archived")
+
+    async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[Existing | None]:
+        raise self.failure
+
+    def title(self, name: str) -> str:
+        return name
+
+
+def starting(failure: Exception) -> Starting:
+    refusing: Any = Refusing(failure)
+    nothing: Any = None
+    executions = Executions(nothing, nothing, nothing, ManualClock())
+    return Starting(refusing, executions, nothing, refusing, Sampler(0.0), ManualClock())
+
+
+def reason(status: Status) -> str:
+    return remote_status(status).reason
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (Refusal("INTERNAL", "internal error"), "WORKFLOW_ARCHIVED"),
+        (DependencyUnavailable("the dispatcher"), "DEPENDENCY_UNAVAILABLE"),
+    ],
+)
+async def test_refused_start_is_told_why_when_a_dispatcher_knows_no_recall(
+    failure: Exception, told: str
+) -> None:
+    """One that is away may know that it was started before; one that is too old for the question never does."""
+    request = executions_pb2.StartExecutionRequest(workflow="intake", request_id="r")
+    items = await starting(failure).all([request, request], None, 1.0)
+    assert [reason(item.status) for item in items] == [told, told]
