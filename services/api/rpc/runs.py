@@ -40,6 +40,7 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
                 state=request.state,
                 after_run_id=after if _is_run_id(after) else "",
                 limit=size + 1,
+                takes_cut=True,
             )
         )
         own = [record for record in found.runs if record.workspace == workspace]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypedDict
 
 from services.chassis.errors import Refusal
 from services.coordinator.core.events import Event
@@ -31,16 +31,23 @@ class Reads(Protocol):
         limit: int,
     ) -> list[Row]: ...
     async def runs_of(
-        self, execution_id: str, *, after: int, node: str, state: str, limit: int
+        self, execution_id: str, *, after: int, node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage: ...
     async def runs_in(
-        self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int
+        self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage: ...
     async def run(self, execution_id: str, number: int) -> Row | None: ...
     async def events(
         self, execution_id: str, *, after_seq: int, as_of_seq: int, limit: int
     ) -> list[tuple[int, bytes]]: ...
     async def nodes(self, execution_id: str, numbers: Sequence[int]) -> Mapping[int, str]: ...
+
+
+class _Wanted(TypedDict):
+    node: str
+    state: str
+    limit: int
+    may_cut: bool
 
 
 class RunPage(Protocol):
@@ -110,16 +117,18 @@ class ReadServicer(ReadServiceServicer):
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
         state = api.Run.State.Name(request.state) if request.state else ""
-        after, limit = split_run_id(request.after_run_id), _limit(request.limit)
+        after_execution, after_number = split_run_id(request.after_run_id)
+        wanted: _Wanted = {
+            "node": request.node,
+            "state": state,
+            "limit": _limit(request.limit),
+            "may_cut": request.takes_cut,
+        }
         if request.execution_id:
-            found = await self._reads.runs_of(
-                _id(request.execution_id), after=after[1], node=request.node, state=state, limit=limit
-            )
+            found = await self._reads.runs_of(_id(request.execution_id), after=after_number, **wanted)
         else:
-            after = (_id(after[0]), after[1])
-            found = await self._reads.runs_in(
-                request.workspace, after=after, node=request.node, state=state, limit=limit
-            )
+            after = (_id(after_execution), after_number)
+            found = await self._reads.runs_in(request.workspace, after=after, **wanted)
         # Another workspace's runs are not there.
         rows = [row for row in found.rows if request.workspace in ("", row["workspace"])]
         return pb.ListRunsResponse(runs=[run_record(row) for row in rows], is_cut=found.is_cut)

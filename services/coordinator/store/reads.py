@@ -55,6 +55,8 @@ SELECT execution_id::text, workspace, state FROM executions WHERE execution_id =
 """
 # A page of runs ends where its outputs, counted from its first, reach this: what a client takes by default, halved.
 PAGE_BYTES: Final = 2 * 1024 * 1024
+# For whoever would take a short page for the last one.
+_UNCUT_BYTES: Final = 2**62
 # `{}` are conditions and orders of ours, never text of a caller's. The lengths are known without reading the outputs.
 _RUNS: Final = f"""
 WITH page AS (
@@ -71,7 +73,7 @@ SELECT {selected("r", RUN_READ)}, e.workspace, e.traceparent,
 FROM page p JOIN runs r ON r.execution_id = p.execution_id AND r.number = p.number
 JOIN executions e ON e.execution_id = r.execution_id
 LEFT JOIN runner_sessions s ON s.instance_id = r.instance_id
-WHERE p.bytes_before < {PAGE_BYTES} ORDER BY {{order}}
+WHERE p.bytes_before < %s ORDER BY {{order}}
 """
 _OF_EXECUTION: Final = "r.execution_id = %s AND r.number > %s"
 _BY_GRANT: Final = "r.number"
@@ -127,33 +129,40 @@ class PostgresReads:
         listed = [{**dict(zip(_LISTED, row, strict=True)), **_PAYLOADS} for row in found]
         return sorted(listed, key=lambda row: row["execution_id"], reverse=not is_ascending)
 
-    async def runs_of(self, execution_id: str, *, after: int, node: str, state: str, limit: int) -> RunPage:
+    async def runs_of(
+        self, execution_id: str, *, after: int, node: str, state: str, limit: int, may_cut: bool
+    ) -> RunPage:
         """By their numbers."""
-        return await self._runs(_OF_EXECUTION, (execution_id, after), _BY_GRANT, node, state, limit)
+        bounds = (limit, _page_bytes(may_cut))
+        return await self._runs(_OF_EXECUTION, (execution_id, after), _BY_GRANT, node, state, bounds)
 
     async def runs_in(
-        self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int
+        self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage:
         """Newest execution first, inside it by their numbers."""
         execution_id, number = after
         last = execution_id or _LAST_ID
         given = (workspace, last, last, number)
-        return await self._runs(_IN_WORKSPACE, given, _NEWEST_FIRST, node, state, limit)
+        bounds = (limit, _page_bytes(may_cut))
+        return await self._runs(_IN_WORKSPACE, given, _NEWEST_FIRST, node, state, bounds)
 
     async def run(self, execution_id: str, number: int) -> Row | None:
-        found = await self._runs(_OF_EXECUTION, (execution_id, number - 1), _BY_GRANT, "", "", 1)
+        found = await self._runs(
+            _OF_EXECUTION, (execution_id, number - 1), _BY_GRANT, "", "", (1, _UNCUT_BYTES)
+        )
         return found.rows[0] if found.rows and found.rows[0]["number"] == number else None
 
     async def _runs(
-        self, where: str, given: Sequence[Any], order: str, node: str, state: str, limit: int
+        self, where: str, given: Sequence[Any], order: str, node: str, state: str, bounds: tuple[int, int]
     ) -> RunPage:
+        """`bounds`: of rows, and of the bytes of their outputs."""
         wanted, values = [where], list(given)
         for condition, value in ((_NODE, node), (_STATE, state)):
             if value:
                 wanted.append(condition)
                 values.append(value)
         sql = _RUNS.format(where=" ".join(wanted), order=order)
-        rows = await self._database.fetch(sql, (*values, limit))
+        rows = await self._database.fetch(sql, (*values, *bounds))
         is_cut = bool(rows) and rows[0][-1] > len(rows)
         return RunPage([dict(zip((*RUN_READ, *_RUN_EXTRA), row[:-1], strict=True)) for row in rows], is_cut)
 
@@ -166,3 +175,7 @@ class PostgresReads:
     async def nodes(self, execution_id: str, numbers: Sequence[int]) -> Mapping[int, str]:
         """Of these runs, by their numbers."""
         return dict(await self._database.fetch(_NODES, (execution_id, list(numbers))))
+
+
+def _page_bytes(may_cut: bool) -> int:
+    return PAGE_BYTES if may_cut else _UNCUT_BYTES

@@ -51,6 +51,30 @@ async def test_an_execution_with_its_runs_and_events(on_stage: Stage) -> None:
     assert [each.event.node for each in events.events] == ["a", "a", "b", "b", ""]
 
 
+async def test_a_page_of_runs_is_cut_only_for_whoever_heeds_it(on_stage: Stage) -> None:
+    version = on_stage.catalog.add(
+        "v-wide", name="w", nodes=[{"id": f"n{number}", "module": "noop@1"} for number in range(13)]
+    )
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    runner.work = lambda grant: "x" * 200_000
+    order = on_stage.dispatcher.order(version)
+    on_stage.dispatcher.grant(session, [order])
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+    reads = ReadServiceStub(on_stage.channel(address))
+    request = pb.ListRunsRequest(workspace="default", execution_id=order.lease.lease_id)
+    as_api: dict[str, Any] = {"metadata": on_stage.api_metadata, "timeout": 5}
+    for execution_id in (order.lease.lease_id, ""):
+        request.execution_id, request.takes_cut = execution_id, False
+        whole = await reads.ListRuns(request, **as_api)
+        request.takes_cut = True
+        cut = await reads.ListRuns(request, **as_api)
+        assert not whole.is_cut
+        assert cut.is_cut
+        assert len(whole.runs) >= 13
+        assert list(cut.runs) == list(whole.runs[:11]), "the eleventh reaches PAGE_BYTES"
+
+
 async def test_lists_hold_to_their_conditions_and_page_downwards(on_stage: Stage) -> None:
     address, id_ = await finished(on_stage)
     reads = ReadServiceStub(on_stage.channel(address))

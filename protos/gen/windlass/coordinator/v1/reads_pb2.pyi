@@ -263,6 +263,7 @@ class ListRunsRequest(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     AFTER_RUN_ID_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    TAKES_CUT_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
     execution_id: _builtins.str
     node: _builtins.str
@@ -270,6 +271,8 @@ class ListRunsRequest(_message.Message):
     after_run_id: _builtins.str
     """Only runs after this one in the list's order."""
     limit: _builtins.int
+    takes_cut: _builtins.bool
+    """Set by a caller that heeds is_cut. To any other a short page is the end of the list, so none is cut for it."""
     def __init__(
         self,
         *,
@@ -279,10 +282,11 @@ class ListRunsRequest(_message.Message):
         state: _resources_pb2.Run.State.ValueType = ...,
         after_run_id: _builtins.str = ...,
         limit: _builtins.int = ...,
+        takes_cut: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_run_id", b"after_run_id", "execution_id", b"execution_id", "limit", b"limit", "node", b"node", "state", b"state", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_run_id", b"after_run_id", "execution_id", b"execution_id", "limit", b"limit", "node", b"node", "state", b"state", "takes_cut", b"takes_cut", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -295,7 +299,7 @@ class ListRunsResponse(_message.Message):
     RUNS_FIELD_NUMBER: _builtins.int
     IS_CUT_FIELD_NUMBER: _builtins.int
     is_cut: _builtins.bool
-    """Fewer than asked for, since their outputs are large: there is more after the last."""
+    """Fewer than asked for, since their outputs are large: there is more after the last. Only where takes_cut was set."""
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunRecord]: ...
     def __init__(

@@ -1,0 +1,36 @@
+"""Lists of runs, which coordinators cut by bytes for an api that says that it heeds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.api.rpc.runs import RunServicer
+from services.chassis.identity import Identity, Kind, set_caller
+from windlass.api.v1 import runs_pb2
+from windlass.coordinator.v1 import reads_pb2
+
+
+class CuttingReads:
+    """Ten runs, of which one is given at a time to whoever can go on from there."""
+
+    async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse:
+        after = int(request.after_run_id.rpartition(".")[2] or 0)
+        numbers = range(after + 1, 11)[: 1 if request.takes_cut else request.limit]
+        is_cut = request.takes_cut and after + 1 < 10
+        response = reads_pb2.ListRunsResponse(is_cut=is_cut)
+        for number in numbers:
+            response.runs.add(workspace="team").run.id = f"01a1ef02-cd5c-7fc1-ac68-{0:012x}.{number}"
+        return response
+
+
+async def test_page_that_was_cut_goes_on() -> None:
+    set_caller(Identity(Kind.MEMBER, "key", "team", "READER"))
+    reads: Any = CuttingReads()
+    nothing: Any = None
+    request = runs_pb2.ListRunsRequest(page_size=5)
+    pages: list[int] = []
+    while not pages or request.page_token:
+        answer = await RunServicer(nothing, reads).ListRuns(request, nothing)
+        pages.append(len(answer.runs))
+        request.page_token = answer.next_page_token
+    assert pages == [1] * 10
