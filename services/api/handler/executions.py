@@ -12,6 +12,7 @@ Hazard: nothing here may return a record of another workspace; every way out pas
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -34,6 +35,10 @@ FINAL: Final = frozenset({_State.SUCCESS, _State.FAILED, _State.CANCELLED, _Stat
 CANCEL_SECONDS: Final = 2.0
 # How long a running execution waits to be told apart from one that was given up: nearly all are running.
 _GIVEN_UP_SECONDS: Final = 1.0
+# How long one that was not given up is taken to be going, so that reading it often costs the dispatchers nothing, and
+# no wait for them while they are away; hence how late its end may be seen. And how many such are remembered.
+_GOING_SECONDS: Final = 2.0
+_GOING_MAX: Final = 10_000
 _QUEUE_PAGE: Final = 500
 # A filter that fits nothing must not read a queue of millions for one answer.
 _QUEUE_PAGES_MAX: Final = 200
@@ -59,6 +64,8 @@ class Executions:
         self._queue = queue
         self._watches = watches
         self._clock = clock
+        # Not given up when it was asked for, at this time; oldest first.
+        self._going: OrderedDict[str, float] = OrderedDict()
 
     async def find(self, workspace: str, execution_id: str) -> Record:
         if not is_execution_id(execution_id):
@@ -82,16 +89,29 @@ class Executions:
         }
         if not failed:
             return ()
+        # Whoever is told of an end here must not find it going again.
+        for execution_id in failed:
+            self._going.pop(execution_id, None)
         started = {each.execution.id: each for each in await self._reads.executions(list(failed))}
         return [_ended(started.get(id_), queued) for id_, queued in failed.items()]
 
     async def _given_up_soon(self, record: Record) -> Record:
         """The record itself while dispatchers are away or cannot tell: it says what is known."""
+        execution_id = record.execution.id
+        asked_at, known_at = self._clock.monotonic(), self._going.get(execution_id)
+        if known_at is not None and asked_at - known_at < _GOING_SECONDS:
+            return record
         try:
             async with asyncio.timeout(_GIVEN_UP_SECONDS):
-                return next(iter(await self.given_up([record.execution.id])), record)
+                for ended in await self.given_up([execution_id]):
+                    return ended
         except (DependencyUnavailable, Refusal, TimeoutError):
-            return record
+            asked_at = self._clock.monotonic()  # whoever reads it next is not to wait so long again
+        self._going[execution_id] = asked_at
+        self._going.move_to_end(execution_id)
+        if len(self._going) > _GOING_MAX:
+            self._going.popitem(last=False)
+        return record
 
     async def page(
         self, workspace: str, conditions: Sequence[Condition], from_id: str, size: int, *, ascending: bool
@@ -122,6 +142,8 @@ class Executions:
         return None
 
     async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str) -> Record:
+        # What nobody goes on with is not to be cancelled: asked anew.
+        self._going.pop(execution_id, None)
         record = await self.find(workspace, execution_id)
         if record.execution.state in FINAL:
             return _cancelled(record)

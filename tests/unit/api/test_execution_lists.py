@@ -209,6 +209,43 @@ async def test_execution_that_was_given_up_has_ended_for_whoever_asks() -> None:
     assert refused.value.reason == "EXECUTION_FINAL"
 
 
+async def test_execution_that_is_read_often_is_asked_of_dispatchers_now_and_then() -> None:
+    class Counting(MemoryPlaces):
+        asked = 0
+
+        async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
+            self.asked += 1
+            return await super().queued(execution_ids)
+
+    places, clock = Counting({id_of(1): BOTH}), ManualClock()
+    reader = Executions(places, places, places, clock)
+    for _ in range(10):
+        assert (await reader.find("team", id_of(1))).execution.state == Execution.RUNNING
+    assert places.asked == 1
+    places.places[id_of(1)] = GIVEN_UP
+    clock.advance(2.0)
+    assert (await reader.find("team", id_of(1))).execution.state == Execution.FAILED
+
+
+async def test_end_that_was_told_is_not_taken_back() -> None:
+    places = MemoryPlaces({id_of(1): BOTH})
+    reader = executions(places)
+    await reader.find("team", id_of(1))
+    places.places[id_of(1)] = GIVEN_UP
+    assert await reader.given_up([id_of(1)])
+    assert (await reader.find("team", id_of(1))).execution.state == Execution.FAILED
+
+
+async def test_cancel_of_what_was_given_up_since_it_was_read_is_refused() -> None:
+    places = MemoryPlaces({id_of(1): BOTH})
+    reader = executions(places)
+    await reader.find("team", id_of(1))
+    places.places[id_of(1)] = GIVEN_UP
+    with pytest.raises(Refusal) as refused:
+        await reader.cancel("team", id_of(1), "enough", "me")
+    assert refused.value.reason == "EXECUTION_FINAL"
+
+
 @pytest.mark.parametrize(
     "failure", [DependencyUnavailable("the dispatcher"), Refusal("INTERNAL", "internal error")]
 )
