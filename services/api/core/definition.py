@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from services.api.core import fields, json_values, modules, templates
-from services.api.core.faults import Fault
+from services.api.core.faults import FAULTS_MAX, Fault, Faults
 from services.api.core.graph import ancestors, cycles
 
 DEFINITION_BYTES_MAX: Final = 1024 * 1024
 NODES_MAX: Final = 2_000
 EDGES_MAX: Final = 20_000
-FAULTS_MAX: Final = 1_000
 
 NAME_FORM: Final = r"[a-z][a-z0-9-]{0,62}"
 NODE_ID_FORM: Final = r"[a-z][a-z0-9_]{0,62}"
@@ -39,7 +38,7 @@ class SchemaReader(Protocol):
 class Verdict:
     """Without faults the definition can be applied; `canonical` is then what is stored."""
 
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=Faults)
     # Modules that are somebody's own, by the path that names them.
     own_modules: dict[str, str] = field(default_factory=dict)
     name: str = ""

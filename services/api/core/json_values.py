@@ -9,7 +9,7 @@ import json
 import math
 from typing import Any, Final, NamedTuple
 
-from services.api.core.faults import Fault, child
+from services.api.core.faults import FAULTS_MAX, Fault, Faults, child
 
 DEPTH_MAX: Final = 64
 
@@ -29,14 +29,14 @@ def digest(content: bytes) -> bytes:
 class Sifted(NamedTuple):
     # As it was given, with null for what cannot be kept.
     value: Any
-    faults: list[Fault]
-    # Where something was taken out.
+    faults: Faults
+    # Where something was taken out: of each fault that is told.
     gaps: set[str]
 
 
 def sift(value: Any, path: str = "") -> Sifted:
     """NaN, infinities, NUL and too deep nesting anywhere in `value`, and what is left without them."""
-    found = Sifted(None, [], set())
+    found = Sifted(None, Faults(), set())
     return found._replace(value=_sifted(value, path, 0, found))
 
 
@@ -58,6 +58,7 @@ def _sifted(value: Any, path: str, depth: int, found: Sifted) -> Any:
             fault = Fault(path, "NUL", "contains a NUL character")
         case _:
             return value
-    found.faults.append(fault)
-    found.gaps.add(path)
+    if len(found.faults) < FAULTS_MAX:
+        found.faults.append(fault)
+        found.gaps.add(path)
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 from typing import Any
@@ -12,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.api.core import definition
+from services.api.core.faults import FAULTS_MAX, Fault
+from services.api.core.json_values import sift
 from services.api.handler.schema_reader import JsonSchemaReader
 from services.api.handler.template_reader import MinijinjaReader
 
@@ -271,6 +274,28 @@ def test_what_is_no_object_is_no_definition(document: Any) -> None:
 
 def test_key_with_nul_is_a_fault() -> None:
     assert ("initialState", "NUL") in faults({"name": "x", "initialState": {"a\x00": 1}})
+
+
+def test_faults_end_but_what_cannot_be_kept_is_taken_out_all_the_same() -> None:
+    sifted = sift([math.nan] * 3 * FAULTS_MAX)
+    assert sifted.value == [None] * 3 * FAULTS_MAX
+    assert len(sifted.faults) == len(sifted.gaps) == FAULTS_MAX
+    sifted = sift({f"{number}\x00": math.nan for number in range(3 * FAULTS_MAX)})
+    assert (len(sifted.faults), len(sifted.gaps)) == (FAULTS_MAX, 0)
+
+
+def test_faults_are_looked_for_until_there_are_enough() -> None:
+    found, looked = definition.Verdict().faults, itertools.count()
+    for _ in range(3):
+        found.extend(Fault(str(place), "UNKNOWN_FIELD", "") for place in itertools.islice(looked, FAULTS_MAX))
+    found.append(Fault("last", "UNKNOWN_FIELD", ""))
+    assert len(found) == FAULTS_MAX
+    assert next(looked) == FAULTS_MAX
+
+
+def test_definition_of_nothing_but_faults_has_no_more_of_them() -> None:
+    document = {"name": "Order", **{f"unknown{number}": 1 for number in range(3 * FAULTS_MAX)}}
+    assert len(examine(document).faults) == FAULTS_MAX
 
 
 def nested(depth: int) -> Any:

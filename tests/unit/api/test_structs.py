@@ -10,6 +10,7 @@ from google.protobuf import struct_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.api.core.faults import FAULTS_MAX
 from services.api.rpc.structs import document_of, fill, to_dict
 from services.chassis.errors import Refusal
 
@@ -55,6 +56,15 @@ def test_what_is_no_number_is_refused_by_field(number: float) -> None:
     ]
     (kept,) = document_of(struct)["a"]
     assert str(kept) == str(number)
+
+
+def test_no_more_faults_are_told_than_anybody_reads() -> None:
+    struct = struct_pb2.Struct()
+    struct.update({"a": [float("nan")] * 3 * FAULTS_MAX})
+    with pytest.raises(Refusal) as refused:
+        to_dict(struct, "input")
+    assert len(refused.value.violations) == FAULTS_MAX
+    assert refused.value.violations[-1].field == f"input.a[{FAULTS_MAX - 1}]"
 
 
 def nested(depth: int, *, in_lists: bool = False) -> struct_pb2.Struct:
