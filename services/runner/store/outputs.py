@@ -1,7 +1,8 @@
 """Large outputs on a local directory, durable before they are named.
 
-A value is written to a temporary file of its own, fsynced, renamed to its place, and the directories fsynced: after
-`put` returns, neither a crash of this process nor of the machine loses it, and what stands at a value's place is whole.
+A value is written to a temporary file of its own, fsynced, renamed to its place, and the directory fsynced, once also
+those above it: after `put` returns, neither a crash of this process nor of the machine loses it, and what stands at a
+value's place is whole.
 The name holds the hash, so that writing the same value twice, also at once, is harmless, and every read is checked
 against it.
 
@@ -32,6 +33,8 @@ class DirectoryOutputs:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        # Those that this process knows to be durable in their parents.
+        self._durable: set[Path] = set()
         # Its own threads: no module, and nothing else in the process, can keep a result from being kept.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="outputs")
 
@@ -47,14 +50,28 @@ class DirectoryOutputs:
         digest = hashlib.sha256(value).hexdigest()
         ref = OutputRef(f"{digest[:2]}/{digest}.json", digest, len(value))
         place = self._directory / ref.key
-        place.parent.mkdir(parents=True, exist_ok=True)
+        self._make(self._directory)
+        self._make(place.parent)
         if not place.exists():
             _write(place, value)
         # Also when it is there: whoever made it may not have come as far.
-        for directory in (place.parent, self._directory, self._directory.parent):
-            _sync_directory(directory)
+        _sync_directory(place.parent)
         crash_point("runner.output.after")
         return ref
+
+    def _make(self, directory: Path) -> None:
+        """A directory that is durable in its parent: for this process once, also when another one made it."""
+        if not directory.is_dir():
+            directory.mkdir(parents=True, exist_ok=True)
+        elif directory in self._durable:
+            return
+        try:
+            _sync_directory(directory.parent)
+        except PermissionError:
+            # What is above the store may be closed to a runner: whoever made the store there answers for it.
+            if directory != self._directory:
+                raise
+        self._durable.add(directory)
 
     def _get(self, ref: OutputRef) -> bytes:
         if not _KEY.fullmatch(ref.key):
