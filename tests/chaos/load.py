@@ -104,12 +104,12 @@ class Load:
     async def start_any(self) -> str:
         return await self.start(self._random.choice(list(GRAPHS)))
 
-    async def start_many(self, count: int, seconds: float) -> None:
-        """A mixed lot, spread over a time."""
+    async def keep_starting(self, is_over: asyncio.Event, count_min: int, seconds_between: float) -> None:
+        """A mixed lot for as long as something dies, and at least so much."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(count):
+            while not is_over.is_set() or len(self.acknowledged) < count_min:
                 group.create_task(self.start_any())
-                await pause(self._random.uniform(0, 2 * seconds / count))
+                await pause(seconds_between)
 
     async def final(self, execution_id: str) -> Any:
         """The execution once it has ended."""

@@ -78,7 +78,7 @@ async def test_dying_at_each_named_point_nothing_is_lost_and_nothing_done_again(
         is_over = asyncio.Event()
         is_taken_over = service == "coordinator"
         async with load.held(2 if is_taken_over else 0), asyncio.TaskGroup() as group:
-            group.create_task(_keep_starting(load, is_over))
+            group.create_task(load.keep_starting(is_over, EXECUTIONS_MIN, 0.3))
             async with asyncio.TaskGroup() as lives:
                 for replica, share in enumerate(shares):
                     lives.create_task(_die_at_each(stack, service, replica, share, plans[replica], stimuli))
@@ -88,14 +88,6 @@ async def test_dying_at_each_named_point_nothing_is_lost_and_nothing_done_again(
         assert all(cases(history).values()), cases(history)
         await load.final(await load.start("chaos-row"))
         await verify_under_load(stack, load, *([TAKE_OVER] if is_taken_over else []))
-
-
-async def _keep_starting(load: Load, is_over: asyncio.Event) -> None:
-    """A mixed lot for as long as something dies, and at least so much."""
-    async with asyncio.TaskGroup() as group:
-        while not is_over.is_set() or len(load.acknowledged) < EXECUTIONS_MIN:
-            group.create_task(load.start_any())
-            await pause(0.3)
 
 
 async def _die_at_each(

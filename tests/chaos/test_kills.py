@@ -4,6 +4,7 @@ import asyncio
 import random
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,15 +20,27 @@ REPLICAS = {"api": 1, "dispatcher": 2, "coordinator": 2, "runner": 2}
 # Kills per service: 60 in the default run, 500 more in the long one.
 KILLS = {"api": 12, "dispatcher": 18, "coordinator": 18, "runner": 12}
 KILLS_LONG = {"api": 80, "dispatcher": 140, "coordinator": 140, "runner": 140}
-EXECUTIONS_PER_KILL = 17  # 200 at least
-LONG = [pytest.mark.long, pytest.mark.timeout(1_200)]
+EXECUTIONS_MIN = 200
+# A kill and its successor's start take some seconds.
+SECONDS_PER_KILL = 8
+
+
+def case(service: str, kills: int, *marks: pytest.MarkDecorator) -> Any:
+    return pytest.param(
+        service,
+        kills,
+        marks=[*marks, pytest.mark.timeout(200 + SECONDS_PER_KILL * kills)],
+        id=f"{service}-{kills}",
+    )
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("service", "kills"),
-    [*KILLS.items(), *(pytest.param(service, kills, marks=LONG) for service, kills in KILLS_LONG.items())],
+    [
+        *(case(service, kills) for service, kills in KILLS.items()),
+        *(case(service, kills, pytest.mark.long) for service, kills in KILLS_LONG.items()),
+    ],
 )
 async def test_killed_at_random_instants_nothing_is_lost_and_nothing_done_again(
     service: str, kills: int, ledger: Path
@@ -43,12 +56,12 @@ async def test_killed_at_random_instants_nothing_is_lost_and_nothing_done_again(
     ) as stack:
         load = Load(stack, ledger, seed)
         await load.apply()
-        executions = EXECUTIONS_PER_KILL * kills
-        starting = asyncio.create_task(load.start_many(executions, seconds=kills * 0.8))
+        is_over = asyncio.Event()
         is_taken_over = service == "coordinator"
-        async with load.held(2 if is_taken_over else 0):
+        async with load.held(2 if is_taken_over else 0), asyncio.TaskGroup() as group:
+            group.create_task(load.keep_starting(is_over, EXECUTIONS_MIN, 0.15))
             await _kill_many(stack, service, kills, draw)
-        await starting
+            is_over.set()
         history = await load.history()
         assert not faults_of(history)
         assert all(cases(history).values()), cases(history)
@@ -62,12 +75,12 @@ async def _kill_many(stack: Stack, service: str, kills: int, draw: random.Random
     Runners are let come up first: work that three runners died with in a row is rightly set aside as poison.
     """
     for _ in range(kills):
-        # The only api must live long enough for a client to reach it now and then.
-        await pause(draw.uniform(0.3, 1.2) if service == "api" else draw.uniform(0.05, 0.6))
         ready = await until(
             lambda: [each for each in stack.entries(service) if each["ready"]], 30, f"a {service}"
         )
         replica = draw.choice(ready)["replica"]
+        # A life long enough for something to happen in it: the only api must be reached by a client now and then.
+        await pause(draw.uniform(0.3, 1.2) if service == "api" else draw.uniform(0.05, 0.6))
         pid = stack.kill(service, replica)
         if service == "runner":
             await stack.ready_again(service, replica, pid)
