@@ -51,6 +51,8 @@ log = logger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _BEARER: Final = "bearer "
+# Of a request without a key: strangers have the parser read no more than this.
+OPEN_BYTES_MAX: Final = 64 * 1024
 
 _handled = counter("grpc_server_handled_total", "Finished RPCs.", ["method", "code"])
 _seconds = histogram("grpc_server_handling_seconds", "How long RPCs took.", ["method"])
@@ -117,6 +119,8 @@ class Guard:
         if not (inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)):
             raise TypeError(f"{method} is not implemented: its servicer method is not async")
         assert handler.request_deserializer is not None
+        if rule.is_open:
+            request_bytes_max = min(request_bytes_max, OPEN_BYTES_MAX)
         decoded = functools.partial(
             decode, handler.request_deserializer, request_bytes_max, refuses_nul=not rule.judges_text
         )

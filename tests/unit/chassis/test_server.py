@@ -181,6 +181,12 @@ async def test_a_public_message_is_at_most_four_mebibytes(
         assert (refusal.code.name, refusal.reason) == ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
 
 
+async def test_a_message_without_a_key_is_small(counter: Counter) -> None:
+    request = health_pb2.HealthCheckRequest(service="x" * 65_533)
+    refusal = await refused(health_stub(counter).Check(request))
+    assert refusal.reason == "MESSAGE_TOO_LARGE"
+
+
 async def test_what_is_far_too_large_is_not_even_received(counter: Counter) -> None:
     async def sent(mebibytes: int) -> RemoteError:
         order = counter.order(notes=["x" * (mebibytes * 1024 * 1024)])
