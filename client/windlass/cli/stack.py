@@ -167,22 +167,23 @@ def verify(
     """Fold every journal anew and check the promises that rows can show; exit code 1 for a broken one."""
     import asyncio
 
+    from deploy.local.provision import DATABASE, with_database
     from services.coordinator.store.audit.report import report
 
-    raise typer.Exit(asyncio.run(report(database_url or _superuser_url(home), typer.echo)))
+    url = with_database(database_url or _superuser_url(home), DATABASE)
+    raise typer.Exit(asyncio.run(report(url, typer.echo)))
 
 
 def _superuser_url(home: Path) -> str:
-    """Of the embedded database, while it runs."""
+    """Of the embedded server, while it runs."""
     from deploy.local.home import Home
     from deploy.local.postgres import SUPERUSER
-    from deploy.local.provision import DATABASE
 
     found = Home(home).read_up()
     if found is None or not found["postgres"]["pid"]:
         raise typer.BadParameter(f"no database of {home} runs; give --database-url", param_hint="--home")
     password = Home(home).password("postgres")
-    return f"postgresql://{SUPERUSER}:{password}@127.0.0.1:{found['postgres']['port']}/{DATABASE}"
+    return f"postgresql://{SUPERUSER}:{password}@127.0.0.1:{found['postgres']['port']}/postgres"
 
 
 def demo() -> None:
