@@ -9,6 +9,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -39,7 +40,7 @@ async def server_of(version: str) -> AsyncIterator[str]:
     password, data = place / "password", place / "data"
     password.write_text("foreign")
     data.mkdir()
-    owner = {} if account is None else {"user": account.uid, "group": account.gid}
+    owner: dict[str, Any] = {} if account is None else {"user": account.uid, "group": account.gid}
     if account is not None:
         for path in (password, data):
             os.chown(path, account.uid, account.gid)
@@ -87,7 +88,7 @@ async def test_executions_are_carried_on_another_postgresql(
         monkeypatch.setenv("WINDLASS_DATABASE_URL", url)
         async with running_stack(coordinators=2) as stack:
             client = Client(stack)
-            nodes = [
+            nodes: list[dict[str, Any]] = [
                 {"id": "a", "module": "transform@1", "inputs": {"n": "{{ input.n }}"}},
                 {"id": "b", "module": "join@1"},
             ]
