@@ -19,13 +19,13 @@ import grpc
 from google.protobuf import json_format
 
 from benchmarks.measure import percentile
+from benchmarks.pace import many_at_once, one_by_one
 from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2
 from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 from windlass.api.v1.runs_pb2_grpc import RunServiceStub
 from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
 SUCCESS = resources_pb2.Execution.SUCCESS
-IN_FLIGHT = 256
 WAIT_SECONDS = 120
 
 
@@ -111,25 +111,12 @@ def _must_succeed(execution: resources_pb2.Execution) -> None:
 
 async def w1(client: Client, count: int = 200) -> list[float]:
     """Milliseconds of each."""
-    times = []
-    for _ in range(count):
-        begun = time.perf_counter()
-        await client.run("bench-one")
-        times.append((time.perf_counter() - begun) * 1e3)
-    return times
+    return await one_by_one(lambda: client.run("bench-one"), count)
 
 
-async def w2(client: Client, count: int = 2_000) -> float:
+async def w2(client: Client) -> float:
     """Seconds for all."""
-    gate = asyncio.Semaphore(IN_FLIGHT)
-
-    async def one() -> None:
-        async with gate:
-            await client.run("bench-five")
-
-    begun = time.perf_counter()
-    await asyncio.gather(*(one() for _ in range(count)))
-    return time.perf_counter() - begun
+    return await many_at_once(lambda: client.run("bench-five"))
 
 
 async def w2b(client: Client, count: int = 2_000, batch: int = 100) -> float:

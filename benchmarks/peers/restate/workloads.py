@@ -13,10 +13,10 @@ import time
 import aiohttp
 
 from benchmarks.measure import cpu_seconds, percentile, pss_mb, tree
+from benchmarks.pace import many_at_once, one_by_one
 
 INGRESS, ADMIN, SERVICE = sys.argv[1:4]
 SERVER_PID, SERVICE_PID = int(sys.argv[4]), int(sys.argv[5])
-IN_FLIGHT = 256
 READY_SECONDS = 60
 
 
@@ -54,29 +54,6 @@ class Client:
                 raise RuntimeError(f"{handler}: {answer.status} {body}")
 
 
-async def w1(client: Client, count: int = 200) -> list[float]:
-    """Milliseconds of each."""
-    times = []
-    for _ in range(count):
-        begun = time.perf_counter()
-        await client.run("one")
-        times.append((time.perf_counter() - begun) * 1e3)
-    return times
-
-
-async def w2(client: Client, count: int = 2_000) -> float:
-    """Seconds for all."""
-    gate = asyncio.Semaphore(IN_FLIGHT)
-
-    async def one() -> None:
-        async with gate:
-            await client.run("five")
-
-    begun = time.perf_counter()
-    await asyncio.gather(*(one() for _ in range(count)))
-    return time.perf_counter() - begun
-
-
 async def w3(client: Client) -> float:
     """Seconds."""
     begun = time.perf_counter()
@@ -93,10 +70,10 @@ async def main() -> None:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         client = Client(session)
         await client.register()
-        await w1(client, 30)
-        w1_ms = await w1(client)
+        await one_by_one(lambda: client.run("one"), 30)
+        w1_ms = await one_by_one(lambda: client.run("one"))
         cpu_before_s = cpu_s()
-        w2_s = await w2(client)
+        w2_s = await many_at_once(lambda: client.run("five"))
         cpu_w2_s = cpu_s() - cpu_before_s
         memory_mb = pss_mb([SERVER_PID])
         w3_s = await w3(client)

@@ -138,23 +138,7 @@ _NO_OUTPUT: Row = (None, None, None, None)
 
 
 def run_row(execution: Execution, run: Run) -> Row:
-    work = run.work
-    return (
-        f"{execution.execution_id}.{run.number}",
-        execution.execution_id,
-        run.number,
-        work.node.id,
-        work.node.module,
-        work.iteration,
-        work.generation,
-        run.attempt,
-        run.instance_id,
-        run.runner,
-        run.epoch,
-        run.traceparent,
-        run.create_time,
-        *_run_changes(run),
-    )
+    return (f"{execution.execution_id}.{run.number}", *run_lease(execution, run), *_run_changes(run))
 
 
 def run_change(execution: Execution, run: Run) -> Row:

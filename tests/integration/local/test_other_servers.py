@@ -1,4 +1,4 @@
-"""Windlass prepares any PostgreSQL from 15: roles, schemas and every migration, twice over."""
+"""Windlass runs on any PostgreSQL from 15: roles, schemas and every migration, twice over, and executions on them."""
 
 import asyncio
 import importlib.util
@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,8 +16,12 @@ import pytest_asyncio
 from deploy.local import binaries, provision
 from deploy.local.schemas import migrate
 from deploy.local.signals import tell
+from tests.chaos.verify import verify
+from tests.support.api import Client
 from tests.support.postgres import PASSWORDS, free_port, reachable_directory
 from tests.support.probe import eventually
+from tests.support.stack import running_stack
+from windlass.api.v1 import resources_pb2
 
 PASSWORD = "of-somebody-else"
 READY_SECONDS = 30.0
@@ -93,3 +98,21 @@ async def test_older_server_is_prepared_whole_and_again(superuser_url: str) -> N
             row = await found.fetchone()
         assert row is not None
         assert row[0] > 1
+
+
+@pytest.mark.long
+async def test_executions_are_carried_on_an_older_server(
+    superuser_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINDLASS_DATABASE_URL", superuser_url)
+    async with running_stack(coordinators=2) as stack:
+        client = Client(stack)
+        nodes: list[dict[str, Any]] = [
+            {"id": "a", "module": "transform@1", "inputs": {"n": "{{ input.n }}"}},
+            {"id": "b", "module": "join@1"},
+        ]
+        await client.apply("row", nodes, edges=[{"from": "a", "to": "b"}])
+        for number in range(20):
+            execution = await client.run("row", input={"n": number})
+            assert execution.state == resources_pb2.Execution.SUCCESS, execution.error
+        await verify(stack, {"S1", "S6", "S7"})

@@ -1,0 +1,31 @@
+"""How the workloads start executions, the same for ours and for a peer: `run` starts one and waits for its end."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+IN_FLIGHT = 256
+Run = Callable[[], Awaitable[None]]
+
+
+async def one_by_one(run: Run, count: int = 200) -> list[float]:
+    """Milliseconds of each."""
+    times = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        await run()
+        times.append((time.perf_counter() - begun) * 1e3)
+    return times
+
+
+async def many_at_once(run: Run, count: int = 2_000) -> float:
+    """Seconds for all, started singly with up to IN_FLIGHT under way."""
+    gate = asyncio.Semaphore(IN_FLIGHT)
+
+    async def one() -> None:
+        async with gate:
+            await run()
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(one() for _ in range(count)))
+    return time.perf_counter() - begun
