@@ -78,10 +78,6 @@ def node_name(node: str) -> str:
     return OUTPUT_SHOWN if node == OUTPUT_NODE else node
 
 
-def name_of(enum: Any, value: int) -> str:
-    return str(enum.Name(value))
-
-
 def clock(timestamp: Any) -> str:
     """Local time of day, to the millisecond; empty when unset."""
     return _when(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3] if timestamp.ByteSize() else ""

@@ -1,7 +1,7 @@
 """What api is asked: definitions of workflow versions (immutable, kept) and whose a runner's key is (kept for seconds).
 
-Many that ask for the same thing at once share one question. Of several api replicas one is asked, another if that one
-does not answer.
+Many that ask for the same definition at once share one question. Of several api replicas one is asked, another if that
+one does not answer.
 """
 
 from __future__ import annotations
@@ -166,6 +166,9 @@ class CatalogKeys:
         identity = _identity(found)
         self._known[key_hash] = (now + KEY_SECONDS, identity)
         self._hashes[identity.name] = key_hash
+        # Whoever asked last goes last: a runner that has long been here is confirmed again and again.
+        self._known.move_to_end(key_hash)
+        self._hashes.move_to_end(identity.name)
         for kept in (self._known, self._hashes):
             while len(kept) > _KEYS_MAX:
                 kept.popitem(last=False)

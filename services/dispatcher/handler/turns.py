@@ -94,10 +94,6 @@ class Dispatcher:
 
     # ── what is brought ──────────────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def newcomers_waiting(self) -> int:
-        return len(self._arrivals)
-
     async def room(self) -> None:
         """Until more newcomers may be brought."""
         await self._has_room.wait()

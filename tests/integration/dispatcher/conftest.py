@@ -84,10 +84,6 @@ class Rig:
         turn = Turn(now=datetime.now(UTC), lanes=lanes, lane_seats=[0] * places, holders=[holder])
         return (await self.queue.turn(turn)).places
 
-    async def claim_ending(self, *, places: int = 10, holder: str = "holder-a") -> list[Place]:
-        turn = Turn(now=datetime.now(UTC), ending_seats=[0] * places, holders=[holder])
-        return (await self.queue.turn(turn)).places
-
     async def finish(self, *leases: Place | tuple[str, int]) -> Sequence[str | None]:
         reports = [
             Finished(lease.execution_id, lease.epoch) if isinstance(lease, Place) else Finished(*lease)

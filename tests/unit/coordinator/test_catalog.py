@@ -12,6 +12,7 @@ from google.rpc import error_details_pb2, status_pb2
 from services.chassis.clock import SystemClock
 from services.chassis.errors import DependencyUnavailable, Refusal
 from services.coordinator.handler.ports import DefinitionRefused
+from services.coordinator.rpc import catalog
 from services.coordinator.rpc.catalog import ApiReplicas, CatalogDefinitions, CatalogKeys
 from windlass.catalog.v1 import catalog_pb2 as pb
 
@@ -114,6 +115,20 @@ async def test_a_key_is_confirmed_by_asking_anew(replicas: Any) -> None:
         await keys.identify("k")
     with pytest.raises(Refusal):
         await keys.confirm("never seen")
+
+
+async def test_a_key_that_is_in_use_is_not_forgotten_for_newer_ones(
+    replicas: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "_KEYS_MAX", 3)
+    keys = CatalogKeys(replicas, SystemClock())
+    replicas.answer = pb.IdentifyKeyResponse(key_id="long here")
+    await keys.identify("long here")
+    for number in range(5):
+        replicas.answer = pb.IdentifyKeyResponse(key_id=f"k{number}")
+        await keys.identify(f"k{number}")
+        replicas.answer = pb.IdentifyKeyResponse(key_id="long here")
+        await keys.confirm("long here")
 
 
 class Line:
