@@ -45,7 +45,7 @@ from services.chassis.telemetry import (
     set_span_notes,
     tracing_is_on,
 )
-from services.chassis.validation import decode, validate
+from services.chassis.validation import decode, prepare, validate
 
 log = logger(__name__)
 
@@ -119,6 +119,9 @@ class Guard:
         if not (inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)):
             raise TypeError(f"{method} is not implemented: its servicer method is not async")
         assert handler.request_deserializer is not None
+        kind = getattr(handler.request_deserializer, "__self__", None)
+        if not handler.request_streaming and kind is not None:
+            prepare(kind.DESCRIPTOR)
         if rule.is_open:
             request_bytes_max = min(request_bytes_max, OPEN_BYTES_MAX)
         decoded = functools.partial(

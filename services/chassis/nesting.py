@@ -28,8 +28,8 @@ Parsed = TypeVar("Parsed", bound=Message)
 LEVELS_MAX: Final = 1_000
 # A request of the largest size has millions; one that a person has written, far fewer than this.
 FIELDS_MAX: Final = 200_000
-_FREE_JSON: Final = "google.protobuf.Struct"
-_DEEP: Final = frozenset({_FREE_JSON, "google.protobuf.ListValue", "google.protobuf.Value"})
+_STRUCT: Final = "google.protobuf.Struct"
+FREE_JSON: Final = frozenset({_STRUCT, "google.protobuf.ListValue", "google.protobuf.Value"})
 # Of the wire types, the lowest three bits of a tag: bytes after their length, as messages are.
 _LENGTH: Final = 2
 
@@ -48,7 +48,7 @@ def parse(from_bytes: Callable[[bytes], Parsed], raw: bytes) -> Parsed:
         return from_bytes(raw)
     except DecodeError:
         owner: Any = getattr(from_bytes, "__self__", None)
-        if owner is None or _allow_deep is None or not _may_be_deep(owner.DESCRIPTOR):
+        if owner is None or _allow_deep is None or not may_be_deep(owner.DESCRIPTOR):
             raise
         measure(raw, owner.DESCRIPTOR)
     # What was wrong may have been something else than depth: then this says so again.
@@ -72,8 +72,9 @@ _allow_deep: Final = _switch()
 
 
 @functools.cache
-def _may_be_deep(descriptor: Descriptor) -> bool:
-    return any(each.full_name in _DEEP for each in reached(descriptor))
+def may_be_deep(descriptor: Descriptor) -> bool:
+    """Whether it is, or can hold, free JSON."""
+    return any(each.full_name in FREE_JSON for each in reached(descriptor))
 
 
 def measure(raw: bytes, descriptor: Descriptor) -> int:
@@ -149,7 +150,7 @@ def _path_to(place: int, raw: bytes, descriptor: Descriptor) -> str:
     """`requests[3].input`: the fields around a place, down to free JSON."""
     parts: list[str] = []
     around = (0, len(raw))
-    while descriptor.full_name != _FREE_JSON:
+    while descriptor.full_name != _STRUCT:
         messages = _messages_in(descriptor)
         before: dict[int, int] = {}
         for tag, start, end in _fields(raw, *around, itertools.count()):

@@ -95,6 +95,10 @@ def examine(document: Any, reader: templates.TemplateReader, schemas: SchemaRead
     return verdict
 
 
+def too_large(how: str = "") -> Fault:
+    return Fault("", "TOO_LARGE", f"{how}at most {DEFINITION_BYTES_MAX} bytes")
+
+
 def warnings_of(verdict: Verdict, announced: Collection[str]) -> list[Fault]:
     """Modules that are neither built in nor announced by a runner: accepted, but their work waits."""
     message = "{} is not built in, and no runner announces it: its work waits until one does"
@@ -127,7 +131,7 @@ def _unreadable(document: Any, verdict: Verdict) -> Iterator[Fault]:
         return
     verdict.canonical = json_values.canonical(document)
     if len(verdict.canonical) > DEFINITION_BYTES_MAX:
-        yield Fault("", "TOO_LARGE", f"{len(verdict.canonical)} bytes; at most {DEFINITION_BYTES_MAX}")
+        yield too_large(f"{len(verdict.canonical)} bytes; ")
     for key, most in (("nodes", NODES_MAX), ("edges", EDGES_MAX)):
         if isinstance(document.get(key), list) and len(document[key]) > most:
             yield Fault(key, f"TOO_MANY_{key.upper()}", f"{len(document[key])} {key}; at most {most}")

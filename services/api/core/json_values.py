@@ -40,6 +40,16 @@ def sift(value: Any, path: str = "") -> Sifted:
     return found._replace(value=_sifted(value, path, 0, found))
 
 
+def _is_sound(value: Any) -> bool:
+    """Without a look inside: of a million values no path is made."""
+    kind = type(value)
+    if kind is str:
+        return "\x00" not in value
+    if kind is float:
+        return math.isfinite(value)
+    return kind is not dict and kind is not list
+
+
 def _sifted(value: Any, path: str, depth: int, found: Sifted) -> Any:
     """Recursive, because it never goes deeper than DEPTH_MAX."""
     match value:
@@ -49,9 +59,15 @@ def _sifted(value: Any, path: str, depth: int, found: Sifted) -> Any:
             found.faults.extend(
                 Fault(path, "NUL", "a key contains a NUL character") for key in value if "\x00" in key
             )
-            return {key: _sifted(inner, child(path, key), depth + 1, found) for key, inner in value.items()}
+            return {
+                key: inner if _is_sound(inner) else _sifted(inner, child(path, key), depth + 1, found)
+                for key, inner in value.items()
+            }
         case list():
-            return [_sifted(inner, f"{path}[{index}]", depth + 1, found) for index, inner in enumerate(value)]
+            return [
+                inner if _is_sound(inner) else _sifted(inner, f"{path}[{index}]", depth + 1, found)
+                for index, inner in enumerate(value)
+            ]
         case float() if not math.isfinite(value):
             fault = Fault(path, "NOT_A_NUMBER", "NaN and infinities are no JSON")
         case str() if "\x00" in value:

@@ -7,6 +7,7 @@ the batch.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 from collections.abc import Coroutine, Iterator, Sequence
@@ -33,6 +34,8 @@ Response = executions_pb2.StartExecutionResponse
 Item = executions_pb2.BatchStartExecutionsResponse.Item
 # What is left of a caller's deadline for the answer itself.
 ANSWER_SECONDS: Final = 0.1
+# Of a batch, before others have their turn: each may hold as much as a request of its own.
+TRIED_AT_ONCE: Final = 10
 _METHOD: Final = "/windlass.api.v1.ExecutionService/StartExecution"
 
 
@@ -105,6 +108,8 @@ class Starting:
         try:
             for request, trace in zip(requests, traces, strict=True):
                 tried.append(await self._try(request, trace.context))
+                if len(tried) % TRIED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             for each in await self._recalled(tried):
                 items.append(await self._item(each, answer_by))
                 self._emit(traces[len(items) - 1], incoming, items[-1])

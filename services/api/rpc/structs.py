@@ -14,9 +14,12 @@ from google.protobuf import struct_pb2
 from google.protobuf.message import Message
 
 from services.api.core.json_values import DEPTH_MAX, sift
-from services.api.handler.refusals import invalid_fields
+from services.api.handler.refusals import invalid_field, invalid_fields
 
 _WHOLE_MAX: Final = 2.0**53
+# As JSON the least value has two bytes, a digit and a comma, and as a member of an object three more around its key.
+_VALUE_BYTES_MIN: Final = 2
+_MEMBER_BYTES_MIN: Final = 5
 Made = TypeVar("Made", bound=Message)
 
 
@@ -37,8 +40,13 @@ def holding(kind: type[Made], **fields: Any) -> Made:
     return made
 
 
-def to_dict(struct: struct_pb2.Struct, field: str) -> dict[str, Any]:
-    """What can be kept; `field` names the Struct in a refusal. NUL is the guard's to refuse."""
+def to_dict(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict[str, Any]:
+    """What can be kept; `field` names the Struct in a refusal. NUL is the guard's to refuse.
+
+    What is surely over `bytes_max` as JSON is refused before it is converted; the rest is its caller's to measure.
+    """
+    if is_surely_over(struct, bytes_max):
+        raise invalid_field(field, "TOO_LARGE", f"at most {bytes_max} bytes")
     odd: list[Any] = []
     document = _converted(struct, odd)
     if odd:
@@ -49,6 +57,31 @@ def to_dict(struct: struct_pb2.Struct, field: str) -> dict[str, Any]:
 def document_of(struct: struct_pb2.Struct) -> dict[str, Any]:
     """All that is in it, to the first level that is too deep, which is empty then."""
     return _converted(struct, [])
+
+
+def is_surely_over(struct: struct_pb2.Struct, bytes_max: int) -> bool:
+    """Whether it holds more values than JSON of so many bytes can. Looks at no more of them than that."""
+    left = bytes_max
+    if struct.ByteSize() <= left // _VALUE_BYTES_MIN:  # a value has two bytes there too
+        return False
+    ahead: list[Any] = [struct]
+    while ahead:
+        inside = ahead.pop()
+        if isinstance(inside, struct_pb2.Struct):
+            left -= len(inside.fields) * _MEMBER_BYTES_MIN
+            values = inside.fields.values()
+        else:
+            left -= len(inside.values) * _VALUE_BYTES_MIN
+            values = inside.values
+        if left < 0:
+            return True
+        for value in values:
+            kind = value.WhichOneof("kind")
+            if kind == "struct_value":
+                ahead.append(value.struct_value)
+            elif kind == "list_value":
+                ahead.append(value.list_value)
+    return False
 
 
 def _converted(struct: struct_pb2.Struct, odd: list[Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from google.protobuf import struct_pb2, timestamp_pb2
 from services.api.core.faults import Fault
 from services.api.core.tiers import in_force
 from services.api.handler.ports import KeyRecord, WorkflowRecord, WorkspaceRecord
-from services.api.handler.starts import StartCommand
+from services.api.handler.starts import INPUT_BYTES_MAX, StartCommand
 from services.api.rpc.structs import fill, set_value, to_dict
 from services.chassis.telemetry import parse_traceparent
 from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2, workspaces_pb2
@@ -30,7 +30,7 @@ def start_command(request: executions_pb2.StartExecutionRequest) -> StartCommand
     return StartCommand(
         request.workflow,
         request.version,
-        to_dict(request.input, "input"),
+        to_dict(request.input, "input", INPUT_BYTES_MAX),
         request.request_id,
         request.labels,
         request.priority,

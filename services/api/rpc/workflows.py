@@ -11,14 +11,21 @@ from typing import Any, Final
 import grpc
 from google.protobuf import struct_pb2
 
-from services.api.core.definition import SchemaReader, Verdict, examine, warnings_of
+from services.api.core.definition import (
+    DEFINITION_BYTES_MAX,
+    SchemaReader,
+    Verdict,
+    examine,
+    too_large,
+    warnings_of,
+)
 from services.api.core.templates import TemplateReader
 from services.api.handler import refusals
 from services.api.handler.authenticator import Authenticator
 from services.api.handler.ports import Actor, AnnouncedModules, Workflows
 from services.api.handler.startables import Startables
 from services.api.rpc import pages, translate
-from services.api.rpc.structs import document_of, holding
+from services.api.rpc.structs import document_of, holding, is_surely_over
 from services.chassis.crash import crash_point
 from services.chassis.errors import DependencyUnavailable, Refusal
 from services.chassis.identity import caller
@@ -156,6 +163,8 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
 
     async def _examine(self, definition: struct_pb2.Struct) -> Verdict:
         def work() -> Verdict:
+            if is_surely_over(definition, DEFINITION_BYTES_MAX):
+                return Verdict([too_large()])
             return examine(document_of(definition), self._templates, self._schemas)
 
         if definition.ByteSize() <= EXAMINED_HERE_BYTES_MAX:

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.core.faults import FAULTS_MAX
-from services.api.rpc.structs import document_of, fill, to_dict
+from services.api.rpc.structs import document_of, fill, is_surely_over, to_dict
 from services.chassis.errors import Refusal
 
+BYTES_MAX = 1_000_000
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -29,13 +30,13 @@ json_values = st.recursive(
 def test_what_goes_in_comes_out(document: dict[str, Any]) -> None:
     struct = struct_pb2.Struct()
     fill(struct, orjson.dumps(document))
-    assert to_dict(struct, "input") == document
+    assert to_dict(struct, "input", BYTES_MAX) == document
 
 
 def test_whole_numbers_become_integers() -> None:
     struct = struct_pb2.Struct()
     struct.update({"whole": 3.0, "part": 3.5, "large": 2.0**60, "zero": -0.0})
-    back = to_dict(struct, "input")
+    back = to_dict(struct, "input", BYTES_MAX)
     assert {key: type(value) for key, value in back.items()} == {
         "whole": int,
         "part": float,
@@ -49,7 +50,7 @@ def test_what_is_no_number_is_refused_by_field(number: float) -> None:
     struct = struct_pb2.Struct()
     struct.fields["a"].list_value.values.add().number_value = number
     with pytest.raises(Refusal) as refused:
-        to_dict(struct, "definition")
+        to_dict(struct, "definition", BYTES_MAX)
     assert refused.value.reason == "INVALID_REQUEST"
     assert [(each.field, each.reason) for each in refused.value.violations] == [
         ("definition.a[0]", "NOT_A_NUMBER")
@@ -62,7 +63,7 @@ def test_no_more_faults_are_told_than_anybody_reads() -> None:
     struct = struct_pb2.Struct()
     struct.update({"a": [float("nan")] * 3 * FAULTS_MAX})
     with pytest.raises(Refusal) as refused:
-        to_dict(struct, "input")
+        to_dict(struct, "input", BYTES_MAX)
     assert len(refused.value.violations) == FAULTS_MAX
     assert refused.value.violations[-1].field == f"input.a[{FAULTS_MAX - 1}]"
 
@@ -78,10 +79,10 @@ def nested(depth: int, *, in_lists: bool = False) -> struct_pb2.Struct:
 
 @pytest.mark.parametrize("in_lists", [False, True])
 def test_json_of_64_levels_is_taken_and_of_65_refused(in_lists: bool) -> None:
-    to_dict(nested(64, in_lists=in_lists), "input")
+    to_dict(nested(64, in_lists=in_lists), "input", BYTES_MAX)
     for depth in (65, 300):
         with pytest.raises(Refusal) as refused:
-            to_dict(nested(depth, in_lists=in_lists), "input")
+            to_dict(nested(depth, in_lists=in_lists), "input", BYTES_MAX)
         (violation,) = refused.value.violations
         assert (violation.field[:9], violation.reason) == (
             "input.a[0" if in_lists else "input.a.a",
@@ -92,7 +93,7 @@ def test_json_of_64_levels_is_taken_and_of_65_refused(in_lists: bool) -> None:
 def test_value_without_a_kind_is_null() -> None:
     struct = struct_pb2.Struct()
     struct.fields["a"].SetInParent()
-    assert to_dict(struct, "input") == {"a": None}
+    assert to_dict(struct, "input", BYTES_MAX) == {"a": None}
 
 
 def test_empty_object_is_present_and_no_content_is_absent() -> None:
@@ -107,4 +108,24 @@ def test_empty_object_is_present_and_no_content_is_absent() -> None:
 def test_result_that_is_no_object_is_put_into_one() -> None:
     struct = struct_pb2.Struct()
     fill(struct, b"[1]")
-    assert to_dict(struct, "output") == {"value": [1]}
+    assert to_dict(struct, "output", BYTES_MAX) == {"value": [1]}
+
+
+def test_more_values_than_its_json_has_bytes_for_is_refused_unconverted() -> None:
+    for value in ([0] * 10, {str(number): 0 for number in range(10)}, [[[0] * 8]]):
+        struct = struct_pb2.Struct()
+        struct.update({"a": value})
+        size = len(orjson.dumps({"a": value}))
+        assert not is_surely_over(struct, size)
+        assert is_surely_over(struct, size // 2 - 1)
+        with pytest.raises(Refusal) as refused:
+            to_dict(struct, "input", size // 2 - 1)
+        assert [(each.field, each.reason) for each in refused.value.violations] == [("input", "TOO_LARGE")]
+
+
+@given(st.dictionaries(st.text(max_size=8), json_values, max_size=5))
+def test_what_its_bytes_have_room_for_is_never_surely_over(document: dict[str, Any]) -> None:
+    struct = struct_pb2.Struct()
+    content = orjson.dumps(document)
+    fill(struct, content)
+    assert not is_surely_over(struct, len(content))

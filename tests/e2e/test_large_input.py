@@ -1,0 +1,92 @@
+"""Bad input as large as a message may be has its answer within the second, too: size is not looked through to its end
+by anything that is asked before the size is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.e2e import test_bad_input as corpus
+from tests.support.nested import with_tag
+from windlass.api.v1 import executions_pb2
+
+world = corpus.world
+
+
+def listed(values: int) -> bytes:
+    """`{"x": [null, …]}`: two bytes each, the least that a value has."""
+    return with_tag(1, with_tag(1, b"x") + with_tag(2, with_tag(6, b"\x0a\x00" * values)))
+
+
+def many_of(value: dict[str, Any], count: int) -> bytes:
+    one = executions_pb2.StartExecutionRequest(
+        workflow="ours", input=corpus.structured(value)
+    ).SerializeToString()
+    return with_tag(1, one) * count
+
+
+LARGE: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
+    "input of a million values": (
+        "StartExecution",
+        lambda: with_tag(1, b"ours") + with_tag(3, listed(1_000_000)),
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "input of 200,000 members": (
+        "StartExecution",
+        lambda: corpus.start(
+            workflow="ours", input=corpus.structured(dict.fromkeys(map(str, range(200_000))))
+        )[1].SerializeToString(),
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "definition of 800,000 values": (
+        "ApplyWorkflow",
+        lambda: with_tag(1, listed(800_000)),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "definition of 200,000 members": (
+        "ApplyWorkflow",
+        lambda: corpus.definition(**dict.fromkeys(map(str, range(200_000))))[1].SerializeToString(),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "definition that is all NUL": (
+        "ApplyWorkflow",
+        lambda: corpus.definition(initialState={"x": ["\x00"] * 200_000})[1].SerializeToString(),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "batch of a million": (
+        "BatchStartExecutions",
+        lambda: b"\x0a\x00" * 1_000_000,
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "batch of 1,000 that do not fit": ("BatchStartExecutions", lambda: many_of({"id": "x"}, 1_000), "OK", ""),
+    "batch of 1,000 with NUL": (
+        "BatchStartExecutions",
+        lambda: many_of({"id": 1, "x": "\x00" + "y" * 3_000}, 1_000),
+        "OK",
+        "",
+    ),
+    "4 MiB that are no message": (
+        "StartExecution",
+        lambda: b"\xff" * 4_194_304,
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", sorted(LARGE))
+async def test_size_is_no_way_around_the_second(world: corpus.World, case: str) -> None:
+    name, make, code, reason = LARGE[case]
+    raw = make()
+    before = await corpus.rows(world.stack)
+    found = await corpus.answer(world, name, raw)
+    assert (found.code.name, found.reason) == (code, reason), found
+    assert await corpus.rows(world.stack) == before

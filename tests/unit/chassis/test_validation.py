@@ -1,0 +1,52 @@
+"""Rules of the proto, asked of a request without what is inside its free JSON."""
+
+from typing import Any
+
+import pytest
+
+from services.chassis.errors import Refusal
+from services.chassis.validation import validate
+from windlass.api.v1 import executions_pb2, workflows_pb2
+from windlass.coordinator.v1 import reads_pb2
+
+Start = executions_pb2.StartExecutionRequest
+Batch = executions_pb2.BatchStartExecutionsRequest
+
+
+def large(**fields: Any) -> Start:
+    """With free JSON that the validator is not shown."""
+    request = Start(workflow="w", **fields)
+    request.input.update({"x": ["y"] * 1_000})
+    return request
+
+
+def violated(request: Start | Batch | workflows_pb2.ValidateWorkflowRequest) -> list[tuple[str, str]]:
+    with pytest.raises(Refusal) as refused:
+        validate(request)
+    return [(each.field, each.reason) for each in refused.value.violations]
+
+
+def test_rules_beside_large_json_hold() -> None:
+    validate(large(labels={"a": "b"}, priority=5, request_id="r"))
+    assert violated(large(priority=6))[0][0] == "priority"
+    assert violated(large(labels={str(number): "x" for number in range(33)}))[0][0] == "labels"
+    wait = large()
+    wait.wait.FromSeconds(-1)
+    assert violated(wait)[0][0] == "wait"
+
+
+def test_large_json_that_must_be_there_counts_as_there() -> None:
+    request = workflows_pb2.ValidateWorkflowRequest()
+    assert violated(request)[0][0] == "definition"
+    request.definition.update({"x": ["y"] * 1_000})
+    validate(request)
+
+
+def test_lists_of_what_holds_json_are_counted() -> None:
+    validate(Batch(requests=[large()] * 1_000))
+    assert violated(Batch(requests=[large()] * 1_001)) == [("requests", "REPEATED_MAX_ITEMS")]
+    assert violated(Batch(requests=[Start()] * 100_000)) == [("requests", "REPEATED_MAX_ITEMS")]
+
+
+def test_types_without_rules_are_always_well_formed() -> None:
+    validate(reads_pb2.ListExecutionsRequest(workspace="x" * 100_000))
