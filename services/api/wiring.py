@@ -121,6 +121,7 @@ async def start(process: Process, settings: ApiSettings) -> int:
         settings.grpc_address,
         guard=Guard(RULES, keys=authenticator, credential=credential, sampler=sampler),
         tls=settings.tls,
+        public=settings.public,
     )
     executions = Executions(peers.reads, peers.queue, peers.hub, clock)
     process.loop("admissions", AdmissionReader(peers.hub, executions).run)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from services.chassis.identity import ServiceCredential
 from services.chassis.settings import EnvironmentSettings, Field, InvalidSettings, variable
-from services.chassis.tls import Tls
+from services.chassis.tls import Pair, PublicAddress, Tls, authority_fault
 
 __all__ = ["Field", "InvalidSettings", "ProcessSettings", "StoringSettings", "read_or_exit"]
 
@@ -21,6 +21,9 @@ Settings = TypeVar("Settings", bound="ProcessSettings")
 
 
 class ProcessSettings(EnvironmentSettings):
+    # Whether other services call this one. One that only calls needs no certificate, even when its peers show theirs.
+    _is_called: ClassVar[bool] = True
+
     # Loopback unless told otherwise: nothing is open to a network by default.
     grpc_address: str = "127.0.0.1:0"
     # Prometheus text; the services have 9401 to 9404. "" = no metrics endpoint.
@@ -44,28 +47,74 @@ class ProcessSettings(EnvironmentSettings):
     tls_authority_file: Path | None = None
     # The name in the peers' certificates when they are reached by address.
     tls_server_name: str = ""
+    # A second address over TLS for callers without a certificate, who show a key, and for probes. "" = none.
+    public_grpc_address: str = ""
+    # What is shown there when it has another name or an authority that the world knows. None: what the peers are shown.
+    public_tls_certificate_file: Path | None = None
+    public_tls_key_file: Path | None = None
 
     def faults(self) -> list[str]:
-        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
-            return ["tls_certificate_file and tls_key_file come together"]
+        return [*self._faults_of_pairs(), *self._faults_of_authority(), *self._faults_of_public()]
+
+    def _faults_of_pairs(self) -> list[str]:
+        halves = {
+            "tls": (self.tls_certificate_file, self.tls_key_file),
+            "public_tls": (self.public_tls_certificate_file, self.public_tls_key_file),
+        }
+        return [
+            f"{name}_certificate_file and {name}_key_file come together"
+            for name, (certificate, key) in halves.items()
+            if (certificate is None) != (key is None)
+        ] + [fault for files in halves.values() if (pair := _pair(*files)) and (fault := pair.fault())]
+
+    def _faults_of_authority(self) -> list[str]:
+        if self.tls_authority_file is None:
+            return []
+        faults = [fault] if (fault := authority_fault(self.tls_authority_file)) else []
+        if self._is_called and self.tls_certificate_file is None:
+            faults.append(
+                "with tls_authority_file the peers demand tls_certificate_file and tls_key_file too"
+            )
+        if self.service_secret_file is not None:
+            faults.append(
+                "tls_authority_file and service_secret_file are two ways to know the peers: give one"
+            )
+        return faults
+
+    def _faults_of_public(self) -> list[str]:
+        if not self.public_grpc_address:
+            has_pair = self.public_tls_certificate_file or self.public_tls_key_file
+            return ["public_tls_certificate_file is for public_grpc_address"] if has_pair else []
+        if self.tls_authority_file is None or self.tls_certificate_file is None:
+            demand = "tls_certificate_file and tls_authority_file demand certificates there"
+            return [f"public_grpc_address is of no use: grpc_address serves everybody unless {demand}"]
         return []
 
     @property
     def tls(self) -> Tls | None:
-        if self.tls_certificate_file is None or self.tls_key_file is None:
+        pair = _pair(self.tls_certificate_file, self.tls_key_file)
+        if pair is None and self.tls_authority_file is None:
             return None
-        return Tls(
-            certificate_file=self.tls_certificate_file,
-            key_file=self.tls_key_file,
-            authority_file=self.tls_authority_file,
-            server_name=self.tls_server_name,
+        return Tls(pair, self.tls_authority_file, self.tls_server_name)
+
+    @property
+    def public(self) -> PublicAddress | None:
+        pair = _pair(self.public_tls_certificate_file, self.public_tls_key_file) or _pair(
+            self.tls_certificate_file, self.tls_key_file
         )
+        if not self.public_grpc_address or pair is None:
+            return None
+        return PublicAddress(self.public_grpc_address, pair)
 
     def credential(self, service: str) -> ServiceCredential | None:
         """How this process signs its calls as `service`, and knows those of others."""
         if self.service_secret_file is None:
             return None
         return ServiceCredential.from_file(self.service_secret_file, service)
+
+
+def _pair(certificate_file: Path | None, key_file: Path | None) -> Pair | None:
+    return None if certificate_file is None or key_file is None else Pair(certificate_file, key_file)
 
 
 class StoringSettings(ProcessSettings):

@@ -265,9 +265,10 @@ class Guard:
             if name is None:
                 raise Refusal("KEY_INVALID", "the service credential does not fit")
             return Identity(Kind.SERVICE, name)
-        # Only a server that demands client certificates finds one here.
+        # Only a port that demands client certificates finds one here. Which port it is need not be known: where there
+        # is such a port, no header is taken (config.py), so whoever comes by the public one beside it is no service.
         for common_name in context.auth_context().get("x509_common_name", ()):
-            return Identity(Kind.SERVICE, common_name.decode())
+            return Identity(Kind.SERVICE, common_name.decode("utf-8", "replace"))
         raise Refusal("KEY_MISSING", "send the metadata `authorization: Bearer <key>`")
 
     def _trace(self, traceparent: str | None, rule: Rule) -> _Served | None:

@@ -4,8 +4,9 @@ Default deny: a method without a rule is not served (server.py refuses to start 
 credential is `<service>:<hex hmac-sha256(secret, "<product>-service:" + service)>`, so that the secret
 itself never travels. The secret file may hold several lines: the first signs, all are accepted, so that a
 secret is changed without an outage.
-Hazard: the credential is replayable by whoever reads the wire; across machines use TLS (mTLS: the identity
-is then the common name of the client's certificate and no header is needed).
+Hazards: the credential is replayable by whoever reads the wire, so across machines use mTLS: the identity is
+then the common name of the client's certificate, and a header is not taken. Whoever the authority signs a name
+for is that service, so it signs for nobody else (docs/security.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It is handed to the generated `add_…Servicer_to_server` like any other server, and wraps the handlers as
 they are registered. `start` adds health, reflection (both open) and channelz (the operator's), and binds
-the port.
+the port, and the public one beside it where there is one: both lead to the same guard.
 
 Hazards of the library that the options below answer, each of which has cost someone days:
 - more than 1,000 RPCs not yet accepted are refused as bare CANCELLED unless the pending limits are raised;
@@ -23,7 +23,7 @@ from services.chassis import health, reflection
 from services.chassis.guard import Guard, unknown_method
 from services.chassis.health import HealthBoard
 from services.chassis.identity import Rule, anyone, system
-from services.chassis.tls import Tls
+from services.chassis.tls import PublicAddress, Tls
 
 MEBIBYTE: Final = 1024 * 1024
 KEEPALIVE_PING_SECONDS_MIN: Final = 5
@@ -109,10 +109,19 @@ class _Handlers(grpc.GenericRpcHandler):
 
 class GrpcServer(grpc.aio.Server):
     def __init__(
-        self, address: str, *, guard: Guard, limits: Limits = PUBLIC, tls: Tls | None = None
+        self,
+        address: str,
+        *,
+        guard: Guard,
+        limits: Limits = PUBLIC,
+        tls: Tls | None = None,
+        public: PublicAddress | None = None,
     ) -> None:
         self.health = HealthBoard()
+        # Bound by `start`; 0 without a public address.
+        self.public_port = 0
         self._address = address
+        self._public = public
         self._guard = guard
         self._request_bytes_max = limits.receive_bytes_max
         self._tls = tls
@@ -160,17 +169,19 @@ class GrpcServer(grpc.aio.Server):
             raise LookupError(f"registered in a way that cannot be guarded: {sorted(unguarded)}")
         self._add_own_services()
         self.health.announce(self._services)
-        try:
-            port = self._bind()
-        except RuntimeError as failure:
-            raise OSError(f"cannot listen on {self._address} (is the port taken?)") from failure
+        port = self._bind(self._address, None if self._tls is None else self._tls.for_server())
+        if self._public is not None:
+            self.public_port = self._bind(self._public.address, self._public.credentials())
         await self._server.start()
         return port
 
-    def _bind(self) -> int:
-        if self._tls is None:
-            return self._server.add_insecure_port(self._address)
-        return self._server.add_secure_port(self._address, self._tls.for_server())
+    def _bind(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
+        try:
+            if credentials is None:
+                return self._server.add_insecure_port(address)
+            return self._server.add_secure_port(address, credentials)
+        except RuntimeError as failure:
+            raise OSError(f"cannot listen on {address} (is the port taken?)") from failure
 
     def _add_own_services(self) -> None:
         from grpc_channelz.v1 import channelz, channelz_pb2_grpc

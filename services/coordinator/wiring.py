@@ -109,6 +109,7 @@ async def wire(settings: CoordinatorSettings, process: Process) -> int:
         ),
         limits=INTERNAL,
         tls=settings.tls,
+        public=settings.public,
     )
     add_RunnerSessionsServicer_to_server(RunnerSessionsService(registry), server)
     add_ReadServiceServicer_to_server(carrying.reader, server)

@@ -127,6 +127,7 @@ class Service:
             ),
             limits=INTERNAL,
             tls=settings.tls,
+            public=settings.public,
         )
         self._serve(PostgresReads(self.database))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from typing import ClassVar
 
 from services.chassis.config import Field, ProcessSettings
 
@@ -12,11 +13,15 @@ from services.chassis.config import Field, ProcessSettings
 class Settings(ProcessSettings):
     """From the environment, prefix WINDLASS_."""
 
+    # One on a person's own machine has the authority of its coordinators, a key, and no certificate.
+    _is_called: ClassVar[bool] = False
+
     # Health only: nothing calls a runner.
     grpc_address: str = "127.0.0.1:7404"
     metrics_address: str = "127.0.0.1:9404"
     # Every coordinator, or "@file" that lists them.
     coordinators: str = "127.0.0.1:7403"
+    # None: it is known by its certificate, as one of the stack's own.
     runner_key_file: Path | None = None
     # Python files with modules of the user's own, separated as in PATH.
     modules: str = ""

@@ -84,8 +84,7 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         )
         sessions.join(holder, worker)
 
-        guard = Guard({}, keys=SystemKey(settings.system_key_hash_file))
-        server = GrpcServer(settings.grpc_address, guard=guard, limits=INTERNAL, tls=settings.tls)
+        server = health_server(settings)
         server.health.set(SESSIONS, False)
         await server.start()
         if settings.metrics_address:
@@ -110,6 +109,16 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         log.info("runner ready", runner=settings.name, modules=len(modules))
 
     return start
+
+
+def health_server(settings: Settings) -> GrpcServer:
+    return GrpcServer(
+        settings.grpc_address,
+        guard=Guard({}, keys=SystemKey(settings.system_key_hash_file)),
+        limits=INTERNAL,
+        tls=settings.tls,
+        public=settings.public,
+    )
 
 
 async def drained(worker: Worker, holder: SessionHolder, seconds: float) -> None:

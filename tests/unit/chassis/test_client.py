@@ -1,25 +1,13 @@
-"""Channels that carry a credential and a deadline, over TLS where it is configured."""
+"""Channels that carry a credential and a deadline."""
 
-import datetime as dt
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from grpc_channelz.v1 import channelz, channelz_pb2
 
 from services.chassis.client import ChannelPool, traceparent_of
-from services.chassis.guard import Guard
-from services.chassis.identity import services
-from services.chassis.server import INTERNAL
 from services.chassis.telemetry import new_trace
-from services.chassis.tls import Tls
-from tests.unit.chassis.shop import SHOP_METHODS, Counter, Shop, guard_of, open_shop, refused
+from tests.unit.chassis.shop import Counter, Shop, guard_of, open_shop, refused
 
 
 async def test_a_call_without_a_timeout_gets_the_default_one(counter: Counter) -> None:
@@ -103,78 +91,3 @@ async def test_an_idle_stream_lives_through_more_pings_than_servers_allow_by_def
         await refused(other.Buy(counter.order("slow"), timeout=0.05))
     await chat.write(counter.order("after"))
     assert (await chat.read()).receipt == "after"
-
-
-Certify = Callable[[str], Tls]
-
-
-@pytest.fixture(scope="module")
-def certify(tmp_path_factory: pytest.TempPathFactory) -> Certify:
-    """An authority, and what it signs: a certificate for a service of that name."""
-    directory = tmp_path_factory.mktemp("tls")
-    authority_key = ec.generate_private_key(ec.SECP256R1())
-    authority = signed("authority", authority_key, "authority", authority_key, is_authority=True)
-    (directory / "authority.pem").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-
-    def certified(service: str) -> Tls:
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = signed(service, key, "authority", authority_key)
-        return written(directory, service, key, certificate)
-
-    return certified
-
-
-def signed(
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: str,
-    issuer_key: ec.EllipticCurvePrivateKey,
-    *,
-    is_authority: bool = False,
-) -> x509.Certificate:
-    now = dt.datetime.now(dt.UTC)
-
-    def subject(common_name: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject(name))
-        .issuer_name(subject(issuer))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("shop.internal")]), critical=False)
-        .sign(issuer_key, hashes.SHA256())
-    )
-
-
-def written(
-    directory: Path, service: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
-) -> Tls:
-    key_file, certificate_file = directory / f"{service}.key", directory / f"{service}.pem"
-    key_file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    return Tls(certificate_file, key_file, directory / "authority.pem", server_name="shop.internal")
-
-
-async def test_a_service_is_known_by_its_certificate(shop: Shop, certify: Certify) -> None:
-    guard = Guard(dict.fromkeys(SHOP_METHODS, services("api")))
-    async with open_shop(shop, guard, tls=certify("till"), limits=INTERNAL) as counter:
-        answer = await counter.stub(tls=certify("api")).Buy(counter.order())
-        assert answer.receipt == "service:api api"
-        refusal = await refused(counter.stub(tls=certify("runner")).Buy(counter.order()))
-        assert refusal.reason == "ROLE_REQUIRED"
-
-
-async def test_without_a_certificate_nobody_gets_in(shop: Shop, certify: Certify) -> None:
-    guard = Guard(dict.fromkeys(SHOP_METHODS, services("api")))
-    async with open_shop(shop, guard, tls=certify("till")) as counter:
-        refusal = await refused(counter.stub().Buy(counter.order()))
-        assert refusal.code is grpc.StatusCode.UNAVAILABLE
