@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from services.chassis.config import Field, StoringSettings
+from services.chassis.settings import variable
 
 
 class ApiSettings(StoringSettings):
@@ -19,3 +22,12 @@ class ApiSettings(StoringSettings):
     enqueue_seconds: float = Field(default=5.0, gt=0)
     # How long a read is tried at one peer after another: as long as one takes to be started again.
     read_seconds: float = Field(default=6.0, gt=0)
+    # The same in every replica and after every start: with it a repeated CreateApiKey is answered with the same key
+    # (handler/key_material.py). None: the service secret.
+    key_secret_file: Path | None = None
+
+    def faults(self) -> list[str]:
+        if self.tls_authority_file is None or self.key_secret_file is not None:
+            return super().faults()
+        needed = f"without a service secret {variable('key_secret_file')} is needed: repeats of CreateApiKey rest on it"
+        return [needed, *super().faults()]

@@ -172,10 +172,9 @@ async def start(process: Process, settings: ApiSettings) -> int:
 
 
 def _key_mint(settings: ApiSettings) -> KeyMint:
-    if settings.service_secret_file is None:
-        # Repeats are then known within this process only.
-        return KeyMint(secrets.token_bytes(32))
-    return KeyMint(settings.service_secret_file.read_bytes().split()[0])
+    file = settings.key_secret_file or settings.service_secret_file
+    # Without either nobody calls api but clients: repeats are then known within this process only.
+    return KeyMint(secrets.token_bytes(32)) if file is None else KeyMint.from_file(file)
 
 
 def _connect(process: Process, settings: ApiSettings) -> _Peers:

@@ -1,7 +1,8 @@
 """How a key looks, how it comes about, and the hash by which it is known: the key itself is kept nowhere.
 
-A key that is asked for under a request_id is derived from that and the services' secret, so that a repeat (whose first
-answer was lost) gets the same one although nobody has kept it. The database alone is not enough to derive any.
+A key that is asked for under a request_id is derived from that and a secret that all replicas have from a file, so that
+a repeat (whose first answer was lost) gets the same one although nobody has kept it. The database alone is not enough
+to derive any, which is why the secret is not kept there.
 Hazard: after the secret has changed, a repeat can no longer be answered: it is refused as REQUEST_ID_REUSED.
 """
 
@@ -11,10 +12,13 @@ import hashlib
 import hmac
 import secrets
 import uuid
-from typing import NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from services.api.core.json_values import canonical, digest
 from services.chassis.naming import KEY_PREFIX
+
+SECRET_BYTES_MIN: Final = 16
 
 
 class Minted(NamedTuple):
@@ -25,6 +29,14 @@ class Minted(NamedTuple):
 class KeyMint:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
+
+    @classmethod
+    def from_file(cls, path: Path) -> KeyMint:
+        """By its first line: of a service secret that is being changed, the one that signs."""
+        secret = path.read_bytes().strip().partition(b"\n")[0].rstrip()
+        if len(secret) < SECRET_BYTES_MIN:
+            raise ValueError(f"the secret in {path} has less than {SECRET_BYTES_MIN} characters")
+        return cls(secret)
 
     def mint(self, kind: str, workspace: str, request_id: str, *content: str) -> Minted:
         """`content`: what makes two requests the same, apart from kind and workspace."""

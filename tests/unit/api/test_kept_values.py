@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.api.config import ApiSettings
 from services.api.handler.authenticator import Authenticator
 from services.api.handler.kept import Kept
 from services.api.handler.key_material import KeyMint, key_hash, mint_key
 from services.api.handler.ports import KeyRecord
 from services.chassis.clock import ManualClock
+from services.chassis.config import InvalidSettings
 from services.chassis.errors import Refusal
 from services.chassis.identity import Identity, Kind
+from tests.support.certificates import Authority
 
 
 class Source:
@@ -263,6 +267,31 @@ def test_key_of_a_request_is_the_same_each_time_and_the_secrets_own() -> None:
     others += [KeyMint(b"other").mint("admin", "team", "r", "title"), mint.mint("admin", "team", "", "title")]
     assert len({first, *others, mint.mint("admin", "team", "", "title")}) == 6
     assert len({each.key_id for each in others} | {first.key_id}) == 5
+
+
+def test_a_mint_goes_by_the_first_line_of_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("sixteen characters \nthe one before it\n")
+    asked = ("admin", "team", "r", "title")
+    assert KeyMint.from_file(file).mint(*asked) == KeyMint(b"sixteen characters").mint(*asked)
+    for short in ("", "\n", "fifteen letters\n"):
+        file.write_text(short)
+        with pytest.raises(ValueError, match="less than 16"):
+            KeyMint.from_file(file)
+
+
+def test_with_certificates_a_mint_is_given_a_secret_of_its_own(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.pair("api")
+    settings: dict[str, Any] = {
+        "database_url": "postgresql://",
+        "tls_certificate_file": pair.certificate_file,
+        "tls_key_file": pair.key_file,
+        "tls_authority_file": authority.file,
+    }
+    with pytest.raises(InvalidSettings, match="WINDLASS_KEY_SECRET_FILE is needed"):
+        ApiSettings(**settings)
+    assert ApiSettings(**settings, key_secret_file=tmp_path / "secret").key_secret_file
 
 
 def test_minted_keys_are_long_and_different() -> None:
