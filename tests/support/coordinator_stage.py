@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import orjson
 
+from services.chassis.client import Metadata
 from services.chassis.clock import SystemClock
 from services.chassis.errors import Refusal
 from services.chassis.guard import Guard
@@ -201,8 +202,10 @@ class StageRunner:
         channel: Callable[[str], grpc.aio.Channel],
         *,
         capacity: int = 100,
-        key: str = RUNNER_KEY,
+        metadata: Metadata,
     ) -> None:
+        # Streams that were opened so far.
+        self.opened = 0
         self.addresses = Addresses()
         self.grants: list[runs_pb.RunGrant] = []
         self.revoked: list[Refused] = []
@@ -217,11 +220,13 @@ class StageRunner:
             capacity=capacity,
             timing=RUN.scaled(SCALE),
             codec=runner_hop.CODEC,
-            open_stream=lambda address: RunnerSessionsStub(channel(address)).Session(
-                metadata=(("authorization", f"Bearer {key}"),)
-            ),
+            open_stream=lambda address: self._open(channel(address), metadata),
             owner=self,
         )
+
+    def _open(self, channel: grpc.aio.Channel, metadata: Metadata) -> Any:
+        self.opened += 1
+        return RunnerSessionsStub(channel).Session(metadata=metadata)
 
     def on_grants(self, grants: list[Grant]) -> None:
         for grant in grants:
@@ -344,7 +349,10 @@ class Stage:
     async def runner(
         self, address: str, name: str = "runner-0", *, capacity: int = 100, key: str = RUNNER_KEY
     ) -> StageRunner:
-        runner = StageRunner(name, self.channel, capacity=capacity, key=key)
+        """With that key, or as the service that a certificate would make it."""
+        own = ServiceCredential.from_file(self.secret, "runner").metadata
+        metadata = (("authorization", f"Bearer {key}"),) if key else own
+        runner = StageRunner(name, self.channel, capacity=capacity, metadata=metadata)
         self.holders.append(runner.holder)
         runner.addresses.add(address)
         self.spawn(runner.holder.run(runner.addresses.changes()))

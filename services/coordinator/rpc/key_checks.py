@@ -1,7 +1,7 @@
 """Sessions end with the key that opened them: who revokes a runner's key, or lets it expire, takes its work from it.
 
 Asked of api for each key with an open session, within the time for which an answer is kept. While api does not answer
-nobody is judged.
+nobody is judged. A session that a certificate opened has no key.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class KeyCheck:
             await self.run_once()
 
     async def run_once(self) -> None:
-        key_ids = sorted({session.data.key_id for session in self._registry.sessions})
+        key_ids = sorted({key_id for each in self._registry.sessions if (key_id := each.data.key_id)})
         for start in range(0, len(key_ids), _AT_ONCE):
             await asyncio.gather(*(self._check(key_id) for key_id in key_ids[start : start + _AT_ONCE]))
 

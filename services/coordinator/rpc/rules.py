@@ -10,7 +10,8 @@ from services.chassis.identity import Rule, runners, services
 _READS: Final = "/windlass.coordinator.v1.ReadService"
 
 RULES: Final[Mapping[str, Rule]] = {
-    "/windlass.coordinator.v1.RunnerSessions/Session": runners().within(None),
+    # With a RUNNER key from anywhere, or as the stack's own with a certificate.
+    "/windlass.coordinator.v1.RunnerSessions/Session": (runners() | services("runner")).within(None),
     "/windlass.coordinator.v1.WatchService/Watch": services("api").within(None),
     f"{_READS}/GetExecutions": services("api"),
     f"{_READS}/ListExecutions": services("api"),

@@ -1,6 +1,7 @@
 """The coordinator as the server of runners: who may attach, which run fits whom, who is gone.
 
-A runner's key is judged at the attach. One made for a workspace is granted that workspace's runs only.
+A runner's key is judged at the attach. One made for a workspace is granted that workspace's runs only; a runner with a
+certificate is the stack's own and serves every workspace.
 A runner instance that ended has lost its runs: idempotent ones at once, the others when the time has passed after
 which even a runner that was merely cut off has stopped (`RunnerGraves`).
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from services.chassis.identity import Identity, caller
+from services.chassis.identity import Identity, Kind, caller
 from services.chassis.lease.frames import Attach, Grant, Refused, Report
 from services.chassis.logs import logger
 from services.chassis.metrics import counter, gauge
@@ -45,7 +46,8 @@ class _Scope:
     __slots__ = ("key_id", "labels", "modules", "workspace")
 
     def __init__(self, attach: Attach, identity: Identity) -> None:
-        self.key_id = identity.name
+        # "": it came without a key.
+        self.key_id = identity.name if identity.kind is Kind.RUNNER else ""
         self.workspace = identity.workspace
         self.modules = frozenset(attach.modules) or DEFAULT_MODULES
         self.labels = frozenset(attach.labels.items())

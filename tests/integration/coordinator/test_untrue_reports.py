@@ -97,3 +97,18 @@ async def test_a_session_ends_with_the_key_that_opened_it(on_stage: Stage) -> No
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
     assert other.grants[0].attempt == 2
     assert not runner.holder.sessions_live
+
+
+async def test_a_session_that_no_key_opened_is_ended_with_none(on_stage: Stage) -> None:
+    address, _ = await on_stage.coordinator()
+    own = await on_stage.runner(address, "own", key="")
+    for key in ("first", "second"):  # two rounds, so that what the one ends has come back by the other
+        on_stage.catalog.keys[key] = ""
+        runner = await on_stage.runner(address, key, key=key)
+        del on_stage.catalog.keys[key]
+
+        def is_out(runner: StageRunner = runner) -> bool:
+            return not runner.holder.sessions_live
+
+        await eventually(is_out)
+    assert own.opened == 1
