@@ -7,6 +7,7 @@ import typer
 
 from windlass.cli.connection import (
     AddressOption,
+    AuthorityFileOption,
     HomeOption,
     JsonOption,
     KeyFileOption,
@@ -46,13 +47,14 @@ def create_key(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a key; it is shown this once."""
     from windlass.api.v1 import workspaces_pb2 as messages
     from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
 
-    with connected(home, address, key_file, key=_key_for(workspace)) as api:
+    with connected(home, address, key_file, authority_file, key=_key_for(workspace)) as api:
         wanted = messages.Role.Value(role.value)
         request = messages.CreateApiKeyRequest(workspace=workspace, role=wanted, title=title)
         answer = api.call(ApiKeyServiceStub, "CreateApiKey", request)
@@ -69,6 +71,7 @@ def list_keys(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Keys of a workspace, without their secrets."""
@@ -76,7 +79,7 @@ def list_keys(
     from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
     from windlass.cli.render import date, table
 
-    with connected(home, address, key_file, key=_key_for(workspace)) as api:
+    with connected(home, address, key_file, authority_file, key=_key_for(workspace)) as api:
         request = messages.ListApiKeysRequest(workspace=workspace, page_size=1000)
         answer = api.whole(ApiKeyServiceStub, "ListApiKeys", request)
     if as_json:
@@ -102,12 +105,13 @@ def revoke_key(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
 ) -> None:
     """Refuse a key from now on."""
     from windlass.api.v1 import workspaces_pb2 as messages
     from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
 
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         api.call(ApiKeyServiceStub, "RevokeApiKey", messages.RevokeApiKeyRequest(key_id=key_id))
     typer.echo(f"{key_id} is refused from now on")
 
@@ -122,6 +126,7 @@ def create_workspace(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a workspace."""
@@ -133,7 +138,7 @@ def create_workspace(
         tier=messages.Tier.Value(tier.value),
         limits=messages.Limits(executions_max=executions_max),
     )
-    with connected(home, address, key_file, key="system") as api:
+    with connected(home, address, key_file, authority_file, key="system") as api:
         answer = api.call(WorkspaceServiceStub, "CreateWorkspace", request)
     if as_json:
         _json(answer)
@@ -146,6 +151,7 @@ def list_workspaces(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """All workspaces with their limits."""
@@ -153,7 +159,7 @@ def list_workspaces(
     from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
     from windlass.cli.render import date, table
 
-    with connected(home, address, key_file, key="system") as api:
+    with connected(home, address, key_file, authority_file, key="system") as api:
         answer = api.whole(
             WorkspaceServiceStub, "ListWorkspaces", messages.ListWorkspacesRequest(page_size=1000)
         )
@@ -179,12 +185,13 @@ def get_workspace(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
 ) -> None:
     """A workspace with its limits and etag, as JSON."""
     from windlass.api.v1 import workspaces_pb2 as messages
     from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
 
-    with connected(home, address, key_file, key="system") as api:
+    with connected(home, address, key_file, authority_file, key="system") as api:
         request = messages.GetWorkspaceRequest(workspace=workspace)
         _json(api.call(WorkspaceServiceStub, "GetWorkspace", request).workspace)
 
@@ -199,6 +206,7 @@ def update_workspace(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
 ) -> None:
     """Change its tier or limits; a lower limit ends nothing that is going."""
     from windlass.api.v1 import workspaces_pb2 as messages
@@ -213,7 +221,7 @@ def update_workspace(
         if value is not None:
             setattr(request.workspace.limits, name, value)
             request.update_mask.paths.append(f"limits.{name}")
-    with connected(home, address, key_file, key="system") as api:
+    with connected(home, address, key_file, authority_file, key="system") as api:
         _json(api.call(WorkspaceServiceStub, "UpdateWorkspace", request).workspace)
 
 
@@ -224,6 +232,7 @@ def delete_workspace(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
 ) -> None:
     """Close it for good: its keys are refused at once, what is queued becomes a dead letter, its name is never given
     again."""
@@ -232,7 +241,7 @@ def delete_workspace(
 
     if not yes:
         typer.confirm(f"Close {workspace!r} for good?", abort=True)
-    with connected(home, address, key_file, key="system") as api:
+    with connected(home, address, key_file, authority_file, key="system") as api:
         request = messages.DeleteWorkspaceRequest(workspace=workspace)
         api.call(WorkspaceServiceStub, "DeleteWorkspace", request)
     typer.echo(f"{workspace} is closed")

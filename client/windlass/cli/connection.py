@@ -32,6 +32,14 @@ AddressOption = Annotated[
 KeyFileOption = Annotated[
     Path | None, typer.Option("--key-file", help="File with the key; WINDLASS_KEY also does.")
 ]
+AuthorityFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--authority-file",
+        help="Speak TLS to --address; its certificate must be signed by one of these.",
+        envvar="WINDLASS_AUTHORITY_FILE",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 Answer = TypeVar("Answer")
@@ -79,22 +87,41 @@ class Connection:
 
 @contextlib.contextmanager
 def connected(
-    home: Path, address: str | None, key_file: Path | None, *, key: str = "admin"
+    home: Path,
+    address: str | None,
+    key_file: Path | None,
+    authority_file: Path | None,
+    *,
+    key: str = "admin",
 ) -> Iterator[Connection]:
-    """A connection; an error inside the block is told in words and ends the command with 1."""
+    """A connection; an error inside the block is told in words and ends the command with 1. The stack of a home
+    speaks plain text on this machine, whatever authority is told of an address elsewhere."""
     import grpc
 
     _allow_deep_json()
     try:
         target, secret = address or _address_of(home), _key(home, key_file, key)
-        with grpc.insecure_channel(target) as channel:
+        authority_file = authority_file if address else None
+        with _channel(target, authority_file) as channel:
             yield Connection(channel, secret)
     except Unusable as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
     except grpc.RpcError as error:
-        _tell(error, home, target)
+        _tell(error, home, target if authority_file is None else f"{target} over TLS")
         raise typer.Exit(1) from None
+
+
+def _channel(target: str, authority_file: Path | None) -> Any:
+    import grpc
+
+    if authority_file is None:
+        return grpc.insecure_channel(target)
+    try:
+        authority = authority_file.read_bytes()
+    except OSError as error:
+        raise Unusable(f"cannot read the authority in {authority_file}: {error.strerror}") from None
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(authority))
 
 
 def free_json(document: Any) -> Any:
@@ -155,7 +182,10 @@ def _tell(error: Any, home: Path, target: str) -> None:
     status = rpc_status.from_call(error)
     # Without a status it is no service that speaks, but gRPC: nobody answers at all.
     is_away = status is None and error.code().name == "UNAVAILABLE"
-    typer.echo(f"no api answers at {target}" if is_away else error.details(), err=True)
+    said = error.details()
+    if is_away:
+        said = f"no api answers at {target} ({said.rpartition('last error: ')[2]})"
+    typer.echo(said, err=True)
     info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     for detail in status.details if status is not None else ():
         if detail.Unpack(bad):

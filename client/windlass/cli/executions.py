@@ -11,6 +11,7 @@ import typer
 from windlass.cli.connection import (
     TRY_AGAIN_SECONDS,
     AddressOption,
+    AuthorityFileOption,
     Connection,
     HomeOption,
     JsonOption,
@@ -47,6 +48,7 @@ def start(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start an execution."""
@@ -64,7 +66,7 @@ def start(
     )
     if timeout is not None:
         request.timeout.FromNanoseconds(round(timeout * 1e9))
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         execution = api.call(ExecutionServiceStub, "StartExecution", request).execution
         if wait:
             for _event in _events_of(api, execution.id, 0):
@@ -81,11 +83,12 @@ def watch(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Follow its events to the end; exit code 1 unless it ends in SUCCESS."""
     last = None
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         for event in _events_of(api, execution_id, after_seq):
             last = event
             _show_event(event, as_json=as_json)
@@ -97,13 +100,14 @@ def get(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """An execution and what became of it."""
     from windlass.api.v1 import executions_pb2 as messages
     from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         request = messages.GetExecutionRequest(execution_id=execution_id)
         execution = api.call(ExecutionServiceStub, "GetExecution", request).execution
     _show(execution, as_json=as_json)
@@ -115,6 +119,7 @@ def list_(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Executions, newest first."""
@@ -122,7 +127,7 @@ def list_(
     from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
     from windlass.cli import render
 
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         request = messages.ListExecutionsRequest(filter=filter_, page_size=limit)
         answer = api.call(ExecutionServiceStub, "ListExecutions", request)
     if as_json:
@@ -141,13 +146,14 @@ def cancel(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """End an execution; its running nodes are told to stop."""
     from windlass.api.v1 import executions_pb2 as messages
     from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         request = messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)
         execution = api.call(ExecutionServiceStub, "CancelExecution", request).execution
     _show(execution, as_json=as_json)
@@ -158,6 +164,7 @@ def runs(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Every attempt at every node of an execution, and when it ran."""
@@ -165,7 +172,7 @@ def runs(
     from windlass.api.v1.runs_pb2_grpc import RunServiceStub
     from windlass.cli import render
 
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         request = messages.ListRunsRequest(execution_id=execution_id, page_size=1000)
         answer = api.whole(RunServiceStub, "ListRuns", request)
     if as_json:
@@ -179,13 +186,14 @@ def events(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Its journal so far."""
     from windlass.api.v1 import executions_pb2 as messages
     from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         token = ""
         while True:
             request = messages.ListEventsRequest(execution_id=execution_id, page_size=1000, page_token=token)

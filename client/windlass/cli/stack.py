@@ -108,6 +108,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Annotated[bool, typer.Optio
 def serve(
     service: Service,
     grpc_address: Annotated[str | None, typer.Option(help="WINDLASS_GRPC_ADDRESS")] = None,
+    public_grpc_address: Annotated[str | None, typer.Option(help="WINDLASS_PUBLIC_GRPC_ADDRESS")] = None,
     metrics_address: Annotated[str | None, typer.Option(help="WINDLASS_METRICS_ADDRESS")] = None,
     replica: Annotated[str | None, typer.Option(help="WINDLASS_REPLICA")] = None,
     lease_scale: Annotated[float | None, typer.Option(help="WINDLASS_LEASE_SCALE")] = None,
@@ -115,6 +116,7 @@ def serve(
     """Run one process in the foreground, as production does; set by WINDLASS_… and these options."""
     given = {
         "GRPC_ADDRESS": grpc_address,
+        "PUBLIC_GRPC_ADDRESS": public_grpc_address,
         "METRICS_ADDRESS": metrics_address,
         "REPLICA": replica,
         "LEASE_SCALE": lease_scale,

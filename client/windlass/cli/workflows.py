@@ -9,6 +9,7 @@ import typer
 
 from windlass.cli.connection import (
     AddressOption,
+    AuthorityFileOption,
     HomeOption,
     JsonOption,
     KeyFileOption,
@@ -32,6 +33,7 @@ def apply(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a workflow, or a new version of it."""
@@ -39,7 +41,7 @@ def apply(
     from windlass.api.v1 import workflows_pb2 as messages
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         request = messages.ApplyWorkflowRequest(definition=definition, etag=etag)
         answer = api.call(WorkflowServiceStub, "ApplyWorkflow", request)
     if as_json:
@@ -56,6 +58,7 @@ def validate(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Name every fault of a definition; record nothing. Exit code 1 when there is one."""
@@ -63,7 +66,7 @@ def validate(
     from windlass.api.v1 import workflows_pb2 as messages
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         request = messages.ValidateWorkflowRequest(definition=definition)
         answer = api.call(WorkflowServiceStub, "ValidateWorkflow", request)
     if as_json:
@@ -83,13 +86,14 @@ def get(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print a definition as YAML, or all that is known of it as JSON."""
     from windlass.api.v1 import workflows_pb2 as messages
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         request = messages.GetWorkflowRequest(workflow=workflow, version=version)
         found = api.call(WorkflowServiceStub, "GetWorkflow", request).workflow
     if as_json:
@@ -109,6 +113,7 @@ def list_(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """All workflows, by name."""
@@ -116,7 +121,7 @@ def list_(
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
     from windlass.cli.render import date, table
 
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         request = messages.ListWorkflowsRequest(page_size=1000, show_archived=archived)
         answer = api.whole(WorkflowServiceStub, "ListWorkflows", request)
     if as_json:
@@ -135,6 +140,7 @@ def versions(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """All versions of a workflow, newest first."""
@@ -142,7 +148,7 @@ def versions(
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
     from windlass.cli.render import date, table
 
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         request = messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000)
         answer = api.whole(WorkflowServiceStub, "ListWorkflowVersions", request)
     if as_json:
@@ -157,12 +163,13 @@ def archive(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
 ) -> None:
     """Let no new execution of it start."""
     from windlass.api.v1 import workflows_pb2 as messages
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         api.call(WorkflowServiceStub, "ArchiveWorkflow", messages.ArchiveWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} is archived; undo it with: windlass workflow restore {workflow}")
 
@@ -173,12 +180,13 @@ def restore(
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
+    authority_file: AuthorityFileOption = None,
 ) -> None:
     """Undo archive."""
     from windlass.api.v1 import workflows_pb2 as messages
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
-    with connected(home, address, key_file) as api:
+    with connected(home, address, key_file, authority_file) as api:
         api.call(WorkflowServiceStub, "RestoreWorkflow", messages.RestoreWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} can be started again")
 

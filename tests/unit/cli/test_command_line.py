@@ -94,6 +94,14 @@ def test_unreadable_key_is_named(tmp_path: Path) -> None:
     assert "--key-file" in shown.stderr
 
 
+def test_unreadable_authority_is_named() -> None:
+    shown = windlass(
+        "get", "x", "--address", "127.0.0.1:1", "--authority-file", "/no/such.pem", WINDLASS_KEY="k"
+    )
+    assert shown.returncode == 1
+    assert "cannot read the authority in /no/such.pem" in shown.stderr
+
+
 def test_api_that_is_away_is_reported_with_its_code() -> None:
     shown = windlass("get", "x", "--address", "127.0.0.1:1", WINDLASS_KEY="k")
     assert shown.returncode == 1
