@@ -1,7 +1,8 @@
 """The public contract, as a program uses it: the api of a running stack with a key in hand."""
 
-from typing import Any
+from typing import Any, Protocol
 
+import grpc.aio
 from google.protobuf import json_format
 
 from tests.support.stack import Stack
@@ -15,10 +16,18 @@ CALL_SECONDS = 20.0
 WAIT_SECONDS = 15
 
 
+class Served(Protocol):
+    """Whatever runs an api."""
+
+    def channel(self) -> grpc.aio.Channel: ...
+
+    def key(self) -> str: ...
+
+
 class Client:
     """Of the workspace that the key belongs to; without one, the ADMIN of `default`."""
 
-    def __init__(self, stack: Stack, key: str = "") -> None:
+    def __init__(self, stack: Served, key: str = "") -> None:
         channel = stack.channel()
         self.workflows = WorkflowServiceStub(channel)
         self.executions = ExecutionServiceStub(channel)
