@@ -1,0 +1,524 @@
+"""Holders that break the session's protocol, or never stop talking, on the wire of a running stack.
+
+A hand-made client with a rightful key stands beside the stack's own runner and coordinator, at both hops. It is told
+what it did, in the words of the protocol; and whatever it does costs nobody else anything: the services serve on, what
+runs keeps its lease, what is started ends, the memory of the flooded process is bounded, and no row changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, NamedTuple
+
+import grpc
+import psutil
+import psycopg
+import pytest
+import pytest_asyncio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.chassis.errors import remote_error
+from services.chassis.identity import ServiceCredential
+from services.chassis.lease.frames import CREDIT_MAX, HELD_MAX, REPORTS_FLOOD
+from tests.support.api import Client
+from tests.support.probe import eventually
+from tests.support.stack import Stack, running_stack
+from windlass.api.v1 import executions_pb2, resources_pb2
+from windlass.coordinator.v1 import sessions_pb2 as runs
+from windlass.dispatcher.v1 import sessions_pb2 as executions
+from windlass.types.v1 import session_pb2
+
+# The promise to whoever sends what is wrong.
+ANSWER_SECONDS = 1.0
+# Until a flood is over: no promise, only that the test ends.
+FLOOD_SECONDS = 60.0
+GROWTH_BYTES_MAX = 100 * 1024 * 1024
+UNKNOWN_ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
+FRAMES = 20_000
+SESSIONS = 300
+
+
+class Target(NamedTuple):
+    """A hop of a running stack, for whichever process."""
+
+    service: str
+    address: str
+    metadata: list[tuple[str, str]]
+    database_url: str
+
+    @property
+    def hop(self) -> Hop:
+        return HOPS[self.service]
+
+
+class Hop(NamedTuple):
+    service: str
+    method: str
+    table: str
+    frame: Any
+    answer: Any
+    report: Any
+
+    def metadata(self, stack: Stack) -> list[tuple[str, str]]:
+        if self.service == "coordinator":
+            return stack.metadata("runner")
+        return list(ServiceCredential.from_file(stack.home.service_secret, "coordinator").metadata)
+
+    def on(self, stack: Stack) -> Target:
+        address = stack.member(self.service).grpc
+        return Target(self.service, address, self.metadata(stack), stack.superuser_url())
+
+
+HOPS = {
+    "coordinator": Hop(
+        "coordinator",
+        "/windlass.coordinator.v1.RunnerSessions/Session",
+        "coordinator.runner_sessions",
+        runs.SessionRequest,
+        runs.SessionResponse,
+        runs.RunReport,
+    ),
+    "dispatcher": Hop(
+        "dispatcher",
+        "/windlass.dispatcher.v1.CoordinatorSessions/Session",
+        "dispatcher.coordinator_sessions",
+        executions.SessionRequest,
+        executions.SessionResponse,
+        executions.ExecutionReport,
+    ),
+}
+
+
+class Session:
+    """One stream; says what it is told to."""
+
+    def __init__(self, target: Target, seconds: float) -> None:
+        self.hop = hop = target.hop
+        self.instance_id = str(uuid.uuid4())
+        self._channel = grpc.aio.insecure_channel(target.address)
+        call: Any = self._channel.stream_stream(
+            hop.method,
+            request_serializer=lambda frame: frame if isinstance(frame, bytes) else frame.SerializeToString(),
+            response_deserializer=hop.answer.FromString,
+        )
+        self.call = call(metadata=target.metadata, timeout=seconds)
+
+    async def say(self, *frames: Any) -> None:
+        """What the server does not want to hear any more is not said."""
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            for frame in frames:
+                await self.call.write(frame)
+
+    async def attach(self) -> None:
+        await self.say(attach_of(self.hop, self.instance_id))
+        while not (await self.heard()).control.HasField("attached"):
+            pass
+
+    async def heard(self) -> Any:
+        answer = await self.call.read()
+        assert answer is not grpc.aio.EOF, await self.call.code()
+        return answer
+
+    async def fault(self) -> str:
+        """The reason that the last frame gives."""
+        reason = ""
+        while (answer := await self.call.read()) is not grpc.aio.EOF:
+            reason = answer.control.fault.reason
+        assert await self.call.code() is grpc.StatusCode.OK
+        return reason
+
+    async def close(self) -> None:
+        self.call.cancel()
+        await self._channel.close()
+
+
+@contextlib.asynccontextmanager
+async def session(target: Target, seconds: float = ANSWER_SECONDS) -> AsyncIterator[Session]:
+    made = Session(target, seconds)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def attach_of(hop: Hop, instance_id: str, **fields: Any) -> Any:
+    frame = hop.frame()
+    attach = frame.control.attach
+    attach.holder, attach.instance_id = "stranger", instance_id
+    for name, value in fields.items():
+        setattr(attach, name, value)
+    return frame
+
+
+def control_of(hop: Hop, **fields: Any) -> Any:
+    frame = hop.frame()
+    frame.control.SetInParent()
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            inner = getattr(frame.control, name)
+            inner.SetInParent()
+            for key, each in value.items():
+                setattr(inner, key, each)
+        else:
+            setattr(frame.control, name, value)
+    return frame
+
+
+def report_of(hop: Hop, number: int, lease_id: str, epoch: int) -> Any:
+    report = hop.report()
+    report.head.report_id, report.head.lease_id, report.head.epoch = str(number), lease_id, epoch
+    report.released.reason = "DRAINING"
+    return report
+
+
+def reports_of(hop: Hop, *reports: Any) -> Any:
+    return hop.frame(reports=reports)
+
+
+def stranger_of(hop: Hop) -> str:
+    """A lease that was never granted."""
+    return f"{UNKNOWN_ID}.1" if hop.service == "coordinator" else UNKNOWN_ID
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def stack() -> AsyncIterator[Stack]:
+    async with running_stack() as stack:
+        client = Client(stack)
+        await client.apply("short", [{"id": "a", "module": "noop@1"}])
+        await client.apply("long", [{"id": "a", "module": "delay@1", "config": {"duration": "60s"}}])
+        await client.run("short")
+        yield stack
+
+
+@pytest.fixture(params=sorted(HOPS))
+def hop(request: pytest.FixtureRequest) -> Hop:
+    return HOPS[request.param]
+
+
+# ── one wrong frame ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+BEFORE: dict[str, tuple[Callable[[Hop], Any], str]] = {
+    "nothing": (lambda hop: hop.frame(), "ATTACH_EXPECTED"),
+    "a beat": (lambda hop: control_of(hop, beat={"number": 1}), "ATTACH_EXPECTED"),
+    "a report": (lambda hop: reports_of(hop, report_of(hop, 1, stranger_of(hop), 1)), "ATTACH_EXPECTED"),
+    "an attach and more": (
+        lambda hop: control_of(hop, attach={"instance_id": "x"}, drain=True),
+        "ATTACH_EXPECTED",
+    ),
+    "an attach of nobody": (lambda hop: attach_of(hop, ""), "ATTACH_INVALID"),
+    "a capacity below nothing": (lambda hop: attach_of(hop, "x", capacity=-1), "ATTACH_INVALID"),
+}
+AFTER: dict[str, tuple[Callable[[Hop], Any], str]] = {
+    "a second attach": (lambda hop: attach_of(hop, "second"), "ATTACHED_ALREADY"),
+    "beat 2 first": (lambda hop: control_of(hop, beat={"number": 2}), "BEAT_OUT_OF_ORDER"),
+    "beat 0": (lambda hop: control_of(hop, beat={"number": 0}), "BEAT_OUT_OF_ORDER"),
+    "a beat that has been": (lambda hop: control_of(hop, beat={"number": -5}), "BEAT_OUT_OF_ORDER"),
+    "huge credit": (
+        lambda hop: control_of(hop, credit={"number": 1, "amount": CREDIT_MAX + 1}),
+        "CREDIT_INVALID",
+    ),
+    "credit below nothing": (
+        lambda hop: control_of(hop, credit={"number": 1, "amount": -(2**31)}),
+        "CREDIT_INVALID",
+    ),
+    "grants that never came": (lambda hop: control_of(hop, grants_seen=1), "GRANTS_SEEN_INVALID"),
+    "grants before the first": (lambda hop: control_of(hop, grants_seen=-1), "GRANTS_SEEN_INVALID"),
+    "too many reports": (
+        lambda hop: reports_of(hop, *[report_of(hop, 1, stranger_of(hop), 1)] * (REPORTS_FLOOD + 1)),
+        "FLOOD",
+    ),
+    "too many leases": (lambda hop: held_of(hop, HELD_MAX + 1), "HELD_EXCEEDED"),
+}
+
+
+def held_of(hop: Hop, count: int) -> Any:
+    frame = control_of(hop, beat={"number": 1, "full": True})
+    frame.control.beat.held.extend([session_pb2.Lease(epoch=1)] * count)
+    return frame
+
+
+@pytest.mark.parametrize("case", sorted(BEFORE))
+async def test_first_frame_that_is_none_is_told_so(stack: Stack, hop: Hop, case: str) -> None:
+    make, reason = BEFORE[case]
+    async with session(hop.on(stack)) as holder:
+        await holder.say(make(hop))
+        assert await holder.fault() == reason
+
+
+@pytest.mark.parametrize("case", sorted(AFTER))
+async def test_wrong_frame_is_told_and_ends_the_stream(stack: Stack, hop: Hop, case: str) -> None:
+    make, reason = AFTER[case]
+    frame = make(hop)
+    before = await rows(stack)
+    async with session(hop.on(stack)) as holder:
+        await holder.attach()
+        await holder.say(frame)
+        assert await holder.fault() == reason
+    assert await rows(stack) == before
+
+
+async def test_bytes_that_are_no_frame_end_the_stream_alone(stack: Stack, hop: Hop) -> None:
+    async with session(hop.on(stack)) as holder:
+        await holder.attach()
+        await holder.say(b"\xff\xff\xff\xff")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await holder.fault()
+        found = remote_error(refused.value)
+        assert (found.code.name, found.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+    await assert_serving(stack)
+
+
+# ── reports of what it does not have ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_reports_of_what_is_not_its_own_are_refused(stack: Stack, hop: Hop) -> None:
+    client = Client(stack)
+    async with under_way(stack) as run:
+        lease_id = run.id if hop.service == "coordinator" else run.execution_id
+        told = [
+            report_of(hop, 1, stranger_of(hop), 1),
+            report_of(hop, 2, "' OR 1=1", 1),
+            report_of(hop, 3, lease_id, 0),
+            report_of(hop, 4, lease_id, -1),
+            report_of(hop, 5, lease_id, 2**62),
+        ]
+        if hop.service == "coordinator":
+            # The epoch is right, the instance is not.
+            told.append(report_of(hop, 6, lease_id, run.holder_epoch))
+            told.append(report_of(hop, 7, lease_id, run.holder_epoch))
+            told[-1].failed.SetInParent()
+            setattr(told[-1].failed, "class", 99)
+        async with session(hop.on(stack)) as holder:
+            await holder.attach()
+            await holder.say(hop.frame(), reports_of(hop, *told), hop.frame())
+            refused: dict[str, str] = {}
+            while len(refused) < len(told):
+                answer = (await holder.heard()).control
+                assert not answer.taken_reports
+                refused |= {each.report_id: each.reason for each in answer.refused_reports}
+            assert set(refused.values()) <= {"LEASE_UNKNOWN", "EPOCH_STALE", "REPORT_UNKNOWN"}
+        (again,) = await client.runs_of(run.execution_id)
+        assert (again.state, again.attempt) == (resources_pb2.Run.RUNNING, 1)
+
+
+# ── floods ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def legal_beats(target: Target) -> None:
+    async with session(target, FLOOD_SECONDS) as holder:
+        await holder.attach()
+        for number in range(1, 2_001):
+            await holder.say(control_of(target.hop, beat={"number": number, "full": True}))
+            while (await holder.heard()).control.beat.number != number:
+                pass
+
+
+async def bad_reports(target: Target) -> None:
+    """Answered one by one."""
+    frames = [
+        reports_of(target.hop, report_of(target.hop, number, stranger_of(target.hop), 1)).SerializeToString()
+        for number in range(FRAMES)
+    ]
+    async with session(target, FLOOD_SECONDS) as holder:
+        await holder.attach()
+        saying = asyncio.create_task(holder.say(*frames))
+        refused = 0
+        while refused < FRAMES:
+            answer = await holder.call.read()
+            if answer is grpc.aio.EOF or answer.control.HasField("fault"):
+                break
+            refused += len(answer.control.refused_reports)
+        await saying
+
+
+async def reports_unread(target: Target) -> None:
+    """Large names, so that the answers fill what lies between. It is given up as if it had gone."""
+    reports = [report_of(target.hop, number, stranger_of(target.hop), 1) for number in range(100)]
+    for report in reports:
+        report.head.report_id *= 2_000
+    frame = reports_of(target.hop, *reports).SerializeToString()
+    async with session(target, FLOOD_SECONDS) as holder:
+        await holder.attach()
+        saying = asyncio.create_task(holder.say(*[frame] * 1_000))
+        await eventually(lambda: has_ended(target, holder.instance_id), FLOOD_SECONDS, "its end")
+        saying.cancel()
+        await asyncio.wait([saying])
+
+
+async def empty_frames(target: Target) -> None:
+    async with session(target, FLOOD_SECONDS) as holder:
+        await holder.attach()
+        await holder.say(*[b""] * FRAMES)
+
+
+async def notes_and_refusals(target: Target) -> None:
+    """Of leases that it never had; nothing of it is answered."""
+    frame = control_of(target.hop)
+    for _ in range(100):
+        frame.control.refusals.add(lease_id=stranger_of(target.hop), epoch=1, reason="NOT_HELD")
+    if target.hop.service == "coordinator":
+        frame.progress.extend([runs.RunProgress(run_id=stranger_of(target.hop), epoch=1, cursor=b"1")] * 100)
+    else:
+        frame.message_acks.extend([f"none{number}" for number in range(100)])
+    async with session(target, FLOOD_SECONDS) as holder:
+        await holder.attach()
+        await holder.say(*[frame.SerializeToString()] * 1_000)
+        await holder.say(control_of(target.hop, beat={"number": 1, "full": True}))
+        while (await holder.heard()).control.beat.number != 1:
+            pass
+
+
+async def credit(target: Target) -> None:
+    """Stated up and down, never used."""
+    async with session(target, FLOOD_SECONDS) as holder:
+        await holder.attach()
+        for number in range(1, FRAMES + 1):
+            await holder.say(control_of(target.hop, credit={"number": number, "amount": 0}))
+
+
+async def many_sessions(target: Target) -> None:
+    """Half of them dropped without a word, half as soon as they are attached."""
+    for number in range(SESSIONS):
+        async with session(target, FLOOD_SECONDS) as holder:
+            if number % 2:
+                await holder.attach()
+            else:
+                await holder.say(target.hop.frame())
+
+
+FLOODS = {
+    flood.__name__: flood
+    for flood in (
+        legal_beats,
+        bad_reports,
+        reports_unread,
+        empty_frames,
+        notes_and_refusals,
+        credit,
+        many_sessions,
+    )
+}
+
+
+def drown(flood: str, target: Target) -> None:
+    asyncio.run(FLOODS[flood](target))
+
+
+@contextlib.contextmanager
+def flooding(flood: str, target: Target) -> Iterator[Any]:
+    """From a process of its own: what is slow meanwhile is slow at the server."""
+    process = multiprocessing.get_context("spawn").Process(target=drown, args=(flood, target))
+    process.start()
+    try:
+        yield process
+        process.join()
+        assert process.exitcode == 0
+    finally:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.parametrize("flood", sorted(FLOODS))
+async def test_flood_costs_nobody_else_anything(stack: Stack, hop: Hop, flood: str) -> None:
+    client = Client(stack)
+    pid, own = stack.pid(hop.service), await live_instances(stack)
+    process = psutil.Process(pid)
+    async with under_way(stack) as run:
+        before, memory = await rows(stack), process.memory_info().rss
+        started = 0
+        with flooding(flood, hop.on(stack)) as stranger:
+            while stranger.is_alive():
+                assert await bad_call(stack) == "WORKFLOW_NOT_FOUND"
+                execution = await client.run("short")
+                assert execution.state == resources_pb2.Execution.SUCCESS
+                await assert_serving(stack)
+                started += 1
+        grown = process.memory_info().rss - memory
+        assert grown < GROWTH_BYTES_MAX
+        assert stack.pid(hop.service) == pid
+        # Their events are those of one start, one run, one end each.
+        after = await rows(stack)
+        assert after["coordinator.executions"] == before["coordinator.executions"] + started
+        assert after["coordinator.runs"] == before["coordinator.runs"] + started
+        assert after["dispatcher.mailbox"] == before["dispatcher.mailbox"] == 0
+        assert own <= await live_instances(stack)
+        (again,) = await client.runs_of(run.execution_id)
+        assert (again.state, again.attempt, again.holder_epoch) == (
+            resources_pb2.Run.RUNNING,
+            1,
+            run.holder_epoch,
+        )
+
+
+# ── what is looked at ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.asynccontextmanager
+async def under_way(stack: Stack) -> AsyncIterator[resources_pb2.Run]:
+    """A run in the hands of the stack's own runner, until it is cancelled."""
+    client = Client(stack)
+    execution = await client.start("long")
+
+    async def running() -> resources_pb2.Run | None:
+        found = await client.runs_of(execution.id)
+        return found[0] if found and found[0].state == resources_pb2.Run.RUNNING else None
+
+    try:
+        yield await eventually(running, FLOOD_SECONDS, "the run to be at its runner")
+    finally:
+        await client.cancel(execution.id)
+        assert (await client.end_of(execution.id)).state == resources_pb2.Execution.CANCELLED
+
+
+async def bad_call(stack: Stack) -> str:
+    channel: Any = stack.channel()
+    request = executions_pb2.StartExecutionRequest(workflow="ghost")
+    call = channel.unary_unary("/windlass.api.v1.ExecutionService/StartExecution")
+    try:
+        await call(request.SerializeToString(), metadata=stack.metadata(), timeout=ANSWER_SECONDS)
+    except grpc.aio.AioRpcError as error:
+        found = remote_error(error)
+        return found.reason or str(error)
+    finally:
+        await channel.close()
+    return ""
+
+
+async def assert_serving(stack: Stack) -> None:
+    for service in ("api", *HOPS):
+        channel = stack.channel(service)
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_SECONDS)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        await channel.close()
+
+
+async def rows(stack: Stack) -> dict[str, int]:
+    tables = ("coordinator.executions", "coordinator.runs", "coordinator.journal", "dispatcher.mailbox")
+    return {
+        table: (await fetched(stack.superuser_url(), f"SELECT count(*) FROM {table}"))[0][0]
+        for table in tables
+    }
+
+
+async def live_instances(stack: Stack) -> set[str]:
+    """Of the stack's own."""
+    own = " UNION ALL ".join(f"SELECT * FROM {hop.table} WHERE holder <> 'stranger'" for hop in HOPS.values())
+    found = await fetched(stack.superuser_url(), f"SELECT instance_id FROM ({own}) s WHERE state = 'LIVE'")
+    assert len(found) == 2
+    return {row[0] for row in found}
+
+
+async def has_ended(target: Target, instance_id: str) -> bool:
+    sql = f"SELECT state FROM {target.hop.table} WHERE instance_id = %s"
+    ((state,),) = await fetched(target.database_url, sql, instance_id)
+    return bool(state == "ENDED")
+
+
+async def fetched(database_url: str, sql: str, *params: str) -> list[tuple[Any, ...]]:
+    async with await psycopg.AsyncConnection.connect(database_url) as connection:
+        return await (await connection.execute(sql.encode(), params)).fetchall()
