@@ -171,6 +171,9 @@ class RemoteError(Exception):
         """The same answer for our own caller; what the other process hid stays hidden."""
         if self.may_retry or self.code is grpc.StatusCode.CANCELLED:
             return DependencyUnavailable("a service", retry_after=self.retry_after or 1.0)
+        if self.code is grpc.StatusCode.UNIMPLEMENTED:
+            # gRPC itself says it without a reason.
+            return Refusal("UNIMPLEMENTED", self.message, metadata=self.metadata)
         if not self.reason or self.reason == "INTERNAL":
             return Refusal("INTERNAL", "internal error", metadata=self.metadata)
         return Refusal(

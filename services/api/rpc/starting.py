@@ -157,11 +157,11 @@ class Starting:
         try:
             known = await self._starter.recall(caller().workspace, [each.command for each in refused])
             fates = map(_fate, refused, known)
-        except Refusal:
-            # A dispatcher that is older than the question has no answer: each is refused for what it is.
-            fates = (each.refusal for each in refused)
         except Exception as failure:  # noqa: BLE001 - whether they were started cannot be told now; of the others it can
             fates = itertools.repeat(failure)
+            if isinstance(failure, Refusal) and failure.reason == "UNIMPLEMENTED":
+                # A dispatcher that is older than the question never has an answer: each is refused for what it is.
+                fates = (each.refusal for each in refused)
         return [next(fates) if isinstance(each, _Refused) else each for each in tried]
 
     async def _end(self, begun: _Begun, answer_by: float) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import grpc
 import pytest
 from google.rpc.status_pb2 import Status
 
@@ -12,7 +13,7 @@ from services.api.handler.executions import Executions
 from services.api.handler.starts import Existing, StartCommand
 from services.api.rpc.starting import Starting
 from services.chassis.clock import ManualClock
-from services.chassis.errors import DependencyUnavailable, Refusal, remote_status
+from services.chassis.errors import DependencyUnavailable, Refusal, RemoteError, remote_status
 from services.chassis.telemetry import Sampler
 from windlass.api.v1 import executions_pb2
 
@@ -47,14 +48,17 @@ def reason(status: Status) -> str:
 @pytest.mark.parametrize(
     ("failure", "told"),
     [
-        (Refusal("INTERNAL", "internal error"), "WORKFLOW_ARCHIVED"),
+        (RemoteError(grpc.StatusCode.UNIMPLEMENTED, "", "Method not found!").refusal(), "WORKFLOW_ARCHIVED"),
+        (Refusal("UNIMPLEMENTED", "there is no such method"), "WORKFLOW_ARCHIVED"),
+        (RemoteError(grpc.StatusCode.UNKNOWN, "", "").refusal(), "INTERNAL"),
+        (Refusal("INTERNAL", "internal error"), "INTERNAL"),
         (DependencyUnavailable("the dispatcher"), "DEPENDENCY_UNAVAILABLE"),
     ],
 )
 async def test_refused_start_is_told_why_when_a_dispatcher_knows_no_recall(
     failure: Exception, told: str
 ) -> None:
-    """One that is away may know that it was started before; one that is too old for the question never does."""
+    """One that is away, or fails, may know that it was started before; one too old for the question never does."""
     request = executions_pb2.StartExecutionRequest(workflow="intake", request_id="r")
     items = await starting(failure).all([request, request], None, 1.0)
     assert [reason(item.status) for item in items] == [told, told]
