@@ -74,10 +74,12 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
             owner=sessions,
             forget=channels.forget,
         )
+        outputs = DirectoryOutputs(settings.output_store)
+        await outputs.sweep()
         worker = Worker(
             registry=registry,
             renderer=Renderer(),
-            outputs=DirectoryOutputs(settings.output_store),
+            outputs=outputs,
             holder=sessions,
             clock=clock,
             concurrency=settings.runner_concurrency,

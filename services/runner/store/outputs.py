@@ -6,12 +6,15 @@ value's place is whole.
 The name holds the hash, so that writing the same value twice, also at once, is harmless, and every read is checked
 against it.
 
-Hazard: a crash in the middle leaves a hidden temporary file, which nothing reads.
+Hazard: a crash in the middle leaves the temporary file, in a folder for those. Whoever starts next sweeps it away: the
+lock of its writer has gone with the writer, while a file of another runner that lives is locked until it has its name.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -20,11 +23,15 @@ from pathlib import Path
 from uuid import uuid4
 
 from services.chassis.crash import crash_point
+from services.chassis.logs import logger
 from services.runner.core.job import OutputMissing, OutputRef
+
+log = logger(__name__)
 
 # Writes wait for the disk, not for each other.
 _THREADS = 4
 
+_WRITING = ".writing"
 _KEY = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}\.json")
 
 
@@ -46,6 +53,23 @@ class DirectoryOutputs:
         """A value as it was put."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._get, ref)
 
+    async def sweep(self) -> int:
+        """Remove what writers that died have left; how many files."""
+        swept = await asyncio.get_running_loop().run_in_executor(self._threads, self._sweep)
+        if swept:
+            log.info("outputs that were never finished are removed", files=swept)
+        return swept
+
+    def _sweep(self) -> int:
+        swept = 0
+        for left in (self._directory / _WRITING).glob("*"):
+            # What is locked, or was named or swept by others just now, is left alone; all is where no lock can be had.
+            with contextlib.suppress(OSError), left.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
+                swept += 1
+        return swept
+
     def _put(self, value: bytes) -> OutputRef:
         digest = hashlib.sha256(value).hexdigest()
         ref = OutputRef(f"{digest[:2]}/{digest}.json", digest, len(value))
@@ -53,7 +77,10 @@ class DirectoryOutputs:
         self._make(self._directory)
         self._make(place.parent)
         if not place.exists():
-            _write(place, value)
+            beside = self._directory / _WRITING
+            beside.mkdir(exist_ok=True)
+            while not _write(place, value, beside / uuid4().hex):
+                pass
         # Also when it is there: whoever made it may not have come as far.
         _sync_directory(place.parent)
         crash_point("runner.output.after")
@@ -85,15 +112,20 @@ class DirectoryOutputs:
         return value
 
 
-def _write(place: Path, value: bytes) -> None:
-    temporary = place.with_name(f".{place.stem}.{uuid4().hex}")
+def _write(place: Path, value: bytes, temporary: Path) -> bool:
+    """False: it was swept away before it could be locked."""
     try:
         with temporary.open("xb") as file:
+            with contextlib.suppress(OSError):  # where nothing can be locked, nothing is swept
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not temporary.exists():
+                return False
             file.write(value)
             file.flush()
             os.fsync(file.fileno())
-        crash_point("runner.output.before")
-        temporary.replace(place)
+            crash_point("runner.output.before")
+            temporary.replace(place)
+            return True
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -1,8 +1,12 @@
 """Large outputs in a directory, whoever writes them."""
 
 import asyncio
+import fcntl
 import os
 import shutil
+import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -80,3 +84,56 @@ async def test_what_is_above_the_store_may_be_closed_to_a_runner(
 async def test_an_output_that_is_not_there_is_missing(tmp_path: Path, key: str) -> None:
     with pytest.raises(OutputMissing):
         await DirectoryOutputs(tmp_path).get(OutputRef(key, "0" * 64, 3))
+
+
+PUTTING = """
+import asyncio, sys
+from pathlib import Path
+from services.runner.store.outputs import DirectoryOutputs
+print(asyncio.run(DirectoryOutputs(Path(sys.argv[1])).put(b"value")).key)
+"""
+
+
+async def test_what_a_killed_writer_left_is_swept_at_the_next_start(tmp_path: Path) -> None:
+    outputs = DirectoryOutputs(tmp_path)
+    assert await outputs.sweep() == 0, "a store that is not there yet"
+    writer = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PUTTING, str(tmp_path)),
+        env={**os.environ, "WINDLASS_CRASH_AT": "runner.output.before"},
+    )
+    assert await writer.wait() == -signal.SIGKILL
+    (left,) = files_in(tmp_path)
+    assert left.read_bytes() == b"value"
+    ref = await outputs.put(b"another")
+    assert await outputs.sweep() == 1
+    assert files_in(tmp_path) == [tmp_path / ref.key]
+
+
+@pytest.fixture
+def stopped_writer(tmp_path: Path) -> Iterator[Path]:
+    """A file as a writer has it that is at its fsync."""
+    left = tmp_path / ".writing" / "a"
+    left.parent.mkdir()
+    with left.open("xb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield left
+
+
+async def test_a_file_that_is_being_written_is_left_alone(tmp_path: Path, stopped_writer: Path) -> None:
+    assert await DirectoryOutputs(tmp_path).sweep() == 0
+    assert files_in(tmp_path) == [stopped_writer]
+
+
+async def test_a_writer_whose_file_is_swept_before_it_is_locked_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, outputs = fcntl.flock, DirectoryOutputs(tmp_path)
+
+    def late_lock(file: object, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        assert outputs._sweep() == 1
+        lock(file, how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fcntl, "flock", late_lock)
+    ref = await outputs.put(b"value")
+    assert await outputs.get(ref) == b"value"
