@@ -14,7 +14,6 @@ from typing import Any, Final
 import grpc
 
 from services.chassis.identity import ServiceCredential
-from services.chassis.telemetry import TRACEPARENT, TraceContext
 from services.chassis.tls import Tls
 
 MEBIBYTE: Final = 1024 * 1024
@@ -37,11 +36,6 @@ CHANNEL_OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     # Each pool its own connections: channels that share one also share its fate and its flow control.
     ("grpc.use_local_subchannel_pool", 1),
 )
-
-
-def traceparent_of(context: TraceContext | None) -> Metadata:
-    """What a call's `metadata=` needs to go on in this trace."""
-    return () if context is None else ((TRACEPARENT, context.header()),)
 
 
 class _Call:

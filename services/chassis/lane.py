@@ -102,10 +102,6 @@ class Lane:
         self._at_work: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
-    @property
-    def is_connected(self) -> bool:
-        return self._connection is not None and not self._connection.closed
-
     async def fetch(
         self, sql: str, params: Params = (), *, seconds: float | None = None
     ) -> list[tuple[Any, ...]]:

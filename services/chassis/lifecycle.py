@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from services.chassis.logs import logger
@@ -55,12 +55,6 @@ class Process:
             self._loops.append((name, run))
         else:
             self._group.create_task(self._guarded(name, run), name=name)
-
-    def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Work that may end, but may not fail; only while running."""
-        if self._group is None:
-            raise RuntimeError("nothing can be spawned before the process runs")
-        return self._group.create_task(work, name=name)
 
     def on_drain(self, name: str, hook: Hook) -> None:
         self._drain_hooks.append((name, hook))

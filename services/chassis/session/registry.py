@@ -93,10 +93,6 @@ class SessionRegistry:
         found.sort(key=lambda each: -each[0])
         return [session for _, session in found]
 
-    @property
-    def credit_total(self) -> int:
-        return sum(session.credit for session in self._by_instance.values())
-
     def set_demand(self, demand: int) -> None:
         """How much work waits here for credit. Cheap: said to the holders only when it changes much."""
         if demand == self._demand:

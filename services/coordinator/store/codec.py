@@ -50,11 +50,6 @@ class Stored:
     event: Event | UnknownEvent
 
 
-def event_type(event: Event) -> str:
-    """The name of the event in the journal's table and to clients."""
-    return type(event).__name__
-
-
 def encode(event: Event, execution_id: str, seq: int, epoch: int) -> bytes:
     record = Record()
     record.schema_version = SCHEMA_VERSION

@@ -125,7 +125,6 @@ async def test_a_deadline_that_passes_discards_the_connection(lane: Lane) -> Non
     before = await backend_of(lane)
     with pytest.raises(CommitUnknown):
         await lane.fetch("SELECT pg_sleep(600)", seconds=0.05)
-    assert not lane.is_connected
     assert await backend_of(lane) != before
 
 

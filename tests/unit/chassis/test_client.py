@@ -5,8 +5,8 @@ from typing import Any
 import grpc
 from grpc_channelz.v1 import channelz, channelz_pb2
 
-from services.chassis.client import ChannelPool, traceparent_of
-from services.chassis.telemetry import new_trace
+from services.chassis.client import ChannelPool
+from services.chassis.telemetry import TRACEPARENT, new_trace
 from tests.unit.chassis.shop import Counter, Shop, guard_of, open_shop, refused
 
 
@@ -19,9 +19,8 @@ async def test_a_call_without_a_timeout_gets_the_default_one(counter: Counter) -
 async def test_metadata_of_a_call_goes_beside_the_credential(counter: Counter) -> None:
     trace = new_trace(False)
     stub = counter.stub(bearer="admin")
-    answer = await stub.Buy(counter.order("trace"), metadata=traceparent_of(trace))
+    answer = await stub.Buy(counter.order("trace"), metadata=((TRACEPARENT, trace.header()),))
     assert answer.receipt == trace.header()
-    assert traceparent_of(None) == ()
 
 
 async def test_a_channel_finds_a_server_that_comes_back(shop: Shop) -> None:

@@ -74,7 +74,6 @@ async def test_loops_may_end_while_draining_and_be_added_while_running() -> None
 
     async def opener() -> None:
         process.loop("till", till)
-        process.spawn("bell", asyncio.sleep(0))
         await started.wait()
         process.stop()
         await forever()
@@ -83,29 +82,6 @@ async def test_loops_may_end_while_draining_and_be_added_while_running() -> None
         wired.loop("opener", opener)
 
     assert await process.run(wire) == 0
-
-
-async def test_work_that_fails_takes_the_process_with_it() -> None:
-    process = Process("shop")
-
-    async def fails() -> None:
-        raise RuntimeError("spilt")
-
-    async def opener() -> None:
-        process.spawn("mop", fails())
-        await forever()
-
-    async def wire(wired: Process) -> None:
-        wired.loop("opener", opener)
-
-    assert await process.run(wire) == 1
-
-
-async def test_nothing_is_spawned_before_it_runs() -> None:
-    work = forever()
-    with pytest.raises(RuntimeError, match="before the process runs"):
-        Process("shop").spawn("early", work)
-    work.close()
 
 
 async def test_wiring_that_fails_ends_it_and_closes_what_was_opened() -> None:
