@@ -28,35 +28,35 @@ def many_of(value: dict[str, Any], count: int) -> bytes:
 
 
 LARGE: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
-    "input of a million values": (
+    "input of 500,000 values": (
         "StartExecution",
-        lambda: with_tag(1, b"ours") + with_tag(3, listed(1_000_000)),
+        lambda: with_tag(1, b"ours") + with_tag(3, listed(500_000)),
         "INVALID_ARGUMENT",
         "INVALID_REQUEST",
     ),
-    "input of 200,000 members": (
+    "input of 100,000 members": (
         "StartExecution",
         lambda: corpus.start(
-            workflow="ours", input=corpus.structured(dict.fromkeys(map(str, range(200_000))))
+            workflow="ours", input=corpus.structured(dict.fromkeys(map(str, range(100_000))))
         )[1].SerializeToString(),
         "INVALID_ARGUMENT",
         "INVALID_REQUEST",
     ),
-    "definition of 800,000 values": (
+    "definition of 500,000 values": (
         "ApplyWorkflow",
-        lambda: with_tag(1, listed(800_000)),
+        lambda: with_tag(1, listed(500_000)),
         "INVALID_ARGUMENT",
         "INVALID_DEFINITION",
     ),
-    "definition of 200,000 members": (
+    "definition of 100,000 members": (
         "ApplyWorkflow",
-        lambda: corpus.definition(**dict.fromkeys(map(str, range(200_000))))[1].SerializeToString(),
+        lambda: corpus.definition(**dict.fromkeys(map(str, range(100_000))))[1].SerializeToString(),
         "INVALID_ARGUMENT",
         "INVALID_DEFINITION",
     ),
     "definition that is all NUL": (
         "ApplyWorkflow",
-        lambda: corpus.definition(initialState={"x": ["\x00"] * 200_000})[1].SerializeToString(),
+        lambda: corpus.definition(initialState={"x": ["\x00"] * 100_000})[1].SerializeToString(),
         "INVALID_ARGUMENT",
         "INVALID_DEFINITION",
     ),

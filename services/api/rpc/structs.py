@@ -17,7 +17,7 @@ from services.api.core.json_values import DEPTH_MAX, sift
 from services.api.handler.refusals import invalid_field, invalid_fields
 
 _WHOLE_MAX: Final = 2.0**53
-# As JSON the least value has two bytes, a digit and a comma, and as a member of an object three more around its key.
+# As JSON the least value has two bytes, a digit and a comma; a member of an object its key too, and three around that.
 _VALUE_BYTES_MIN: Final = 2
 _MEMBER_BYTES_MIN: Final = 5
 Made = TypeVar("Made", bound=Message)
@@ -68,7 +68,7 @@ def is_surely_over(struct: struct_pb2.Struct, bytes_max: int) -> bool:
     while ahead:
         inside = ahead.pop()
         if isinstance(inside, struct_pb2.Struct):
-            left -= len(inside.fields) * _MEMBER_BYTES_MIN
+            left -= len(inside.fields) * _MEMBER_BYTES_MIN + sum(map(len, inside.fields))
             values = inside.fields.values()
         else:
             left -= len(inside.values) * _VALUE_BYTES_MIN

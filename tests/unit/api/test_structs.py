@@ -129,3 +129,9 @@ def test_what_its_bytes_have_room_for_is_never_surely_over(document: dict[str, A
     content = orjson.dumps(document)
     fill(struct, content)
     assert not is_surely_over(struct, len(content))
+
+
+def test_names_of_members_count() -> None:
+    struct = struct_pb2.Struct()
+    struct.update({"long names": {"x" * 20 + str(number): 0 for number in range(10)}})
+    assert is_surely_over(struct, 10 * 25)
