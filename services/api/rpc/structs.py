@@ -20,6 +20,8 @@ _WHOLE_MAX: Final = 2.0**53
 # As JSON the least value has two bytes, a digit and a comma; a member of an object its key too, and three around that.
 _VALUE_BYTES_MIN: Final = 2
 _MEMBER_BYTES_MIN: Final = 5
+# What null, a truth or a text has more than a digit has, at the least.
+_WORD_BYTES_MORE: Final = {None: 3, "null_value": 3, "bool_value": 3, "string_value": 1}
 Made = TypeVar("Made", bound=Message)
 
 
@@ -81,6 +83,10 @@ def is_surely_over(struct: struct_pb2.Struct, bytes_max: int) -> bool:
                 ahead.append(value.struct_value)
             elif kind == "list_value":
                 ahead.append(value.list_value)
+            elif kind != "number_value":
+                left -= _WORD_BYTES_MORE.get(kind, 0)
+                if left < 0:
+                    return True
     return False
 
 

@@ -135,3 +135,10 @@ def test_names_of_members_count() -> None:
     struct = struct_pb2.Struct()
     struct.update({"long names": {"x" * 20 + str(number): 0 for number in range(10)}})
     assert is_surely_over(struct, 10 * 25)
+
+
+@pytest.mark.parametrize("value", [None, True, ""])
+def test_words_count(value: Any) -> None:
+    struct = struct_pb2.Struct()
+    struct.update({"a": [value] * 100})
+    assert is_surely_over(struct, len(orjson.dumps({"a": [value] * 100})) - 10)
