@@ -27,6 +27,11 @@ def many_of(value: dict[str, Any], count: int) -> bytes:
     return with_tag(1, one) * count
 
 
+def templates(text: str, count: int) -> bytes:
+    node = {"id": "a", "module": "transform@1", "inputs": {"texts": [text] * count}}
+    return bytes(corpus.definition(nodes=[node])[1].SerializeToString())
+
+
 LARGE: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     "input of 500,000 values": (
         "StartExecution",
@@ -57,6 +62,18 @@ LARGE: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     "definition that is all NUL": (
         "ApplyWorkflow",
         lambda: corpus.definition(initialState={"x": ["\x00"] * 100_000})[1].SerializeToString(),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "definition of long chains": (
+        "ApplyWorkflow",
+        lambda: templates("{{ 1" + "+1" * 2_045 + " }}", 250),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
+    "definition of chains that look short": (
+        "ApplyWorkflow",
+        lambda: templates('{{ "}}" ~ 1' + "+1" * 30_000 + " }}", 16),
         "INVALID_ARGUMENT",
         "INVALID_DEFINITION",
     ),

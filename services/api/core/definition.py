@@ -260,6 +260,7 @@ def _examine_circles(graph: _Graph, verdict: Verdict) -> None:
 def _examine_templates(
     document: Mapping[str, Any], graph: _Graph, reader: templates.TemplateReader, verdict: Verdict
 ) -> None:
+    reader = templates.BoundedReader(reader)
     before = ancestors(len(graph.nodes), graph.edges)
     for node, (description, place) in enumerate(zip(graph.nodes, graph.places, strict=True)):
         for reference in _references_of_node(description, f"nodes[{place}]", reader, verdict):
@@ -276,6 +277,8 @@ def _references_of_node(
 ) -> Iterator[templates.Reference]:
     for key in ("config", "inputs"):
         for text, where in templates.texts_of(node.get(key), f"{path}.{key}"):
+            if len(verdict.faults) >= FAULTS_MAX:
+                return
             expression = _EXPRESSIONS.get(str(node.get("module")))
             if templates.is_template(text):
                 yield from templates.read(text, where, reader, verdict.faults.append)

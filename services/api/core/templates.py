@@ -9,9 +9,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
+from services.api.core.expressions import Allowance
 from services.api.core.faults import Fault, child
 
 ROOTS: Final = frozenset({"input", "state", "nodes", "execution"})
+_KNOWN: Final = ", ".join(sorted(ROOTS))
 # What the engine of templates brings along itself.
 _FUNCTIONS: Final = frozenset({"dict"})
 # `nodes["fetch"]`: named as clearly as `nodes.fetch`, but the engine of templates does not say so.
@@ -19,7 +21,7 @@ _SUBSCRIPT: Final = re.compile(r"""\bnodes\s*\[\s*["']([^"']{1,100})["']\s*\]"""
 
 
 class TemplateSyntax(NamedTuple):
-    """Why a template does not parse, in words for its author."""
+    """Why a template does not parse, or is not to be read, in words for its author."""
 
     message: str
 
@@ -28,6 +30,19 @@ class TemplateReader(Protocol):
     def names(self, template: str) -> frozenset[str] | TemplateSyntax:
         """The dotted names that a template reads and does not set itself: `{"nodes.fetch.output.id"}`."""
         ...
+
+
+class BoundedReader:
+    """Has the templates of one definition read, as far as its allowance goes."""
+
+    def __init__(self, reader: TemplateReader) -> None:
+        self._reader = reader
+        self._allowance = Allowance()
+
+    def names(self, template: str) -> frozenset[str] | TemplateSyntax:
+        if excess := self._allowance.excess_of(template):
+            return TemplateSyntax(excess)
+        return self._reader.names(template)
 
 
 class Reference(NamedTuple):
@@ -73,5 +88,4 @@ def read(
             else:
                 yield from (Reference(path, node) for node in _SUBSCRIPT.findall(template))
         elif root not in ROOTS and root not in _FUNCTIONS:
-            known = ", ".join(sorted(ROOTS))
-            tell(Fault(path, "TEMPLATE_REFERENCE", f"{root!r} is unknown; templates see {known}"))
+            tell(Fault(path, "TEMPLATE_REFERENCE", f"{root!r} is unknown; templates see {_KNOWN}"))

@@ -184,6 +184,18 @@ CORPUS: list[tuple[str, Any, str, str]] = [
     ("nodes.4.config.expression", "1 +", "nodes[4].config.expression", "TEMPLATE_SYNTAX"),
     ("nodes.0.inputs.region", "{{ input.a }}" + "x" * 65_536, "nodes[0].inputs.region", "TEMPLATE_SYNTAX"),
     ("nodes.0.inputs.region", "{{ " + "1+" * 2_048 + "1 }}", "nodes[0].inputs.region", "TEMPLATE_SYNTAX"),
+    (
+        "nodes.0.inputs.region",
+        '{{ "}}" ' + "+ 1" * 2_048 + " }}",
+        "nodes[0].inputs.region",
+        "TEMPLATE_SYNTAX",
+    ),
+    (
+        "nodes.0.inputs.region",
+        ["{{ " + "1" * 4_090 + " }}"] * 9,
+        "nodes[0].inputs.region[8]",
+        "TEMPLATE_SYNTAX",
+    ),
     ("output.total", "{{ nodes.ghost.output }}", "output.total", "TEMPLATE_REFERENCE"),
     ("edges", "x", "edges", "WRONG_TYPE"),
     ("edges.0", [], "edges[0]", "WRONG_TYPE"),
@@ -291,6 +303,20 @@ def test_faults_are_looked_for_until_there_are_enough() -> None:
     found.append(Fault("last", "UNKNOWN_FIELD", ""))
     assert len(found) == FAULTS_MAX
     assert next(looked) == FAULTS_MAX
+
+
+def test_templates_are_read_until_there_are_faults_enough() -> None:
+    class Counting(MinijinjaReader):
+        asked = 0
+
+        def names(self, template: str) -> Any:
+            self.asked += 1
+            return super().names(template)
+
+    document, reader = good(), Counting()
+    document["nodes"][1]["inputs"] = {"rows": ["{{ foo }}"] * 3 * FAULTS_MAX}
+    assert len(definition.examine(document, reader, SCHEMAS).faults) == FAULTS_MAX
+    assert reader.asked < 2 * FAULTS_MAX
 
 
 def test_definition_of_nothing_but_faults_has_no_more_of_them() -> None:
