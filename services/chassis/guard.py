@@ -125,7 +125,11 @@ class Guard:
         if rule.is_open:
             request_bytes_max = min(request_bytes_max, OPEN_BYTES_MAX)
         decoded = functools.partial(
-            decode, handler.request_deserializer, request_bytes_max, refuses_nul=not rule.judges_text
+            decode,
+            handler.request_deserializer,
+            request_bytes_max,
+            refuses_nul=not rule.judges_text,
+            items_max=rule.items_max,
         )
         if handler.request_streaming or handler.response_streaming:
             return self._wrap_stream(method, handler, decoded, rule)

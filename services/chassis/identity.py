@@ -76,6 +76,7 @@ class Rule:
     seconds_max: float | None = 30.0
     is_traced: bool = False
     judges_text: bool = False
+    items_max: int | None = None
 
     def __or__(self, other: Rule) -> Rule:
         return replace(self, allow=self.allow | other.allow, is_open=self.is_open or other.is_open)
@@ -92,6 +93,12 @@ class Rule:
         message costs more than the rest of its decoding, and one bad item would fail its whole batch.
         """
         return replace(self, judges_text=True)
+
+    def holding(self, items_max: int) -> Rule:
+        """How many members all the lists of one message have at most. For streams of batches, whose proto has no rule
+        for each: counted before anything looks at one of them.
+        """
+        return replace(self, items_max=items_max)
 
     def allows(self, identity: Identity) -> bool:
         return self.is_open or identity.grade in self.allow

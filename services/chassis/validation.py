@@ -30,13 +30,22 @@ _RULES: Final = "buf/validate/validate.proto"
 _OUTLINED_BYTES_MIN: Final = 1024
 # Of messages that hold free JSON, in one list: more than any rule of a list allows, so the verdict is the same.
 _ITEMS_MAX: Final = 10_000
+# A tag and a length.
+_ITEM_BYTES_MIN: Final = 2
 _collect: Callable[[Message], list[Any]] | None = None
 
 
 def decode(
-    from_bytes: Callable[[bytes], Message], bytes_max: int, raw: bytes, *, refuses_nul: bool = True
+    from_bytes: Callable[[bytes], Message],
+    bytes_max: int,
+    raw: bytes,
+    *,
+    refuses_nul: bool = True,
+    items_max: int | None = None,
 ) -> Message:
-    """The message, or a refusal: too large, truncated, text that is no UTF-8, nested too deep, NUL in text."""
+    """The message, or a refusal: too large, truncated, text that is no UTF-8, nested too deep, too many items, NUL in
+    text.
+    """
     if len(raw) > bytes_max:
         raise Refusal("MESSAGE_TOO_LARGE", f"a request is at most {bytes_max} bytes, this one is {len(raw)}")
     try:
@@ -45,10 +54,33 @@ def decode(
         raise Refusal("INVALID_REQUEST", "the request is no well-formed message of its type") from None
     except TooDeep as found:
         raise _invalid([Violation(found.path, "TOO_DEEP", "is nested too deep to be looked at")]) from None
+    if (
+        items_max is not None
+        and len(raw) > items_max * _ITEM_BYTES_MIN
+        and _has_more_items(message, items_max)
+    ):
+        raise Refusal("MESSAGE_TOO_LARGE", f"the lists of a message have at most {items_max} items in all")
     # The search for a zero byte is a memchr, and few requests of clients hold one.
     if refuses_nul and b"\x00" in raw:
         refuse_nul(message)
     return message
+
+
+def _has_more_items(message: Message, items_max: int) -> bool:
+    """In all its lists, and those of their members; counts no more of them than it may have."""
+    left, ahead = items_max, [message]
+    while ahead and left >= 0:
+        for field, value in ahead.pop().ListFields():
+            left -= len(value) if field.is_repeated else 0
+            if left < 0 or field.message_type is None or not _holds_lists(field.message_type):
+                continue
+            ahead.extend(value if field.is_repeated else [value])
+    return left < 0
+
+
+@functools.cache
+def _holds_lists(descriptor: Descriptor) -> bool:
+    return any(field.is_repeated for each in reached(descriptor) for field in each.fields)
 
 
 def prepare(descriptor: Descriptor) -> None:

@@ -13,4 +13,5 @@ class CoordinatorSettings(StoringSettings):
     # For definitions and keys; any replica answers.
     apis: str = "127.0.0.1:7401"
     # Memory and the time of a take-over grow with it; what is beyond waits in the queue, where it costs a row.
-    executions_max: int = Field(default=2_000, ge=1)
+    # The most is half of what a dispatcher takes from one holder: what has ended and is not answered yet counts too.
+    executions_max: int = Field(default=2_000, ge=1, le=10_000)

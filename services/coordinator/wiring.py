@@ -25,7 +25,7 @@ from services.chassis.lease.timing import EXECUTION, RUN
 from services.chassis.lifecycle import Process
 from services.chassis.logs import logger, setup_logging
 from services.chassis.metrics import LoopLag, MetricsEndpoint
-from services.chassis.server import INTERNAL, GrpcServer
+from services.chassis.server import GrpcServer
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.postgres import PostgresSessionStore
 from services.chassis.session.registry import SessionRegistry
@@ -107,7 +107,6 @@ async def wire(settings: CoordinatorSettings, process: Process) -> int:
             keys=SystemKey(settings.system_key_hash_file, others=lines.keys),
             credential=settings.credential(SERVICE),
         ),
-        limits=INTERNAL,
         tls=settings.tls,
         public=settings.public,
     )

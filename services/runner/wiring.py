@@ -16,7 +16,7 @@ from services.chassis.lease.timing import RUN
 from services.chassis.lifecycle import Process
 from services.chassis.logs import logger, setup_logging
 from services.chassis.metrics import LoopLag, MetricsEndpoint
-from services.chassis.server import INTERNAL, GrpcServer
+from services.chassis.server import GrpcServer
 from services.chassis.session.holder import SessionHolder
 from services.chassis.system_key import SystemKey
 from services.chassis.telemetry import flush_tracing, setup_tracing
@@ -117,7 +117,6 @@ def health_server(settings: Settings) -> GrpcServer:
     return GrpcServer(
         settings.grpc_address,
         guard=Guard({}, keys=SystemKey(settings.system_key_hash_file)),
-        limits=INTERNAL,
         tls=settings.tls,
         public=settings.public,
     )

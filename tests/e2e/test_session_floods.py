@@ -23,8 +23,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.chassis.errors import remote_error
 from services.chassis.identity import ServiceCredential
-from services.chassis.lease.frames import CREDIT_MAX, HELD_MAX, REPORTS_FLOOD
+from services.chassis.lease.frames import CREDIT_MAX, HEARD_ITEMS_MAX, HELD_MAX, REPORTS_FLOOD
 from tests.support.api import Client
+from tests.support.nested import with_tag
 from tests.support.probe import eventually
 from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import executions_pb2, resources_pb2
@@ -39,6 +40,7 @@ FLOOD_SECONDS = 60.0
 GROWTH_BYTES_MAX = 100 * 1024 * 1024
 UNKNOWN_ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
 FRAMES = 20_000
+FULL_FRAMES = 50
 SESSIONS = 300
 
 
@@ -262,13 +264,42 @@ async def test_wrong_frame_is_told_and_ends_the_stream(stack: Stack, hop: Hop, c
 
 
 async def test_bytes_that_are_no_frame_end_the_stream_alone(stack: Stack, hop: Hop) -> None:
+    await assert_refused(stack, hop, b"\xff\xff\xff\xff", "INVALID_ARGUMENT", "INVALID_REQUEST")
+
+
+# Two bytes each, the least that an item has.
+ITEMS: dict[str, Callable[[int], bytes]] = {
+    "notes": lambda count: b"\x1a\x00" * count,
+    "reports": lambda count: b"\x12\x00" * count,
+    "refusals": lambda count: with_tag(1, b"\x2a\x00" * count),
+    "leases of a beat": lambda count: with_tag(1, with_tag(2, b"\x1a\x00" * count)),
+    "leases of an attach": lambda count: with_tag(1, with_tag(1, b"\x2a\x00" * count)),
+    "modules": lambda count: with_tag(1, with_tag(1, b"\x3a\x00" * count)),
+}
+
+
+@pytest.mark.parametrize("what", sorted(ITEMS))
+async def test_frame_of_a_million_items_is_refused_unread(stack: Stack, hop: Hop, what: str) -> None:
+    frame = ITEMS[what](1_000_000)
+    await assert_refused(stack, hop, frame, "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
+
+
+async def test_frame_beyond_four_mebibytes_is_refused_by_its_size(stack: Stack) -> None:
+    frame = b"\xff" * (4 * 1024 * 1024 + 1)
+    await assert_refused(stack, HOPS["coordinator"], frame, "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
+
+
+async def assert_refused(stack: Stack, hop: Hop, frame: bytes, code: str, reason: str) -> None:
+    """With a status, since it is no frame of the protocol; and whoever calls meanwhile is served."""
     async with session(hop.on(stack)) as holder:
         await holder.attach()
-        await holder.say(b"\xff\xff\xff\xff")
+        saying = asyncio.create_task(holder.say(frame))
+        await assert_serving(stack)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await holder.fault()
+        await saying
         found = remote_error(refused.value)
-        assert (found.code.name, found.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+        assert (found.code.name, found.reason) == (code, reason), found
     await assert_serving(stack)
 
 
@@ -372,6 +403,24 @@ async def notes_and_refusals(target: Target) -> None:
             pass
 
 
+async def full_frames(target: Target) -> None:
+    """Of as many items as there may be; each holds a NUL byte, so that every text in it is searched for one."""
+    note: Any = (
+        "none" if target.hop.service == "dispatcher" else runs.RunProgress(run_id="none", fraction=1.0)
+    )
+    frame = control_of(target.hop, beat={"full": True})
+    frame.control.beat.held.extend([session_pb2.Lease(lease_id=stranger_of(target.hop), epoch=1)] * HELD_MAX)
+    notes = frame.message_acks if target.hop.service == "dispatcher" else frame.progress
+    notes.extend([note] * (HEARD_ITEMS_MAX - HELD_MAX))
+    async with session(target, FLOOD_SECONDS) as holder:
+        await holder.attach()
+        for number in range(1, FULL_FRAMES + 1):
+            frame.control.beat.number = number
+            await holder.say(frame)
+            while (await holder.heard()).control.beat.number != number:
+                pass
+
+
 async def credit(target: Target) -> None:
     """Stated up and down, never used."""
     async with session(target, FLOOD_SECONDS) as holder:
@@ -397,6 +446,7 @@ FLOODS = {
         bad_reports,
         reports_unread,
         empty_frames,
+        full_frames,
         notes_and_refusals,
         credit,
         many_sessions,

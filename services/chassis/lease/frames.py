@@ -21,7 +21,10 @@ REPORTS_FLOOD = 2 * REPORTS_IN_FLIGHT_MAX
 OUTGOING_MAX = 20_000
 CREDIT_MAX = 100_000
 # Leases in one attach or beat; a holder with more than this must spread over more processes.
-HELD_MAX = 200_000
+HELD_MAX = 20_000
+# Items of every kind in one frame, counted before any is looked at. Half again as many as leases: of what else there
+# may be (news of each lease, refusals, reports) our own writers put less into one.
+HEARD_ITEMS_MAX = 30_000
 # Characters of an id or a name; labels and modules of a holder.
 NAME_MAX = 255
 LABELS_MAX = 64

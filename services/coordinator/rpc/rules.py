@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from services.chassis.identity import Rule, runners, services
+from services.chassis.lease.frames import HEARD_ITEMS_MAX
 
 _READS: Final = "/windlass.coordinator.v1.ReadService"
 
 RULES: Final[Mapping[str, Rule]] = {
     # With a RUNNER key from anywhere, or as the stack's own with a certificate.
-    "/windlass.coordinator.v1.RunnerSessions/Session": (runners() | services("runner")).within(None),
+    "/windlass.coordinator.v1.RunnerSessions/Session": (runners() | services("runner"))
+    .within(None)
+    .holding(HEARD_ITEMS_MAX),
     "/windlass.coordinator.v1.WatchService/Watch": services("api").within(None),
     f"{_READS}/GetExecutions": services("api"),
     f"{_READS}/ListExecutions": services("api"),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from services.chassis.identity import Rule, services
+from services.chassis.lease.frames import HEARD_ITEMS_MAX
 
 _QUEUE: Final = "/windlass.dispatcher.v1.QueueService"
 
@@ -15,5 +16,7 @@ RULES: Final[Mapping[str, Rule]] = {
     # A coordinator passes on reports of runs whose execution another one holds.
     f"{_QUEUE}/Deliver": services("api", "coordinator"),
     f"{_QUEUE}/ConfigureWorkspace": services("api"),
-    "/windlass.dispatcher.v1.CoordinatorSessions/Session": services("coordinator").judging_text(),
+    "/windlass.dispatcher.v1.CoordinatorSessions/Session": services("coordinator")
+    .judging_text()
+    .holding(HEARD_ITEMS_MAX),
 }

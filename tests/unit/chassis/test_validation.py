@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from services.chassis.errors import Refusal
-from services.chassis.validation import validate
+from services.chassis.validation import decode, validate
 from windlass.api.v1 import executions_pb2, workflows_pb2
 from windlass.coordinator.v1 import reads_pb2
+from windlass.dispatcher.v1 import sessions_pb2
 
 Start = executions_pb2.StartExecutionRequest
 Batch = executions_pb2.BatchStartExecutionsRequest
@@ -50,3 +51,24 @@ def test_lists_of_what_holds_json_are_counted() -> None:
 
 def test_types_without_rules_are_always_well_formed() -> None:
     validate(reads_pb2.ListExecutionsRequest(workspace="x" * 100_000))
+
+
+def frame(reports: int, ids_each: int, held: int, acks: int) -> bytes:
+    made = sessions_pb2.SessionRequest(message_acks=["a"] * acks)
+    report = sessions_pb2.ExecutionReport()
+    report.parked.seen_message_ids.extend(["m"] * ids_each)
+    made.reports.extend([report] * reports)
+    for _ in range(held):
+        made.control.beat.held.add()
+    return made.SerializeToString()
+
+
+@pytest.mark.parametrize("parts", [(0, 0, 0, 11), (0, 0, 11, 0), (11, 0, 0, 0), (2, 4, 0, 1), (1, 4, 3, 3)])
+def test_items_are_counted_in_all_lists_of_a_message(parts: tuple[int, int, int, int]) -> None:
+    from_bytes = sessions_pb2.SessionRequest.FromString
+    raw = frame(*parts)
+    assert decode(from_bytes, 1_000, raw, items_max=11)
+    assert decode(from_bytes, 1_000, raw)
+    with pytest.raises(Refusal) as refused:
+        decode(from_bytes, 1_000, raw, items_max=10)
+    assert refused.value.reason == "MESSAGE_TOO_LARGE"

@@ -18,6 +18,12 @@ busy to answer. Its stream lost, it is in doubt until the instance attaches agai
 or is asked (claims), or ends. The holder keeps its side of that: it reads nothing more of a stream that it gave up, of
 no stream that attached under an earlier instance_id, and never begins a lease and epoch that it has refused or denied,
 or that any server has revoked, also when the grant itself comes later on another stream.
+
+Limits. A message has at most 4 MiB (64 between coordinator and dispatcher), and its lists have at most 30,000 items
+in all, 20,000 of them leases; a holder with more to say spreads it over several messages, but for the leases, which
+are told in one. A message over a limit ends the stream with the status RESOURCE_EXHAUSTED, reason MESSAGE_TOO_LARGE;
+bytes that are no such message with INVALID_ARGUMENT, reason INVALID_REQUEST; what breaks the protocol otherwise with
+a Fault and the status OK.
 """
 
 from collections import abc as _abc
@@ -104,11 +110,12 @@ class Attach(_message.Message):
     version: _builtins.str
     """Version of the holder's program, shown by ListProcesses."""
     capacity: _builtins.int
-    """How much work the holder can have at once, over all its sessions."""
+    """How much work the holder can have at once, over all its sessions: 0 to 20,000."""
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lease]:
-        """Every lease it believes it holds, those included whose last report is unanswered; the server refuses those that are
-        no longer its own. Binding: what was granted on this holder's lost stream and is not named will never be begun.
+        """Every lease it believes it holds, those included whose last report is unanswered, at most 20,000; the server refuses
+        those that are no longer its own. Binding: what was granted on this holder's lost stream and is not named will never
+        be begun.
         """
 
     @_builtins.property
@@ -489,8 +496,9 @@ class Fault(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """UPPER_SNAKE: ATTACH_EXPECTED, ATTACH_PENDING, ATTACHED_ALREADY, CREDIT_INVALID, BEAT_OUT_OF_ORDER, FLOOD,
-    NOT_READING, INSTANCE_ENDED, INSTANCE_TAKEN, KEY_INVALID…
+    """UPPER_SNAKE: ATTACH_EXPECTED, ATTACH_PENDING, ATTACH_INVALID, ATTACHED_ALREADY, CREDIT_INVALID, BEAT_OUT_OF_ORDER,
+    GRANTS_SEEN_INVALID, HELD_EXCEEDED (over 20,000 leases), FLOOD (over 8,000 reports unanswered), NOT_READING,
+    TOO_MANY_SESSIONS, INSTANCE_ENDED, INSTANCE_TAKEN, KEY_INVALID…
     """
     message: _builtins.str
     def __init__(
