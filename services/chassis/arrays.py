@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from psycopg.abc import AdaptContext
 from psycopg.adapt import Buffer, Dumper
 from psycopg.postgres import types as _types
 from psycopg.pq import Format
@@ -30,9 +31,26 @@ class Array:
     __slots__ = ("items",)
     element: str
     encode: Callable[[Sequence[Any]], list[bytes]]
+    array_oid: int
+    _element_oid: int
+    _empty: bytes
+
+    def __init_subclass__(cls) -> None:
+        info = _types[cls.element]
+        cls._element_oid, cls.array_oid = info.oid, info.array_oid
+        cls._empty = _EMPTY.pack(0, 0, info.oid)
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items
+
+    def wire(self) -> bytes:
+        """As PostgreSQL takes it in binary."""
+        items = self.items
+        if not items:
+            return self._empty
+        parts = self.encode(items)
+        has_null = 1 if _NULL in parts else 0
+        return _HEADER.pack(1, has_null, self._element_oid, len(items), 1) + b"".join(parts)
 
 
 def _prefixed(value: bytes) -> bytes:
@@ -118,25 +136,14 @@ class Times(Array):
     element, encode = "timestamptz", staticmethod(_times)
 
 
-def dumper_of(kind: type[Array]) -> type[Dumper]:
-    info = _types[kind.element]
-    element_oid, array_oid, encode = info.oid, info.array_oid, kind.encode
-    empty = _EMPTY.pack(0, 0, element_oid)
+class ArrayDumper(Dumper):
+    """For every kind of Array."""
 
-    class ArrayDumper(Dumper):
-        format = Format.BINARY
-        oid = array_oid
+    format = Format.BINARY
 
-        def dump(self, obj: Array) -> Buffer | None:
-            items = obj.items
-            if not items:
-                return empty
-            parts = encode(items)
-            has_null = 1 if _NULL in parts else 0
-            return _HEADER.pack(1, has_null, element_oid, len(items), 1) + b"".join(parts)
+    def __init__(self, cls: type[Array], context: AdaptContext | None = None) -> None:
+        super().__init__(cls, context)
+        self.oid = cls.array_oid
 
-    return ArrayDumper
-
-
-ARRAYS: Final = (Texts, Bytes, Ints, BigInts, Floats, Bools, Times)
-DUMPERS: Final = {kind: dumper_of(kind) for kind in ARRAYS}
+    def dump(self, obj: Array) -> Buffer | None:
+        return obj.wire()

@@ -30,8 +30,9 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.pq import TransactionStatus
 
-from services.chassis.arrays import DUMPERS
+from services.chassis.arrays import Array, ArrayDumper
 from services.chassis.errors import DependencyUnavailable
+from services.chassis.exchange import Exchanges, HotStatement, Rows
 
 Result = TypeVar("Result")
 Params = Sequence[Any] | Mapping[str, Any]
@@ -40,6 +41,16 @@ Connection = AsyncConnection[tuple[Any, ...]]
 
 _CONNECT_SECONDS: Final = 3
 _IDLE_IN_TRANSACTION_MS: Final = 10_000
+NO_SETTINGS: Final[Mapping[str, str]] = {}
+# For statements that are given whole batches as arrays: planned once, when tables may be small, for arrays of any
+# length. The right plan at every size goes by the indexes, so all others are ruled out.
+BY_INDEX: Final[Mapping[str, str]] = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
 # Classes and codes of SQLSTATE after which the same statement may succeed: the statement did not happen.
 _AWAY_CLASSES: Final = ("08", "53", "57P", "58")
 _AWAY_CODES: Final = frozenset({"57014", "55P03", "40001", "40P01", "25006"})
@@ -63,13 +74,15 @@ def is_away(failure: psycopg.Error) -> bool:
     return failure.sqlstate in _AWAY_CODES or failure.sqlstate.startswith(_AWAY_CLASSES)
 
 
-async def connect(url: str, *, name: str, statement_seconds: float) -> Connection:
+async def connect(
+    url: str, *, name: str, statement_seconds: float, settings: Mapping[str, str] = NO_SETTINGS
+) -> Connection:
     """A new autocommitting connection that prepares every statement at its first use."""
     # The server's own limit stands behind ours, for statements whose client has died.
-    limits = (
-        f"-c statement_timeout={round(statement_seconds * 2_000)}"
-        f" -c idle_in_transaction_session_timeout={_IDLE_IN_TRANSACTION_MS}"
-    )
+    limits = {
+        "statement_timeout": str(round(statement_seconds * 2_000)),
+        "idle_in_transaction_session_timeout": str(_IDLE_IN_TRANSACTION_MS),
+    }
     try:
         connection = await AsyncConnection.connect(
             url,
@@ -77,7 +90,7 @@ async def connect(url: str, *, name: str, statement_seconds: float) -> Connectio
             prepare_threshold=0,
             connect_timeout=_CONNECT_SECONDS,
             application_name=name,
-            options=limits,
+            options=" ".join(f"-c {name}={value}" for name, value in {**limits, **settings}.items()),
             keepalives_idle=5,
             keepalives_interval=2,
             keepalives_count=3,
@@ -87,17 +100,26 @@ async def connect(url: str, *, name: str, statement_seconds: float) -> Connectio
             raise DatabaseAway(f"cannot connect: {_first_line(failure)}") from failure
         raise
     connection.prepared_max = 500
-    for kind, dumper in DUMPERS.items():
-        connection.adapters.register_dumper(kind, dumper)
+    connection.adapters.register_dumper(Array, ArrayDumper)
     return connection
 
 
 class Lane:
-    def __init__(self, url: str, *, name: str, statement_seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        statement_seconds: float = 5.0,
+        settings: Mapping[str, str] = NO_SETTINGS,
+    ) -> None:
+        """`settings` of the server hold for this connection."""
         self._url = url
         self._name = name
         self._statement_seconds = statement_seconds
+        self._settings = settings
         self._connection: Connection | None = None
+        self._exchanges: Exchanges | None = None
         self._turn = asyncio.Lock()
         self._at_work: set[asyncio.Task[Any]] = set()
         self._is_closed = False
@@ -136,6 +158,18 @@ class Lane:
             return [await cursor.fetchall() if cursor.description is not None else [] for cursor in cursors]
 
         return await self.run(work, seconds=seconds)
+
+    async def exchange(self, statements: Sequence[HotStatement]) -> list[Rows]:
+        """As `pipeline`, with next to nothing of the driver: for the statements of a hot path.
+
+        Not shielded: one that is cancelled costs the connection, and nobody hears whether it has committed.
+        """
+
+        async def work(_: Connection) -> list[Rows]:
+            assert self._exchanges is not None
+            return await self._exchanges.run(statements)
+
+        return await self._take_turn(work, self._statement_seconds)
 
     async def transaction(
         self, work: Callable[[Connection], Awaitable[Result]], *, seconds: float | None = None
@@ -176,7 +210,8 @@ class Lane:
         self._is_closed = True
         if self._at_work:
             await asyncio.wait(self._at_work)
-        await self._discard()
+        async with self._turn:
+            await self._discard()
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._at_work.discard(task)
@@ -198,8 +233,12 @@ class Lane:
         if self._connection is None or self._connection.closed or _has_news(self._connection):
             await self._discard()
             self._connection = await connect(
-                self._url, name=self._name, statement_seconds=self._statement_seconds
+                self._url,
+                name=self._name,
+                statement_seconds=self._statement_seconds,
+                settings=self._settings,
             )
+            self._exchanges = Exchanges(self._connection)
         return self._connection
 
     async def _in_time(

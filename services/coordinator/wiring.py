@@ -19,7 +19,7 @@ from services.chassis.client import ChannelPool
 from services.chassis.clock import SystemClock
 from services.chassis.database import Database
 from services.chassis.guard import Guard
-from services.chassis.lane import Lane
+from services.chassis.lane import BY_INDEX, Lane
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import EXECUTION, RUN
 from services.chassis.lifecycle import Process
@@ -153,8 +153,10 @@ class Lines:
         self.name = f"{SERVICE}-{settings.replica}"
         self.clock = SystemClock()
         # The flusher's own, one for take-overs, one for beats, and a few for everything that is read.
-        self.writer = Lane(settings.database_url, name=f"{self.name}-journal")
-        self.loader = Lane(settings.database_url, name=f"{self.name}-loader", statement_seconds=30.0)
+        self.writer = Lane(settings.database_url, name=f"{self.name}-journal", settings=BY_INDEX)
+        self.loader = Lane(
+            settings.database_url, name=f"{self.name}-loader", statement_seconds=30.0, settings=BY_INDEX
+        )
         self.beats = Lane(settings.database_url, name=f"{self.name}-sessions")
         self.database = Database(settings.database_url, name=self.name)
         self.channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)

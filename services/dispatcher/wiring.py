@@ -51,7 +51,7 @@ from services.dispatcher.rpc.sessions import CODEC, Coordinators, CoordinatorSes
 from services.dispatcher.store.duties import PostgresDuties
 from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
-from services.dispatcher.store.queue import PostgresQueue
+from services.dispatcher.store.queue import SETTINGS, PostgresQueue
 from services.dispatcher.store.reads import PostgresReads
 from services.dispatcher.store.words import PostgresWords
 from windlass.dispatcher.v1 import queue_pb2_grpc, sessions_pb2_grpc
@@ -67,7 +67,7 @@ class Service:
         timing = EXECUTION.scaled(scale)
         name = f"{SERVICE}-{settings.replica}"
         self.database = Database(settings.database_url, name=name, connections=settings.database_connections)
-        self.lane = Lane(settings.database_url, name=f"{name}-turns")
+        self.lane = Lane(settings.database_url, name=f"{name}-turns", settings=SETTINGS)
         leases = PostgresLeases(self.database, lease_scale=scale)
         duties = PostgresDuties(self.database, astray_seconds=ASTRAY_SECONDS * scale)
         mailbox = PostgresMailbox(self.database, redeliver_seconds=REDELIVER_SECONDS * scale)

@@ -8,7 +8,7 @@ from typing import Final
 
 import orjson
 
-from services.chassis.arrays import LONGS, Array, dumper_of
+from services.chassis.arrays import LONGS, Array
 
 _LENGTH: Final = struct.Struct("!i")
 _UUID_LENGTH: Final = _LENGTH.pack(16)
@@ -53,9 +53,6 @@ class Labels(Array):
     """Pairs of key and value, as JSON text."""
 
     element, encode = "text", staticmethod(_labels)
-
-
-OWN_DUMPERS: Final = {kind: dumper_of(kind) for kind in (Uuids, Instants, Labels)}
 
 
 def uuid_array(execution_ids: Sequence[str]) -> str:

@@ -13,37 +13,30 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 
 from services.chassis.arrays import BigInts
 from services.chassis.crash import crash_point
-from services.chassis.lane import Connection, Lane
+from services.chassis.lane import Lane
 from services.chassis.lease.frames import Lease
 from services.coordinator.handler.ports import Append, AppendRejected, Fence, Loaded
 from services.coordinator.store.append import composed
-from services.coordinator.store.arrays import OWN_DUMPERS, Uuids
+from services.coordinator.store.arrays import Uuids
 
-_PRESCRIBED: Final = (
-    "SET plan_cache_mode = force_generic_plan",
-    "SET enable_seqscan = off",
-    "SET enable_hashjoin = off",
-    "SET enable_mergejoin = off",
-    "SET jit = off",
-)
-
-
-FENCE: Final = """
-UPDATE executions e SET epoch = g.epoch FROM unnest(%s::uuid[], %s::int8[]) AS g (execution_id, epoch)
+# These three in one transaction: the fences are locked until the commit, and each later statement sees all that was
+# committed before they were.
+FENCE: Final = b"""
+UPDATE executions e SET epoch = g.epoch FROM unnest($1, $2) AS g (execution_id, epoch)
 WHERE e.execution_id = g.execution_id AND e.epoch <= g.epoch
 """
-READ_FENCES: Final = """
-SELECT g.place, e.epoch FROM unnest(%s::uuid[]) WITH ORDINALITY AS g (execution_id, place)
+READ_FENCES: Final = b"""
+SELECT g.place, e.epoch FROM unnest($1) WITH ORDINALITY AS g (execution_id, place)
 JOIN executions e ON e.execution_id = g.execution_id
 """
-READ_EVENTS: Final = """
-SELECT g.place, j.event FROM unnest(%s::uuid[]) WITH ORDINALITY AS g (execution_id, place)
+READ_EVENTS: Final = b"""
+SELECT g.place, j.event FROM unnest($1) WITH ORDINALITY AS g (execution_id, place)
 JOIN journal j ON j.execution_id = g.execution_id ORDER BY g.place, j.seq
 """
 LIVE_INSTANCES: Final = """
@@ -54,25 +47,15 @@ WHERE state = 'LIVE' OR heard_time > clock_timestamp() - make_interval(secs => %
 
 
 class PostgresJournal:
-    """`writer` is the flusher's own connection; loads go over `reader`, beside it."""
+    """`writer` is the flusher's own connection; loads go over `reader`, beside it. Both have BY_INDEX."""
 
     def __init__(self, writer: Lane, reader: Lane) -> None:
         self._writer = writer
         self._reader = reader
-        self._prepared: dict[str, Connection] = {}
 
     async def append(self, appends: Sequence[Append]) -> Mapping[int, Fence]:
-        sql, given = composed(appends)
-
-        async def work(connection: Connection) -> list[tuple[Any, ...]]:
-            await self._prepare("writer", connection)
-            # Raw: the driver would take a statement of this length apart anew at every use.
-            cursor = psycopg.AsyncRawCursor(connection)
-            await cursor.execute(sql, given, binary=True)
-            return await cursor.fetchall()
-
         try:
-            rows = await self._writer.run(work)
+            (rows,) = await self._writer.exchange([composed(appends)])
         except psycopg.Error as failure:
             # Only the primary message: the detail would quote the row.
             raise AppendRejected(failure.diag.message_primary or type(failure).__name__) from None
@@ -80,19 +63,11 @@ class PostgresJournal:
 
     async def load(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
         ids = Uuids([lease.lease_id for lease in leases])
-
-        async def work(connection: Connection) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-            await self._prepare("reader", connection)
-            async with connection.pipeline():
-                # One transaction: the fences are locked until the commit, and each later statement sees all
-                # that was committed before they were.
-                await connection.execute(FENCE, (ids, BigInts([lease.epoch for lease in leases])))
-                fences = await connection.execute(READ_FENCES, (ids,), binary=True)
-                events = await connection.execute(READ_EVENTS, (ids,), binary=True)
-            return await fences.fetchall(), await events.fetchall()
-
+        epochs_given = BigInts([lease.epoch for lease in leases])
         crash_point("coordinator.take_over.before_commit")
-        fences, events = await self._reader.run(work)
+        _, fences, events = await self._reader.exchange(
+            [(FENCE, (ids, epochs_given)), (READ_FENCES, (ids,)), (READ_EVENTS, (ids,))]
+        )
         crash_point("coordinator.take_over.after_commit")
         epochs = {place - 1: epoch for place, epoch in fences}
         journals: list[list[bytes]] = [[] for _ in leases]
@@ -105,13 +80,3 @@ class PostgresJournal:
 
     async def live_instances(self, granted_again: float) -> Mapping[str, float]:
         return dict(await self._reader.fetch(LIVE_INSTANCES, (granted_again,)))
-
-    async def _prepare(self, role: str, connection: Connection) -> None:
-        """What a new connection of ours must know, once."""
-        if self._prepared.get(role) is connection:
-            return
-        for kind, dumper in OWN_DUMPERS.items():
-            connection.adapters.register_dumper(kind, dumper)
-        for setting in _PRESCRIBED:
-            await connection.execute(setting)
-        self._prepared[role] = connection

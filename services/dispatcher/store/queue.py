@@ -7,38 +7,27 @@ loops/rounds.py.
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import psycopg
-from psycopg import AsyncRawCursor
 
-from services.chassis.arrays import BigInts, Bytes, Ints, Texts, Times
+from services.chassis.arrays import Array, BigInts, Bytes, Ints, Texts, Times
 from services.chassis.crash import crash_point
-from services.chassis.lane import Connection, Lane
+from services.chassis.exchange import HotStatement, Rows
+from services.chassis.lane import BY_INDEX, Lane
 from services.dispatcher.core.items import Admission, LaneView, Limits, Outcome, Parked, Place
 from services.dispatcher.core.seats import reach
 from services.dispatcher.core.turn import Turn, TurnResult
 from services.dispatcher.handler.ports import Unstorable
 from services.dispatcher.store import turn_statements as sql
 
-Rows = list[tuple[Any, ...]]
-Statement = tuple[bytes, Sequence[Any]]
 Read = Callable[[Turn, TurnResult, Rows], None]
 
 _REJECTED = Admission(Outcome.REJECTED, message="the workspace is not known here")
 _ADMISSIONS = {int(outcome): Admission(outcome) for outcome in Outcome}
 
-# The planner would look at the arrays of each turn anew, which costs as much as running it; the plan for arrays of
-# any length is the right one at every size, as long as it goes by the indexes.
-_PRESCRIBED = (
-    "SET plan_cache_mode = force_generic_plan",
-    "SET enable_seqscan = off",
-    "SET enable_hashjoin = off",
-    "SET enable_mergejoin = off",
-    "SET enable_bitmapscan = off",
-    "SET enable_material = off",
-    "SET jit = off",
-)
+# Of the connection: the planner would look at the arrays of each turn anew, which costs as much as running it.
+SETTINGS: Final = {**BY_INDEX, "enable_bitmapscan": "off", "enable_material": "off"}
 _STORE_LIMITS = """
 INSERT INTO dispatcher.tenants AS t (workspace, executions_max, queued_max, revision)
 SELECT * FROM unnest(%s, %s, %s, %s) AS l (workspace, executions_max, queued_max, revision) ORDER BY workspace
@@ -50,9 +39,8 @@ WHERE t.revision < excluded.revision
 
 class PostgresQueue:
     def __init__(self, lane: Lane) -> None:
+        """`lane` has the SETTINGS."""
         self._lane = lane
-        # The connection that has its settings.
-        self._prepared: Connection | None = None
 
     async def store_limits(self, limits: Mapping[str, Limits]) -> None:
         """A statement of its own: it locks tenants in another order than a turn would."""
@@ -73,7 +61,7 @@ class PostgresQueue:
         statements, reads = _plan(turn)
         crash_point("dispatcher.turn.before_commit")
         try:
-            answers = await self._lane.run(lambda connection: self._run(connection, statements))
+            answers = await self._lane.exchange(statements)
         except (psycopg.DataError, psycopg.IntegrityError) as failure:
             raise Unstorable(str(failure)) from failure
         crash_point("dispatcher.turn.after_commit")
@@ -82,29 +70,13 @@ class PostgresQueue:
             read(turn, result, rows)
         return result
 
-    async def _run(self, connection: Connection, statements: Sequence[Statement]) -> list[Rows]:
-        """All in one transaction and one round trip, as Lane.pipeline does, with less of the driver."""
-        if connection is not self._prepared:
-            for setting in _PRESCRIBED:
-                await connection.execute(setting)
-            self._prepared = connection
-        if len(statements) == 1:
-            cursor = AsyncRawCursor(connection)
-            await cursor.execute(*statements[0], binary=True)
-            return [await cursor.fetchall()]
-        cursors = [AsyncRawCursor(connection) for _ in statements]
-        async with connection.pipeline():
-            for cursor, statement in zip(cursors, statements, strict=True):
-                await cursor.execute(*statement, binary=True)
-        return [await cursor.fetchall() for cursor in cursors]
 
-
-def _plan(turn: Turn) -> tuple[list[Statement], list[Read]]:
+def _plan(turn: Turn) -> tuple[list[HotStatement], list[Read]]:
     """Only what the turn needs: a start, or a finish, on an idle system is two statements or one."""
-    statements: list[Statement] = []
+    statements: list[HotStatement] = []
     reads: list[Read] = []
 
-    def add(statement: bytes, params: Sequence[Any], read: Read) -> None:
+    def add(statement: bytes, params: Sequence[Array | int], read: Read) -> None:
         statements.append((statement, params))
         reads.append(read)
 
@@ -139,7 +111,7 @@ def _plan(turn: Turn) -> tuple[list[Statement], list[Read]]:
     return statements, reads
 
 
-def _admit_params(turn: Turn, lanes: Sequence[str]) -> Sequence[Any]:
+def _admit_params(turn: Turn, lanes: Sequence[str]) -> Sequence[Array]:
     """In the order of $1, $2, … in ADMIT."""
     newcomers = turn.newcomers
     lane_of = {workspace: number for number, workspace in enumerate(lanes, 1)}

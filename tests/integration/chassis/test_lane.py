@@ -99,6 +99,80 @@ async def test_each_statement_of_a_pipeline_sees_what_was_committed_before_it(la
     await watcher.close()
 
 
+PUT = b"INSERT INTO shoes SELECT * FROM unnest($1, $2) RETURNING id"
+COUNT = b"SELECT count(*), $1::int8 FROM shoes"
+
+
+async def test_an_exchange_is_one_transaction_and_gives_the_rows_of_each_statement(lane: Lane) -> None:
+    for number in range(3):
+        put, counted = await lane.exchange(
+            [(PUT, (Ints([number]), Texts(["clog"]))), (COUNT, (2**40 + number,))]
+        )
+        assert (put, counted) == ([(number,)], [(number + 1, 2**40 + number)])
+    names = await lane.fetch("SELECT statement FROM pg_prepared_statements WHERE name LIKE 'hot%%'")
+    assert sorted(names) == [(PUT.decode(),), (COUNT.decode(),)], "each prepared once"
+
+    with pytest.raises(psycopg.errors.UniqueViolation) as caught:
+        await lane.exchange(
+            [
+                (PUT, (Ints([7]), Texts(["boot"]))),
+                (PUT, (Ints([0]), Texts(["again"]))),
+                (PUT, (Ints([8]), Texts(["boot"]))),
+            ]
+        )
+    assert caught.value.diag.constraint_name == "shoes_pkey"
+    assert await lane.exchange([(COUNT, (0,))]) == [[(3, 0)]]
+    assert await lane.fetch("SELECT count(*) FROM shoes") == [(3,)]
+
+
+async def test_a_statement_that_cannot_be_prepared_is_prepared_anew(lane: Lane) -> None:
+    late = b"SELECT id FROM late_shoes"
+    before = await backend_of(lane)
+    for _ in range(2):
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            await lane.exchange([(PUT, (Ints([1]), Texts(["clog"]))), (late, ())])
+    await lane.execute("CREATE TEMPORARY TABLE late_shoes (id int)")
+    assert await lane.exchange([(late, ())]) == [[]]
+    assert await backend_of(lane) == before
+
+
+async def test_an_exchange_larger_than_what_the_socket_takes(lane: Lane) -> None:
+    names = ["x" * 1024 * 1024] * 30
+    (put,) = await lane.exchange([(PUT, (Ints(list(range(30))), Texts(names)))])
+    assert len(put) == 30
+    (names_read,) = await lane.exchange([(b"SELECT name FROM shoes WHERE id < $1", (30,))])
+    assert names_read == [(name,) for name in names]
+
+
+async def test_an_exchange_without_an_answer_may_have_committed(lane: Lane, url: str) -> None:
+    pid = await backend_of(lane)
+    killer = Lane(url, name="killer")
+    asleep = asyncio.create_task(lane.exchange([(b"SELECT pg_sleep(600), $1::int4", (1,))]))
+    await wait_until(
+        killer, f"SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep')"
+    )
+    await killer.fetch("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+    with pytest.raises(CommitUnknown):
+        await asleep
+    assert await lane.exchange([(COUNT, (1,))]) == [[(0, 1)]]
+    await killer.close()
+
+
+async def test_an_exchange_that_is_cancelled_leaves_nothing_to_the_next(lane: Lane, url: str) -> None:
+    pid = await backend_of(lane)
+    watcher = Lane(url, name="watcher")
+    asleep = asyncio.create_task(lane.exchange([(b"SELECT pg_sleep(600), $1::int4", (1,))]))
+    await wait_until(
+        watcher,
+        f"SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep')",
+    )
+    asleep.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asleep
+    assert await lane.exchange([(COUNT, (5,))]) == [[(0, 5)]]
+    await watcher.close()
+
+
 async def test_a_transaction_is_whole_or_nothing(lane: Lane) -> None:
     async def sell(connection: Connection) -> str:
         await connection.execute("INSERT INTO shoes VALUES (1, 'a')")

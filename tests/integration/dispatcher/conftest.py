@@ -14,7 +14,7 @@ from services.dispatcher.core.items import Finished, Limits, Newcomer, Place
 from services.dispatcher.core.turn import Turn, TurnResult
 from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
-from services.dispatcher.store.queue import PostgresQueue
+from services.dispatcher.store.queue import SETTINGS, PostgresQueue
 from tests.support.postgres import Database as TestDatabase
 from tests.support.postgres import PostgresCluster
 from windlass.types.v1 import start_pb2
@@ -54,7 +54,7 @@ class Rig:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.lane = Lane(url, name="test-turns")
+        self.lane = Lane(url, name="test-turns", settings=SETTINGS)
         self.database = Database(url, name="test", connections=3)
         self.queue = PostgresQueue(self.lane)
         self.leases = PostgresLeases(self.database, lease_scale=0.1)
