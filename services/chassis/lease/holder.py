@@ -421,6 +421,16 @@ class HolderRules:
             actions.append(Fenced())
         return actions
 
+    @property
+    def has_uncounted(self) -> bool:
+        """Whether grants have come that their server has not been told of: the count alone is not worth a frame."""
+        return any(stream.uncounted for stream in self.streams.values())
+
+    def count_grants(self) -> None:
+        """The counts have waited long enough for company."""
+        for stream in self.streams.values():
+            stream.owes_count = stream.uncounted > 0
+
     def owing(self) -> Iterator[str]:
         """The streams on which something is to be said now."""
         if self._needs_plan:
@@ -434,7 +444,8 @@ class HolderRules:
             return stream.state is StreamState.DIALLED
         return bool(
             (stream.to_send and len(stream.in_flight) < REPORTS_IN_FLIGHT_MAX)
-            or stream.received > stream.said_received
+            or stream.owes_count
+            or stream.uncounted >= FRAME_ITEMS_MAX
             or stream.refused
             or stream.notes
             or stream.owes_credit
@@ -452,7 +463,7 @@ class HolderRules:
         if not stream.is_live:
             return self._attach(stream, now)
         frame = HolderFrame(grants_seen=stream.received)
-        stream.said_received = stream.received
+        stream.said_received, stream.owes_count = stream.received, False
         if stream.refused:
             frame.refused, stream.refused = stream.refused, []
         if stream.to_send:

@@ -35,6 +35,7 @@ class HolderStream:
         "left",
         "notes",
         "owes_beat",
+        "owes_count",
         "owes_credit",
         "owes_drain",
         "received",
@@ -63,9 +64,10 @@ class HolderStream:
         # Number of the lowering statement that waits for its confirmation; 0: none.
         self.confirms = 0
         self.owes_credit = False
-        # Grants received, and of them counted to the server.
+        # Grants received, and of them counted to the server; a count goes with what else is said, or when it is owed.
         self.received = 0
         self.said_received = 0
+        self.owes_count = False
         self.refused: list[Refused] = []
         # Reports by id with whether they end their lease: sent, and yet to send.
         self.in_flight: dict[str, tuple[Report, bool]] = {}
@@ -88,6 +90,10 @@ class HolderStream:
     def promised(self) -> int:
         """Places that belong to this server, until it is certain that it cannot use them."""
         return max(self.left, self.bound)
+
+    @property
+    def uncounted(self) -> int:
+        return self.received - self.said_received
 
     def arrived(self) -> None:
         """One grant has come, by whatever statement."""

@@ -37,6 +37,7 @@ from services.chassis.lease.stream import HolderStream
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.logs import logger
 from services.chassis.session.codec import HopCodec
+from services.chassis.session.company import Company
 from services.chassis.session.owners import HolderOwner
 
 log = logger(__name__)
@@ -86,6 +87,7 @@ class SessionHolder:
         self._wanted: frozenset[str] = frozenset()
         self._reports_made = 0
         self._is_kicked = False
+        self._company = Company(self._count_grants)
         self._is_running = False
         self._stop_asked = asyncio.Event()
         self._drained = asyncio.Event()
@@ -277,8 +279,14 @@ class SessionHolder:
             link = self._links.get(address)
             if link is not None:
                 link.wanted.set()
+        if self._rules.has_uncounted:
+            self._company.wanted()
         if self._rules.is_drained:
             self._drained.set()
+
+    def _count_grants(self) -> None:
+        self._rules.count_grants()
+        self._kick()
 
     def _perform(self, address: str, actions: list[HolderAction]) -> None:
         owner = self._owner

@@ -29,6 +29,7 @@ from services.chassis.lease.actions import (
 from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport
 from services.chassis.lease.server import ServerSessionRules, ServerState
 from services.chassis.session.codec import HopCodec
+from services.chassis.session.company import Company
 from services.chassis.session.owners import SessionOwner
 
 
@@ -46,6 +47,7 @@ class ServerSession:
         # The hop has heard `on_attached`, and is owed `on_closed`.
         self.was_attached = False
         self._clock = clock
+        self._company = Company(self.wanted.set)
 
     @property
     def attach(self) -> Attach:
@@ -91,9 +93,12 @@ class ServerSession:
         return is_queued
 
     def acknowledge(self, report_ids: Sequence[str]) -> None:
-        """After the commit that holds them."""
+        """After the commit that holds them. Only a holder that drains waits for it."""
         self.rules.acknowledge(report_ids)
-        self.wanted.set()
+        if self.rules.state is ServerState.DRAINING:
+            self.wanted.set()
+        else:
+            self._company.wanted()
 
     def refuse_reports(self, refused: Sequence[RefusedReport]) -> None:
         """After the commit that records the refusal."""

@@ -75,6 +75,32 @@ async def test_lease_goes_down_and_its_report_up(store: AwayStore):
         await until(lambda: session.holds("y", 1) and not session.holds("x", 1), SECONDS, "a beat")
 
 
+async def test_acknowledgement_goes_with_what_is_said_next(store: AwayStore):
+    async with serving(store) as replica, raw(replica) as holder:
+        await holder.attach()
+        await holder.say(HolderFrame(credit=Credit(1, 1)))
+        session = await session_of(replica)
+        session.acknowledge(["r"])
+        grant(session, "x")
+        frame = await holder.hear()
+        assert frame is not None
+        assert (frame.taken, [each.lease_id for each in frame.grants]) == (["r"], ["x"])
+
+
+async def test_acknowledgement_and_count_that_find_no_company_go_alone():
+    # Beats that would carry them are minutes away.
+    slow = EXECUTION.scaled(60.0)
+    async with (
+        serving(AwayStore(slow), timing=slow) as replica,
+        holding(replica, timing=slow) as worker,
+    ):
+        session = await session_of(replica)
+        grant(session, "x")
+        await until(lambda: replica.owner.taken, SECONDS, "the count of the grant")
+        worker.done("1", "x")
+        await until(lambda: worker.reports_taken, SECONDS, "the acknowledgement")
+
+
 async def test_notes_go_with_the_beats_as_the_hop_has_them(store: AwayStore):
     async with serving(store) as replica, holding(replica) as worker:
         await session_of(replica)

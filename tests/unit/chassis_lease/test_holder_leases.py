@@ -15,6 +15,7 @@ from services.chassis.lease.actions import (
     Resumed,
 )
 from services.chassis.lease.frames import (
+    FRAME_ITEMS_MAX,
     OUTGOING_MAX,
     REPORTS_IN_FLIGHT_MAX,
     Attached,
@@ -353,7 +354,7 @@ def test_less_capacity_calls_credit_back():
 def test_place_is_free_once_the_end_is_reported():
     holder = attached(A, capacity=2)
     grant(holder, A, "x", "y")
-    assert said(holder, A).credit is None
+    assert holder.take_frame(A, 0.0) is None, "no credit is called back"
     holder.report(report("x"), ends_lease=True)
     frame = said(holder, A)
     assert (frame.credit, frame.grants_seen) == (Credit(2, 1), 2)
@@ -517,7 +518,32 @@ def test_grants_arrive_in_one_batch():
     holder = attached(A)
     frame = ServerFrame(grants=[Grant("x", 1, "wx"), Grant("y", 2, "wy")])
     assert holder.receive(A, frame, 0.0) == [GrantsArrived([Grant("x", 1, "wx"), Grant("y", 2, "wy")])]
-    assert said(holder, A).grants_seen == 2
+
+
+def test_count_of_grants_goes_with_what_else_is_said():
+    holder = attached(A)
+    grant(holder, A, "x")
+    assert list(holder.owing()) == []
+    assert holder.has_uncounted
+    holder.post(A, ["note"])
+    assert said(holder, A).grants_seen == 1
+    holder.count_grants()
+    assert list(holder.owing()) == [], "said already"
+
+
+def test_count_of_grants_that_finds_no_company_goes_alone():
+    holder = attached(A)
+    grant(holder, A, "x")
+    holder.count_grants()
+    assert list(holder.owing()) == [A]
+    assert said(holder, A) == HolderFrame(grants_seen=1)
+    assert list(holder.owing()) == []
+
+
+def test_count_of_many_grants_waits_for_nothing():
+    holder = attached(A, capacity=FRAME_ITEMS_MAX)
+    grant(holder, A, *[f"x{number}" for number in range(FRAME_ITEMS_MAX)])
+    assert said(holder, A).grants_seen == FRAME_ITEMS_MAX
 
 
 def test_lease_handed_back_without_a_stream_is_refused_when_it_is_asked_for():

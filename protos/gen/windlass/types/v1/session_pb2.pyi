@@ -7,7 +7,9 @@ The story. A *holder* opens one bidirectional stream to every replica of the *se
 The server answers Attached. From then on the holder beats; the server grants work within the credit that the holder
 has stated; the holder answers each grant, does the work and reports; the server acknowledges each report after its
 commit. Either side may ask to drain. Every frame of a hop carries many items at once: both writers send all that has
-gathered and then await the write, so an item costs microseconds and an idle stream sends nothing but beats.
+gathered and then await the write, so an item costs microseconds and an idle stream sends nothing but beats. What nobody
+waits for (the acknowledgement of a report, the count of grants) is no frame of its own: it goes with what is said next,
+or alone after some 20 ms.
 
 Liveness belongs to the holder's *instance*, not to a stream: a beat heard by any replica renews all its leases at
 once. A lease lives exactly as long as its holder's instance, or until it is reported finished or released, refused or
