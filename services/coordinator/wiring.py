@@ -255,5 +255,5 @@ def hold_executions(settings: CoordinatorSettings, lines: Lines, carrying: Carry
         owner=dispatch,
         forget=lines.forget,
     )
-    dispatch.carrier, dispatch.holder = carrying.carrier, holder
+    dispatch.carrier, dispatch.hub, dispatch.holder = carrying.carrier, carrying.hub, holder
     return holder

@@ -27,8 +27,9 @@ async def stack() -> AsyncIterator[Stack]:
         yield made
 
 
-@pytest.fixture
-def client(stack: Stack) -> Client:
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(stack: Stack) -> Client:
+    """Made inside the loop: gRPC takes the one that it finds, and tests that have one each leave none behind."""
     return Client(stack)
 
 

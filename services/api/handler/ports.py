@@ -229,6 +229,13 @@ class Watches(Protocol):
     def open(
         self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False
     ) -> Watch:
-        """Every coordinator is told, at once or (when the execution is about to be started) just before its start
-        goes out: nothing that is committed later is missed."""
+        """Every coordinator is told at once; of an execution that is about to be started, only those that would not
+        know by its `watcher`, just before its start goes out: nothing that is committed later is missed."""
+        ...
+
+
+class StartWatches(Watches, Protocol):
+    @property
+    def name(self) -> str:
+        """What a start carries as its `watcher`."""
         ...

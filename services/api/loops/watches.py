@@ -1,8 +1,10 @@
 """What coordinators tell of executions that somebody here follows: one stream with each, many executions on it.
 
-A subscription goes to every coordinator, because any of them may hold the execution, or take it over. Each pushes
-what it commits; the first final record ends the watch. A stream that was lost is opened again and told all
-subscriptions anew, to be caught up from the journal; whoever reads events is told to read for himself.
+A subscription goes to every coordinator, because any of them may hold the execution, or take it over; that of a start
+rides with it to whichever coordinator is granted it (StartOrder.watcher), which on an idle system is a frame less. Each
+pushes what it commits; the first final record ends the watch. A stream that was lost is opened again and told all
+subscriptions anew, to be caught up from the journal, and so are the other coordinators, since what rode was known to
+the lost one alone; whoever reads events is told to read for himself.
 
 Hazard: the order of updates is that of arrival, with repeats and gaps: `handler/watching.py` makes a sequence of it.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from typing import Any, Final
+from uuid import uuid4
 
 from services.api.loops.streams import keep_open
 from services.chassis.batcher import Level
@@ -80,20 +83,36 @@ class _Stream:
         self.subscriptions: dict[str, reads_pb2.Subscription] = {}
         self.cancelled: set[str] = set()
         self.level = Level()
+        # It subscribes by itself to what names us.
+        self.knows_us = False
+        self.owes_name = True
+        self._told: set[str] = set()
 
     def subscribe(self, subscription: reads_pb2.Subscription) -> None:
         self.cancelled.discard(subscription.execution_id)
         self.subscriptions[subscription.execution_id] = subscription
+        self._told.add(subscription.execution_id)
 
     def cancel(self, execution_id: str) -> None:
         # Also when the subscription has not been sent yet: an earlier one may have been.
         self.subscriptions.pop(execution_id, None)
+        self._told.discard(execution_id)
         self.cancelled.add(execution_id)
         self.level.set()
+
+    def ended(self, execution_id: str, *, is_known: bool) -> None:
+        """It has ended, as this coordinator knows or has to be told. What it subscribed to by itself it finds out."""
+        if is_known:
+            self.subscriptions.pop(execution_id, None)
+            self._told.discard(execution_id)
+        elif execution_id in self._told:
+            self.cancel(execution_id)
 
 
 class WatchHub:
     def __init__(self) -> None:
+        # Of this process: nothing that was said to an earlier one holds.
+        self.name: Final = str(uuid4())
         self.is_draining = False
         self._watches: dict[str, list[HubWatch]] = {}
         self._streams: list[_Stream] = []
@@ -107,6 +126,8 @@ class WatchHub:
         self._watches.setdefault(execution_id, []).append(watch)
         subscription = self._subscription(execution_id)
         for stream in self._streams:
+            if is_new and stream.knows_us:
+                continue
             stream.subscribe(subscription)
             if not is_new:
                 stream.level.set()
@@ -143,8 +164,7 @@ class WatchHub:
         for watch in self._watches.pop(execution_id, ()):
             watch.put(update)
         for stream in self._streams:
-            if stream is not told_by:  # that one has forgotten it by itself
-                stream.cancel(execution_id)
+            stream.ended(execution_id, is_known=stream is told_by)
         self._count()
 
     async def drain(self) -> None:
@@ -161,7 +181,7 @@ class WatchHub:
         await keep_open(
             channel,
             stub.Watch,
-            write=lambda call: _write(stream, call),
+            write=lambda call: self._write(stream, call),
             heard=lambda response: self._heard(stream, response),
             opened=lambda: self._opened(stream),
             lost=lambda: self._lost(stream),
@@ -172,20 +192,28 @@ class WatchHub:
         _watched.set(len(self._watches))
 
     def _opened(self, stream: _Stream) -> None:
-        stream.subscriptions = {id_: self._subscription(id_, catch_up=True) for id_ in self._watches}
+        stream.knows_us, stream.owes_name = False, True
         stream.cancelled.clear()
-        stream.level.set()
+        self._tell_all(stream)
         self._streams.append(stream)
+
+    def _tell_all(self, stream: _Stream) -> None:
+        for execution_id in self._watches:
+            stream.subscribe(self._subscription(execution_id, catch_up=True))
+        stream.level.set()
 
     def _lost(self, stream: _Stream) -> None:
         if stream in self._streams:
             self._streams.remove(stream)
+            for other in self._streams:
+                self._tell_all(other)
         for watches in self._watches.values():
             for watch in watches:
                 if watch.events:
                     watch.put(None)
 
     def _heard(self, stream: _Stream, response: reads_pb2.WatchResponse) -> None:
+        stream.knows_us = stream.knows_us or response.knows_watcher
         for update in response.updates:
             if update.WhichOneof("update") == "final":
                 self.final(update.final, told_by=stream)
@@ -205,14 +233,14 @@ class WatchHub:
             catch_up=catch_up,
         )
 
-
-async def _write(stream: _Stream, call: Any) -> None:
-    while True:
-        await stream.level.wait()
-        while stream.subscriptions or stream.cancelled:
-            request = reads_pb2.WatchRequest()
-            while stream.subscriptions and len(request.subscriptions) < SUBSCRIPTIONS_PER_MESSAGE:
-                request.subscriptions.append(stream.subscriptions.pop(next(iter(stream.subscriptions))))
-            while stream.cancelled and len(request.cancelled) < SUBSCRIPTIONS_PER_MESSAGE:
-                request.cancelled.append(stream.cancelled.pop())
-            await call.write(request)
+    async def _write(self, stream: _Stream, call: Any) -> None:
+        while True:
+            await stream.level.wait()
+            while stream.subscriptions or stream.cancelled or stream.owes_name:
+                request = reads_pb2.WatchRequest(watcher=self.name if stream.owes_name else "")
+                stream.owes_name = False
+                while stream.subscriptions and len(request.subscriptions) < SUBSCRIPTIONS_PER_MESSAGE:
+                    request.subscriptions.append(stream.subscriptions.pop(next(iter(stream.subscriptions))))
+                while stream.cancelled and len(request.cancelled) < SUBSCRIPTIONS_PER_MESSAGE:
+                    request.cancelled.append(stream.cancelled.pop())
+                await call.write(request)

@@ -17,7 +17,7 @@ import grpc
 
 from services.api.handler.authenticator import Authenticator
 from services.api.handler.executions import FINAL, Executions
-from services.api.handler.ports import Watch, Watches
+from services.api.handler.ports import StartWatches, Watch
 from services.api.handler.starts import Existing, StartCommand, Started, Starter
 from services.api.rpc import translate
 from services.api.rpc.structs import holding
@@ -70,7 +70,7 @@ class Starting:
         self,
         starter: Starter,
         executions: Executions,
-        watches: Watches,
+        watches: StartWatches,
         authenticator: Authenticator,
         sampler: Sampler,
         clock: Clock,
@@ -146,6 +146,7 @@ class Starting:
         if request.HasField("wait"):
             # Before the execution exists for anybody: its end cannot be missed.
             watch = self._watches.open(item.start.execution_id, is_new=True)
+            item.start.watcher = self._watches.name
         return _Begun(request, self._starter.submit(item), watch)
 
     async def _recalled(self, tried: Sequence[_Begun | _Refused | Exception]) -> list[_Begun | Exception]:

@@ -18,6 +18,7 @@ from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
 from services.coordinator.core.values import Instant
 from services.coordinator.handler.carrier import Carrier
+from services.coordinator.rpc.watch import WatchHub
 from windlass.dispatcher.v1 import sessions_pb2 as pb
 
 log = logger(__name__)
@@ -46,10 +47,11 @@ _refused = counter("coordinator_reports_refused_total", "Reports that a dispatch
 
 
 class SessionDispatch:
-    """Implements `Dispatch` for the handler and `HolderOwner` for the session. `carrier` and `holder` are joined after
-    construction, since each needs the other."""
+    """Implements `Dispatch` for the handler and `HolderOwner` for the session. `carrier`, `hub` and `holder` are joined
+    after construction, since each needs the other."""
 
     carrier: Carrier
+    hub: WatchHub
     holder: SessionHolder
 
     def __init__(self) -> None:
@@ -115,7 +117,11 @@ class SessionDispatch:
 
     def on_grants(self, grants: list[Grant]) -> None:
         _granted.inc(len(grants))
-        self.carrier.take_on(each.work for each in grants if isinstance(each.work, pb.ExecutionGrant))
+        works = [each.work for each in grants if isinstance(each.work, pb.ExecutionGrant)]
+        for work in works:
+            if work.start.watcher:
+                self.hub.granted(work.start.execution_id, work.start.watcher)
+        self.carrier.take_on(works)
         _held.set(len(self.carrier.held))
 
     def on_revoked(self, revoked: list[Refused]) -> None:

@@ -65,6 +65,9 @@ class WatchStream:
         self.level = Level()
         self.by_execution: dict[str, Subscription] = {}
         self.is_cut = False
+        # Of the api process at its other end; "" until it is told.
+        self.watcher = ""
+        self.owes_answer = False
 
     def push(self, update: pb.Update) -> None:
         if len(self.updates) >= _WAITING_MAX:
@@ -87,6 +90,7 @@ class WatchHub:
         self._by_execution: dict[str, list[Subscription]] = {}
         # How many of them want each event: almost all want the end only.
         self._with_events: Counter[str] = Counter()
+        self._by_watcher: dict[str, WatchStream] = {}
         self._catching_up = Level()
         self._to_catch_up: deque[Subscription] = deque()
 
@@ -120,6 +124,19 @@ class WatchHub:
 
     # ── subscriptions ────────────────────────────────────────────────────────────────────────────────────────────
 
+    def name(self, stream: WatchStream, watcher: str) -> None:
+        """From now on executions that are granted here and name it are followed without a subscription."""
+        stream.watcher, stream.owes_answer = watcher, True
+        self._by_watcher[watcher] = stream
+        stream.level.set()
+
+    def granted(self, execution_id: str, watcher: str) -> None:
+        """An execution that names who waits for its end; that one subscribes by itself while it has no stream here."""
+        stream = self._by_watcher.get(watcher)
+        # What was asked for while it waited in the queue may be more than its end.
+        if stream is not None and execution_id not in stream.by_execution:
+            self.subscribe(stream, pb.Subscription(execution_id=execution_id))
+
     def subscribe(self, stream: WatchStream, wanted: pb.Subscription) -> None:
         if not is_execution_id(wanted.execution_id) or len(stream.by_execution) >= _SUBSCRIPTIONS_MAX:
             return
@@ -149,6 +166,8 @@ class WatchHub:
             del self._by_execution[execution_id]
 
     def leave(self, stream: WatchStream) -> None:
+        if self._by_watcher.get(stream.watcher) is stream:
+            del self._by_watcher[stream.watcher]
         for execution_id in list(stream.by_execution):
             self.cancel(stream, execution_id)
 
@@ -272,6 +291,8 @@ class WatchServicer(WatchServiceServicer):
 
     async def _read(self, stream: WatchStream, context: Any) -> None:
         while (request := await context.read()) is not grpc.aio.EOF:
+            if request.watcher:
+                self._hub.name(stream, request.watcher)
             for execution_id in request.cancelled:
                 self._hub.cancel(stream, execution_id)
             for wanted in request.subscriptions:
@@ -280,6 +301,9 @@ class WatchServicer(WatchServiceServicer):
     async def _write(self, stream: WatchStream, context: Any) -> None:
         while not stream.is_cut:
             await stream.level.wait()
+            if stream.owes_answer:
+                stream.owes_answer = False
+                await context.write(pb.WatchResponse(knows_watcher=True))
             while stream.updates and not stream.is_cut:
                 count = min(_UPDATES_PER_MESSAGE, len(stream.updates))
                 batch = _fitting([stream.updates[place] for place in range(count)])

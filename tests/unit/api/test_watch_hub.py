@@ -66,6 +66,50 @@ async def test_new_execution_is_told_with_the_start_that_goes_out() -> None:
     assert stream.level.is_set
 
 
+KNOWS_US = reads_pb2.WatchResponse(knows_watcher=True)
+
+
+async def test_a_start_is_told_by_what_rides_with_it_where_that_is_understood() -> None:
+    hub = WatchHub()
+    knowing, older = opened(hub), opened(hub)
+    hub._heard(knowing, KNOWS_US)
+    hub.open(ID, is_new=True)
+    assert (knowing.subscriptions.keys(), older.subscriptions.keys()) == (set(), {ID})
+    hub.open("other")
+    assert knowing.subscriptions.keys() == {"other"}, "of no start of ours"
+
+
+async def test_what_rode_with_a_start_is_told_to_the_others_when_a_coordinator_is_lost() -> None:
+    hub = WatchHub()
+    lost, left = opened(hub), opened(hub)
+    for stream in (lost, left):
+        hub._heard(stream, KNOWS_US)
+    hub.open(ID, is_new=True)
+    hub._lost(lost)
+    assert left.subscriptions[ID].catch_up
+    hub._opened(lost)
+    assert not lost.knows_us
+    assert lost.subscriptions[ID].catch_up
+
+
+async def test_end_is_told_to_those_who_were_asked() -> None:
+    hub = WatchHub()
+    teller, asked, unasked = opened(hub), opened(hub), opened(hub)
+    for stream in (teller, unasked):
+        hub._heard(stream, KNOWS_US)
+    hub.open(ID, is_new=True)
+    hub.final(final(), told_by=teller)
+    assert (teller.cancelled, asked.cancelled, unasked.cancelled) == (set(), {ID}, set())
+
+
+async def test_start_that_nobody_waits_for_any_more_is_taken_back_everywhere() -> None:
+    hub = WatchHub()
+    stream = opened(hub)
+    hub._heard(stream, KNOWS_US)
+    hub.open(ID, is_new=True).close()
+    assert stream.cancelled == {ID}
+
+
 async def test_final_record_ends_every_watch_and_is_told_to_the_other_coordinators() -> None:
     hub = WatchHub()
     first, second = opened(hub), opened(hub)

@@ -106,3 +106,58 @@ async def test_a_watch_that_breaks_says_so() -> None:
 async def test_a_watch_whose_caller_goes_just_ends() -> None:
     async with asyncio.timeout(5):
         await WatchServicer(hub_of(Tables())).Watch(None, Call())
+
+
+async def test_what_is_granted_for_a_named_watcher_is_followed_without_a_subscription() -> None:
+    hub, stream = hub_of(Tables()), WatchStream()
+    hub.granted(ID, "api")
+    hub.name(stream, "api")
+    assert not stream.by_execution, "it subscribes by itself to what was before its stream"
+    hub.granted(ID, "another")
+    hub.granted(ID, "api")
+    assert not stream.by_execution[ID].events
+    assert hub.wants(ID, is_final=True)
+    hub.leave(stream)
+    hub.granted(ID, "api")
+    assert not hub.wants(ID, is_final=True)
+
+
+async def test_a_grant_takes_nothing_from_who_wants_every_event() -> None:
+    hub, stream = hub_of(Tables()), WatchStream()
+    hub.name(stream, "api")
+    hub.subscribe(stream, pb.Subscription(execution_id=ID, events=True))
+    hub.granted(ID, "api")
+    assert stream.by_execution[ID].events
+
+
+async def test_a_newer_stream_of_a_watcher_stays_its_own_when_the_older_ends() -> None:
+    hub, older, newer = hub_of(Tables()), WatchStream(), WatchStream()
+    hub.name(older, "api")
+    hub.name(newer, "api")
+    hub.leave(older)
+    hub.granted(ID, "api")
+    assert ID in newer.by_execution
+
+
+async def test_a_watcher_is_told_that_it_is_known() -> None:
+    said = asyncio.Event()
+
+    class Named(Call):
+        def __init__(self) -> None:
+            self.requests = [pb.WatchRequest(watcher="api")]
+            self.answers: list[Any] = []
+
+        async def read(self) -> Any:
+            if self.requests:
+                return self.requests.pop()
+            await said.wait()
+            return grpc.aio.EOF
+
+        async def write(self, message: Any) -> None:
+            self.answers.append(message)
+            said.set()
+
+    call = Named()
+    async with asyncio.timeout(5):
+        await WatchServicer(hub_of(Tables())).Watch(None, call)
+    assert call.answers == [pb.WatchResponse(knows_watcher=True)]

@@ -457,6 +457,11 @@ class WatchRequest(_message.Message):
 
     SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
+    WATCHER_FIELD_NUMBER: _builtins.int
+    watcher: _builtins.str
+    """In the first request: the name of this api process, as it stands in StartOrder.watcher. Executions that are granted
+    to this coordinator from WatchResponse.knows_watcher on, and name it, need no subscription.
+    """
     @_builtins.property
     def subscriptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Subscription]: ...
     @_builtins.property
@@ -468,10 +473,11 @@ class WatchRequest(_message.Message):
         *,
         subscriptions: _abc.Iterable[Global___Subscription] | None = ...,
         cancelled: _abc.Iterable[_builtins.str] | None = ...,
+        watcher: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "subscriptions", b"subscriptions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "subscriptions", b"subscriptions", "watcher", b"watcher"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -515,16 +521,20 @@ class WatchResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     UPDATES_FIELD_NUMBER: _builtins.int
+    KNOWS_WATCHER_FIELD_NUMBER: _builtins.int
+    knows_watcher: _builtins.bool
+    """The answer to WatchRequest.watcher."""
     @_builtins.property
     def updates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Update]: ...
     def __init__(
         self,
         *,
         updates: _abc.Iterable[Global___Update] | None = ...,
+        knows_watcher: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["updates", b"updates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["knows_watcher", b"knows_watcher", "updates", b"updates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -62,6 +62,7 @@ class StartOrder(_message.Message):
     CALLER_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     PARENT_EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    WATCHER_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     """UUIDv7, minted by api."""
     workspace: _builtins.str
@@ -80,6 +81,10 @@ class StartOrder(_message.Message):
     traceparent: _builtins.str
     """W3C traceparent of the start; its flag is the sampling decision for the whole execution."""
     parent_execution_id: _builtins.str
+    watcher: _builtins.str
+    """The api process that waits for its end (WatchRequest.watcher): a coordinator that is granted the execution tells it,
+    without being asked on the watch stream. Empty: nobody waits.
+    """
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -106,10 +111,11 @@ class StartOrder(_message.Message):
         caller: _builtins.str = ...,
         traceparent: _builtins.str = ...,
         parent_execution_id: _builtins.str = ...,
+        watcher: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "create_time", b"create_time", "deadline_time", b"deadline_time", "execution_id", b"execution_id", "input", b"input", "labels", b"labels", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "request_id", b"request_id", "traceparent", b"traceparent", "trigger_type", b"trigger_type", "version", b"version", "version_id", b"version_id", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "create_time", b"create_time", "deadline_time", b"deadline_time", "execution_id", b"execution_id", "input", b"input", "labels", b"labels", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "request_id", b"request_id", "traceparent", b"traceparent", "trigger_type", b"trigger_type", "version", b"version", "version_id", b"version_id", "watcher", b"watcher", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
