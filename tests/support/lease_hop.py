@@ -28,7 +28,7 @@ from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.owners import AttachRefused
-from services.chassis.session.registry import SESSIONS_MAX, SessionRegistry
+from services.chassis.session.registry import SESSIONS_MAX, UNREAD_MAX, SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.session.store import CloseMark, EndedInstance
 from windlass.coordinator.v1 import sessions_pb2, sessions_pb2_grpc
@@ -250,6 +250,7 @@ async def serving(
     with_loops: bool = True,
     port: int = 0,
     sessions_max: int = SESSIONS_MAX,
+    unread_max: int = UNREAD_MAX,
 ) -> AsyncIterator[Replica]:
     owner = ServerOwner()
     registry = SessionRegistry(
@@ -259,6 +260,7 @@ async def serving(
         codec=CODEC,
         owner=owner,
         sessions_max=sessions_max,
+        unread_max=unread_max,
     )
     server = grpc.aio.server()
     sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(_Servicer(registry), server)

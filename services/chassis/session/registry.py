@@ -8,11 +8,16 @@ judged.
 A grant sent on a stream that broke is in doubt: the instance's next attach settles it, or its end. Nobody else
 can: the holder may be at work and busy, with its other streams open.
 
+A stream that its holder does not read cannot be ended from here: gRPC keeps it, with what was to be written and what
+has come, until the holder reads or lets go. So such streams count as sessions, and a caller who leaves UNREAD_MAX of
+them has no further one.
+
 Hazard: an instance may be attached here twice for a moment (a stream that died unnoticed, and its
 successor). The newer one stands; the older one is closed with SUPERSEDED.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -21,6 +26,7 @@ from uuid import uuid4
 
 from services.chassis.clock import Clock, SystemClock
 from services.chassis.errors import DependencyUnavailable
+from services.chassis.identity import Identity, caller
 from services.chassis.lease.frames import Grant, Refused
 from services.chassis.lease.server import ServerSessionRules, ServerState
 from services.chassis.lease.timing import LeaseTiming
@@ -35,6 +41,8 @@ log = logger(__name__)
 
 # Streams at once, attached or not: beyond it a replica refuses, and the holder goes to another.
 SESSIONS_MAX = 5_000
+# Streams of one caller that were given up because nobody reads them, and are open still: each holds up to some 8 MB.
+UNREAD_MAX = 20
 
 
 @dataclass(slots=True)
@@ -58,6 +66,7 @@ class SessionRegistry:
         owner: SessionOwner,
         clock: Clock | None = None,
         sessions_max: int = SESSIONS_MAX,
+        unread_max: int = UNREAD_MAX,
     ) -> None:
         self._store = store
         self._timing = timing
@@ -66,6 +75,8 @@ class SessionRegistry:
         self._owner = owner
         self._clock = clock or SystemClock()
         self._sessions_max = sessions_max
+        self._unread_max = unread_max
+        self._unread: Counter[Identity] = Counter()
         self._guard = SweepGuard(timing, self._clock.monotonic())
         self.reaper = SessionReaper(store, self._guard, self._clock, self._watched, self._instances_ended)
         self._conversations: dict[ServerSession, Conversation] = {}
@@ -105,9 +116,8 @@ class SessionRegistry:
         """The servicer method: one holder's stream from its attach to its end."""
         session = ServerSession(ServerSessionRules(uuid4().hex, self._server, self._timing), self._clock)
         conversation = Conversation(session, context, self._codec, self._owner, self, self._clock)
-        if self._is_stopping or len(self._conversations) >= self._sessions_max:
-            reason = "SERVER_STOPPING" if self._is_stopping else "TOO_MANY_SESSIONS"
-            session.rules.refuse(reason, "attach to another replica")
+        if refusal := self._refusal():
+            session.rules.refuse(*refusal)
             session.wanted.set()
         self._conversations[session] = conversation
         try:
@@ -117,6 +127,30 @@ class SessionRegistry:
             del self._conversations[session]
             self._beats.pop(session, None)
             self._closed(session, closed_at)
+            if conversation.writing_since is not None:
+                self._count_unread(context)
+
+    def _refusal(self) -> tuple[str, str] | None:
+        """Reason and message for a stream that is not to be served."""
+        if self._is_stopping:
+            return "SERVER_STOPPING", "attach to another replica"
+        if self._unread[caller()] >= self._unread_max:
+            return "NOT_READING", "let go of the streams that are not read before another is opened"
+        if len(self._conversations) + self._unread.total() >= self._sessions_max:
+            return "TOO_MANY_SESSIONS", "attach to another replica"
+        return None
+
+    def _count_unread(self, context: Any) -> None:
+        """From now, when its last write has not ended, until gRPC is done with it: often at once."""
+        who = caller()
+        self._unread[who] += 1
+
+        def over(_: Any) -> None:
+            self._unread[who] -= 1
+            if not self._unread[who]:
+                del self._unread[who]
+
+        context.add_done_callback(over)
 
     async def stop(self) -> None:
         """Close all streams; ends no instance. The hop has released what it wanted to before."""

@@ -3,7 +3,8 @@
 `ServerSession` is what a hop sees of it. `Conversation` runs it inside a servicer method.
 
 Hazard: nothing here cancels a pending read or write of a call that goes on; a stream is ended by returning
-from the servicer method, and what was pending then ends with it.
+from the servicer method, and what was pending then ends with it. But for a write that its holder does not read:
+gRPC says the end behind it, and has no way to cut a call that it serves.
 """
 
 import asyncio

@@ -25,6 +25,7 @@ from tests.support.lease_hop import (
     Addresses,
     AttachRefused,
     AwayStore,
+    RawHolder,
     Replica,
     grant_of,
     holding,
@@ -32,7 +33,7 @@ from tests.support.lease_hop import (
     report_of,
     serving,
 )
-from tests.support.probe import until
+from tests.support.probe import eventually, until
 from windlass.coordinator.v1 import sessions_pb2
 
 SECONDS = 20.0
@@ -490,16 +491,39 @@ async def test_faulty_frame_ends_the_stream(store: AwayStore, frame: HolderFrame
         assert await fault_after(replica, frame) == reason
 
 
+async def leave_unread(replica: Replica, holder: RawHolder) -> None:
+    """Until the server has given the stream up."""
+    await holder.attach()
+    await holder.say(HolderFrame(credit=Credit(1, 1_000)))
+    session = await session_of(replica, credit=1_000)
+    assert session.take_credit(1_000) == 1_000
+    session.grant([grant_of(f"x{number}", inputs=b"x" * 64 * 1024) for number in range(1_000)])
+    await until(lambda: replica.owner.closed, SECONDS, "the cut")
+
+
 async def test_holder_that_never_reads_is_cut(store: AwayStore):
     async with serving(store) as replica, raw(replica) as holder:
-        await holder.attach()
-        await holder.say(HolderFrame(credit=Credit(1, 1_000)))
-        session = await session_of(replica, credit=1_000)
-        assert session.take_credit(1_000) == 1_000
-        session.grant([grant_of(f"x{number}", inputs=b"x" * 64 * 1024) for number in range(1_000)])
-        await until(lambda: replica.owner.closed, SECONDS, "the cut")
+        await leave_unread(replica, holder)
         assert replica.registry.of_instance("raw") is None
         assert replica.owner.withdrawn, "what never left goes elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"), [({"sessions_max": 1}, "TOO_MANY_SESSIONS"), ({"unread_max": 1}, "NOT_READING")]
+)
+async def test_stream_that_is_never_read_counts_until_its_holder_lets_go(
+    store: AwayStore, limits: dict[str, Any], reason: str
+):
+    async with serving(store, **limits) as replica, raw(replica) as holder:
+        await leave_unread(replica, holder)
+        assert await fault_after(replica, attach=False) == reason
+        holder.call.cancel()
+
+        async def is_served() -> bool:
+            async with raw(replica) as other:
+                return (await other.attach("other")).attached is not None
+
+        await eventually(is_served, SECONDS, "a place")
 
 
 async def test_replica_that_is_full_refuses(store: AwayStore):

@@ -25,7 +25,8 @@ Limits. A message has at most 4 MiB (64 between coordinator and dispatcher), and
 in all, 20,000 of them leases; a holder with more to say spreads it over several messages, but for the leases, which
 are told in one. A message over a limit ends the stream with the status RESOURCE_EXHAUSTED, reason MESSAGE_TOO_LARGE;
 bytes that are no such message with INVALID_ARGUMENT, reason INVALID_REQUEST; what breaks the protocol otherwise with
-a Fault and the status OK.
+a Fault and the status OK. A stream that is not read is given up after Timing.self_fence, and is gone when its holder
+cancels it; whoever leaves twenty such streams open gets no other (NOT_READING).
 """
 
 from collections import abc as _abc
