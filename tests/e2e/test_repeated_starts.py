@@ -17,6 +17,8 @@ from tests.support.api import Client
 from tests.support.stack import running_stack
 from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
 
+# The promise to whoever sends what is wrong, alone or among others.
+ANSWER_SECONDS = 1.0
 NODES = [{"id": "a", "module": "noop@1"}]
 Start = executions_pb2.StartExecutionRequest
 
@@ -45,15 +47,16 @@ async def archive(client: Client, workflow: str) -> None:
 
 async def refusal(client: Client, request: Start) -> RemoteError:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await client.call(client.executions.StartExecution, request)
+        await client.executions.StartExecution(request, metadata=client.metadata, timeout=ANSWER_SECONDS)
     return remote_error(refused.value)
 
 
 async def batch(client: Client, *requests: Start) -> list[Any]:
     """The result of each, or the reason why not."""
-    answer = await client.call(
-        client.executions.BatchStartExecutions,
+    answer = await client.executions.BatchStartExecutions(
         executions_pb2.BatchStartExecutionsRequest(requests=requests),
+        metadata=client.metadata,
+        timeout=ANSWER_SECONDS,
     )
     return [
         item.result if item.HasField("result") else remote_status(item.status).reason for item in answer.items
