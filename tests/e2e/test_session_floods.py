@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
+import json
+import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
@@ -40,6 +43,7 @@ FLOOD_SECONDS = 60.0
 GROWTH_BYTES_MAX = 100 * 1024 * 1024
 UNKNOWN_ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
 FRAMES = 20_000
+ROOT = Path(__file__).resolve().parents[2]
 FULL_FRAMES = 50
 SESSIONS = 300
 
@@ -454,22 +458,19 @@ FLOODS = {
 }
 
 
-def drown(flood: str, target: Target) -> None:
-    asyncio.run(FLOODS[flood](target))
-
-
 @contextlib.contextmanager
 def flooding(flood: str, target: Target) -> Iterator[Any]:
     """From a process of its own: what is slow meanwhile is slow at the server."""
-    process = multiprocessing.get_context("spawn").Process(target=drown, args=(flood, target))
-    process.start()
-    try:
-        yield process
-        process.join()
-        assert process.exitcode == 0
-    finally:
-        process.kill()
-        process.join()
+    command = [sys.executable, "-m", "tests.e2e.test_session_floods", flood]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(target).encode())
+        process.stdin.close()
+        try:
+            yield process
+            assert process.wait() == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("flood", sorted(FLOODS))
@@ -481,7 +482,7 @@ async def test_flood_costs_nobody_else_anything(stack: Stack, hop: Hop, flood: s
         before, memory = await rows(stack), process.memory_info().rss
         started = 0
         with flooding(flood, hop.on(stack)) as stranger:
-            while stranger.is_alive():
+            while stranger.poll() is None:
                 assert await bad_call(stack) == "WORKFLOW_NOT_FOUND"
                 execution = await client.run("short")
                 assert execution.state == resources_pb2.Execution.SUCCESS
@@ -572,3 +573,9 @@ async def has_ended(target: Target, instance_id: str) -> bool:
 async def fetched(database_url: str, sql: str, *params: str) -> list[tuple[Any, ...]]:
     async with await psycopg.AsyncConnection.connect(database_url) as connection:
         return await (await connection.execute(sql.encode(), params)).fetchall()
+
+
+if __name__ == "__main__":
+    service, address, metadata, database_url = json.load(sys.stdin)
+    known = Target(service, address, [(name, value) for name, value in metadata], database_url)
+    asyncio.run(FLOODS[sys.argv[1]](known))

@@ -1,7 +1,9 @@
 """One execution reads as one story: the spans of all four services, received as any collector receives them."""
 
 import asyncio
+import functools
 import re
+import urllib.request
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 
@@ -29,7 +31,18 @@ async def spans() -> AsyncIterator[Collector]:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def stack(spans: Collector) -> AsyncIterator[Stack]:
     async with running_stack(dispatchers=2, coordinators=2, otlp_endpoint=spans.endpoint) as made:
+        # It is up once its runner can work for one coordinator; at another an execution would wait for it, and say so.
+        for replica in range(2):
+            await eventually(
+                functools.partial(has_runner, made, replica), 20.0, "the runner at each coordinator"
+            )
         yield made
+
+
+async def has_runner(stack: Stack, replica: int) -> bool:
+    page = f"http://{stack.member('coordinator', replica).metrics}/metrics"
+    with await asyncio.to_thread(urllib.request.urlopen, page, timeout=5) as answer:
+        return b"\ncoordinator_runner_sessions 1.0\n" in answer.read()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
