@@ -18,6 +18,7 @@ import grpc
 
 from services.chassis.backoff import Backoff
 from services.chassis.clock import Clock, SystemClock
+from services.chassis.company import Company
 from services.chassis.lease.actions import (
     Fenced,
     GrantsArrived,
@@ -37,7 +38,6 @@ from services.chassis.lease.stream import HolderStream
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.logs import logger
 from services.chassis.session.codec import HopCodec
-from services.chassis.session.company import Company
 from services.chassis.session.owners import HolderOwner
 
 log = logger(__name__)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import grpc
 
 from services.chassis.clock import Clock
+from services.chassis.company import Company
 from services.chassis.lease.actions import (
     CreditStated,
     GrantsInDoubt,
@@ -30,7 +31,6 @@ from services.chassis.lease.actions import (
 from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport
 from services.chassis.lease.server import ServerSessionRules, ServerState
 from services.chassis.session.codec import HopCodec
-from services.chassis.session.company import Company
 from services.chassis.session.owners import SessionOwner
 
 

@@ -43,10 +43,17 @@ class Lanes:
         self._lanes: dict[str, Lane] = {}
         # The line; insertion order is the order of service.
         self._ready: dict[str, None] = {}
+        # Those in which something is known to wait, ready or full.
+        self._waiting: set[str] = set()
 
     @property
     def has_ready(self) -> bool:
         return bool(self._ready)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a slot that comes free may be wanted."""
+        return bool(self._waiting)
 
     @property
     def ready_count(self) -> int:
@@ -56,6 +63,7 @@ class Lanes:
         """Something waits there."""
         lane = self._lane(workspace)
         lane.has_work = True
+        self._waiting.add(workspace)
         self._line_up(workspace, lane)
 
     def slot(self, workspace: str) -> None:
@@ -70,6 +78,7 @@ class Lanes:
         for workspace in workspaces:
             lane = self._lane(workspace)
             lane.has_work, lane.is_full = True, False
+            self._waiting.add(workspace)
             self._line_up(workspace, lane)
 
     def takes_newcomers(self, workspace: str) -> bool:
@@ -89,6 +98,10 @@ class Lanes:
         """What a committed turn found. True when the lane has just come to capacity with work waiting."""
         lane = self._lane(view.workspace)
         lane.has_work = view.has_more
+        if view.has_more:
+            self._waiting.add(view.workspace)
+        else:
+            self._waiting.discard(view.workspace)
         lane.is_full = view.free <= view.taken
         if view.queued is not None:
             lane.queued, lane.counted_at = view.queued, now
@@ -105,6 +118,7 @@ class Lanes:
     def is_unknown(self, workspace: str) -> None:
         """The database knows no such workspace, so nothing of it can go."""
         self._ready.pop(workspace, None)
+        self._waiting.discard(workspace)
         self._lanes.pop(workspace, None)
 
     # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,9 @@ is promised to anybody (a start acknowledged, a grant sent, a report taken) is s
 Credit is reserved at the holders' sessions before the transaction, so that a claim never takes what nobody has room
 for; what it did not use is given back after.
 
+That an execution has finished frees a slot, which nobody wants while nothing waits: then it goes with the next turn,
+or has one of its own a moment later.
+
 Hazards: when the outcome of a commit is unknown, the same items are put in again: every statement of a turn is safe to
 repeat (store/queue.py). A turn that fails because of one item is split until that item stands alone.
 """
@@ -26,6 +29,7 @@ from typing import Final, NamedTuple
 from services.chassis.backoff import Backoff
 from services.chassis.batcher import Level
 from services.chassis.clock import Clock
+from services.chassis.company import Company
 from services.chassis.crash import crash_point
 from services.chassis.errors import DependencyUnavailable
 from services.chassis.logs import logger
@@ -86,6 +90,9 @@ class Dispatcher:
         self._poll_seconds = poll_seconds
         self._arrivals: deque[Arrival] = deque()
         self._told: deque[Told] = deque()
+        # Whether what was told is worth a turn by itself.
+        self._is_due = False
+        self._company = Company(self._reports_due)
         self._has_ending = False
         self._wake = Level()
         self._is_turning = False
@@ -106,6 +113,13 @@ class Dispatcher:
 
     def report(self, told: Sequence[Told]) -> None:
         self._told.extend(told)
+        if self._lanes.has_waiting or not all(isinstance(each.report, Finished) for each in told):
+            self._reports_due()
+        else:
+            self._company.wanted()
+
+    def _reports_due(self) -> None:
+        self._is_due = bool(self._told)
         self._wake.set()
 
     def work_in(self, workspace: str) -> None:
@@ -160,7 +174,7 @@ class Dispatcher:
     @property
     def has_work(self) -> bool:
         """Whether a turn could do something now."""
-        if self._arrivals or self._told:
+        if self._arrivals or (self._told and self._is_due):
             return True
         return (self._lanes.has_ready or self._has_ending) and bool(self._holders())
 
@@ -184,6 +198,7 @@ class Dispatcher:
         except DependencyUnavailable:
             self._arrivals.extendleft(reversed(arrivals))
             self._told.extendleft(reversed(told))
+            self._is_due = bool(self._told)
             for holder, room in reserved:
                 holder.give_back(room)
             raise
@@ -197,6 +212,7 @@ class Dispatcher:
 
     def _gather(self) -> tuple[list[Arrival], list[Told]]:
         told = [self._told.popleft() for _ in range(min(len(self._told), REPORTS_PER_TURN))]
+        self._is_due = bool(self._told)
         arrivals: list[Arrival] = []
         # Two items under one key cannot be judged in one statement: the second waits for the next turn.
         keys: set[tuple[str, str]] = set()
@@ -386,6 +402,7 @@ class Dispatcher:
             reasons = await self._late.reasons([each.report for each in late])
         except DependencyUnavailable:
             self._told.extend(late)
+            self._is_due = True
             return
         for told, reason in zip(late, reasons, strict=True):
             if reason is None:

@@ -9,13 +9,14 @@ import pytest
 
 from services.chassis.clock import SystemClock
 from services.chassis.database import CommitUnknown, DatabaseAway
-from services.dispatcher.core.items import Admission, Finished, Newcomer, Outcome, Place
+from services.dispatcher.core.items import Admission, Finished, Newcomer, Outcome, Parked, Place
 from services.dispatcher.core.lanes import Lanes
 from services.dispatcher.core.turn import Turn, TurnResult
 from services.dispatcher.handler.ports import Arrival, Told
 from services.dispatcher.handler.tally import Tally
 from services.dispatcher.handler.turns import Dispatcher
 from tests.integration.dispatcher.conftest import Rig, newcomer
+from tests.support.probe import until
 
 
 class Recorder:
@@ -137,6 +138,53 @@ async def test_report_of_unknown_outcome_is_acknowledged_after_its_repetition(ri
     assert not stage.recorder.acknowledged
     await stage.turns.run_once()
     assert stage.recorder.acknowledged == ["r1"]
+
+
+async def test_end_that_frees_a_slot_for_nobody_goes_with_the_next_turn(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(newcomer("accompanied"))
+    await stage.turns.run_once()
+    (place,) = stage.recorder.places
+    stage.turns.report([Told("r1", Finished(place.execution_id, place.epoch), stage.recorder)])
+    assert not stage.turns.has_work
+    stage.bring(newcomer("accompanied"))
+    await stage.turns.run_once()
+    assert stage.recorder.acknowledged == ["r1"]
+    assert not stage.turns.has_work
+
+
+async def test_end_that_finds_no_company_has_a_turn_of_its_own(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(newcomer("alone-at-last"))
+    await stage.turns.run_once()
+    (place,) = stage.recorder.places
+    turning = asyncio.create_task(stage.turns.run())
+    stage.turns.report([Told("r1", Finished(place.execution_id, place.epoch), stage.recorder)])
+    await until(lambda: stage.recorder.acknowledged, 10.0, "the acknowledgement")
+    turning.cancel()
+
+
+async def test_end_that_frees_a_slot_for_who_waits_has_its_turn_at_once(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(*[newcomer("contended") for _ in range(6)])
+    await stage.turns.run_once()
+    place = stage.recorder.places[0]
+    assert len(stage.recorder.places) == 5
+    stage.turns.report([Told("r1", Finished(place.execution_id, place.epoch), stage.recorder)])
+    assert stage.turns.has_work
+    await stage.turns.run_once()
+    await stage.turns.run_once()
+    assert len(stage.recorder.places) == 6
+
+
+async def test_parked_report_waits_for_no_company(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(newcomer("parked-at-once"))
+    await stage.turns.run_once()
+    (place,) = stage.recorder.places
+    parked = Parked(place.execution_id, place.epoch, wake_time=None, seen_message_ids=())
+    stage.turns.report([Told("r1", parked, stage.recorder)])
+    assert stage.turns.has_work
 
 
 async def test_late_report_is_refused_with_its_reason(rig: Rig) -> None:

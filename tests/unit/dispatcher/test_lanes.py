@@ -146,6 +146,23 @@ def test_lane_of_an_unknown_workspace_is_dropped() -> None:
     lanes = lanes_with("a")
     lanes.is_unknown("a")
     assert not lanes.has_ready
+    assert not lanes.has_waiting
+
+
+def test_a_slot_is_wanted_while_anything_waits_in_a_full_lane_too() -> None:
+    lanes = Lanes()
+    lanes.limits_stored("a", 1, 10)
+    lanes.polled(["a", "b"])
+    lanes.saw(full("a"), 0.0)
+    lanes.saw(dry("b"), 0.0)
+    assert lanes.has_waiting
+
+
+def test_a_slot_is_wanted_by_nobody_where_nothing_waits() -> None:
+    lanes = lanes_with("a")
+    lanes.limits_stored("b", 1, 10)
+    lanes.saw(dry("a"), 0.0)
+    assert not lanes.has_waiting
 
 
 def test_idle_lanes_are_forgotten_when_there_are_too_many() -> None:

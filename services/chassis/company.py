@@ -1,8 +1,8 @@
-"""What is not worth a frame of its own waits a moment for one that leaves anyway.
+"""What is not worth a frame or a commit of its own waits a moment for one that happens anyway.
 
 A frame costs both processes a wake-up, which on an idle system is most of what an execution costs. Nobody waits for
-the acknowledgement of a report or for the count of taken grants, and nearly always a grant, a report or a beat follows
-at once and takes them along. Whatever somebody does wait for never comes here.
+the acknowledgement of a report, for the count of taken grants or for a slot while the queue is empty, and nearly always
+something follows at once that takes them along. Whatever somebody does wait for never comes here.
 """
 
 from __future__ import annotations
