@@ -8,7 +8,7 @@ Four things that go wrong with connections, and what is done about each:
   connection is discarded.
 - *An awaiter that is cancelled.* The driver would cancel the statement and might break the connection
   between statement and commit. Here every call is a task of its own behind a shield: it runs to its end (or
-  deadline).
+  deadline). `exchange` alone has none: cancelled, it discards the connection.
 - *An answer that is lost.* Then it is not known whether the commit happened: `CommitUnknown`. What surely
   did not commit is `DatabaseAway`. Who writes must treat the two differently; who reads need not.
   Hazard: a statement given up by its deadline may still commit later, after its repetition even: a stopped

@@ -88,6 +88,13 @@ class _Stream:
         self.owes_name = True
         self._told: set[str] = set()
 
+    def begin(self) -> None:
+        """A new stream, which has been told nothing."""
+        self.subscriptions.clear()
+        self.cancelled.clear()
+        self._told.clear()
+        self.knows_us, self.owes_name = False, True
+
     def subscribe(self, subscription: reads_pb2.Subscription) -> None:
         self.cancelled.discard(subscription.execution_id)
         self.subscriptions[subscription.execution_id] = subscription
@@ -192,8 +199,7 @@ class WatchHub:
         _watched.set(len(self._watches))
 
     def _opened(self, stream: _Stream) -> None:
-        stream.knows_us, stream.owes_name = False, True
-        stream.cancelled.clear()
+        stream.begin()
         self._tell_all(stream)
         self._streams.append(stream)
 

@@ -92,6 +92,17 @@ async def test_what_rode_with_a_start_is_told_to_the_others_when_a_coordinator_i
     assert lost.subscriptions[ID].catch_up
 
 
+async def test_new_stream_is_told_nothing_of_what_ended_without_it() -> None:
+    hub = WatchHub()
+    stream = opened(hub)
+    hub.open(ID)
+    hub._lost(stream)
+    hub.final(final())
+    hub._opened(stream)
+    assert not stream.subscriptions
+    assert not stream._told
+
+
 async def test_end_is_told_to_those_who_were_asked() -> None:
     hub = WatchHub()
     teller, asked, unasked = opened(hub), opened(hub), opened(hub)
