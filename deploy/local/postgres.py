@@ -77,6 +77,16 @@ SETTINGS = {
     "logging_collector": "off",
 }
 
+# Of glibc: a statement's memory stays with its backend instead of being given back and faulted in again for the next,
+# which took an eighth of what a flush of the coordinator costs the server.
+ENVIRONMENT = {
+    "PATH": os.defpath,
+    "LC_ALL": "C",
+    "TZ": "UTC",
+    "MALLOC_TRIM_THRESHOLD_": "16777216",
+    "MALLOC_TOP_PAD_": "1048576",
+}
+
 Report = Callable[[str], None]
 
 
@@ -256,7 +266,7 @@ class PostgresServer:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+                env=ENVIRONMENT,
                 pass_fds=(self._lock,),
             )
 

@@ -2,9 +2,9 @@
 
     take what has gathered ─► decide each inbox ─► give ready work to runners ─► append all in one commit ─► act
 
-Nothing is told to anybody before the commit; while it is under way, what arrives gathers for the next turn. The
-database away: the same append is tried again until it is answered or the lease is lost. An append whose answer was lost
-is recognised by its own fence.
+Nothing is told to anybody before the commit; while it is under way, what arrives gathers for the next turn; while
+much arrives, turns keep a little distance (`Pace`). The database away: the same append is tried again until it is
+answered or the lease is lost. An append whose answer was lost is recognised by its own fence.
 
 Hazards: one bad execution must not hold up the rest. A decision that raises drops that execution alone; an append that
 the database rejects for good is taken apart until the one to blame is found.
@@ -18,6 +18,7 @@ from typing import Final
 
 from services.chassis.backoff import Backoff
 from services.chassis.clock import Clock
+from services.chassis.company import Pace
 from services.chassis.crash import crash_point
 from services.chassis.errors import DependencyUnavailable
 from services.chassis.logs import logger
@@ -63,6 +64,7 @@ class TurnLoop:
         self._dispatch = dispatch
         self._encode = encode
         self._clock = clock
+        self._pace = Pace(clock)
         self._is_leaving = False
         self._at_rest = asyncio.Event()
 
@@ -71,9 +73,9 @@ class TurnLoop:
             await self._carrier.level.wait(_POLL_SECONDS)
             self._at_rest.clear()
             # At least once per wake-up: new credit needs a turn without any input.
-            await self.run_once()
+            await self._paced_turn()
             while self._carrier.dirty:
-                await self.run_once()
+                await self._paced_turn()
             self._at_rest.set()
 
     async def hand_back_all(self) -> None:
@@ -86,6 +88,10 @@ class TurnLoop:
             self._dispatch.released(held.execution_id, held.epoch, reason="DRAINING")
             self._carrier.drop(held)
 
+    async def _paced_turn(self) -> None:
+        await self._pace.begin()
+        await self.run_once()
+
     async def run_once(self) -> None:
         now = self._clock.epoch_ns() // 1_000
         moves = self._decide(now)
@@ -93,6 +99,7 @@ class TurnLoop:
             self._assign(moves, now)
         if not moves:
             return
+        self._pace.carried(len(moves))
         written = await self._write([move for move in moves.values() if move.events])
         unmoved = [move for move in moves.values() if not move.events and not move.held.is_dropped]
         self._settler.settle([*written, *unmoved])

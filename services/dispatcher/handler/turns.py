@@ -1,7 +1,8 @@
 """The turn: all that has gathered goes into one transaction, and the next turn begins when it is committed.
 
-One loop per replica, no timer and no fixed batch: on an idle system a turn holds one item, under load hundreds. What
-is promised to anybody (a start acknowledged, a grant sent, a report taken) is said after the commit.
+One loop per replica, no fixed batch: on an idle system a turn holds one item, under load hundreds; while they come
+fast, turns keep a little distance (`Pace`). What is promised to anybody (a start acknowledged, a grant sent, a report
+taken) is said after the commit.
 
     gather ──► reserve credit ──► one transaction ──► answer, grant, give back
        ▲                                                   │
@@ -29,7 +30,7 @@ from typing import Final, NamedTuple
 from services.chassis.backoff import Backoff
 from services.chassis.batcher import Level
 from services.chassis.clock import Clock
-from services.chassis.company import Company
+from services.chassis.company import Company, Pace
 from services.chassis.crash import crash_point
 from services.chassis.errors import DependencyUnavailable
 from services.chassis.logs import logger
@@ -93,6 +94,7 @@ class Dispatcher:
         # Whether what was told is worth a turn by itself.
         self._is_due = False
         self._company = Company(self._reports_due)
+        self._pace = Pace(clock)
         self._has_ending = False
         self._wake = Level()
         self._is_turning = False
@@ -165,6 +167,7 @@ class Dispatcher:
             await self._wake.wait(self._poll_seconds)
             while self.has_work:
                 try:
+                    await self._pace.begin()
                     await self.run_once()
                     backoff.reset()
                 except DependencyUnavailable as failure:
@@ -188,6 +191,7 @@ class Dispatcher:
 
     async def _run_turn(self) -> None:
         arrivals, told = self._gather()
+        self._pace.carried(len(arrivals) + len(told))
         reserved: list[Reserved] = []
         try:
             await self._store_new_limits(arrivals)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 
 import pytest
 
-from services.chassis.clock import SystemClock
+from services.chassis.clock import Clock, ManualClock, SystemClock
+from services.chassis.company import TURN_SECONDS
 from services.chassis.database import CommitUnknown, DatabaseAway
 from services.dispatcher.core.items import Admission, Finished, Newcomer, Outcome, Parked, Place
 from services.dispatcher.core.lanes import Lanes
@@ -73,7 +75,7 @@ class Failing:
 
 
 class Stage:
-    def __init__(self, rig: Rig, credit: int = 10) -> None:
+    def __init__(self, rig: Rig, credit: int = 10, clock: Clock | None = None) -> None:
         self.recorder = Recorder(credit)
         self.queue = Failing(rig)
         self.given_up: list[Place] = []
@@ -86,7 +88,7 @@ class Stage:
             demand=lambda amount: None,
             lanes=Lanes(),
             tally=Tally(),
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             poll_seconds=1.0,
         )
 
@@ -256,3 +258,29 @@ async def test_lane_without_limits_is_looked_at_once(rig: Rig) -> None:
     stage.turns.polled(["never-heard-of"], False)
     await stage.turns.run_once()
     assert not stage.turns.has_work
+
+
+async def test_turns_come_apart_while_many_are_brought(rig: Rig) -> None:
+    clock = ManualClock()
+    stage = Stage(rig, clock=clock)
+    turning = asyncio.create_task(stage.turns.run())
+    stage.bring(*[newcomer("crowd") for _ in range(50)])
+    await until(lambda: len(stage.recorder.answers) == 50, 10.0, "the answers of the crowd")
+    late = newcomer("crowd")
+    stage.bring(late)
+    await until(lambda: clock.sleepers, 10.0, "a pause")
+    assert late.execution_id not in stage.recorder.answers
+    clock.advance(TURN_SECONDS)
+    await until(lambda: late.execution_id in stage.recorder.answers, 10.0, "the answer of the last")
+    turning.cancel()
+
+
+async def test_newcomer_that_is_alone_waits_for_nothing(rig: Rig) -> None:
+    stage = Stage(rig, clock=ManualClock())
+    turning = asyncio.create_task(stage.turns.run())
+    for _ in range(5):
+        alone = newcomer("one-by-one")
+        answers = stage.recorder.answers
+        stage.bring(alone)
+        await until(functools.partial(answers.get, alone.execution_id), 10.0, "an answer")
+    turning.cancel()
