@@ -112,6 +112,8 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
         self.delivered: list[sessions_pb2.ExecutionMessage] = []
         self.on_report: Callable[[sessions_pb2.ExecutionReport], None] = lambda report: None
         self._epoch = int(time.time() * 1000)
+        # The session that was granted each execution last.
+        self._holders: dict[str, Any] = {}
 
     async def Session(  # type: ignore[override] # reads and writes by the context
         self, request_iterator: Any, context: Any
@@ -120,6 +122,8 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
 
     async def Deliver(self, request: Any, context: Any) -> Any:
         self.delivered.append(request.message)
+        if holder := self._holders.get(request.message.execution_id):
+            holder.post([request.message])
         return queue_pb2.DeliverResponse(found=True)
 
     async def GetQueued(self, request: Any, context: Any) -> Any:
@@ -133,6 +137,7 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
 
     def grant(self, session: Any, grants: Sequence[sessions_pb2.ExecutionGrant]) -> None:
         assert session.take_credit(len(grants)) == len(grants)
+        self._holders |= {each.lease.lease_id: session for each in grants}
         assert session.grant([Grant(g.lease.lease_id, g.lease.epoch, g) for g in grants])
 
     def order(self, version_id: str, *, id_: str = "", input_: Any = None, **more: Any) -> Any:
