@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 from psycopg.adapt import Transformer
@@ -31,6 +31,15 @@ HotStatement = tuple[bytes, Sequence[Array | int]]
 _UNTYPED: Final = 0
 
 
+class _Written(NamedTuple):
+    """A statement as it goes to the server."""
+
+    sql: bytes
+    values: list[bytes | None]
+    formats: list[int]
+    oids: list[int]
+
+
 class Exchanges:
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._pgconn = connection.pgconn
@@ -42,45 +51,32 @@ class Exchanges:
     async def run(self, statements: Sequence[HotStatement]) -> list[Rows]:
         """The rows of each. The server takes all that comes before one Sync as one transaction."""
         pgconn = self._pgconn
+        # Before anything is sent: a value that cannot be written leaves the connection as it was.
+        written = [_written(sql, parameters) for sql, parameters in statements]
         pgconn.enter_pipeline_mode()
         # Per command, what it prepares; None: it runs a statement.
         commands: list[tuple[bytes, bytes] | None] = []
-        for sql, parameters in statements:
-            self._send(sql, parameters, commands)
+        for each in written:
+            self._send(each, commands)
         pgconn.pipeline_sync()
         while pgconn.flush():
             # Read too: the server may wait for that before it takes more.
             await self._until_ready(is_writing=True)
             pgconn.consume_input()
         results = [await self._result() for _ in commands]
-        await self._result()
+        # The commit itself may fail: that is said before the Sync's own answer.
+        while (ended := await self._result()).status != ExecStatus.PIPELINE_SYNC:
+            results.append(ended)
         pgconn.exit_pipeline_mode()
         return self._answers(commands, results)
 
-    def _send(
-        self,
-        sql: bytes,
-        parameters: Sequence[Array | int],
-        commands: list[tuple[bytes, bytes] | None],
-    ) -> None:
-        values: list[bytes | None] = []
-        formats: list[int] = []
-        oids: list[int] = []
-        for each in parameters:
-            if isinstance(each, Array):
-                values.append(each.wire())
-                formats.append(Format.BINARY)
-                oids.append(each.array_oid)
-            else:
-                values.append(b"%d" % each)
-                formats.append(Format.TEXT)
-                oids.append(_UNTYPED)
-        name = self._names.get(sql)
+    def _send(self, written: _Written, commands: list[tuple[bytes, bytes] | None]) -> None:
+        name = self._names.get(written.sql)
         if name is None:
             name = b"hot_%d" % next(self._numbers)
-            self._pgconn.send_prepare(name, sql, oids)
-            commands.append((sql, name))
-        self._pgconn.send_query_prepared(name, values, formats, result_format=Format.BINARY)
+            self._pgconn.send_prepare(name, written.sql, written.oids)
+            commands.append((written.sql, name))
+        self._pgconn.send_query_prepared(name, written.values, written.formats, result_format=Format.BINARY)
         commands.append(None)
 
     async def _result(self) -> PGresult:
@@ -114,7 +110,7 @@ class Exchanges:
     def _answers(
         self, commands: Sequence[tuple[bytes, bytes] | None], results: Sequence[PGresult]
     ) -> list[Rows]:
-        for prepared, result in zip(commands, results, strict=True):
+        for prepared, result in zip(commands, results, strict=False):
             if prepared is not None and result.status == ExecStatus.COMMAND_OK:
                 self._names[prepared[0]] = prepared[1]
         for result in results:
@@ -130,6 +126,20 @@ class Exchanges:
             return []
         self._reader.set_pgresult(result)
         return self._reader.load_rows(0, count, tuple)
+
+
+def _written(sql: bytes, parameters: Sequence[Array | int]) -> _Written:
+    written = _Written(sql, [], [], [])
+    for each in parameters:
+        if isinstance(each, Array):
+            written.values.append(each.wire())
+            written.formats.append(Format.BINARY)
+            written.oids.append(each.array_oid)
+        else:
+            written.values.append(b"%d" % each)
+            written.formats.append(Format.TEXT)
+            written.oids.append(_UNTYPED)
+    return written
 
 
 def _complete(ready: asyncio.Future[None]) -> None:

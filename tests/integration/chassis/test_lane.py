@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import struct
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
@@ -133,6 +134,24 @@ async def test_a_statement_that_cannot_be_prepared_is_prepared_anew(lane: Lane) 
             await lane.exchange([(PUT, (Ints([1]), Texts(["clog"]))), (late, ())])
     await lane.execute("CREATE TEMPORARY TABLE late_shoes (id int)")
     assert await lane.exchange([(late, ())]) == [[]]
+    assert await backend_of(lane) == before
+
+
+async def test_an_exchange_whose_commit_fails_says_what_the_commit_said(lane: Lane) -> None:
+    await lane.execute("CREATE TEMPORARY TABLE worn (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    wear = b"INSERT INTO worn SELECT unnest($1::int4[])"
+    before = await backend_of(lane)
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        await lane.exchange([(wear, (Ints([1, 1]),)), (COUNT, (0,))])
+    assert await lane.exchange([(wear, (Ints([1]),)), (b"SELECT count(*) FROM worn", ())]) == [[], [(1,)]]
+    assert await backend_of(lane) == before
+
+
+async def test_an_exchange_of_what_cannot_be_written_leaves_the_lane_usable(lane: Lane) -> None:
+    before = await backend_of(lane)
+    with pytest.raises(struct.error):
+        await lane.exchange([(PUT, (Ints([2**40]), Texts(["clog"])))])
+    assert await lane.fetch("SELECT 1") == [(1,)]
     assert await backend_of(lane) == before
 
 
