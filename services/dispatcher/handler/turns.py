@@ -405,8 +405,9 @@ class Dispatcher:
         try:
             reasons = await self._late.reasons([each.report for each in late])
         except DependencyUnavailable:
+            # A moment later: at once would be as fast as the machine goes, until the database is back.
             self._told.extend(late)
-            self._is_due = True
+            self._company.wanted()
             return
         for told, reason in zip(late, reasons, strict=True):
             if reason is None:

@@ -11,7 +11,16 @@ import pytest
 from services.chassis.clock import Clock, ManualClock, SystemClock
 from services.chassis.company import TURN_SECONDS
 from services.chassis.database import CommitUnknown, DatabaseAway
-from services.dispatcher.core.items import Admission, Finished, Newcomer, Outcome, Parked, Place
+from services.dispatcher.core.items import (
+    Admission,
+    Finished,
+    LateReason,
+    LeaseReport,
+    Newcomer,
+    Outcome,
+    Parked,
+    Place,
+)
 from services.dispatcher.core.lanes import Lanes
 from services.dispatcher.core.turn import Turn, TurnResult
 from services.dispatcher.handler.ports import Arrival, Told
@@ -74,14 +83,28 @@ class Failing:
         return result
 
 
+class LateOrAway:
+    """Why reports came late; or the database is away."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.is_away = False
+
+    async def reasons(self, reports: Sequence[LeaseReport]) -> Sequence[LateReason | None]:
+        if self.is_away:
+            raise DatabaseAway("too many wait for a connection")
+        return await self._rig.leases.reasons(reports)
+
+
 class Stage:
     def __init__(self, rig: Rig, credit: int = 10, clock: Clock | None = None) -> None:
         self.recorder = Recorder(credit)
         self.queue = Failing(rig)
+        self.late = LateOrAway(rig)
         self.given_up: list[Place] = []
         self.turns = Dispatcher(
             queue=self.queue,
-            late=rig.leases,
+            late=self.late,
             holders=lambda: [self.recorder] if self.recorder.credit > 0 else [],
             give_up=self.given_up.extend,
             due=lambda time: None,
@@ -140,6 +163,22 @@ async def test_report_of_unknown_outcome_is_acknowledged_after_its_repetition(ri
     assert not stage.recorder.acknowledged
     await stage.turns.run_once()
     assert stage.recorder.acknowledged == ["r1"]
+
+
+async def test_late_report_that_cannot_be_judged_now_is_judged_a_moment_later(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(newcomer("late"))
+    await stage.turns.run_once()
+    (place,) = stage.recorder.places
+    stage.late.is_away = True
+    stage.turns.report([Told("r1", Finished(place.execution_id, place.epoch + 1), stage.recorder)])
+    await until(lambda: stage.turns.has_work, 10.0, "its turn")
+    await stage.turns.run_once()
+    assert not stage.turns.has_work
+    stage.late.is_away = False
+    await until(lambda: stage.turns.has_work, 10.0, "its turn again")
+    await stage.turns.run_once()
+    assert stage.recorder.refused == [("r1", "EPOCH_STALE")]
 
 
 async def test_end_that_frees_a_slot_for_nobody_goes_with_the_next_turn(rig: Rig) -> None:
