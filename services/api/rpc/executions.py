@@ -62,7 +62,9 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         self, request: executions_pb2.GetExecutionRequest, context: Context
     ) -> executions_pb2.GetExecutionResponse:
         record = await self._executions.find(caller().workspace, request.execution_id)
-        return holding(executions_pb2.GetExecutionResponse, execution=translate.execution(record))
+        response = executions_pb2.GetExecutionResponse()
+        translate.fill_execution(response.execution, record)
+        return response
 
     async def ListExecutions(
         self, request: executions_pb2.ListExecutionsRequest, context: Context
@@ -104,7 +106,9 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
             identity.workspace, request.execution_id, request.reason, self._authenticator.title(identity.name)
         )
         crash_point("api.cancel.before_answer")
-        return holding(executions_pb2.CancelExecutionResponse, execution=translate.execution(record))
+        response = executions_pb2.CancelExecutionResponse()
+        translate.fill_execution(response.execution, record)
+        return response
 
     async def ListEvents(
         self, request: executions_pb2.ListEventsRequest, context: Context

@@ -28,6 +28,7 @@ from services.chassis.identity import caller
 from services.chassis.telemetry import AttributeValue, Sampler, TraceContext, emit_span, new_trace
 from services.chassis.validation import judge
 from windlass.api.v1 import executions_pb2
+from windlass.coordinator.v1 import reads_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Response = executions_pb2.StartExecutionResponse
@@ -184,14 +185,14 @@ class Starting:
     async def _answer(self, begun: _Begun, started: Started | Existing) -> Response:
         if isinstance(started, Existing):
             record = await self._executions.find(*started)
-            return holding(Response, execution=translate.execution(record), existing=True)
+            return _told(record, is_existing=True)
         return holding(Response, execution=translate.pending(started.order, begun.request.input))
 
     async def _wait_for_end(self, started: Started, watch: Watch, end: float) -> Response:
         final = await self._executions.wait(watch, end - self._clock.monotonic())
         if final is None:
             final = await self._executions.find(started.order.workspace, started.order.execution_id)
-        return holding(Response, execution=translate.execution(final))
+        return _told(final)
 
     async def _wait_for_existing(self, existing: Existing, end: float) -> Response:
         workspace, execution_id = existing
@@ -202,7 +203,7 @@ class Starting:
             if record.execution.state not in FINAL:
                 final = await self._executions.wait(watch, end - self._clock.monotonic())
                 record = final or await self._executions.find(workspace, execution_id)
-            return holding(Response, execution=translate.execution(record), existing=True)
+            return _told(record, is_existing=True)
         finally:
             watch.close()
 
@@ -239,6 +240,12 @@ def _fate(refused: _Refused, known: Existing | Refusal | None) -> _Begun | Excep
     if isinstance(known, Existing):
         return _Begun(refused.request, known, None)
     return known or refused.refusal
+
+
+def _told(record: reads_pb2.ExecutionRecord, *, is_existing: bool = False) -> Response:
+    response = Response(existing=is_existing)
+    translate.fill_execution(response.execution, record)
+    return response
 
 
 def span_attributes(response: Response) -> dict[str, AttributeValue]:

@@ -1,4 +1,7 @@
-"""Records to the messages that clients see."""
+"""Records to the messages that clients see.
+
+Hazard: one record may have many readers, as all who follow an execution get the same: none of them changes it.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +63,11 @@ def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> resources_
     return execution
 
 
-def execution(record: reads_pb2.ExecutionRecord) -> resources_pb2.Execution:
-    """Takes the message out of the record; the record is done with."""
-    made = listed(record)
-    fill(made.input, record.input)
-    fill(made.output, record.output)
-    return made
+def fill_execution(shown: resources_pb2.Execution, record: reads_pb2.ExecutionRecord) -> None:
+    """Straight into the answer: what is large in it is made once, and copied never."""
+    shown.CopyFrom(record.execution)
+    fill(shown.input, record.input)
+    fill(shown.output, record.output)
 
 
 def listed(record: reads_pb2.ExecutionRecord) -> resources_pb2.Execution:
@@ -74,14 +76,16 @@ def listed(record: reads_pb2.ExecutionRecord) -> resources_pb2.Execution:
 
 
 def run(record: reads_pb2.RunRecord) -> resources_pb2.Run:
-    made = record.run
+    made = resources_pb2.Run()
+    made.CopyFrom(record.run)
     if record.output:
         set_value(made.output, orjson.loads(record.output))
     return made
 
 
 def event(record: reads_pb2.EventRecord) -> resources_pb2.Event:
-    made = record.event
+    made = resources_pb2.Event()
+    made.CopyFrom(record.event)
     fill(made.details, record.details)
     return made
 

@@ -1,0 +1,119 @@
+"""Starts whose callers wait for the end: what each is told, and what is left of those that are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from services.api.handler.executions import Executions
+from services.api.handler.identifiers import Identifiers
+from services.api.handler.startables import Startables
+from services.api.handler.starts import Starter
+from services.api.loops import enqueues, watches
+from services.api.loops.enqueues import EnqueueStreams
+from services.api.loops.watches import WatchHub
+from services.api.rpc import translate
+from services.api.rpc.starting import Starting
+from services.api.rpc.structs import document_of
+from services.chassis.clock import SystemClock
+from services.chassis.identity import Identity, Kind, set_caller
+from services.chassis.telemetry import Sampler, new_trace
+from tests.support.probe import until
+from tests.unit.api.test_start_orders import MemoryRequests, MemoryWorkflows
+from windlass.api.v1 import executions_pb2, resources_pb2
+from windlass.coordinator.v1 import reads_pb2
+from windlass.dispatcher.v1 import queue_pb2
+
+OUTPUT = {"list": [1, 2], "in": {"depth": ["a"]}}
+TRACE = new_trace(sampled=False)
+Answer = queue_pb2.EnqueueAnswer
+
+
+class Running:
+    """What coordinators and the queue say of any execution: it goes on."""
+
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]:
+        execution = resources_pb2.Execution(id=execution_ids[0], state=resources_pb2.Execution.RUNNING)
+        return [reads_pb2.ExecutionRecord(execution=execution, workspace="team")]
+
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
+        return ()
+
+
+class Keys:
+    def title(self, name: str) -> str:
+        return name
+
+
+class Api:
+    """The way of a start, with the ends of both streams in the test's hands."""
+
+    def __init__(self) -> None:
+        set_caller(Identity(Kind.MEMBER, "key", "team", "ADMIN"))
+        running: Any = Running()
+        keys: Any = Keys()
+        clock = SystemClock()
+        self.hub = WatchHub()
+        self.coordinator = watches._Stream()
+        self.hub._opened(self.coordinator)
+        self.starts = EnqueueStreams(self.hub.flush)
+        self.dispatcher = enqueues._Stream()
+        self.starts._opened(self.dispatcher)
+        startables = Startables(MemoryWorkflows(), clock)
+        starter = Starter(
+            startables, self.starts, MemoryRequests(), Identifiers(clock), clock, enqueue_seconds=5.0
+        )
+        executions = Executions(running, running, self.hub, clock)
+        self.starting = Starting(starter, executions, self.hub, keys, Sampler(0.0), clock)
+
+    async def sent(self, count: int) -> list[str]:
+        """The ids of the starts that the dispatcher gets, all at once."""
+        await until(lambda: len(self.starts._outbox) == count, 5.0, f"{count} starts")
+        request = self.starts._gathered(self.dispatcher)
+        assert request is not None
+        return [each.start.execution_id for each in request.items]
+
+    def ended(self, execution_id: str) -> None:
+        record = reads_pb2.ExecutionRecord(
+            execution=resources_pb2.Execution(id=execution_id, state=resources_pb2.Execution.SUCCESS),
+            workspace="team",
+            input=b'{"id": 1}',
+            output=orjson.dumps(OUTPUT),
+        )
+        update = reads_pb2.Update(execution_id=execution_id, final=record)
+        self.hub._heard(self.coordinator, reads_pb2.WatchResponse(updates=[update]))
+
+
+def waiting(**more: Any) -> executions_pb2.StartExecutionRequest:
+    request = executions_pb2.StartExecutionRequest(workflow="intake", **more)
+    request.input.update({"id": 1})
+    request.wait.seconds = 20
+    return request
+
+
+async def test_all_who_wait_for_one_execution_are_told_the_same() -> None:
+    api = Api()
+    all_ = [asyncio.create_task(api.starting.one(waiting(request_id="r"), TRACE, math.inf)) for _ in range(3)]
+    first, *repeats = await api.sent(3)
+    answers = [Answer(execution_id=first, outcome=Answer.QUEUED)]
+    answers += [
+        Answer(execution_id=each, outcome=Answer.EXISTING, existing_execution_id=first) for each in repeats
+    ]
+    api.starts._heard(api.dispatcher, queue_pb2.EnqueueResponse(answers=answers))
+    await until(lambda: len(api.hub._watches[first]) == 3, 5.0, "those who came later wait too")
+    api.ended(first)
+    told = await asyncio.gather(*all_)
+    assert [document_of(each.execution.output) for each in told] == [OUTPUT] * 3
+
+
+def test_a_record_stays_as_it_is_for_its_next_reader() -> None:
+    content = orjson.dumps(OUTPUT)
+    event, run = reads_pb2.EventRecord(details=content), reads_pb2.RunRecord(output=content)
+    events = [translate.event(event) for _ in range(2)]
+    assert [document_of(each.details) for each in events] == [OUTPUT] * 2
+    runs = [translate.run(run) for _ in range(2)]
+    assert [document_of(each.output.struct_value) for each in runs] == [OUTPUT] * 2
