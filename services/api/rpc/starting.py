@@ -148,7 +148,13 @@ class Starting:
             # Before the execution exists for anybody: its end cannot be missed.
             watch = self._watches.open(item.start.execution_id, is_new=True)
             item.start.watcher = self._watches.name
-        return _Begun(request, self._starter.submit(item), watch)
+        try:
+            return _Begun(request, self._starter.submit(item), watch)
+        except BaseException:
+            # Too many are on their way: it is not begun, and nobody else knows its watch.
+            if watch is not None:
+                watch.close()
+            raise
 
     async def _recalled(self, tried: Sequence[_Begun | _Refused | Exception]) -> list[_Begun | Exception]:
         """Where a start is refused, what its request_id had started before counts: all are asked for at once."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
+import pytest
 
 from services.api.handler.executions import Executions
 from services.api.handler.identifiers import Identifiers
@@ -20,6 +21,7 @@ from services.api.rpc import translate
 from services.api.rpc.starting import Starting
 from services.api.rpc.structs import document_of
 from services.chassis.clock import SystemClock
+from services.chassis.errors import DependencyUnavailable, remote_status
 from services.chassis.identity import Identity, Kind, set_caller
 from services.chassis.telemetry import Sampler, new_trace
 from tests.support.probe import until
@@ -117,3 +119,18 @@ def test_a_record_stays_as_it_is_for_its_next_reader() -> None:
     assert [document_of(each.details) for each in events] == [OUTPUT] * 2
     runs = [translate.run(run) for _ in range(2)]
     assert [document_of(each.output.struct_value) for each in runs] == [OUTPUT] * 2
+
+
+async def test_start_that_is_refused_on_its_way_leaves_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enqueues, "PENDING_MAX", 1)
+    api = Api()
+    first = asyncio.create_task(api.starting.one(waiting(), TRACE, math.inf))
+    (begun,) = await api.sent(1)
+    with pytest.raises(DependencyUnavailable):
+        await api.starting.one(waiting(), TRACE, math.inf)
+    items = await api.starting.all([waiting(), waiting(), waiting()], None, math.inf)
+    assert [remote_status(item.status).reason for item in items] == ["DEPENDENCY_UNAVAILABLE"] * 3
+    assert api.hub.waiting_since(math.inf) == [begun]
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert not api.hub.waiting_since(math.inf)
