@@ -98,7 +98,8 @@ async def world() -> AsyncIterator[World]:
         await rival.apply("theirs", [{"id": "a", "module": "noop@1"}])
         execution = await rival.run("theirs")
         client = Client(stack)
-        schema = {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}}
+        properties = {"id": {"type": "integer"}, "list": {"items": {"type": "integer"}}}
+        schema = {"type": "object", "required": ["id"], "properties": properties}
         await client.apply("ours", [{"id": "a", "module": "noop@1"}], inputSchema=schema)
         # A coordinator reads the library that makes its statements at the first list that is asked of it.
         await client.call(client.executions.ListExecutions, executions_pb2.ListExecutionsRequest())

@@ -84,6 +84,12 @@ LARGE: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
         "INVALID_REQUEST",
     ),
     "batch of 1,000 that do not fit": ("BatchStartExecutions", lambda: many_of({"id": "x"}, 1_000), "OK", ""),
+    "batch of 1,000 that do not fit in 300 places each": (
+        "BatchStartExecutions",
+        lambda: many_of({"id": 1, "list": ["x"] * 300}, 1_000),
+        "OK",
+        "",
+    ),
     "batch of 1,000 with NUL": (
         "BatchStartExecutions",
         lambda: many_of({"id": 1, "x": "\x00" + "y" * 3_000}, 1_000),

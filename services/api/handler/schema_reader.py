@@ -33,11 +33,11 @@ class InputCheck:
         except ValueError as failure:
             raise SchemaFault(str(failure).splitlines()[0][:300]) from None
 
-    def violations(self, document: Any) -> list[Violation]:
+    def violations(self, document: Any, most: int = VIOLATIONS_MAX) -> list[Violation]:
         """Empty when the document fits."""
         if self._validator.is_valid(document):
             return []
-        found = islice(self._validator.iter_errors(document), VIOLATIONS_MAX)
+        found = islice(self._validator.iter_errors(document), most)
         return [Violation(_path(error.instance_path), _reason(error), error.message[:500]) for error in found]
 
 

@@ -17,6 +17,7 @@ import orjson
 from services.api.handler import refusals
 from services.api.handler.identifiers import Identifiers
 from services.api.handler.ports import Enqueuer, UsedRequests
+from services.api.handler.schema_reader import VIOLATIONS_MAX
 from services.api.handler.startables import Startables
 from services.chassis.clock import Clock
 from services.chassis.crash import crash_point
@@ -73,7 +74,12 @@ class Starter:
         self._enqueue_seconds = enqueue_seconds
 
     async def prepare(
-        self, workspace: str, title: str, command: StartCommand, trace: TraceContext
+        self,
+        workspace: str,
+        title: str,
+        command: StartCommand,
+        trace: TraceContext,
+        violations_max: int = VIOLATIONS_MAX,
     ) -> queue_pb2.EnqueueItem:
         """All that can be refused without asking the queue is refused here."""
         startable = await self._startables.get(workspace, command.workflow, command.version)
@@ -82,7 +88,8 @@ class Starter:
             raise refusals.invalid_field(
                 "input", "TOO_LARGE", f"{len(content)} bytes; at most {INPUT_BYTES_MAX}"
             )
-        if startable.check is not None and (violations := startable.check.violations(command.input)):
+        check = startable.check
+        if check is not None and (violations := check.violations(command.input, violations_max)):
             raise refusals.input_mismatch(command.workflow, violations)
         # Tables keep microseconds: what is answered now must equal what is read later.
         now = self._clock.epoch_ns() // 1_000 * 1_000

@@ -18,6 +18,7 @@ import grpc
 from services.api.handler.authenticator import Authenticator
 from services.api.handler.executions import FINAL, Executions
 from services.api.handler.ports import StartWatches, Watch
+from services.api.handler.schema_reader import VIOLATIONS_MAX
 from services.api.handler.starts import Existing, StartCommand, Started, Starter
 from services.api.rpc import translate
 from services.api.rpc.structs import holding
@@ -37,6 +38,8 @@ Item = executions_pb2.BatchStartExecutionsResponse.Item
 ANSWER_SECONDS: Final = 0.1
 # Of a batch, before others have their turn: each may hold as much as a request of its own.
 TRIED_AT_ONCE: Final = 10
+# Shared out among the items of a batch, each of which names one at least: so many can be told in time.
+VIOLATIONS_OF_A_BATCH: Final = 2_000
 _METHOD: Final = "/windlass.api.v1.ExecutionService/StartExecution"
 
 
@@ -106,9 +109,10 @@ class Starting:
         traces = [self._trace(incoming) for _ in requests]
         tried: list[_Begun | _Refused | Exception] = []
         items: list[Item] = []
+        violations_max = max(1, VIOLATIONS_OF_A_BATCH // max(1, len(requests)))
         try:
             for request, trace in zip(requests, traces, strict=True):
-                tried.append(await self._try(request, trace.context))
+                tried.append(await self._try(request, trace.context, violations_max))
                 if len(tried) % TRIED_AT_ONCE == 0:
                     await asyncio.sleep(0)
             for each in await self._recalled(tried):
@@ -122,23 +126,26 @@ class Starting:
         return items
 
     async def _try(
-        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext
+        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext, violations_max: int
     ) -> _Begun | _Refused | Exception:
         """One of a batch: each has a fate of its own."""
         try:
             judge(request)
-            return await self._begin(request, trace)
+            return await self._begin(request, trace, violations_max)
         except Exception as failure:  # noqa: BLE001 - it is told in place of a result
             return failure
 
     async def _begin(
-        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext
+        self,
+        request: executions_pb2.StartExecutionRequest,
+        trace: TraceContext,
+        violations_max: int = VIOLATIONS_MAX,
     ) -> _Begun | _Refused:
         identity = caller()
         command = translate.start_command(request)
         title = self._authenticator.title(identity.name)
         try:
-            item = await self._starter.prepare(identity.workspace, title, command, trace)
+            item = await self._starter.prepare(identity.workspace, title, command, trace, violations_max)
         except Refusal as refusal:
             if not command.request_id:
                 raise
