@@ -24,7 +24,7 @@ class Refusing:
     def __init__(self, failure: Exception) -> None:
         self.failure = failure
 
-    async def prepare(self, workspace: str, title: str, command: StartCommand, trace: Any) -> Any:
+    async def prepare(self, workspace: str, title: str, command: StartCommand, *rest: Any) -> Any:
         raise Refusal("WORKFLOW_ARCHIVED", f"{command.workflow} is archived")
 
     async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[Existing | None]:
