@@ -201,6 +201,7 @@ def _connect(process: Process, settings: ApiSettings) -> _Peers:
     process.loop("dispatchers", dispatchers.run)
     process.loop("coordinators", coordinators.run)
     process.loop("late starts", enqueuer.sweep)
+    process.loop("long waits", hub.sweep)
     process.on_close("dispatchers", dispatchers.close)
     process.on_close("coordinators", coordinators.close)
     return _Peers(dispatchers, enqueuer, queue, CoordinatorReads(coordinators), hub)

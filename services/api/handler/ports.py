@@ -230,7 +230,8 @@ class Watches(Protocol):
         self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False
     ) -> Watch:
         """Every coordinator is told at once; of an execution that is about to be started, only those that would not
-        know by its `watcher`, just before its start goes out: nothing that is committed later is missed."""
+        know by its `watcher`, just before its start goes out: nothing that is committed later is missed. While one of
+        them is out of reach the others are told all the same, because it may be the one that is granted it."""
         ...
 
 

@@ -6,12 +6,17 @@ pushes what it commits; the first final record ends the watch. A stream that was
 subscriptions anew, to be caught up from the journal, and so are the other coordinators, since what rode was known to
 the lost one alone; whoever reads events is told to read for himself.
 
+What rides comes to nothing at a coordinator that has no stream with us. While one of those that are listed has none,
+the others are told of each start; for one that is not listed, a start that has been waited for some seconds is told to
+one more. Any coordinator looks at the rows of what it was told and does not hold, and so finds every end within 2 s.
+
 Hazard: the order of updates is that of arrival, with repeats and gaps: `handler/watching.py` makes a sequence of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from typing import Any, Final
 from uuid import uuid4
@@ -26,6 +31,9 @@ from windlass.coordinator.v1 import reads_pb2, reads_pb2_grpc
 UPDATES_WAITING_MAX: Final = 1_000
 SUBSCRIPTIONS_PER_MESSAGE: Final = 500
 WATCHED_MAX: Final = 50_000
+# How long the end of a start is left to what rides with it: nearly all have ended by then.
+RIDES_SECONDS: Final = 4.0
+_SWEEP_SECONDS: Final = 1.0
 
 _watched = gauge("windlass_api_watched_executions", "Executions that somebody waits for or follows here.")
 
@@ -95,6 +103,9 @@ class _Stream:
         self._told.clear()
         self.knows_us, self.owes_name = False, True
 
+    def is_told(self, execution_id: str) -> bool:
+        return execution_id in self._told
+
     def subscribe(self, subscription: reads_pb2.Subscription) -> None:
         self.cancelled.discard(subscription.execution_id)
         self.subscriptions[subscription.execution_id] = subscription
@@ -123,6 +134,10 @@ class WatchHub:
         self.is_draining = False
         self._watches: dict[str, list[HubWatch]] = {}
         self._streams: list[_Stream] = []
+        # Of coordinators that are listed, and have none at present.
+        self._away: set[_Stream] = set()
+        # Starts that are watched and were left to what rides with them, and since when; oldest first.
+        self._riding: dict[str, float] = {}
 
     def open(
         self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False
@@ -132,8 +147,10 @@ class WatchHub:
         watch = HubWatch(self, execution_id, after_seq, events=events)
         self._watches.setdefault(execution_id, []).append(watch)
         subscription = self._subscription(execution_id)
+        if is_new:
+            self._riding[execution_id] = watch.opened_at
         for stream in self._streams:
-            if is_new and stream.knows_us:
+            if is_new and stream.knows_us and not self._away:
                 continue
             stream.subscribe(subscription)
             if not is_new:
@@ -156,6 +173,7 @@ class WatchHub:
         watches.remove(watch)
         if not watches:
             del self._watches[watch.execution_id]
+            self._riding.pop(watch.execution_id, None)
             for stream in self._streams:
                 stream.cancel(watch.execution_id)
             self._count()
@@ -167,6 +185,7 @@ class WatchHub:
     def final(self, record: reads_pb2.ExecutionRecord, told_by: _Stream | None = None) -> None:
         """The last word on an execution: every watch of it ends."""
         execution_id = record.execution.id
+        self._riding.pop(execution_id, None)
         update = reads_pb2.Update(execution_id=execution_id, final=record)
         for watch in self._watches.pop(execution_id, ()):
             watch.put(update)
@@ -185,21 +204,46 @@ class WatchHub:
         """The stream with one coordinator, for as long as that is listed."""
         stub = reads_pb2_grpc.WatchServiceStub(channel)
         stream = _Stream()
-        await keep_open(
-            channel,
-            stub.Watch,
-            write=lambda call: self._write(stream, call),
-            heard=lambda response: self._heard(stream, response),
-            opened=lambda: self._opened(stream),
-            lost=lambda: self._lost(stream),
-            name=f"watch {address}",
-        )
+        self._away.add(stream)
+        try:
+            await keep_open(
+                channel,
+                stub.Watch,
+                write=lambda call: self._write(stream, call),
+                heard=lambda response: self._heard(stream, response),
+                opened=lambda: self._opened(stream),
+                lost=lambda: self._lost(stream),
+                name=f"watch {address}",
+            )
+        finally:
+            self._away.discard(stream)
+
+    async def sweep(self) -> None:
+        """For ever: what has ridden for long is told. One timer for all instead of one for each."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self.run_once(asyncio.get_running_loop().time() - RIDES_SECONDS)
+
+    def run_once(self, time: float) -> None:
+        """Whoever was granted what rides since before `time` may not be known here: one more is told of it."""
+        if not self._streams:
+            return  # the next one is told of all
+        late = list(itertools.takewhile(lambda id_: self._riding[id_] <= time, self._riding))
+        for execution_id in late:
+            del self._riding[execution_id]
+            # Each in its turn: they share the looks at rows.
+            self._streams.append(self._streams.pop(0))
+            untold = next((each for each in self._streams if not each.is_told(execution_id)), None)
+            if untold is not None:
+                untold.subscribe(self._subscription(execution_id, catch_up=True))
+                untold.level.set()
 
     def _count(self) -> None:
         _watched.set(len(self._watches))
 
     def _opened(self, stream: _Stream) -> None:
         stream.begin()
+        self._away.discard(stream)
         self._tell_all(stream)
         self._streams.append(stream)
 
@@ -211,6 +255,7 @@ class WatchHub:
     def _lost(self, stream: _Stream) -> None:
         if stream in self._streams:
             self._streams.remove(stream)
+            self._away.add(stream)
             for other in self._streams:
                 self._tell_all(other)
         for watches in self._watches.values():

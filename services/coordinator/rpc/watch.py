@@ -131,7 +131,8 @@ class WatchHub:
         stream.level.set()
 
     def granted(self, execution_id: str, watcher: str) -> None:
-        """An execution that names who waits for its end; that one subscribes by itself while it has no stream here."""
+        """An execution that names who waits for its end. While that one has no stream here, it tells some other
+        coordinator, whose look at the rows finds what ends here."""
         stream = self._by_watcher.get(watcher)
         # What was asked for while it waited in the queue may be more than its end.
         if stream is not None and execution_id not in stream.by_execution:

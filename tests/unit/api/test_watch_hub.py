@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -90,6 +91,51 @@ async def test_what_rode_with_a_start_is_told_to_the_others_when_a_coordinator_i
     hub._opened(lost)
     assert not lost.knows_us
     assert lost.subscriptions[ID].catch_up
+
+
+async def test_start_is_told_to_all_while_a_coordinator_is_out_of_reach() -> None:
+    hub = WatchHub()
+    lost, left = opened(hub), opened(hub)
+    for stream in (lost, left):
+        hub._heard(stream, KNOWS_US)
+    hub._lost(lost)
+    hub.open(ID, is_new=True)
+    assert left.subscriptions.keys() == {ID}, "the lost one may be granted it, and tells nobody"
+    assert not left.subscriptions[ID].catch_up
+    hub._opened(lost)
+    hub._heard(lost, KNOWS_US)
+    hub.open("other", is_new=True)
+    assert "other" not in left.subscriptions
+
+
+async def test_start_that_is_waited_for_long_is_told_to_one_more_coordinator() -> None:
+    hub = WatchHub()
+    streams = [opened(hub), opened(hub)]
+    for stream in streams:
+        hub._heard(stream, KNOWS_US)
+    begin = hub.open("a", is_new=True).opened_at
+    for name in "bcd":
+        hub.open(name, is_new=True)
+    hub.open("gone", is_new=True).close()
+    hub.open("ended", is_new=True)
+    hub.final(final("ended"))
+    hub.run_once(begin - 1)
+    assert [len(stream.subscriptions) for stream in streams] == [0, 0], "its end may come at any moment"
+    for _ in range(2):
+        hub.run_once(math.inf)
+        assert [len(stream.subscriptions) for stream in streams] == [2, 2], "once, and each its share"
+    assert all(each.catch_up for stream in streams for each in stream.subscriptions.values())
+    assert not hub._riding
+
+
+async def test_what_is_told_already_is_not_told_again() -> None:
+    hub = WatchHub()
+    stream = opened(hub)
+    hub._heard(stream, KNOWS_US)
+    hub.open(ID, is_new=True)
+    hub.open(ID, after_seq=7, events=True)
+    hub.run_once(math.inf)
+    assert not stream.subscriptions[ID].catch_up
 
 
 async def test_new_stream_is_told_nothing_of_what_ended_without_it() -> None:

@@ -1,0 +1,145 @@
+"""The watches of an api and of coordinators on real streams: an end is told whichever coordinator carries it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+import pytest_asyncio
+
+from services.api.loops.watches import HubWatch, WatchHub
+from services.chassis.client import ChannelPool
+from services.coordinator.rpc.watch import WatchHub as CoordinatorHub
+from services.coordinator.rpc.watch import WatchServicer
+from tests.support.probe import until
+from tests.unit.coordinator.test_watching import ID, Tables, hub_of
+from windlass.coordinator.v1.reads_pb2_grpc import add_WatchServiceServicer_to_server
+
+SECONDS = 20.0
+# What two seconds last here.
+SCALE = 0.01
+
+
+class Coordinator:
+    """One that can be cut off from whoever watches, and goes on with what it carries."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.hub: CoordinatorHub = hub_of(tables)
+        self._server: grpc.aio.Server | None = None
+        self._port = 0
+        self._loops = [
+            asyncio.create_task(self.hub.run_catching_up()),
+            asyncio.create_task(self.hub.run_polling(SCALE)),
+        ]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    async def serve(self) -> None:
+        self._server = grpc.aio.server()
+        add_WatchServiceServicer_to_server(WatchServicer(self.hub), self._server)
+        self._port = self._server.add_insecure_port(self.address)
+        await self._server.start()
+
+    async def cut(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+
+    async def close(self) -> None:
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self.cut()
+
+
+class Api:
+    """Its hub, and the coordinators that it has in its book."""
+
+    def __init__(self) -> None:
+        self.hub = WatchHub()
+        self._channels = ChannelPool()
+        self._serving: list[asyncio.Task[None]] = []
+
+    async def know(self, coordinator: Coordinator) -> None:
+        channel = self._channels.get(coordinator.address)
+        self._serving.append(asyncio.create_task(self.hub.serve(coordinator.address, channel)))
+        await self.is_known(len(self._serving))
+
+    async def is_known(self, count: int) -> None:
+        """To so many coordinators, who follow what names it."""
+        await until(
+            lambda: sum(stream.knows_us for stream in self.hub._streams) == count, SECONDS, "known streams"
+        )
+
+    def start(self) -> HubWatch:
+        watch = self.hub.open(ID, is_new=True)
+        self.hub.flush()
+        return watch
+
+    async def close(self) -> None:
+        for serving in self._serving:
+            serving.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+        await self._channels.close()
+
+
+@pytest_asyncio.fixture
+async def tables() -> Tables:
+    return Tables()
+
+
+@pytest_asyncio.fixture
+async def coordinators(tables: Tables) -> AsyncIterator[list[Coordinator]]:
+    async with contextlib.AsyncExitStack() as stack:
+        made = [Coordinator(tables) for _ in range(2)]
+        for each in made:
+            stack.push_async_callback(each.close)
+            await each.serve()
+        yield made
+
+
+@pytest_asyncio.fixture
+async def api(coordinators: list[Coordinator]) -> AsyncIterator[Api]:
+    made = Api()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def is_told(watch: HubWatch) -> bool:
+    update = await watch.next(SECONDS)
+    return update is not None and update.WhichOneof("update") == "final"
+
+
+async def test_end_is_told_of_a_start_that_is_granted_where_no_stream_of_ours_is(
+    tables: Tables, coordinators: list[Coordinator], api: Api
+) -> None:
+    for each in coordinators:
+        await api.know(each)
+    carrying, _ = coordinators
+    await carrying.cut()
+    await api.is_known(1)
+    watch = api.start()
+    carrying.hub.granted(ID, api.hub.name)
+    tables.happen(1)
+    tables.is_final = True
+    assert await is_told(watch)
+
+
+async def test_end_is_told_of_a_start_that_is_granted_to_a_coordinator_unknown_here(
+    tables: Tables, coordinators: list[Coordinator], api: Api
+) -> None:
+    unknown, known = coordinators
+    await api.know(known)
+    watch = api.start()
+    unknown.hub.granted(ID, api.hub.name)
+    tables.happen(1)
+    tables.is_final = True
+    api.hub.run_once(math.inf)
+    assert await is_told(watch)
