@@ -26,7 +26,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.chassis.errors import remote_error
 from services.chassis.identity import ServiceCredential
-from services.chassis.lease.frames import CREDIT_MAX, HEARD_ITEMS_MAX, HELD_MAX, REPORTS_FLOOD
+from services.chassis.lease.frames import CREDIT_MAX, HEARD_ITEMS_MAX, HELD_MAX, NAME_MAX, REPORTS_FLOOD
 from tests.support.api import Client
 from tests.support.nested import with_tag
 from tests.support.probe import eventually
@@ -156,7 +156,10 @@ def attach_of(hop: Hop, instance_id: str, **fields: Any) -> Any:
     attach = frame.control.attach
     attach.holder, attach.instance_id = "stranger", instance_id
     for name, value in fields.items():
-        setattr(attach, name, value)
+        if isinstance(value, list):
+            getattr(attach, name).extend(value)
+        else:
+            setattr(attach, name, value)
     return frame
 
 
@@ -215,6 +218,10 @@ BEFORE: dict[str, tuple[Callable[[Hop], Any], str]] = {
         lambda hop: control_of(hop, attach={"instance_id": "x"}, drain=True),
         "ATTACH_EXPECTED",
     ),
+    "an attach of a lease with a long id": (
+        lambda hop: attach_of(hop, "x", held=[session_pb2.Lease(lease_id="x" * 1_000_000)]),
+        "ATTACH_INVALID",
+    ),
     "an attach of nobody": (lambda hop: attach_of(hop, ""), "ATTACH_INVALID"),
     "a capacity below nothing": (lambda hop: attach_of(hop, "x", capacity=-1), "ATTACH_INVALID"),
 }
@@ -237,13 +244,18 @@ AFTER: dict[str, tuple[Callable[[Hop], Any], str]] = {
         lambda hop: reports_of(hop, *[report_of(hop, 1, stranger_of(hop), 1)] * (REPORTS_FLOOD + 1)),
         "FLOOD",
     ),
+    "a lease with a long id": (lambda hop: held_of(hop, 1, "x" * 1_000_000), "NAME_TOO_LONG"),
+    "a report with a long id": (
+        lambda hop: reports_of(hop, report_of(hop, 10**NAME_MAX, stranger_of(hop), 1)),
+        "NAME_TOO_LONG",
+    ),
     "too many leases": (lambda hop: held_of(hop, HELD_MAX + 1), "HELD_EXCEEDED"),
 }
 
 
-def held_of(hop: Hop, count: int) -> Any:
+def held_of(hop: Hop, count: int, lease_id: str = "") -> Any:
     frame = control_of(hop, beat={"number": 1, "full": True})
-    frame.control.beat.held.extend([session_pb2.Lease(epoch=1)] * count)
+    frame.control.beat.held.extend([session_pb2.Lease(lease_id=lease_id, epoch=1)] * count)
     return frame
 
 
@@ -374,7 +386,7 @@ async def reports_unread(target: Target) -> None:
     """Large names, so that the answers fill what lies between. It is given up as if it had gone."""
     reports = [report_of(target.hop, number, stranger_of(target.hop), 1) for number in range(100)]
     for report in reports:
-        report.head.report_id *= 2_000
+        report.head.report_id = report.head.report_id.rjust(NAME_MAX, "0")
     frame = reports_of(target.hop, *reports).SerializeToString()
     async with session(target, FLOOD_SECONDS) as holder:
         await holder.attach()

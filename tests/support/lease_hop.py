@@ -13,6 +13,7 @@ import grpc
 
 from services.chassis.clock import SystemClock
 from services.chassis.errors import DependencyUnavailable
+from services.chassis.identity import Identity, Kind, set_caller
 from services.chassis.lease.frames import (
     Attach,
     Grant,
@@ -28,7 +29,7 @@ from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.owners import AttachRefused
-from services.chassis.session.registry import SESSIONS_MAX, UNREAD_MAX, SessionRegistry
+from services.chassis.session.registry import SessionLimits, SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.session.store import CloseMark, EndedInstance
 from windlass.coordinator.v1 import sessions_pb2, sessions_pb2_grpc
@@ -56,6 +57,7 @@ class AwayStore(MemorySessionStore):
     def __init__(self, timing: LeaseTiming) -> None:
         super().__init__(SystemClock(), timing)
         self.is_away = False
+        self.renewed: list[str] = []
 
     def _ask(self) -> None:
         if self.is_away:
@@ -67,6 +69,8 @@ class AwayStore(MemorySessionStore):
 
     async def renew(self, instance_ids: Iterable[str]) -> set[str]:
         self._ask()
+        instance_ids = list(instance_ids)
+        self.renewed += instance_ids
         return await super().renew(instance_ids)
 
     async def mark_closed(self, instance_id: str) -> CloseMark:
@@ -207,6 +211,9 @@ class _Servicer(sessions_pb2_grpc.RunnerSessionsServicer):
         self._registry = registry
 
     async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        said = dict(context.invocation_metadata())
+        if "kind" in said:
+            set_caller(Identity(Kind(said["kind"]), said["name"]))
         await self._registry.serve(context)
 
 
@@ -249,8 +256,7 @@ async def serving(
     timing: LeaseTiming = FAST,
     with_loops: bool = True,
     port: int = 0,
-    sessions_max: int = SESSIONS_MAX,
-    unread_max: int = UNREAD_MAX,
+    limits: SessionLimits | None = None,
 ) -> AsyncIterator[Replica]:
     owner = ServerOwner()
     registry = SessionRegistry(
@@ -259,8 +265,7 @@ async def serving(
         server="server-0",
         codec=CODEC,
         owner=owner,
-        sessions_max=sessions_max,
-        unread_max=unread_max,
+        limits=limits or SessionLimits(),
     )
     server = grpc.aio.server()
     sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(_Servicer(registry), server)
@@ -329,10 +334,11 @@ async def holding(
 
 
 class RawHolder:
-    """One stream, frame by frame."""
+    """One stream, frame by frame; there is no guard, so it is whom it says."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.call: Any = sessions_pb2_grpc.RunnerSessionsStub(channel).Session()
+    def __init__(self, channel: grpc.aio.Channel, who: Identity | None) -> None:
+        said = None if who is None else (("kind", who.kind.value), ("name", who.name))
+        self.call: Any = sessions_pb2_grpc.RunnerSessionsStub(channel).Session(metadata=said)
 
     async def say(self, frame: HolderFrame) -> None:
         for message in CODEC.encode_holder_frame(frame):
@@ -351,9 +357,9 @@ class RawHolder:
 
 
 @asynccontextmanager
-async def raw(replica: Replica) -> AsyncIterator[RawHolder]:
+async def raw(replica: Replica, who: Identity | None = None) -> AsyncIterator[RawHolder]:
     channel = grpc.aio.insecure_channel(replica.address, options=[("grpc.use_local_subchannel_pool", 1)])
-    holder = RawHolder(channel)
+    holder = RawHolder(channel, who)
     try:
         yield holder
     finally:

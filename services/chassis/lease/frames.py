@@ -17,6 +17,8 @@ REPORTS_IN_FLIGHT_MAX = 4_000
 # What a server bears before it calls it a flood: twice the holder's own limit, as both count at different
 # moments.
 REPORTS_FLOOD = 2 * REPORTS_IN_FLIGHT_MAX
+# What a report costs a server until its answer, beside its own bytes.
+REPORT_COST_BYTES = 1_000
 # What may wait for a peer that does not read (beyond grants, which credit bounds) before its stream is cut.
 OUTGOING_MAX = 20_000
 CREDIT_MAX = 100_000
@@ -53,6 +55,8 @@ class Report(NamedTuple):
     lease_id: str
     epoch: int
     body: object
+    # Of the body on the wire; a holder leaves it at 0.
+    size_bytes: int = 0
 
 
 class Refused(NamedTuple):

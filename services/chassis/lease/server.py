@@ -18,7 +18,7 @@ the stream):
 Served, with these faults: a beat that is not the next number, or comes before the last was answered
 (BEAT_OUT_OF_ORDER); a credit below 0 or over the limit (CREDIT_INVALID; an old number is ignored); a count
 of grants that goes back or beyond what was sent (GRANTS_SEEN_INVALID); more unanswered reports than the
-limit (FLOOD); too many leases (HELD_EXCEEDED).
+limit (FLOOD); too many leases (HELD_EXCEEDED); an id or a reason of more than NAME_MAX characters (NAME_TOO_LONG).
 
 Grants are answered by counting: one number in a frame takes all grants up to it, so a grant costs nothing
 after it was sent unless it is refused. What the holder holds is known from its attach and beats alone.
@@ -40,6 +40,7 @@ promise to the holder while a claim is being committed.
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 
 from services.chassis.lease.actions import (
@@ -79,6 +80,7 @@ from services.chassis.lease.frames import (
 )
 from services.chassis.lease.outgoing import Outgoing
 from services.chassis.lease.timing import LeaseTiming
+from services.chassis.lease.unanswered import Unanswered
 
 
 class ServerState(Enum):
@@ -95,9 +97,10 @@ class ServerSessionRules:
     def __init__(self, session_id: str, server: str, timing: LeaseTiming) -> None:
         self.session_id = session_id
         self.state = ServerState.NEW
+        # From the acceptance on without its leases, of which `holds` knows.
         self.attach: Attach | None = None
         self.fault: Fault | None = None
-        self.reports_unanswered = 0
+        self.unanswered = Unanswered()
         self._server = server
         self._timing = timing
         self._credit = Credit()
@@ -151,7 +154,7 @@ class ServerSessionRules:
         if frame.refused:
             actions.append(GrantsRefused(list(frame.refused)))
         if frame.reports:
-            self.reports_unanswered += len(frame.reports)
+            self.unanswered.add(frame.reports)
             actions.append(ReportsArrived(list(frame.reports)))
         if frame.notes:
             actions.append(NotesArrived(list(frame.notes)))
@@ -175,8 +178,10 @@ class ServerSessionRules:
             return Fault(
                 "GRANTS_SEEN_INVALID", f"{frame.grants_seen} is not within {self._seen} and {self._sent}"
             )
-        if self.reports_unanswered + len(frame.reports) > REPORTS_FLOOD:
+        if self.unanswered.count + len(frame.reports) > REPORTS_FLOOD:
             return Fault("FLOOD", f"more than {REPORTS_FLOOD} reports without an answer")
+        if _has_long_name(frame):
+            return Fault("NAME_TOO_LONG", f"ids and reasons have at most {NAME_MAX} characters")
         if frame.credit is not None and not 0 <= frame.credit.amount <= CREDIT_MAX:
             return Fault("CREDIT_INVALID", f"a credit is 0 to {CREDIT_MAX}")
         if frame.beat is not None:
@@ -232,6 +237,7 @@ class ServerSessionRules:
         self.state = ServerState.LIVE
         gone = {each.lease_id for each in refused}
         self._held = {lease_id: epoch for lease_id, epoch in self.attach.held if lease_id not in gone}
+        self.attach = replace(self.attach, held=())
         self._out.attached = Attached(self.session_id, self._server, self._timing, list(refused))
 
     def refuse(self, reason: str, message: str) -> None:
@@ -268,6 +274,15 @@ class ServerSessionRules:
         """Whether its newest attach or beat named the lease, whoever granted it."""
         return self._held.get(lease_id) == epoch
 
+    @property
+    def held_count(self) -> int:
+        return len(self._held)
+
+    @property
+    def beat_number(self) -> int:
+        """Of the newest beat that was heard."""
+        return self._beat_number
+
     def take_credit(self, wanted: int) -> int:
         return self._credit.reserve(wanted) if self.state is ServerState.LIVE else 0
 
@@ -287,12 +302,12 @@ class ServerSessionRules:
         return True
 
     def acknowledge(self, report_ids: Sequence[str]) -> None:
-        self.reports_unanswered -= len(report_ids)
+        self.unanswered.answer(report_ids)
         self._out.taken.extend(report_ids)
         self._bound_outgoing()
 
     def refuse_reports(self, refused: Sequence[RefusedReport]) -> None:
-        self.reports_unanswered -= len(refused)
+        self.unanswered.answer([each.report_id for each in refused])
         self._out.refused_reports.extend(refused)
         self._bound_outgoing()
 
@@ -317,6 +332,10 @@ class ServerSessionRules:
         self._out.demand_newest = demand
         if said is None or (demand > 0) != (said > 0) or demand > 2 * said:
             self._out.owes_demand = True
+
+    def say_something(self) -> None:
+        """A sign of life while nothing can be heard: the demand again."""
+        self._out.owes_demand = True
 
     def drain(self) -> None:
         """Ask the holder to leave."""
@@ -409,7 +428,23 @@ def _fault_in_attach(attach: Attach) -> str:
     texts = (attach.instance_id, attach.holder, attach.version, *attach.modules, *attach.labels)
     if any(len(text) > NAME_MAX or "\0" in text for text in (*texts, *attach.labels.values())):
         return f"names have at most {NAME_MAX} characters and no NUL"
+    if any(len(lease_id) > NAME_MAX for lease_id, _ in attach.held):
+        return f"the id of a lease has at most {NAME_MAX} characters"
     return ""
+
+
+def _has_long_name(frame: HolderFrame) -> bool:
+    for report in frame.reports:
+        if len(report.report_id) > NAME_MAX or len(report.lease_id) > NAME_MAX:
+            return True
+    for refused in frame.refused:
+        if len(refused.lease_id) > NAME_MAX or len(refused.reason) > NAME_MAX:
+            return True
+    beat = frame.beat
+    return beat is not None and (
+        any(len(lease_id) > NAME_MAX for lease_id, _ in beat.held)
+        or any(len(lease_id) > NAME_MAX for lease_id in beat.gone)
+    )
 
 
 _NOTHING = ServerFrame(grants=[])

@@ -212,7 +212,7 @@ def _spread(
 
 def _read_report(body: Any) -> Report:
     head = body.head
-    return Report(head.report_id, head.lease_id, head.epoch, body)
+    return Report(head.report_id, head.lease_id, head.epoch, body, body.ByteSize())
 
 
 def _read_grant(work: Any) -> Grant:

@@ -9,8 +9,12 @@ A grant sent on a stream that broke is in doubt: the instance's next attach sett
 can: the holder may be at work and busy, with its other streams open.
 
 A stream that its holder does not read cannot be ended from here: gRPC keeps it, with what was to be written and what
-has come, until the holder reads or lets go. So such streams count as sessions, and a caller who leaves UNREAD_MAX of
+has come, until the holder reads or lets go. So such streams count as sessions, and a caller who leaves `unread_max` of
 them has no further one.
+
+A stream whose reports wait for so many answers that there is no room for more (room.py) is not read. While answers go
+out, its instance is renewed as if its beat had been heard and the holder gets a sign of life: its beat may be behind
+what we do not read. When none go out, the holder takes the silence for what it is, and dials again.
 
 Hazard: an instance may be attached here twice for a moment (a stream that died unnoticed, and its
 successor). The newer one stands; the older one is closed with SUPERSEDED.
@@ -23,10 +27,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from services.chassis.clock import Clock, SystemClock
 from services.chassis.errors import DependencyUnavailable
-from services.chassis.identity import Identity, caller
+from services.chassis.identity import Identity, Kind, caller
 from services.chassis.lease.frames import Grant, Refused
 from services.chassis.lease.server import ServerSessionRules, ServerState
 from services.chassis.lease.timing import LeaseTiming
@@ -34,15 +39,22 @@ from services.chassis.logs import logger
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import AttachRefused, SessionOwner
 from services.chassis.session.reaper import SessionReaper, SweepGuard
+from services.chassis.session.room import KEY_BYTES_MAX, STREAM_BYTES_MAX, CallerRoom, StreamRoom
 from services.chassis.session.server import Conversation, ServerSession
 from services.chassis.session.store import EndedInstance, SessionStore
 
 log = logger(__name__)
 
-# Streams at once, attached or not: beyond it a replica refuses, and the holder goes to another.
-SESSIONS_MAX = 5_000
-# Streams of one caller that were given up because nobody reads them, and are open still: each holds up to some 8 MB.
-UNREAD_MAX = 20
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    # Streams at once, attached or not: beyond it a replica refuses, and the holder goes to another.
+    sessions_max: int = 5_000
+    # Streams of one caller that were given up because nobody reads them, and are still open: each holds up to 8 MB.
+    unread_max: int = 20
+    # What the unanswered reports of one stream, and of all streams of one key, may hold: see room.py.
+    stream_bytes_max: int = STREAM_BYTES_MAX
+    key_bytes_max: int = KEY_BYTES_MAX
 
 
 @dataclass(slots=True)
@@ -65,8 +77,7 @@ class SessionRegistry:
         codec: HopCodec,
         owner: SessionOwner,
         clock: Clock | None = None,
-        sessions_max: int = SESSIONS_MAX,
-        unread_max: int = UNREAD_MAX,
+        limits: SessionLimits = SessionLimits(),
     ) -> None:
         self._store = store
         self._timing = timing
@@ -74,9 +85,10 @@ class SessionRegistry:
         self._codec = codec
         self._owner = owner
         self._clock = clock or SystemClock()
-        self._sessions_max = sessions_max
-        self._unread_max = unread_max
+        self._limits = limits
         self._unread: Counter[Identity] = Counter()
+        # Kept by their sessions, also by those that are over and have reports to be answered.
+        self._rooms: WeakValueDictionary[Identity, CallerRoom] = WeakValueDictionary()
         self._guard = SweepGuard(timing, self._clock.monotonic())
         self.reaper = SessionReaper(store, self._guard, self._clock, self._watched, self._instances_ended)
         self._conversations: dict[ServerSession, Conversation] = {}
@@ -114,7 +126,9 @@ class SessionRegistry:
 
     async def serve(self, context: Any) -> None:
         """The servicer method: one holder's stream from its attach to its end."""
-        session = ServerSession(ServerSessionRules(uuid4().hex, self._server, self._timing), self._clock)
+        rules, room = ServerSessionRules(uuid4().hex, self._server, self._timing), self._room()
+        session = ServerSession(rules, room, self._clock)
+        room.forget_with(session)
         conversation = Conversation(session, context, self._codec, self._owner, self, self._clock)
         if refusal := self._refusal():
             session.rules.refuse(*refusal)
@@ -134,11 +148,19 @@ class SessionRegistry:
         """Reason and message for a stream that is not to be served."""
         if self._is_stopping:
             return "SERVER_STOPPING", "attach to another replica"
-        if self._unread[caller()] >= self._unread_max:
+        if self._unread[caller()] >= self._limits.unread_max:
             return "NOT_READING", "let go of the streams that are not read before another is opened"
-        if len(self._conversations) + self._unread.total() >= self._sessions_max:
+        if len(self._conversations) + self._unread.total() >= self._limits.sessions_max:
             return "TOO_MANY_SESSIONS", "attach to another replica"
         return None
+
+    def _room(self) -> StreamRoom:
+        who = caller()
+        room = self._rooms.get(who)
+        if room is None:
+            is_key = who.kind is not Kind.SERVICE
+            room = self._rooms[who] = CallerRoom(self._limits.key_bytes_max) if is_key else CallerRoom()
+        return StreamRoom(room, self._limits.stream_bytes_max)
 
     def _count_unread(self, context: Any) -> None:
         """From now, when its last write has not ended, until gRPC is done with it: often at once."""
@@ -346,6 +368,8 @@ class SessionRegistry:
             if actions or session.rules.owes_beat_heard:
                 conversation.perform(actions)
                 session.wanted.set()
+            if session.room.is_awaited and now - session.room.freed_at < self._timing.self_fence:
+                self._stand_in(session)
             since = conversation.writing_since
             if since is not None and now - since > self._timing.self_fence:
                 log.warning("stream cut: its holder does not read", session_id=session.session_id)
@@ -357,6 +381,14 @@ class SessionRegistry:
             if doubt.due is not None and doubt.due <= now:
                 doubt.due = None
                 self._owner.on_in_doubt(doubt.session, doubt.grants)
+
+    def _stand_in(self, session: ServerSession) -> None:
+        """For the beat that we do not read now."""
+        if session.rules.is_serving:
+            self._beats.setdefault(session, session.rules.beat_number)
+            self._beats_wanted.set()
+            session.rules.say_something()
+            session.wanted.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -32,6 +32,7 @@ from services.chassis.lease.frames import Attach, Grant, Lease, Refused, Refused
 from services.chassis.lease.server import ServerSessionRules, ServerState
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import SessionOwner
+from services.chassis.session.room import StreamRoom
 
 
 class ServerSession:
@@ -40,8 +41,9 @@ class ServerSession:
     Every call is immediate; frames leave when the stream is free.
     """
 
-    def __init__(self, rules: ServerSessionRules, clock: Clock) -> None:
+    def __init__(self, rules: ServerSessionRules, room: StreamRoom, clock: Clock) -> None:
         self.rules = rules
+        self.room = room
         # For the hop's own use: what it knows of this holder.
         self.data: Any = None
         self.wanted = asyncio.Event()
@@ -52,6 +54,7 @@ class ServerSession:
 
     @property
     def attach(self) -> Attach:
+        """Without its leases: see `holds`."""
         assert self.rules.attach is not None, "a hop sees attached sessions only"
         return self.rules.attach
 
@@ -76,6 +79,10 @@ class ServerSession:
         """As of its newest attach or beat, whichever server granted it."""
         return self.rules.holds(lease_id, epoch)
 
+    @property
+    def held_count(self) -> int:
+        return self.rules.held_count
+
     def take_credit(self, wanted: int) -> int:
         """Reserve up to `wanted` places before a claim is made; each is then used by `grant` or given
         back.
@@ -96,6 +103,7 @@ class ServerSession:
     def acknowledge(self, report_ids: Sequence[str]) -> None:
         """After the commit that holds them. Only a holder that drains waits for it."""
         self.rules.acknowledge(report_ids)
+        self.hold_room()
         if self.rules.state is ServerState.DRAINING:
             self.wanted.set()
         else:
@@ -104,7 +112,12 @@ class ServerSession:
     def refuse_reports(self, refused: Sequence[RefusedReport]) -> None:
         """After the commit that records the refusal."""
         self.rules.refuse_reports(refused)
+        self.hold_room()
         self.wanted.set()
+
+    def hold_room(self) -> None:
+        """As much as its unanswered reports need now."""
+        self.room.hold(self.rules.unanswered.size_bytes, self._clock.monotonic())
 
     def revoke(self, revoked: Iterable[Refused]) -> None:
         self.rules.revoke(revoked)
@@ -179,6 +192,7 @@ class Conversation:
             await self._over.wait()
         finally:
             self.perform(self._rules.lost())
+            self.session.room.close()
             # The writer finds nothing more to say; a read or write that is pending ends with the call.
             self.session.wanted.set()
         if self._failure is not None:
@@ -199,7 +213,12 @@ class Conversation:
             self._over.set()
 
     async def _read(self) -> bool:
+        session = self.session
         while True:
+            if session.room.is_full and self._rules.is_serving:
+                await session.room.wait()
+                if self._over.is_set():
+                    return False
             try:
                 message = await self._context.read()
             except (grpc.aio.UsageError, grpc.RpcError):
@@ -207,10 +226,13 @@ class Conversation:
             if message is grpc.aio.EOF or self._over.is_set():
                 return False
             frame = self._codec.decode_holder_frame(message)
-            self.perform(self._rules.receive(frame, self._clock.monotonic()))
+            actions = self._rules.receive(frame, self._clock.monotonic())
+            # Before anybody answers: what is answered was held.
+            session.hold_room()
+            self.perform(actions)
             if self._rules.state is ServerState.CLOSED:
                 # The writer tells the fault and ends the stream.
-                self.session.wanted.set()
+                session.wanted.set()
                 return True
 
     async def _write(self) -> bool:

@@ -177,7 +177,7 @@ class Carrier:
     # ── from the runners ─────────────────────────────────────────────────────────────────────────────────────────
 
     def reported(self, session: RunnerSession, reports: Sequence[Report]) -> None:
-        for _, lease_id, _, body in reports:
+        for _, lease_id, _, body, _ in reports:
             assert isinstance(body, pb.RunReport)
             # It goes with the report wherever that goes: whoever decides it compares it with the run's.
             if not 0 < len(body.head.instance_id) <= NAME_MAX:

@@ -119,7 +119,10 @@ class SessionRunners:
         _runners.set(len(self.registry.sessions))
         attach = session.attach
         log.info(
-            "runner attached", runner=attach.holder, instance_id=attach.instance_id, held=len(attach.held)
+            "runner attached",
+            runner=attach.holder,
+            instance_id=attach.instance_id,
+            held=session.held_count,
         )
         # Ours that it has: it reports them here. Ours that it never got: it says so, and they go out again.
         if leases := self.carrier.leases_of(session.instance_id):

@@ -26,6 +26,7 @@ from services.chassis.lease.timing import EXECUTION
 
 ATTACH = Attach("holder", "instance", 10)
 REPORT = Report("1", "lease", 1, None)
+LONG = "x" * (NAME_MAX + 1)
 
 
 def new() -> ServerSessionRules:
@@ -102,10 +103,16 @@ FRAMES: dict[str, HolderFrame] = {
     "attach with too many leases": HolderFrame(
         attach=Attach("holder", "instance", 1, held=[Lease("x", 1)] * (HELD_MAX + 1))
     ),
+    "attach with a long lease": HolderFrame(
+        attach=Attach("holder", "instance", 1, held=[Lease("x", 1), Lease(LONG, 1)])
+    ),
     "next beat": HolderFrame(beat=Beat(2, False, 0)),
     "old beat": HolderFrame(beat=Beat(1, False, 0)),
     "beat after a gap": HolderFrame(beat=Beat(4, False, 0)),
     "beat with too many leases": HolderFrame(beat=Beat(2, True, 0, [Lease("x", 1)] * (HELD_MAX + 1))),
+    "beat with a long lease": HolderFrame(beat=Beat(2, False, 0, [Lease("x", 1), Lease(LONG, 1)])),
+    "beat without a long lease": HolderFrame(beat=Beat(2, False, 0, gone=["x", LONG])),
+    "beat with the longest lease": HolderFrame(beat=Beat(2, False, 1, [Lease(LONG[1:], 1)])),
     "credit": HolderFrame(credit=Credit(2, 5), grants_seen=2),
     "old credit": HolderFrame(credit=Credit(1, 5)),
     "negative credit": HolderFrame(credit=Credit(2, -1)),
@@ -113,8 +120,12 @@ FRAMES: dict[str, HolderFrame] = {
     "count of one grant": HolderFrame(grants_seen=1),
     "count beyond what was sent": HolderFrame(grants_seen=3),
     "refusal": HolderFrame(refused=[Refused("a", 1, "NO_CAPACITY")]),
+    "refusal of a long lease": HolderFrame(refused=[Refused(LONG, 1, "NO_CAPACITY")]),
+    "refusal for a long reason": HolderFrame(refused=[Refused("a", 1, LONG)]),
     "count with a refusal": HolderFrame(grants_seen=2, refused=[Refused("a", 1, "NO_CAPACITY")]),
     "report": HolderFrame(reports=[REPORT]),
+    "report with a long id": HolderFrame(reports=[REPORT, Report(LONG, "lease", 1, None)]),
+    "report of a long lease": HolderFrame(reports=[REPORT, Report("2", LONG, 1, None)]),
     "flood of reports": HolderFrame(reports=[REPORT] * (REPORTS_FLOOD + 1)),
     "note": HolderFrame(notes=["note"]),
     "drain": HolderFrame(is_draining=True),
@@ -131,10 +142,14 @@ SERVED: dict[str, str] = {
     "attach with too many labels": "ATTACHED_ALREADY",
     "attach with too many modules": "ATTACHED_ALREADY",
     "attach with too many leases": "ATTACHED_ALREADY",
+    "attach with a long lease": "ATTACHED_ALREADY",
     "next beat": "RenewInstance",
     "old beat": "BEAT_OUT_OF_ORDER",
     "beat after a gap": "BEAT_OUT_OF_ORDER",
     "beat with too many leases": "HELD_EXCEEDED",
+    "beat with a long lease": "NAME_TOO_LONG",
+    "beat without a long lease": "NAME_TOO_LONG",
+    "beat with the longest lease": "RenewInstance",
     "credit": "GrantsTaken CreditStated",
     "old credit": "",
     "negative credit": "CREDIT_INVALID",
@@ -142,8 +157,12 @@ SERVED: dict[str, str] = {
     "count of one grant": "GrantsTaken",
     "count beyond what was sent": "GRANTS_SEEN_INVALID",
     "refusal": "GrantsRefused",
+    "refusal of a long lease": "NAME_TOO_LONG",
+    "refusal for a long reason": "NAME_TOO_LONG",
     "count with a refusal": "GrantsTaken GrantsRefused",
     "report": "ReportsArrived",
+    "report with a long id": "NAME_TOO_LONG",
+    "report of a long lease": "NAME_TOO_LONG",
     "flood of reports": "FLOOD",
     "note": "NotesArrived",
     "drain": "HolderDrains",
@@ -158,6 +177,7 @@ ATTACHES: dict[str, str] = {
     "attach with too many labels": "ATTACH_INVALID",
     "attach with too many modules": "ATTACH_INVALID",
     "attach with too many leases": "HELD_EXCEEDED",
+    "attach with a long lease": "ATTACH_INVALID",
 }
 
 # What each state answers to each frame: the names of the actions, or the reason of the fault.
@@ -165,7 +185,10 @@ TABLE: dict[str, dict[str, str]] = {
     "new": dict.fromkeys(FRAMES, "ATTACH_EXPECTED") | ATTACHES,
     "opening": dict.fromkeys(FRAMES, "ATTACH_PENDING"),
     "live": SERVED,
-    "beating": SERVED | {"next beat": "BEAT_OUT_OF_ORDER", "beat with too many leases": "BEAT_OUT_OF_ORDER"},
+    "beating": SERVED
+    | dict.fromkeys(
+        ("next beat", "beat with too many leases", "beat with the longest lease"), "BEAT_OUT_OF_ORDER"
+    ),
     "draining": SERVED | {"credit": "GrantsTaken", "drain": ""},
     "closed": dict.fromkeys(FRAMES, ""),
     "lost": dict.fromkeys(FRAMES, ""),
@@ -207,7 +230,7 @@ def test_faulty_frame_takes_no_effect():
     session.receive(HolderFrame(grants_seen=2, reports=[REPORT], beat=Beat(7, True, 0)), 0.0)
     assert session.fault is not None
     assert session.fault.reason == "BEAT_OUT_OF_ORDER"
-    assert session.reports_unanswered == 0
+    assert session.unanswered.count == 0
 
 
 def test_count_that_goes_back_is_a_fault():
@@ -232,6 +255,15 @@ def test_attached_frame_follows_the_acceptance_and_names_the_refused_leases():
     assert session.holds("mine", 4)
     assert not session.holds("mine", 3)
     assert not session.holds("stale", 2)
+    assert session.held_count == 1
+
+
+def test_session_does_not_keep_the_leases_of_its_attach_a_second_time():
+    session = new()
+    attach = Attach("holder", "instance", 1, held=[Lease("mine", 4)], labels={"zone": "a"})
+    session.receive(HolderFrame(attach=attach), 0.0)
+    session.accept([])
+    assert session.attach == Attach("holder", "instance", 1, labels={"zone": "a"})
 
 
 def test_acceptance_after_the_stream_is_gone_changes_nothing():
@@ -275,6 +307,22 @@ def test_beats_keep_the_set_of_held_leases():
     assert frame is not None
     assert frame.beat is not None
     assert not frame.beat.wants_full
+
+
+def test_newest_beat_that_was_heard_is_known():
+    assert [live().beat_number, beating().beat_number] == [1, 2]
+
+
+def test_sign_of_life_says_the_demand_again():
+    session = live()
+    session.set_demand(3)
+    said = [session.take_frame(0.0), session.take_frame(0.0)]
+    session.say_something()
+    assert [*said, session.take_frame(0.0)] == [
+        ServerFrame(grants=[], demand=3),
+        None,
+        ServerFrame(grants=[], demand=3),
+    ]
 
 
 def test_drifted_set_is_asked_for_whole():

@@ -213,7 +213,7 @@ def test_frame_gathers_all_that_is_owed():
         is_draining=True,
     )
     assert session.take_frame(0.0) is None
-    assert session.reports_unanswered == 0
+    assert session.unanswered.count == 0
 
 
 def test_frame_holds_no_more_items_than_asked_and_nothing_overtakes_a_grant():

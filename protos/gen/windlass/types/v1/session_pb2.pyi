@@ -25,7 +25,9 @@ Limits. A message has at most 4 MiB (64 between coordinator and dispatcher), and
 in all, 20,000 of them leases; a holder with more to say spreads it over several messages, but for the leases, which
 are told in one. A message over a limit ends the stream with the status RESOURCE_EXHAUSTED, reason MESSAGE_TOO_LARGE;
 bytes that are no such message with INVALID_ARGUMENT, reason INVALID_REQUEST; what breaks the protocol otherwise with
-a Fault and the status OK. A stream that is not read is given up after Timing.self_fence, and is gone when its holder
+a Fault and the status OK. Ids, names and reasons have at most 255 characters. Unanswered reports hold up to 64 MiB per
+stream and 256 MiB per key: beyond it a stream is read no further until answers have gone out, which is no fault; its
+instance is renewed meanwhile, and demand is said again as a sign of life. A stream that is not read is given up after Timing.self_fence, and is gone when its holder
 cancels it; whoever leaves twenty such streams open gets no other (NOT_READING).
 """
 
@@ -500,8 +502,8 @@ class Fault(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """UPPER_SNAKE: ATTACH_EXPECTED, ATTACH_PENDING, ATTACH_INVALID, ATTACHED_ALREADY, CREDIT_INVALID, BEAT_OUT_OF_ORDER,
-    GRANTS_SEEN_INVALID, HELD_EXCEEDED (over 20,000 leases), FLOOD (over 8,000 reports unanswered), NOT_READING,
-    TOO_MANY_SESSIONS, INSTANCE_ENDED, INSTANCE_TAKEN, KEY_INVALID…
+    GRANTS_SEEN_INVALID, HELD_EXCEEDED (over 20,000 leases), FLOOD (over 8,000 reports unanswered), NAME_TOO_LONG (over
+    255 characters), NOT_READING, TOO_MANY_SESSIONS, INSTANCE_ENDED, INSTANCE_TAKEN, KEY_INVALID…
     """
     message: _builtins.str
     def __init__(

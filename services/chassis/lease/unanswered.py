@@ -1,0 +1,37 @@
+"""The reports that a session has brought and that nobody has answered yet: how many, and how large.
+
+An id may come several times, since a report is repeated until it is answered. Then the smallest counts as the one that
+was answered: nobody is thought to hold less than he does.
+"""
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from services.chassis.lease.frames import REPORT_COST_BYTES, Report
+
+
+class Unanswered:
+    __slots__ = ("_sizes", "count", "size_bytes")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        # By id, smallest first.
+        self._sizes: dict[str, list[int]] = {}
+
+    def add(self, reports: Iterable[Report]) -> None:
+        for report in reports:
+            size = report.size_bytes + REPORT_COST_BYTES
+            heappush(self._sizes.setdefault(report.report_id, []), size)
+            self.count += 1
+            self.size_bytes += size
+
+    def answer(self, report_ids: Iterable[str]) -> None:
+        for report_id in report_ids:
+            sizes = self._sizes.get(report_id)
+            if sizes is None:
+                continue
+            self.count -= 1
+            self.size_bytes -= heappop(sizes)
+            if not sizes:
+                del self._sizes[report_id]
