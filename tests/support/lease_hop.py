@@ -357,8 +357,12 @@ class RawHolder:
 
 
 @asynccontextmanager
-async def raw(replica: Replica, who: Identity | None = None) -> AsyncIterator[RawHolder]:
-    channel = grpc.aio.insecure_channel(replica.address, options=[("grpc.use_local_subchannel_pool", 1)])
+async def raw(
+    replica: Replica, who: Identity | None = None, *options: tuple[str, int]
+) -> AsyncIterator[RawHolder]:
+    channel = grpc.aio.insecure_channel(
+        replica.address, options=[("grpc.use_local_subchannel_pool", 1), *options]
+    )
     holder = RawHolder(channel, who)
     try:
         yield holder

@@ -10,7 +10,8 @@ can: the holder may be at work and busy, with its other streams open.
 
 A stream that its holder does not read cannot be ended from here: gRPC keeps it, with what was to be written and what
 has come, until the holder reads or lets go. So such streams count as sessions, and a caller who leaves `unread_max` of
-them has no further one.
+them has no further one. A key has a bound of its own on its streams, so that none of them can take all of a server's
+sessions; a stream that was refused is counted apart, since it may stay open unread as well.
 
 A stream whose reports wait for so many answers that there is no room for more (room.py) is not read. While answers go
 out, its instance is renewed as if its beat had been heard and the holder gets a sign of life: its beat may be behind
@@ -30,7 +31,7 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from services.chassis.clock import Clock, SystemClock
-from services.chassis.errors import DependencyUnavailable
+from services.chassis.errors import DependencyUnavailable, Refusal
 from services.chassis.identity import Identity, Kind, caller
 from services.chassis.lease.frames import Grant, Refused
 from services.chassis.lease.server import ServerSessionRules, ServerState
@@ -50,6 +51,11 @@ log = logger(__name__)
 class SessionLimits:
     # Streams at once, attached or not: beyond it a replica refuses, and the holder goes to another.
     sessions_max: int = 5_000
+    # Of them, those of one key: a key is for the runners of one workspace. Our own services have no such bound.
+    key_sessions_max: int = 500
+    # Streams of one key that were refused and are open still: beyond it a stream ends without a fault, which would have
+    # to be read, but with a status.
+    key_refused_max: int = 100
     # Streams of one caller that were given up because nobody reads them, and are still open: each holds up to 8 MB.
     unread_max: int = 20
     # What the unanswered reports of one stream, and of all streams of one key, may hold: see room.py.
@@ -86,7 +92,10 @@ class SessionRegistry:
         self._owner = owner
         self._clock = clock or SystemClock()
         self._limits = limits
+        # Streams by caller: those that are served, those that were given up unread, those that were refused.
+        self._open: Counter[Identity] = Counter()
         self._unread: Counter[Identity] = Counter()
+        self._refused: Counter[Identity] = Counter()
         # Kept by their sessions, also by those that are over and have reports to be answered.
         self._rooms: WeakValueDictionary[Identity, CallerRoom] = WeakValueDictionary()
         self._guard = SweepGuard(timing, self._clock.monotonic())
@@ -130,9 +139,13 @@ class SessionRegistry:
         session = ServerSession(rules, room, self._clock)
         room.forget_with(session)
         conversation = Conversation(session, context, self._codec, self._owner, self, self._clock)
-        if refusal := self._refusal():
+        who = caller()
+        if refusal := self._refusal(who):
+            self._count_refused(who, context)
             session.rules.refuse(*refusal)
             session.wanted.set()
+        else:
+            self._open[who] += 1
         self._conversations[session] = conversation
         try:
             await conversation.run()
@@ -141,38 +154,41 @@ class SessionRegistry:
             del self._conversations[session]
             self._beats.pop(session, None)
             self._closed(session, closed_at)
-            if conversation.writing_since is not None:
-                self._count_unread(context)
+            if refusal is None:
+                _take_one(self._open, who)
+                if conversation.writing_since is not None:
+                    _count_until_done(self._unread, who, context)
 
-    def _refusal(self) -> tuple[str, str] | None:
+    def _refusal(self, who: Identity) -> tuple[str, str] | None:
         """Reason and message for a stream that is not to be served."""
+        limits = self._limits
         if self._is_stopping:
             return "SERVER_STOPPING", "attach to another replica"
-        if self._unread[caller()] >= self._limits.unread_max:
+        if self._unread[who] >= limits.unread_max:
             return "NOT_READING", "let go of the streams that are not read before another is opened"
-        if len(self._conversations) + self._unread.total() >= self._limits.sessions_max:
+        if _is_key(who) and self._open[who] + self._unread[who] >= limits.key_sessions_max:
+            return (
+                "KEY_SESSIONS_EXCEEDED",
+                f"this key has {limits.key_sessions_max} sessions here: end some, or use another key",
+            )
+        if self._open.total() + self._unread.total() >= limits.sessions_max:
             return "TOO_MANY_SESSIONS", "attach to another replica"
         return None
+
+    def _count_refused(self, who: Identity, context: Any) -> None:
+        if _is_key(who) and self._refused[who] >= self._limits.key_refused_max:
+            raise Refusal(
+                "KEY_SESSIONS_EXCEEDED", "let go of the streams that were refused before another is opened"
+            )
+        _count_until_done(self._refused, who, context)
 
     def _room(self) -> StreamRoom:
         who = caller()
         room = self._rooms.get(who)
         if room is None:
-            is_key = who.kind is not Kind.SERVICE
-            room = self._rooms[who] = CallerRoom(self._limits.key_bytes_max) if is_key else CallerRoom()
+            room = CallerRoom(self._limits.key_bytes_max) if _is_key(who) else CallerRoom()
+            self._rooms[who] = room
         return StreamRoom(room, self._limits.stream_bytes_max)
-
-    def _count_unread(self, context: Any) -> None:
-        """From now, when its last write has not ended, until gRPC is done with it: often at once."""
-        who = caller()
-        self._unread[who] += 1
-
-        def over(_: Any) -> None:
-            self._unread[who] -= 1
-            if not self._unread[who]:
-                del self._unread[who]
-
-        context.add_done_callback(over)
 
     async def stop(self) -> None:
         """Close all streams; ends no instance. The hop has released what it wanted to before."""
@@ -401,3 +417,20 @@ class SessionRegistry:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "a session's background work failed", "exception": failure, "task": task}
             )
+
+
+def _is_key(who: Identity) -> bool:
+    """Whoever is none of our own services."""
+    return who.kind is not Kind.SERVICE
+
+
+def _take_one(counts: Counter[Identity], who: Identity) -> None:
+    counts[who] -= 1
+    if not counts[who]:
+        del counts[who]
+
+
+def _count_until_done(counts: Counter[Identity], who: Identity, context: Any) -> None:
+    """Until gRPC is done with the stream: often at once, but not before its last write has ended."""
+    counts[who] += 1
+    context.add_done_callback(lambda _: _take_one(counts, who))

@@ -511,7 +511,11 @@ async def test_holder_that_never_reads_is_cut(store: AwayStore):
 
 @pytest.mark.parametrize(
     ("limits", "reason"),
-    [(SessionLimits(sessions_max=1), "TOO_MANY_SESSIONS"), (SessionLimits(unread_max=1), "NOT_READING")],
+    [
+        (SessionLimits(sessions_max=1), "TOO_MANY_SESSIONS"),
+        (SessionLimits(key_sessions_max=1), "KEY_SESSIONS_EXCEEDED"),
+        (SessionLimits(unread_max=1), "NOT_READING"),
+    ],
 )
 async def test_stream_that_is_never_read_counts_until_its_holder_lets_go(
     store: AwayStore, limits: SessionLimits, reason: str

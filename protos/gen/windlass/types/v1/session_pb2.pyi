@@ -28,7 +28,9 @@ bytes that are no such message with INVALID_ARGUMENT, reason INVALID_REQUEST; wh
 a Fault and the status OK. Ids, names and reasons have at most 255 characters. Unanswered reports hold up to 64 MiB per
 stream and 256 MiB per key: beyond it a stream is read no further until answers have gone out, which is no fault; its
 instance is renewed meanwhile, and demand is said again as a sign of life. A stream that is not read is given up after Timing.self_fence, and is gone when its holder
-cancels it; whoever leaves twenty such streams open gets no other (NOT_READING).
+cancels it; whoever leaves twenty such streams open gets no other (NOT_READING). A
+server serves 5,000 streams at once (TOO_MANY_SESSIONS: attach to another replica), 500 of one key
+(KEY_SESSIONS_EXCEEDED; a key that leaves 100 refused streams open is told so by the status RESOURCE_EXHAUSTED).
 """
 
 from collections import abc as _abc
@@ -503,7 +505,8 @@ class Fault(_message.Message):
     reason: _builtins.str
     """UPPER_SNAKE: ATTACH_EXPECTED, ATTACH_PENDING, ATTACH_INVALID, ATTACHED_ALREADY, CREDIT_INVALID, BEAT_OUT_OF_ORDER,
     GRANTS_SEEN_INVALID, HELD_EXCEEDED (over 20,000 leases), FLOOD (over 8,000 reports unanswered), NAME_TOO_LONG (over
-    255 characters), NOT_READING, TOO_MANY_SESSIONS, INSTANCE_ENDED, INSTANCE_TAKEN, KEY_INVALID…
+    255 characters), NOT_READING, TOO_MANY_SESSIONS, KEY_SESSIONS_EXCEEDED (over 500 of one key), INSTANCE_ENDED,
+    INSTANCE_TAKEN, KEY_INVALID…
     """
     message: _builtins.str
     def __init__(

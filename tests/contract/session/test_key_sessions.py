@@ -1,0 +1,66 @@
+"""How many streams one key may have at a server: what it opens beyond that costs nobody else a place."""
+
+from contextlib import AsyncExitStack
+
+import grpc
+import pytest
+
+from services.chassis.identity import Identity, Kind
+from services.chassis.session.registry import SessionLimits
+from tests.support.lease_hop import FAST, AwayStore, Replica, raw, serving
+from tests.support.probe import eventually
+
+SECONDS = 20.0
+KEY = Identity(Kind.RUNNER, "key")
+OTHER = Identity(Kind.RUNNER, "other")
+SERVICE = Identity(Kind.SERVICE, "runner")
+# A holder that takes no more than this of a message before it reads it.
+UNREADING = [("grpc.http2.lookahead_bytes", 5), ("grpc.http2.bdp_probe", 0)]
+
+
+@pytest.fixture
+def store() -> AwayStore:
+    return AwayStore(FAST)
+
+
+async def fault_of(replica: Replica, who: Identity) -> str:
+    """Of a stream that attaches; "" when it is served."""
+    async with raw(replica, who) as holder:
+        frame = await holder.attach(f"of {who.name}")
+        return "" if frame.fault is None else frame.fault.reason
+
+
+async def test_key_has_so_many_sessions_and_no_more(store: AwayStore):
+    async with serving(store, limits=SessionLimits(key_sessions_max=2)) as replica, AsyncExitStack() as held:
+        for number in range(2):
+            await (await held.enter_async_context(raw(replica, KEY))).attach(f"one {number}")
+        assert await fault_of(replica, KEY) == "KEY_SESSIONS_EXCEEDED"
+        async with raw(replica, KEY) as holder:
+            frame = await holder.hear()
+            assert frame is not None
+            assert frame.fault is not None
+            assert frame.fault.message == "this key has 2 sessions here: end some, or use another key"
+        assert await fault_of(replica, OTHER) == ""
+        for number in range(3):
+            service = await held.enter_async_context(raw(replica, SERVICE))
+            assert (await service.attach(f"own {number}")).attached is not None
+        await held.aclose()
+
+        async def is_served() -> bool:
+            return await fault_of(replica, KEY) == ""
+
+        await eventually(is_served, SECONDS, "a place of its own")
+
+
+async def test_refused_streams_take_no_place_of_others_and_do_not_pile_up(store: AwayStore):
+    limits = SessionLimits(sessions_max=2, key_sessions_max=1, key_refused_max=2)
+    async with serving(store, limits=limits) as replica, AsyncExitStack() as held:
+        await (await held.enter_async_context(raw(replica, KEY))).attach()
+        for _ in range(5):
+            assert await fault_of(replica, KEY) == "KEY_SESSIONS_EXCEEDED", "what was read is over"
+        for _ in range(2):
+            unread = await held.enter_async_context(raw(replica, KEY, *UNREADING))
+            await unread.call.initial_metadata()
+        with pytest.raises(grpc.aio.AioRpcError, match="let go of the streams that were refused"):
+            await fault_of(replica, KEY)
+        assert await fault_of(replica, OTHER) == ""
