@@ -10,6 +10,9 @@ What rides comes to nothing at a coordinator that has no stream with us. While o
 the others are told of each start; for one that is not listed, a start that has been waited for some seconds is told to
 one more. Any coordinator looks at the rows of what it was told and does not hold, and so finds every end within 2 s.
 
+Whoever gives up takes his execution back from all, but a start may be granted later than that, or again. So a
+coordinator says what it goes on following for what rode, and is told to leave what nobody watches here any more.
+
 Hazard: the order of updates is that of arrival, with repeats and gaps: `handler/watching.py` makes a sequence of it.
 """
 
@@ -94,6 +97,7 @@ class _Stream:
         # It subscribes by itself to what names us.
         self.knows_us = False
         self.owes_name = True
+        # What it follows, as far as is known here.
         self._told: set[str] = set()
 
     def begin(self) -> None:
@@ -105,6 +109,10 @@ class _Stream:
 
     def is_told(self, execution_id: str) -> bool:
         return execution_id in self._told
+
+    def follows(self, execution_id: str) -> None:
+        """It has subscribed by itself."""
+        self._told.add(execution_id)
 
     def subscribe(self, subscription: reads_pb2.Subscription) -> None:
         self.cancelled.discard(subscription.execution_id)
@@ -265,6 +273,11 @@ class WatchHub:
 
     def _heard(self, stream: _Stream, response: reads_pb2.WatchResponse) -> None:
         stream.knows_us = stream.knows_us or response.knows_watcher
+        for execution_id in response.followed:
+            if execution_id in self._watches:
+                stream.follows(execution_id)
+            else:
+                stream.cancel(execution_id)
         for update in response.updates:
             if update.WhichOneof("update") == "final":
                 self.final(update.final, told_by=stream)

@@ -33,8 +33,9 @@ from windlass.coordinator.v1.reads_pb2_grpc import WatchServiceServicer
 log = logger(__name__)
 
 _POLL_SECONDS: Final = 2.0
+_LOOKS_UNTIL_TOLD: Final = 2
 _UPDATES_PER_MESSAGE: Final = 500
-# Updates that may wait for a stream's reader.
+# Updates that may wait for a stream's reader, and names of what is followed.
 _WAITING_MAX: Final = 20_000
 _SUBSCRIPTIONS_MAX: Final = 100_000
 _EVENTS_READ_MAX: Final = 1_000
@@ -47,7 +48,7 @@ _cut = counter("coordinator_watch_streams_cut_total", "Watch streams cut because
 
 
 class Subscription:
-    __slots__ = ("after_seq", "events", "execution_id", "must_catch_up", "stream")
+    __slots__ = ("after_seq", "events", "execution_id", "looks_left", "must_catch_up", "stream")
 
     def __init__(self, stream: WatchStream, wanted: pb.Subscription) -> None:
         self.stream = stream
@@ -55,6 +56,8 @@ class Subscription:
         self.after_seq = wanted.after_seq
         self.events = wanted.events
         self.must_catch_up = wanted.catch_up
+        # Before its watcher is told of it; 0: it asked for it, or was told.
+        self.looks_left = 0
 
 
 class WatchStream:
@@ -68,6 +71,8 @@ class WatchStream:
         # Of the api process at its other end; "" until it is told.
         self.watcher = ""
         self.owes_answer = False
+        # What it is told that we follow unasked.
+        self.followed: list[str] = []
 
     def push(self, update: pb.Update) -> None:
         if len(self.updates) >= _WAITING_MAX:
@@ -136,11 +141,13 @@ class WatchHub:
         stream = self._by_watcher.get(watcher)
         # What was asked for while it waited in the queue may be more than its end.
         if stream is not None and execution_id not in stream.by_execution:
-            self.subscribe(stream, pb.Subscription(execution_id=execution_id))
+            made = self.subscribe(stream, pb.Subscription(execution_id=execution_id))
+            if made is not None:
+                made.looks_left = _LOOKS_UNTIL_TOLD
 
-    def subscribe(self, stream: WatchStream, wanted: pb.Subscription) -> None:
+    def subscribe(self, stream: WatchStream, wanted: pb.Subscription) -> Subscription | None:
         if not is_execution_id(wanted.execution_id) or len(stream.by_execution) >= _SUBSCRIPTIONS_MAX:
-            return
+            return None
         self.cancel(stream, wanted.execution_id)
         subscription = Subscription(stream, wanted)
         stream.by_execution[wanted.execution_id] = subscription
@@ -151,6 +158,7 @@ class WatchHub:
         if subscription.must_catch_up:
             self._to_catch_up.append(subscription)
             self._catching_up.set()
+        return subscription
 
     def cancel(self, stream: WatchStream, execution_id: str) -> None:
         subscription = stream.by_execution.pop(execution_id, None)
@@ -218,11 +226,24 @@ class WatchHub:
         """The look behind the pushes: what another coordinator finished, or was missed in a take-over."""
         while True:
             await asyncio.sleep(_POLL_SECONDS * scale)
+            self.tell_followed()
             held = self._held()
             apart = [each for id_, all_ in self._by_execution.items() if id_ not in held for each in all_]
             for start in range(0, len(apart), _CHECKED_AT_ONCE):
                 part = apart[start : start + _CHECKED_AT_ONCE]
                 await self._attempt(functools.partial(self.check, part))
+
+    def tell_followed(self) -> None:
+        """Whoever is named by a start may have given up before it was granted here, or granted here again, and cancels
+        what it hears of then. Not at the first look: nearly all have ended by the next."""
+        for stream in self._by_watcher.values():
+            for each in stream.by_execution.values():
+                if each.looks_left and len(stream.followed) < _WAITING_MAX:
+                    each.looks_left -= 1
+                    if not each.looks_left:
+                        stream.followed.append(each.execution_id)
+            if stream.followed:
+                stream.level.set()
 
     async def _attempt(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -311,6 +332,10 @@ class WatchServicer(WatchServiceServicer):
                 for _ in batch:
                     stream.updates.popleft()
                 await context.write(pb.WatchResponse(updates=batch))
+            while stream.followed and not stream.is_cut:
+                told = stream.followed[-_UPDATES_PER_MESSAGE:]
+                del stream.followed[-_UPDATES_PER_MESSAGE:]
+                await context.write(pb.WatchResponse(followed=told))
         _cut.inc()
         log.warning("a watch stream is not read and was cut", subscriptions=len(stream.by_execution))
 

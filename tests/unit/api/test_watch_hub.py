@@ -128,6 +128,20 @@ async def test_start_that_is_waited_for_long_is_told_to_one_more_coordinator() -
     assert not hub._riding
 
 
+async def test_what_is_followed_for_nobody_is_taken_back() -> None:
+    hub = WatchHub()
+    follower, other = opened(hub), opened(hub)
+    for stream in (follower, other):
+        hub._heard(stream, KNOWS_US)
+    hub.open(ID, is_new=True)
+    hub._heard(follower, reads_pb2.WatchResponse(followed=[ID, "given up"]))
+    assert follower.cancelled == {"given up"}
+    hub.run_once(math.inf)
+    assert (follower.subscriptions.keys(), other.subscriptions.keys()) == (set(), {ID}), "two are enough"
+    hub.final(final(), told_by=other)
+    assert follower.cancelled == {"given up", ID}
+
+
 async def test_what_is_told_already_is_not_told_again() -> None:
     hub = WatchHub()
     stream = opened(hub)

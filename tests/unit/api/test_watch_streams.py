@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -20,6 +21,7 @@ from tests.unit.coordinator.test_watching import ID, Tables, hub_of
 from windlass.coordinator.v1.reads_pb2_grpc import add_WatchServiceServicer_to_server
 
 SECONDS = 20.0
+OTHER_ID = ID[:-1] + "0"
 # What two seconds last here.
 SCALE = 0.01
 
@@ -39,6 +41,12 @@ class Coordinator:
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self._port}"
+
+    def follows(self, execution_id: str = ID) -> bool:
+        return self.hub.wants(execution_id, is_final=True)
+
+    def has_left(self) -> bool:
+        return not self.follows()
 
     async def serve(self) -> None:
         self._server = grpc.aio.server()
@@ -143,3 +151,48 @@ async def test_end_is_told_of_a_start_that_is_granted_to_a_coordinator_unknown_h
     tables.is_final = True
     api.hub.run_once(math.inf)
     assert await is_told(watch)
+
+
+async def taken_back(api: Api, coordinators: list[Coordinator]) -> None:
+    """What was cancelled before this has been heard by all."""
+    barrier = api.hub.open(OTHER_ID)
+    for each in coordinators:
+        await until(partial(each.follows, OTHER_ID), SECONDS, "the next word")
+    barrier.close()
+
+
+async def none_follows(coordinators: list[Coordinator]) -> None:
+    for each in coordinators:
+        await until(each.has_left, SECONDS, "nobody to be told")
+
+
+async def test_start_that_is_granted_after_its_caller_gave_up_is_left_alone(
+    coordinators: list[Coordinator], api: Api
+) -> None:
+    for each in coordinators:
+        await api.know(each)
+    api.start().close()
+    await taken_back(api, coordinators)
+    first, second = coordinators
+    for again in (first, second, first):
+        again.hub.granted(ID, api.hub.name)
+        assert again.follows()
+        await none_follows(coordinators)
+
+
+async def test_end_is_told_to_who_waits_on_when_it_is_granted_elsewhere_again(
+    tables: Tables, coordinators: list[Coordinator], api: Api
+) -> None:
+    for each in coordinators:
+        await api.know(each)
+    watch = api.start()
+    for each in coordinators:
+        each.hub.granted(ID, api.hub.name)
+    await until(
+        lambda: all(each.is_told(ID) for each in api.hub._streams), SECONDS, "both are known to follow"
+    )
+    assert all(each.follows() for each in coordinators), "somebody waits"
+    tables.happen(1)
+    tables.is_final = True
+    assert await is_told(watch)
+    await none_follows(coordinators)

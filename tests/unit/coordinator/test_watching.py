@@ -130,6 +130,25 @@ async def test_a_grant_takes_nothing_from_who_wants_every_event() -> None:
     assert stream.by_execution[ID].events
 
 
+async def test_a_watcher_is_told_once_of_what_is_followed_for_long_without_its_asking() -> None:
+    hub, stream = hub_of(Tables()), WatchStream()
+    asked, left, ended = (ID[:-1] + digit for digit in "012")
+    hub.name(stream, "api")
+    for execution_id in (ID, asked, left, ended):
+        hub.granted(execution_id, "api")
+    hub.tell_followed()
+    assert not stream.followed, "nearly all end before the next look"
+    hub.subscribe(stream, pb.Subscription(execution_id=asked, events=True))
+    hub.cancel(stream, left)
+    hub.granted(ID, "api")
+    record = pb.ExecutionRecord()
+    record.execution.id = ended
+    hub._finish([stream.by_execution[ended]], record)
+    for _ in range(3):
+        hub.tell_followed()
+        assert stream.followed == [ID]
+
+
 async def test_a_newer_stream_of_a_watcher_stays_its_own_when_the_older_ends() -> None:
     hub, older, newer = hub_of(Tables()), WatchStream(), WatchStream()
     hub.name(older, "api")

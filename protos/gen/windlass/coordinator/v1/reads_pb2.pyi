@@ -522,19 +522,28 @@ class WatchResponse(_message.Message):
 
     UPDATES_FIELD_NUMBER: _builtins.int
     KNOWS_WATCHER_FIELD_NUMBER: _builtins.int
+    FOLLOWED_FIELD_NUMBER: _builtins.int
     knows_watcher: _builtins.bool
     """The answer to WatchRequest.watcher."""
     @_builtins.property
     def updates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Update]: ...
+    @_builtins.property
+    def followed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Executions that are followed here without a subscription, some seconds after they were granted: each is named once
+        for each grant at the most, and none that has ended before. The watcher cancels those that nobody waits for any
+        more: its caller may have given up while it was queued, or it was parked and granted again.
+        """
+
     def __init__(
         self,
         *,
         updates: _abc.Iterable[Global___Update] | None = ...,
         knows_watcher: _builtins.bool = ...,
+        followed: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["knows_watcher", b"knows_watcher", "updates", b"updates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["followed", b"followed", "knows_watcher", b"knows_watcher", "updates", b"updates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -343,7 +343,7 @@ class WatchServiceServicer:
     def Watch(self, request_iterator, context):
         """A subscription is sent to every coordinator; the one that holds the execution, or later takes it over, pushes.
         Every update carries its sequence: the subscriber drops what it has. A subscription ends by itself with the final
-        update, or by `cancel`.
+        update, or by `cancel`. What rides with a start (WatchRequest.watcher) spares it, and is as good as one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -87,7 +87,7 @@ class WatchServiceStub:
     Watch: _aio.StreamStreamMultiCallable[_reads_pb2.WatchRequest, _reads_pb2.WatchResponse]
     """A subscription is sent to every coordinator; the one that holds the execution, or later takes it over, pushes.
     Every update carries its sequence: the subscriber drops what it has. A subscription ends by itself with the final
-    update, or by `cancel`.
+    update, or by `cancel`. What rides with a start (WatchRequest.watcher) spares it, and is as good as one.
     """
 
 class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -101,7 +101,7 @@ class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.AsyncIterator[_reads_pb2.WatchResponse]:
         """A subscription is sent to every coordinator; the one that holds the execution, or later takes it over, pushes.
         Every update carries its sequence: the subscriber drops what it has. A subscription ends by itself with the final
-        update, or by `cancel`.
+        update, or by `cancel`. What rides with a start (WatchRequest.watcher) spares it, and is as good as one.
         """
 
 def add_WatchServiceServicer_to_server(servicer: WatchServiceServicer, server: _aio.Server) -> None: ...
