@@ -406,6 +406,13 @@ CASES: dict[str, tuple[tuple[str, Any], str, str]] = {
         "INVALID_ARGUMENT",
         "INVALID_DEFINITION",
     ),
+    "sleep into the year 10000": (
+        definition(
+            nodes=[{"id": "a", "module": "sleep@1", "config": {"until": "9999-12-31T23:59:59-01:00"}}]
+        ),
+        "INVALID_ARGUMENT",
+        "INVALID_DEFINITION",
+    ),
     "bad limit": (
         definition(nodes=[{**NODE, "retry": {"attempts": 101}}]),
         "INVALID_ARGUMENT",

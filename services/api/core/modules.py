@@ -6,7 +6,7 @@ announced it. Control modules are done by the engine itself, so their config is 
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from services.api.core.durations import microseconds
@@ -23,6 +23,8 @@ _NAME: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*)(?:@([1-9][0-
 _TIME: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
+# No timestamp on the wire holds the year 10000; the second below it is room to round in.
+_TIME_MAX: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 NAME_CHARACTERS_MAX: Final = 128
 
 Checks = Callable[[Mapping[str, Any], str], Iterator[Fault]]
@@ -66,7 +68,8 @@ def _sleep_faults(config: Mapping[str, Any], path: str) -> Iterator[Fault]:
                 f"{path}.duration", "BAD_DURATION", 'a duration is written like "30s", at most a year'
             )
     if "until" in config and not _is_rendered_later(config["until"]) and not _is_time(config["until"]):
-        yield Fault(f"{path}.until", "BAD_TIME", 'a time is written like "2026-11-01T00:00:00Z"')
+        message = 'a time is written like "2026-11-01T00:00:00Z", at most "9999-12-31T23:59:59Z"'
+        yield Fault(f"{path}.until", "BAD_TIME", message)
 
 
 def _unknown_keys(config: Mapping[str, Any], path: str, known: frozenset[str]) -> Iterator[Fault]:
@@ -83,11 +86,11 @@ def _is_time(value: Any) -> bool:
     if not isinstance(value, str):
         return False
     try:
-        datetime.fromisoformat(value)
+        time = datetime.fromisoformat(value)
     except ValueError:
         return False
-    # Of the many forms of ISO 8601 the engine reads that of RFC 3339.
-    return _TIME.fullmatch(value) is not None
+    # Of the many forms of ISO 8601 the engine reads that of RFC 3339, which has an offset.
+    return _TIME.fullmatch(value) is not None and time <= _TIME_MAX
 
 
 CONTROL_MODULES: Final[Mapping[str, Checks]] = {"join@1": _join_faults, "sleep@1": _sleep_faults}

@@ -125,7 +125,7 @@ def _node(
         join=Join(item.get("join") or "ALL"),
         runner_labels=tuple(sorted((item.get("runnerLabels") or {}).items())),
         control=control,
-        sleep=read_sleep(item.get("config")) if control is Control.SLEEP and not has_templates else None,
+        sleep=_stored_sleep(item) if control is Control.SLEEP and not has_templates else None,
         edges=edges,
         in_degree=len(seen.sources[number]),
         is_failure_handled=any(edge.when is When.FAILURE for edge in edges),
@@ -152,13 +152,18 @@ def _output_node(
     )
 
 
-def read_sleep(config: object) -> Sleep:
+def _stored_sleep(item: Document) -> Sleep:
+    """A version that was taken while there was no last instant goes on, as far as there are instants."""
+    return read_sleep(item.get("config"), may_cut=True)
+
+
+def read_sleep(config: object, *, may_cut: bool = False) -> Sleep:
     """What a sleep node's rendered config says; `ValueError` with a message for its author."""
     if not isinstance(config, Mapping) or ("duration" in config) == ("until" in config):
         raise ValueError("sleep@1 takes exactly one of duration and until")
     if "duration" in config:
         return Sleep(span=parse_span(config["duration"]))
-    return Sleep(until=parse_instant(config["until"]))
+    return Sleep(until=parse_instant(config["until"], may_cut=may_cut))
 
 
 class _References:

@@ -6,7 +6,7 @@ template. No calendar library: it would bring the machine's clock and time zone 
 
 import re
 
-from services.coordinator.core.values import SECOND, SPAN_MAX, Instant, Span
+from services.coordinator.core.values import INSTANT_MAX, SECOND, SPAN_MAX, Instant, Span
 
 _UNITS: dict[str, int] = {
     "ms": SECOND // 1000,
@@ -42,7 +42,8 @@ def parse_span(text: object) -> Span:
     return span
 
 
-def parse_instant(text: object) -> Instant:
+def parse_instant(text: object, *, may_cut: bool = False) -> Instant:
+    """`may_cut`: what lies beyond the last instant counts as that one, since there is nobody to refuse it to."""
     match = _INSTANT.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"not a time: {str(text)[:40]!r}; write 2026-11-18T12:59:00Z")
@@ -56,7 +57,10 @@ def parse_instant(text: object) -> Instant:
     if zone not in "Zz":
         offset = int(zone_hours) * 3600 + int(zone_minutes) * 60
         seconds -= offset if sign == "+" else -offset
-    return max(seconds * SECOND + int((fraction or "0").ljust(9, "0")) // 1000, 0)
+    instant = seconds * SECOND + int((fraction or "0").ljust(9, "0")) // 1000
+    if instant > INSTANT_MAX and not may_cut:
+        raise ValueError(f"a time is at most 9999-12-31T23:59:59Z: {match.group()!r}")
+    return min(max(instant, 0), INSTANT_MAX)
 
 
 def _days_of(year: int, month: int) -> int:

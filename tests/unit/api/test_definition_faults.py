@@ -170,6 +170,9 @@ CORPUS: list[tuple[str, Any, str, str]] = [
     ("nodes.3.config", {"until": "2026-13-01T00:00:00Z"}, "nodes[3].config.until", "BAD_TIME"),
     ("nodes.3.config", {"until": "2026-12-01T00:00:00"}, "nodes[3].config.until", "BAD_TIME"),
     ("nodes.3.config", {"until": 5}, "nodes[3].config.until", "BAD_TIME"),
+    ("nodes.3.config", {"until": "9999-12-31T23:59:59-01:00"}, "nodes[3].config.until", "BAD_TIME"),
+    ("nodes.3.config", {"until": "9999-12-31T23:59:59.999999Z"}, "nodes[3].config.until", "BAD_TIME"),
+    ("nodes.3.config", {"duration": "366d"}, "nodes[3].config.duration", "BAD_DURATION"),
     ("nodes.3.config", {"duration": "1s", "x": 1}, "nodes[3].config.x", "UNKNOWN_FIELD"),
     ("nodes.5.config", {"x": 1}, "nodes[5].config.x", "UNKNOWN_FIELD"),
     ("nodes.0.inputs.region", "{{ state.region", "nodes[0].inputs.region", "TEMPLATE_SYNTAX"),
@@ -230,6 +233,15 @@ def test_fault_is_found_where_it_is(at: str, value: Any, path: str, reason: str)
     document = copy.deepcopy(good())
     put(document, at, value)
     assert (path, reason) in faults(document)
+
+
+@pytest.mark.parametrize(
+    "until", ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59+14:00", "0001-01-01T00:00:00+14:00"]
+)
+def test_any_time_that_a_timestamp_holds_may_be_waited_for(until: str) -> None:
+    document = good()
+    document["nodes"][3]["config"] = {"until": until}
+    assert not faults(document)
 
 
 def test_all_faults_are_told_at_once() -> None:

@@ -5,6 +5,7 @@ import pytest
 from services.coordinator.core import BrokenInvariant, compile_definition
 from services.coordinator.core.definition import Control, Edge, Join, Sleep, When
 from services.coordinator.core.retry import RetryOverrides
+from services.coordinator.core.values import INSTANT_MAX
 from tests.support.story import chain, edge, node
 
 SECOND = 1_000_000
@@ -76,8 +77,10 @@ def test_control_nodes():
         node("s", "sleep@1", config={"duration": "5s"}),
         node("u", "sleep@1", config={"until": "1970-01-01T00:00:09Z"}),
         node("t", "sleep@1", config={"duration": "{{ input.wait }}"}),
+        node("last", "sleep@1", config={"until": "9999-12-31T23:59:59-01:00"}),
     )
-    j, s, u, t = definition.nodes
+    j, s, u, t, last = definition.nodes
+    assert last.sleep == Sleep(until=INSTANT_MAX), "it was stored while that was taken"
     assert (j.control, j.needs_runner) == (Control.JOIN, False)
     assert (s.sleep, u.sleep, t.sleep) == (Sleep(span=5 * SECOND), Sleep(until=9 * SECOND), None)
     assert (s.needs_runner, t.needs_runner, t.runner_module, t.is_idempotent) == (

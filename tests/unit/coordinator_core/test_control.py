@@ -86,7 +86,16 @@ def test_until_may_be_rendered():
 
 
 @pytest.mark.parametrize(
-    "output", [b'{"duration":"soon"}', b'{"duration":5,"until":6}', b"[]", b"{", OutputRef("k", "", 300_000)]
+    "output",
+    [
+        b'{"duration":"soon"}',
+        b'{"duration":"366d"}',
+        b'{"duration":5,"until":6}',
+        b'{"until":"9999-12-31T23:59:59-01:00"}',
+        b"[]",
+        b"{",
+        OutputRef("k", "", 300_000),
+    ],
 )
 def test_a_config_that_makes_no_sense_fails_the_node(output):
     story = Story([node("s", "sleep@1", config={"duration": "{{ input }}"})])

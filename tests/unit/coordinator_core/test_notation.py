@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.coordinator.core.notation import parse_instant, parse_span
+from services.coordinator.core.values import INSTANT_MAX
 
 SECOND = 1_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -73,6 +74,8 @@ def test_anything_else_is_no_duration(text):
         ("2000-02-29T00:00:00Z", 951_782_400 * SECOND),
         ("2026-11-18T12:58:60Z", 1_795_006_740 * SECOND),
         ("1960-01-01T00:00:00Z", 0),
+        ("9999-12-31T23:59:59Z", INSTANT_MAX),
+        ("9999-12-31T23:59:59+01:00", INSTANT_MAX - 3600 * SECOND),
     ],
 )
 def test_instant_is_read(text, instant):
@@ -89,6 +92,27 @@ def test_anything_else_is_no_instant(text):
         parse_instant(text)
 
 
-@given(st.datetimes(min_value=EPOCH.replace(tzinfo=None), timezones=st.just(UTC)))
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9999-12-31T23:59:59-01:00",
+        "9999-12-31T23:59:59.999999Z",
+        "9999-12-31T23:59:60Z",
+        "9999-12-31T23:59:59-99:59",
+    ],
+)
+def test_instant_that_no_timestamp_holds_is_refused_or_cut(text):
+    with pytest.raises(ValueError, match="at most 9999"):
+        parse_instant(text)
+    assert parse_instant(text, may_cut=True) == INSTANT_MAX
+
+
+@given(
+    st.datetimes(
+        min_value=EPOCH.replace(tzinfo=None),
+        max_value=(EPOCH + timedelta(microseconds=INSTANT_MAX)).replace(tzinfo=None),
+        timezones=st.just(UTC),
+    )
+)
 def test_instants_agree_with_the_calendar(moment):
     assert parse_instant(moment.isoformat()) == (moment - EPOCH) // timedelta(microseconds=1)
