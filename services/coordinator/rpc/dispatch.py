@@ -16,7 +16,7 @@ from services.chassis.logs import logger
 from services.chassis.metrics import counter, gauge
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
-from services.coordinator.core.values import Instant
+from services.coordinator.core.values import INSTANT_MAX, Instant
 from services.coordinator.handler.carrier import Carrier
 from services.coordinator.rpc.watch import WatchHub
 from windlass.dispatcher.v1 import sessions_pb2 as pb
@@ -74,7 +74,8 @@ class SessionDispatch:
         crash_point("coordinator.parked.before")
         report = pb.ExecutionReport(parked=pb.ExecutionReport.Parked(seen_message_ids=seen))
         if wake_time:
-            report.parked.wake_time.FromMicroseconds(wake_time)
+            # A journal of before there was a last instant may name a later one.
+            report.parked.wake_time.FromMicroseconds(min(wake_time, INSTANT_MAX))
         self._report(execution_id, epoch, report)
         crash_point("coordinator.parked.after")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
 
@@ -34,6 +34,9 @@ _SPANS: Final = frozenset({"initial_delay", "max_delay", "budget", "duration"})
 # A runner's instance is the secret by which its reports are known to be its own.
 _UNTOLD: Final = frozenset({"time", "traceparent", "instance_id"})
 _HASHES: Final = frozenset({"inputs_hash", "config_hash"})
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# The last microsecond of the year 9999.
+_SHOWN_MAX_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 def execution_record(row: Row) -> pb.ExecutionRecord:
@@ -152,12 +155,14 @@ def _plain(name: str, value: Any) -> Any:
 def put_time(message: Timestamp, instant: int | None) -> None:
     """µs since 1970; 0 and None leave it unset."""
     if instant:
-        message.seconds, micros = divmod(instant, 1_000_000)
+        message.seconds, micros = divmod(min(instant, _SHOWN_MAX_US), 1_000_000)
         message.nanos = micros * 1_000
 
 
 def _rfc3339(instant: int) -> str:
-    return datetime.fromtimestamp(instant / 1e6, UTC).isoformat().replace("+00:00", "Z")
+    """In whole numbers, which round nothing up; a later one, which an old journal may name, shows as the last."""
+    shown = _EPOCH + timedelta(microseconds=min(instant, _SHOWN_MAX_US))
+    return shown.isoformat().replace("+00:00", "Z")
 
 
 def _trace_id(traceparent: str) -> str:

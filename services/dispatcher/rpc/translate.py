@@ -32,8 +32,8 @@ MESSAGE_ID_CHARACTERS_MAX: Final = 512
 _INT32_MAX: Final = 2**31 - 1
 PRIORITY_DEFAULT: Final = 3
 # Further ahead is no date that can be stored everywhere.
-_WAIT_MAX: Final = timedelta(days=36_500)
 _US: Final = 1_000_000
+_WAIT_MAX_US: Final = 36_500 * 86_400 * _US
 
 
 class Malformed(Exception):
@@ -132,10 +132,14 @@ def _wake_time(parked: sessions_pb2.ExecutionReport.Parked, now: datetime) -> da
     """By our clock: the coordinator's only says how much was left when it sent this."""
     if not parked.HasField("wake_time"):
         return None
-    wake_time = parked.wake_time.ToDatetime(UTC)
-    if not parked.HasField("park_time"):
-        return wake_time
-    return now + min(wake_time - parked.park_time.ToDatetime(UTC), _WAIT_MAX)
+    left_us = _micros(parked.wake_time)
+    left_us -= _micros(parked.park_time) if parked.HasField("park_time") else round(now.timestamp() * _US)
+    return now + timedelta(microseconds=min(max(left_us, 0), _WAIT_MAX_US))
+
+
+def _micros(time: Timestamp) -> int:
+    """Also of one that no datetime holds."""
+    return time.seconds * _US + time.nanos // 1_000
 
 
 def clean(text: str) -> str:

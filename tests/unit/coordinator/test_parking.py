@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from services.chassis.lease.frames import HolderFrame, Report
+from services.coordinator.core.values import INSTANT_MAX
 from services.coordinator.rpc.dispatch import CODEC, SessionDispatch
 
 ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
@@ -18,8 +19,7 @@ def left_when_sent(report: Report) -> int:
     return left
 
 
-def test_wait_goes_on_while_its_report_is_kept() -> None:
-    """Also when it was sent before, to one that did not answer."""
+def parked(wake_time: int) -> Report:
     kept: list[Report] = []
 
     def keep(*report: Any, ends_lease: bool) -> None:
@@ -27,8 +27,19 @@ def test_wait_goes_on_while_its_report_is_kept() -> None:
 
     dispatch = SessionDispatch()
     dispatch.holder = cast("Any", SimpleNamespace(new_report_id=lambda: "1", report=keep))
+    dispatch.parked(ID, 7, wake_time=wake_time, seen=())
+    return kept[0]
+
+
+def test_wait_that_an_old_journal_has_beyond_the_last_instant_is_cut() -> None:
+    report: Any = parked(INSTANT_MAX + 3_600_000_000).body
+    assert report.parked.wake_time.ToJsonString() == "9999-12-31T23:59:59Z"
+
+
+def test_wait_goes_on_while_its_report_is_kept() -> None:
+    """Also when it was sent before, to one that did not answer."""
     wake_time = datetime.now(UTC) + timedelta(hours=1)
-    dispatch.parked(ID, 7, wake_time=int(wake_time.timestamp() * 1e6), seen=())
-    left = left_when_sent(kept[0])
+    report = parked(int(wake_time.timestamp() * 1e6))
+    left = left_when_sent(report)
     assert 0 < left < 3_600 * 10**9
-    assert left_when_sent(kept[0]) < left
+    assert left_when_sent(report) < left

@@ -1,11 +1,15 @@
 """Journal records and rows as api reads them."""
 
 import orjson
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.coordinator.core.events import ExecutionStarted, RunFailed, RunSucceeded
+from services.coordinator.core.events import ExecutionStarted, RunFailed, RunSucceeded, SleepStarted
 from services.coordinator.core.retry import DEFAULT_RETRY
 from services.coordinator.core.values import Error, ErrorClass, FailureReason, OutputRef
-from services.coordinator.rpc.translate import details, event_record
+from services.coordinator.rpc.translate import details, event_record, put_time
+
+LAST_SECOND = 253_402_300_799_000_000
 
 
 def started() -> ExecutionStarted:
@@ -40,6 +44,26 @@ def test_details_are_json_with_payloads_as_they_are() -> None:
     assert shown["deadline"] is None
     assert shown["retry"]["initialDelay"] == "1s"
     assert "traceparent" not in shown
+
+
+@pytest.mark.parametrize(
+    ("wake_time", "shown"),
+    [
+        (1_700_000_000_000_001, "2023-11-14T22:13:20.000001Z"),
+        (LAST_SECOND, "9999-12-31T23:59:59Z"),
+        (LAST_SECOND + 999_999, "9999-12-31T23:59:59.999999Z"),
+        (LAST_SECOND + 1_000_000, "9999-12-31T23:59:59.999999Z"),
+        (LAST_SECOND * 1_000_000, "9999-12-31T23:59:59.999999Z"),
+    ],
+)
+def test_any_instant_of_a_journal_is_shown(wake_time: int, shown: str) -> None:
+    assert orjson.loads(details(SleepStarted(5, 1, "s", 0, 0, wake_time)))["wakeTime"] == shown
+
+
+def test_time_that_no_timestamp_holds_is_put_as_the_last() -> None:
+    message = Timestamp()
+    put_time(message, LAST_SECOND + 3_600_000_000)
+    assert message.ToJsonString() == "9999-12-31T23:59:59.999999Z"
 
 
 def test_a_run_s_event_names_the_node_of_its_run() -> None:

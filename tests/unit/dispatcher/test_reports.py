@@ -35,6 +35,19 @@ def test_wake_time_of_a_coordinator_that_does_not_say_when_it_parked_is_taken_as
     assert parked().wake_time is None
 
 
+@pytest.mark.parametrize("has_park_time", [True, False])
+@pytest.mark.parametrize("seconds", [-(2**62), 253_402_304_399, 2**62])
+def test_wake_time_that_no_date_holds_is_cut(seconds: int, has_park_time: bool) -> None:
+    message = ExecutionReport(parked=ExecutionReport.Parked())
+    message.parked.wake_time.seconds = seconds
+    if has_park_time:
+        message.parked.park_time.FromDatetime(NOW)
+    message.head.lease_id, message.head.epoch = EXECUTION_ID, 7
+    report = report_of(message, NOW)
+    assert isinstance(report, Parked)
+    assert report.wake_time == (NOW if seconds < 0 else NOW + timedelta(days=36_500))
+
+
 def test_wait_longer_than_a_date_can_hold_is_cut() -> None:
     far = datetime(9999, 12, 31, tzinfo=UTC)
     wake_time = parked(park_time=datetime(1970, 1, 1, tzinfo=UTC), wake_time=far).wake_time
