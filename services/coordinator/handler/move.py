@@ -37,6 +37,7 @@ class Move:
     the state is worthless and goes with the Held."""
 
     __slots__ = (
+        "answered",
         "answers",
         "effect_keys",
         "effects",
@@ -44,6 +45,7 @@ class Move:
         "events",
         "execution",
         "from_seq",
+        "has_left",
         "held",
         "inputs",
         "is_adoption",
@@ -64,12 +66,16 @@ class Move:
         self.runs: dict[int, Run] = {}
         self.inputs: Sequence[Input] = ()
         self.answers: list[tuple[Answer, Refusal | None]] = []
+        # How many of them are on their way.
+        self.answered = 0
         # Runners' places reserved for the runs of this move, by number.
         self.places: dict[int, RunnerSession] = {}
         # Since when those runs' works have waited for a place.
         self.ready_times: dict[int, Instant] = {}
         self.effect_keys: dict[int, str] = {}
         self.is_adoption = False
+        # Its dispatcher has been told that it is finished or parked.
+        self.has_left = False
 
     def decide_inbox(self, now: int) -> None:
         self.inputs, self.held.inbox = self.held.inbox, []

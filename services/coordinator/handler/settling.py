@@ -3,6 +3,9 @@
 Order: reports are acknowledged and runs granted first (others wait for them), then those who watch are told, then the
 execution leaves if it is final or can be parked. A crash between any two of these loses nothing: reports come again,
 leases are claimed by the next holder, and what finished is found finished.
+
+Hazard: a bug in settling one execution is not the others'. That one is handed back where it stands, as if we had
+crashed there: what was said of it stays said, once; the rest is its next holder's, from the journal.
 """
 
 from __future__ import annotations
@@ -40,6 +43,12 @@ _retries = histogram(
 )
 _finished = counter("coordinator_executions_finished_total", "Executions that became final.", ["state"])
 _parked = counter("coordinator_executions_parked_total", "Executions that gave back slot and memory.")
+_broken = counter("coordinator_broken_total", "Executions dropped because deciding or settling them failed.")
+
+
+def note_broken(held: Held, failure: Exception) -> None:
+    _broken.inc()
+    log.error("an execution is broken", execution_id=held.execution_id, epoch=held.epoch, exc_info=failure)
 
 
 class _Outbox:
@@ -80,14 +89,19 @@ class Settler:
                 self.give_back_places(move)
                 self._carrier.send_away(each.answer for each in move.inputs)
                 continue
-            self._answer(move, out)
-            self._act(move, out, now)
-            if move.held.trace is not None:
-                self._tracing.moved(move)
+            try:
+                self._answer(move, out)
+                self._act(move, out, now)
+            except Exception as failure:  # noqa: BLE001 - a bug of one execution is not the others'
+                self._hand_back(move, failure)
         self._send(out)
         for move in moves:
             if not move.held.is_dropped:
-                self._tell_and_leave(move)
+                self._tell(move)
+                try:
+                    self._leave(move)
+                except Exception as failure:  # noqa: BLE001 - as above
+                    self._hand_back(move, failure)
 
     def give_back_places(self, move: Move) -> None:
         for session in move.places.values():
@@ -96,19 +110,19 @@ class Settler:
 
     def _answer(self, move: Move, out: _Outbox) -> None:
         for (session, report, message_id), refusal in move.answers:
-            if message_id:
-                out.message_ids.append(message_id)
-                move.held.message_ids.append(message_id)
             if refusal is not None:
                 _late.inc()
                 lease_id = report.head.lease_id if report is not None else move.held.execution_id
                 log.warning("late report refused", lease_id=lease_id, reason=refusal.reason.value)
-            if session is None or report is None:
-                continue
-            if refusal is None:
-                out.taken[session].append(report.head.report_id)
-            else:
-                out.refused[session].append(RefusedReport(report.head.report_id, refusal.reason.value))
+            if message_id:
+                out.message_ids.append(message_id)
+                move.held.message_ids.append(message_id)
+            if session is not None and report is not None:
+                if refusal is None:
+                    out.taken[session].append(report.head.report_id)
+                else:
+                    out.refused[session].append(RefusedReport(report.head.report_id, refusal.reason.value))
+            move.answered += 1
 
     def _act(self, move: Move, out: _Outbox, now: Instant) -> None:
         execution = move.execution
@@ -116,9 +130,9 @@ class Settler:
             match effect:
                 case GrantRun():
                     number = effect.run.number
-                    session = move.places.pop(number)
+                    # First, so that a place whose grant cannot be made is still there to be given back.
                     grant = run_grant(execution, effect, move.effect_keys[number])
-                    out.grants[session].append(grant)
+                    out.grants[move.places.pop(number)].append(grant)
                     _lease_latency.observe(max(0, now - move.ready_times[number]) / _US)
                 case StopRun():
                     holder = self._runners.of_instance(effect.instance_id)
@@ -129,6 +143,7 @@ class Settler:
                     _finished.labels(effect.state.value).inc()
                     _retries.observe(execution.retries)
                     self._dispatch.finished(execution.execution_id, move.held.epoch)
+                    move.has_left = True
                 case _:
                     assert_never(effect)
         self.give_back_places(move)
@@ -161,11 +176,20 @@ class Settler:
         if out.message_ids:
             self._dispatch.journalled(out.message_ids)
 
-    def _tell_and_leave(self, move: Move) -> None:
+    def _tell(self, move: Move) -> None:
+        """A bug here costs some news, which are in the journal, and not the execution its holder."""
         held, execution = move.held, move.execution
-        # A final one without events: found finished after a take-over, perhaps before anybody was told.
-        if self._watchers.wants(held.execution_id, execution.is_final):
-            self._watchers.advanced(execution, move.from_seq, move.events)
+        try:
+            # A final one without events: found finished after a take-over, perhaps before anybody was told.
+            if self._watchers.wants(held.execution_id, execution.is_final):
+                self._watchers.advanced(execution, move.from_seq, move.events)
+            if held.trace is not None:
+                self._tracing.moved(move)
+        except Exception as failure:
+            log.error("news cannot be told", execution_id=held.execution_id, exc_info=failure)
+
+    def _leave(self, move: Move) -> None:
+        held, execution = move.held, move.execution
         if held.inbox:
             return  # it has more to decide before it may go
         if execution.is_final:
@@ -178,4 +202,19 @@ class Settler:
             return
         _parked.inc()
         self._dispatch.parked(held.execution_id, held.epoch, wake_time=park.wake_time, seen=held.message_ids)
+        move.has_left = True
         self._carrier.forget(held)
+
+    def _hand_back(self, move: Move, failure: Exception) -> None:
+        """As failed: after three such it is a dead letter. Reports whose answer is not on its way yet go where the
+        next holder finds them."""
+        held = move.held
+        note_broken(held, failure)
+        self.give_back_places(move)
+        if not move.has_left:
+            message = "the coordinator could not settle this execution; its log tells more"
+            self._dispatch.released(
+                held.execution_id, held.epoch, failed=True, reason="INTERNAL", message=message
+            )
+        self._carrier.drop(held)
+        self._carrier.send_away(answer for answer, _ in move.answers[move.answered :])

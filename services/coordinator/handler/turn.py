@@ -7,7 +7,8 @@ much arrives, turns keep a little distance (`Pace`). The database away: the same
 answered or the lease is lost. An append whose answer was lost is recognised by its own fence.
 
 Hazards: one bad execution must not hold up the rest. A decision that raises drops that execution alone; an append that
-the database rejects for good is taken apart until the one to blame is found.
+the database rejects for good is taken apart until the one to blame is found. What raises after the commit is the
+settler's to contain.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from services.coordinator.handler.carrier import Carrier
 from services.coordinator.handler.held import Held
 from services.coordinator.handler.move import Move
 from services.coordinator.handler.ports import AppendRejected, Dispatch, Encode, Fence, Journal
-from services.coordinator.handler.settling import Settler
+from services.coordinator.handler.settling import Settler, note_broken
 
 log = logger(__name__)
 
@@ -42,7 +43,6 @@ _flush_events = histogram("coordinator_flush_events", "Events in one append.", b
 _flush_seconds = histogram("coordinator_flush_seconds", "How long an append took.")
 _flush_retries = counter("coordinator_flush_retries_total", "Appends that had to be repeated.")
 _fenced = counter("coordinator_fenced_total", "Executions dropped because another holder has them.")
-_broken = counter("coordinator_broken_total", "Executions dropped because deciding them failed.")
 
 
 class TurnLoop:
@@ -141,11 +141,7 @@ class TurnLoop:
 
     def _break(self, move: Move, failure: Exception) -> None:
         """A bug: this execution goes back as failed, and after three such it is a dead letter; the rest goes on."""
-        held = move.held
-        _broken.inc()
-        log.error(
-            "an execution is broken", execution_id=held.execution_id, epoch=held.epoch, exc_info=failure
-        )
+        note_broken(move.held, failure)
         message = "the coordinator could not decide this execution; its log tells more"
         self._refuse(move, "INTERNAL", message, permanent=False)
 

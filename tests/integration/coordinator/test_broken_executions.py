@@ -1,0 +1,201 @@
+"""A bug that one execution meets after its commit: it goes back, all others go on, and nothing is said twice."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from services.chassis.database import Database
+from services.coordinator.core import notation
+from services.coordinator.handler import settling
+from services.coordinator.rpc.watch import WatchHub
+from tests.integration.coordinator.test_carrying import line, state_of
+from tests.support.coordinator_stage import Stage, eventually
+from windlass.coordinator.v1 import reads_pb2 as pb
+from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub, WatchServiceStub
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
+
+SLEEP = {"id": "rest", "module": "sleep@1"}
+
+
+def goes_on(on_stage: Stage) -> bool:
+    return not any(task.done() for _, task in on_stage.processes)
+
+
+def reports_of(on_stage: Stage, order: Any, kind: str) -> list[Any]:
+    return [
+        getattr(report, kind)
+        for report in on_stage.dispatcher.reports
+        if report.head.lease_id == order.lease.lease_id and report.WhichOneof("report") == kind
+    ]
+
+
+def raising_for(order: Any, original: Callable[..., Any], *, after: int = 0) -> Callable[..., Any]:
+    """The original, which has a bug with the execution of this order from its call number `after` on."""
+    calls = 0
+
+    def work(execution: Any, *rest: Any) -> Any:
+        nonlocal calls
+        if execution.execution_id == order.lease.lease_id:
+            calls += 1
+            if calls > after:
+                raise RuntimeError("a bug of ours")
+        return original(execution, *rest)
+
+    return work
+
+
+async def test_grant_that_cannot_be_made_costs_nobody_else_anything(
+    on_stage: Stage, tables: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = on_stage.catalog.add("v-line", **line(2))
+    address, session = await on_stage.coordinator()
+    # One place: were it lost with the grant, the others would wait for ever.
+    runner = await on_stage.runner(address, capacity=1)
+    broken = on_stage.dispatcher.order(version)
+    others = [on_stage.dispatcher.order(version) for _ in range(3)]
+    with monkeypatch.context() as bug:
+        bug.setattr(settling, "run_grant", raising_for(broken, settling.run_grant, after=1))
+        on_stage.dispatcher.grant(session, [broken, *others])
+        await eventually(lambda: reports_of(on_stage, broken, "released"))
+        await eventually(lambda: len(on_stage.dispatcher.finished) == 3)
+    (released,) = reports_of(on_stage, broken, "released")
+    assert (released.failed, released.permanent, released.reason) == (True, False, "INTERNAL")
+    # Its first step is in the journal, and its runner was told so, once.
+    first = f"{broken.lease.lease_id}.1"
+    await eventually(lambda: first in runner.taken)
+    assert on_stage.dispatcher.delivered == []
+    assert await state_of(tables, broken.lease.lease_id) == ("RUNNING", 4, 2)
+    assert goes_on(on_stage)
+
+    again = on_stage.dispatcher.order(version, id_=broken.lease.lease_id, resumed=True)
+    on_stage.dispatcher.grant(session, [again])
+    await eventually(lambda: again.lease.lease_id in on_stage.dispatcher.finished)
+    assert [grant.node for grant in runner.grants if grant.execution_id == again.lease.lease_id] == [
+        "n0",
+        "n1",
+    ]
+    await eventually(lambda: len(set(runner.taken)) == 8)
+    assert len(runner.taken) == 8
+
+
+async def test_report_that_cannot_be_answered_goes_where_the_next_holder_finds_it(
+    on_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = on_stage.catalog.add("v-line", **line(2))
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    runner.work = lambda grant: None
+    orders = [on_stage.dispatcher.order(version) for _ in range(2)]
+    on_stage.dispatcher.grant(session, orders)
+    await eventually(lambda: len(runner.grants) == 2)
+    answer = settling.Settler._answer
+
+    def answered(self: Any, move: Any, out: Any) -> None:
+        if move.answers and move.held.execution_id == orders[0].lease.lease_id:
+            raise RuntimeError("a bug of ours")
+        answer(self, move, out)
+
+    with monkeypatch.context() as bug:
+        bug.setattr(settling.Settler, "_answer", answered)
+        first = list(runner.grants)
+        runner.work = lambda grant: {}
+        for grant in first:
+            runner.answer(grant, {})
+        await eventually(lambda: len(runner.taken) == 3)
+    assert [each.execution_id for each in on_stage.dispatcher.delivered] == [orders[0].lease.lease_id]
+    assert len(reports_of(on_stage, orders[0], "released")) == 1
+    assert orders[1].lease.lease_id in on_stage.dispatcher.finished
+    assert goes_on(on_stage)
+
+    # Its result is in the journal all the same.
+    again = on_stage.dispatcher.order(version, id_=orders[0].lease.lease_id, resumed=True)
+    on_stage.dispatcher.grant(session, [again])
+    await eventually(lambda: again.lease.lease_id in on_stage.dispatcher.finished)
+    assert [grant.node for grant in runner.grants if grant.execution_id == again.lease.lease_id] == [
+        "n0",
+        "n1",
+    ]
+    await eventually(lambda: len(set(runner.taken)) == 4)
+    assert len(runner.taken) == 4
+
+
+async def test_execution_that_cannot_leave_goes_back_as_failed(
+    on_stage: Stage, tables: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = on_stage.catalog.add(
+        "v-rest", name="w", nodes=[{**SLEEP, "config": {"duration": "3600s"}}], edges=[]
+    )
+    _, session = await on_stage.coordinator()
+    broken, good = (on_stage.dispatcher.order(version) for _ in range(2))
+    monkeypatch.setattr(settling, "parking", raising_for(broken, settling.parking))
+    on_stage.dispatcher.grant(session, [broken, good])
+    await eventually(lambda: reports_of(on_stage, good, "parked"))
+    # Each try tells of a failure, which is what makes it a dead letter in the end.
+    for tries in (1, 2, 3):
+        await eventually(lambda: len(reports_of(on_stage, broken, "released")) == tries)  # noqa: B023
+        assert reports_of(on_stage, broken, "released")[-1].failed
+        again = on_stage.dispatcher.order(version, id_=broken.lease.lease_id, resumed=True)
+        on_stage.dispatcher.grant(session, [again])
+    assert (await state_of(tables, broken.lease.lease_id))[0] == "WAITING"
+    assert goes_on(on_stage)
+
+
+async def test_news_that_cannot_be_told_cost_no_execution_its_holder(
+    on_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = on_stage.catalog.add("v-line", **line(2))
+    address, session = await on_stage.coordinator()
+    await on_stage.runner(address)
+    orders = [on_stage.dispatcher.order(version) for _ in range(2)]
+
+    def wants(self: Any, execution_id: str, is_final: bool) -> bool:
+        if execution_id == orders[0].lease.lease_id:
+            raise RuntimeError("a bug of ours")
+        return False
+
+    monkeypatch.setattr(WatchHub, "wants", wants)
+    on_stage.dispatcher.grant(session, orders)
+    await eventually(lambda: len(on_stage.dispatcher.finished) == 2)
+    assert goes_on(on_stage)
+
+
+async def test_journal_with_an_instant_beyond_the_last_is_carried_on(
+    on_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until = {"until": "9999-12-31T23:59:59-01:00"}
+    version = on_stage.catalog.add("v-late", name="w", nodes=[{**SLEEP, "config": until}], edges=[])
+    with monkeypatch.context() as before:
+        before.setattr(notation, "INSTANT_MAX", 2**62)
+        address, session = await on_stage.coordinator()
+        watch: Any = WatchServiceStub(on_stage.channel(address)).Watch(metadata=on_stage.api_metadata)
+        order = on_stage.dispatcher.order(version)
+        wanted = pb.Subscription(execution_id=order.lease.lease_id, events=True)
+        await watch.write(pb.WatchRequest(subscriptions=[wanted]))
+        on_stage.dispatcher.grant(session, [order])
+        told = (await watch.read()).updates
+        await eventually(lambda: reports_of(on_stage, order, "parked"))
+    assert [each.event.event.type for each in told] == ["ExecutionStarted", "SleepStarted"]
+    assert b'"wakeTime":"9999-12-31T23:59:59.999999Z"' in told[1].event.details
+
+    # Another holder folds what is there, and parks it again.
+    _, second = await on_stage.coordinator("1")
+    again = on_stage.dispatcher.order(version, id_=order.lease.lease_id, resumed=True)
+    on_stage.dispatcher.grant(second, [again])
+    await eventually(lambda: len(reports_of(on_stage, order, "parked")) == 2)
+    assert {each.wake_time.ToJsonString() for each in reports_of(on_stage, order, "parked")} == {
+        "9999-12-31T23:59:59Z"
+    }
+    reads = ReadServiceStub(on_stage.channel(address))
+    listed = await reads.ListEvents(
+        pb.ListEventsRequest(execution_id=order.lease.lease_id), metadata=on_stage.api_metadata, timeout=5
+    )
+    assert [each.event.type for each in listed.events][-1] == "ExecutionAdopted"
+
+    last = on_stage.dispatcher.order(version, id_=order.lease.lease_id, resumed=True)
+    cancel = ExecutionMessage(message_id="m1", execution_id=order.lease.lease_id)
+    cancel.cancel.reason = "enough"
+    last.messages.append(cancel)
+    on_stage.dispatcher.grant(second, [last])
+    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
+    assert goes_on(on_stage)
