@@ -4,8 +4,9 @@ Two sources feed a subscription: the commit of a turn here (pushed at once), and
 up, and for what is not held here: one query for all of them, every 2 s). Both may bring the same event; the
 subscription knows how far it is and passes each on once, in order.
 
-Hazard: a stream that is not read fast enough is cut: its api subscribes again from where it is. Nothing ever waits for
-a slow reader.
+Hazards: a stream that is not read fast enough is cut: its api subscribes again from where it is. Nothing ever waits for
+a slow reader. What cannot be told of one execution, by a fault of ours, is not told, and the next news or look tries it
+again; the other subscriptions notice nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
@@ -45,6 +47,19 @@ _ROWS_AT_ONCE: Final = 50
 
 _subscriptions = gauge("coordinator_watch_subscriptions", "Executions followed here.")
 _cut = counter("coordinator_watch_streams_cut_total", "Watch streams cut because they were not read.")
+_untold = counter("coordinator_watch_untold_total", "News that could not be told, by a fault of ours.")
+
+
+@contextmanager
+def _apart(execution_id: str) -> Iterator[None]:
+    """A bug with one execution is not the others'."""
+    try:
+        yield
+    except DependencyUnavailable:
+        raise
+    except Exception as failure:
+        _untold.inc()
+        log.error("an execution cannot be told of", execution_id=execution_id, exc_info=failure)
 
 
 class Subscription:
@@ -107,12 +122,16 @@ class WatchHub:
     def advanced(self, execution: Execution, from_seq: int, events: Sequence[bytes]) -> None:
         subscriptions = list(self._by_execution.get(execution.execution_id, ()))
         if any(each.events for each in subscriptions):
-            records = list(self._records(execution, from_seq, events))
-            for each in subscriptions:
-                self._push_events(each, records)
+            # Untold, they are a gap, which is closed from the journal.
+            with _apart(execution.execution_id):
+                records = list(self._records(execution, from_seq, events))
+                for each in subscriptions:
+                    self._push_events(each, records)
         if execution.is_final:
-            row: Row = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
-            self._finish(subscriptions, execution_record({**row, "summary": summary(execution)._asdict()}))
+            with _apart(execution.execution_id):
+                row: Row = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
+                record = execution_record({**row, "summary": summary(execution)._asdict()})
+                self._finish(subscriptions, record)
 
     def _records(
         self, execution: Execution, from_seq: int, events: Sequence[bytes]
@@ -260,7 +279,8 @@ class WatchHub:
             mark = marks.get(each.execution_id)
             if mark is None:
                 continue
-            await self._bring_up(each, mark.last_seq)
+            with _apart(each.execution_id):
+                await self._bring_up(each, mark.last_seq)
             is_behind = each.events and each.after_seq < mark.last_seq
             if mark.is_final and not is_behind and self._is_live(each):
                 ended.append(each)
@@ -279,7 +299,10 @@ class WatchHub:
 
     async def _finish_by_rows(self, ended: Sequence[Subscription]) -> None:
         rows = await self._reads.executions(sorted({each.execution_id for each in ended}))
-        records = {row["execution_id"]: execution_record(row) for row in rows}
+        records: dict[str, pb.ExecutionRecord] = {}
+        for row in rows:
+            with _apart(row["execution_id"]):
+                records[row["execution_id"]] = execution_record(row)
         for each in ended:
             if each.execution_id in records and self._is_live(each):
                 self._finish([each], records[each.execution_id])
