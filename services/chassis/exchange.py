@@ -49,7 +49,10 @@ class Exchanges:
         self._names: dict[bytes, bytes] = {}
 
     async def run(self, statements: Sequence[HotStatement]) -> list[Rows]:
-        """The rows of each. The server takes all that comes before one Sync as one transaction."""
+        """The rows of each. The server takes all that comes before one Sync as one transaction.
+
+        Raises DataError for a value that its parameter cannot carry, as for one that the server refuses.
+        """
         pgconn = self._pgconn
         # Before anything is sent: a value that cannot be written leaves the connection as it was.
         written = [_written(sql, parameters) for sql, parameters in statements]
@@ -132,7 +135,11 @@ def _written(sql: bytes, parameters: Sequence[Array | int]) -> _Written:
     written = _Written(sql, [], [], [])
     for each in parameters:
         if isinstance(each, Array):
-            written.values.append(each.wire())
+            try:
+                written.values.append(each.wire())
+            except Exception as failure:
+                # Without its text, which may quote the value.
+                raise psycopg.DataError(f"no {each.element}: {type(failure).__name__}") from failure
             written.formats.append(Format.BINARY)
             written.oids.append(each.array_oid)
         else:

@@ -191,7 +191,11 @@ class TurnLoop:
         return written
 
     async def _append(self, moves: Sequence[Move]) -> dict[int, Fence]:
-        appends = [move.append() for move in moves]
+        try:
+            appends = [move.append() for move in moves]
+        except Exception as failure:
+            # One of them cannot be put into rows: it is found like one whose rows the database will not have.
+            raise AppendRejected("an execution does not fit into its rows") from failure
         crash_point("coordinator.append.before")
         began = self._clock.monotonic()
         refused = await self._journal.append(appends)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import struct
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
@@ -149,8 +148,9 @@ async def test_an_exchange_whose_commit_fails_says_what_the_commit_said(lane: La
 
 async def test_an_exchange_of_what_cannot_be_written_leaves_the_lane_usable(lane: Lane) -> None:
     before = await backend_of(lane)
-    with pytest.raises(struct.error):
-        await lane.exchange([(PUT, (Ints([2**40]), Texts(["clog"])))])
+    for wrong in (Ints([2**40]), Texts(["\ud800"]), Texts([5])):
+        with pytest.raises(psycopg.DataError):
+            await lane.exchange([(COUNT, (0,)), (PUT, (wrong, Texts(["clog"])))])
     assert await lane.fetch("SELECT 1") == [(1,)]
     assert await backend_of(lane) == before
 

@@ -1,4 +1,4 @@
-"""A bug that one execution meets after its commit: it goes back, all others go on, and nothing is said twice."""
+"""A bug that one execution meets at its commit or after it: it goes back, the others go on, nothing is said twice."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,8 @@ import pytest
 from services.chassis.database import Database
 from services.coordinator.core import notation
 from services.coordinator.core.effects import parking
-from services.coordinator.handler import settling
+from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
+from services.coordinator.handler import move, settling
 from services.coordinator.handler.grants import run_grant
 from services.coordinator.rpc import reads, watch
 from tests.integration.coordinator.test_carrying import line, state_of
@@ -46,6 +47,31 @@ def raising_for(order: Any, original: Callable[..., Any], *, after: int = 0) -> 
         return original(execution, *rest)
 
     return work
+
+
+@pytest.mark.parametrize("value", [None, 2**70], ids=["no row", "a row that nothing carries"])
+async def test_execution_that_cannot_be_written_harms_none_of_the_same_flush(
+    on_stage: Stage, monkeypatch: pytest.MonkeyPatch, value: int | None
+) -> None:
+    version = on_stage.catalog.add("v-line", **line(1))
+    address, session = await on_stage.coordinator()
+    await on_stage.runner(address)
+    orders = [on_stage.dispatcher.order(version) for _ in range(5)]
+
+    def row(execution: Any) -> tuple[Any, ...]:
+        found = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
+        if execution.execution_id == orders[2].lease.lease_id:
+            if value is None:
+                raise RuntimeError("a bug of ours")
+            found["deadline_time"] = value
+        return tuple(found.values())
+
+    monkeypatch.setattr(move, "execution_row", row)
+    on_stage.dispatcher.grant(session, orders)
+    await eventually(lambda: len(on_stage.dispatcher.finished) == 4)
+    await eventually(lambda: reports_of(on_stage, orders[2], "released"))
+    assert reports_of(on_stage, orders[2], "released")[0].reason == "INTERNAL"
+    assert goes_on(on_stage)
 
 
 async def test_grant_that_cannot_be_made_costs_nobody_else_anything(
@@ -94,10 +120,10 @@ async def test_report_that_cannot_be_answered_goes_where_the_next_holder_finds_i
     await eventually(lambda: len(runner.grants) == 2)
     answer = settling.Settler._answer
 
-    def answered(self: Any, move: Any, out: Any) -> None:
-        if move.answers and move.held.execution_id == orders[0].lease.lease_id:
+    def answered(self: Any, moved: Any, out: Any) -> None:
+        if moved.answers and moved.held.execution_id == orders[0].lease.lease_id:
             raise RuntimeError("a bug of ours")
-        answer(self, move, out)
+        answer(self, moved, out)
 
     with monkeypatch.context() as bug:
         bug.setattr(settling.Settler, "_answer", answered)
