@@ -80,11 +80,11 @@ def node_name(node: str) -> str:
 
 def clock(timestamp: Any) -> str:
     """Local time of day, to the millisecond; empty when unset."""
-    return _when(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3] if timestamp.ByteSize() else ""
+    return _here(timestamp).strftime("%H:%M:%S.%f")[:-3] if timestamp.ByteSize() else ""
 
 
 def date(timestamp: Any) -> str:
-    return _when(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S") if timestamp.ByteSize() else ""
+    return _here(timestamp).strftime("%Y-%m-%d %H:%M:%S") if timestamp.ByteSize() else ""
 
 
 def duration(message: Any) -> str:
@@ -114,6 +114,15 @@ def timeline(runs: Sequence[Any], state_of: Callable[[Any], str]) -> None:
         console().print(
             f"  {name:<{width}} [{colour}]{bar:<{BAR_WIDTH}}[/{colour}] {span(length)} {state_of(run)}{attempt}"
         )
+
+
+def _here(timestamp: Any) -> datetime:
+    found = _when(timestamp)
+    try:
+        return found.astimezone()
+    except OverflowError:
+        # The last hours of the year 9999 are no date east of Greenwich: they show as in UTC.
+        return found
 
 
 def _when(timestamp: Any) -> datetime:

@@ -1,11 +1,15 @@
 """What people read: durations, states, and the timeline of an execution's runs."""
 
+import time
+from collections.abc import Iterator
+
 import pytest
 from google.protobuf.struct_pb2 import Struct
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from windlass.api.v1.resources_pb2 import Run
 from windlass.cli.executions import run_state, show_runs
-from windlass.cli.render import as_json, coloured, span, timeline
+from windlass.cli.render import as_json, coloured, date, span, timeline
 
 
 def run_from(node: str, began_ms: int, ended_ms: int, *, state: str = "SUCCESS", attempt: int = 1) -> Run:
@@ -20,6 +24,26 @@ def test_bars_lie_on_one_scale(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = capsys.readouterr().out.splitlines()
     assert first.count("━") == second.count("━") == 20
     assert first.index("━") + 20 == second.index("━")
+
+
+@pytest.fixture(params=["Pacific/Kiritimati", "UTC", "Pacific/Niue"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with monkeypatch.context() as local:
+        local.setenv("TZ", request.param)
+        time.tzset()
+        yield request.param
+    time.tzset()
+
+
+def test_date_is_shown_wherever_one_is(zone: str) -> None:
+    """A key that is to last for ever is given such an end."""
+    end = Timestamp()
+    end.FromJsonString("9999-12-31T23:59:59Z")
+    shown = "9999-12-31 12:59:59" if zone == "Pacific/Niue" else "9999-12-31 23:59:59"
+    assert date(end) == shown
+    end.FromJsonString("2026-01-01T12:00:00Z")
+    ours = {"Pacific/Kiritimati": "2026-01-02 02:00:00", "UTC": "2026-01-01 12:00:00"}
+    assert date(end) == ours.get(zone, "2026-01-01 01:00:00")
 
 
 def test_instant_run_is_still_seen(capsys: pytest.CaptureFixture[str]) -> None:
