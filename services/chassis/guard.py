@@ -53,6 +53,9 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _BEARER: Final = "bearer "
 # Of a request without a key: strangers have the parser read no more than this.
 OPEN_BYTES_MAX: Final = 64 * 1024
+# Calls of one method that needs no key, streams and others: more than anyone needs, and far from all that a server
+# serves at once.
+OPEN_CALLS_MAX: Final = 1_000
 
 _handled = counter("grpc_server_handled_total", "Finished RPCs.", ["method", "code"])
 _seconds = histogram("grpc_server_handling_seconds", "How long RPCs took.", ["method"])
@@ -84,6 +87,25 @@ class _Gauges:
 
     def took(self, seconds: float) -> None:
         self._seconds.observe(seconds)
+
+
+class _Places:
+    """Of the calls of one open method. One is taken until gRPC is done with its call: whoever does not read the answer
+    keeps the call open after its handler.
+    """
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+        self._taken = 0
+
+    def take(self, context: Any) -> None:
+        if self._taken >= OPEN_CALLS_MAX:
+            raise Refusal("OPEN_CALLS_EXCEEDED", f"{OPEN_CALLS_MAX} calls of {self._method} are open already")
+        self._taken += 1
+        context.add_done_callback(self._give_back)
+
+    def _give_back(self, _: Any) -> None:
+        self._taken -= 1
 
 
 class Guard:
@@ -144,11 +166,14 @@ class Guard:
     ) -> Callable[[bytes, Context], Awaitable[Any]]:
         gauges = _Gauges(method)
         seconds_max = rule.seconds_max
+        places = _Places(method) if rule.is_open else None
 
         async def call(raw: bytes, context: Context) -> Any:
             start = time.perf_counter()
             code, trace = "OK", None
             try:
+                if places is not None:
+                    places.take(context)
                 trace = await self._admit(context, method, rule)
                 request = decoded(raw)
                 validate(request)
@@ -212,12 +237,19 @@ class Guard:
                     await context.write(response)
 
         work = generated if inspect.isasyncgenfunction(behaviour) else served
+        seconds_max = rule.seconds_max
+        places = _Places(method) if rule.is_open else None
 
         async def stream(request: Any, context: Context) -> Any:
-            code = "OK"
+            code, late = "OK", None
             gauges.streams.inc()
             try:
-                return await work(request, context)
+                if places is not None:
+                    places.take(context)
+                if _has_time(context, seconds_max):
+                    return await work(request, context)
+                late = asyncio.create_task(work(request, context))
+                return await _within(late, seconds_max)
             except grpc.aio.AbortError:
                 code = "ABORTED_BY_HANDLER"
                 raise
@@ -235,6 +267,8 @@ class Guard:
             finally:
                 gauges.streams.dec()
                 gauges.ended(code)
+                if late is not None:
+                    late.cancel()
 
         return stream
 
@@ -290,6 +324,16 @@ class Guard:
         notes: dict[str, AttributeValue] = {}
         set_span_notes(notes)
         return _Served(own, incoming, notes)
+
+
+async def _within(work: asyncio.Task[Any], seconds_max: float | None) -> Any:
+    """Its result, or TimeoutError. Nothing stops the work here: it may be in the middle of a read, and none is given up
+    before its call has been ended.
+    """
+    done, _ = await asyncio.wait([work], timeout=seconds_max)
+    if not done:
+        raise TimeoutError
+    return work.result()
 
 
 def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:

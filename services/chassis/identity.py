@@ -69,7 +69,9 @@ class KeyReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may call one method, and for how long it may take (None: as long as the caller waits)."""
+    """Who may call one method, and for how long it may take, a stream from its first word to its last (None: as long as
+    the caller waits). Of a method without a key there are at most OPEN_CALLS_MAX calls at once (guard.py).
+    """
 
     allow: frozenset[str]
     is_open: bool = False

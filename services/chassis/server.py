@@ -53,7 +53,8 @@ CHANNELZ: Final = "grpc.channelz.v1.Channelz"
 _OWN_RULES: Final[Mapping[str, Rule]] = {
     f"/{health.SERVICE_NAME}/Check": anyone(),
     f"/{health.SERVICE_NAME}/List": anyone(),
-    f"/{health.SERVICE_NAME}/Watch": anyone(),
+    # Of whoever sends calls here, for as long as it does: how many there may be is the guard's (OPEN_CALLS_MAX).
+    f"/{health.SERVICE_NAME}/Watch": anyone().within(None),
     f"/{reflection.V1}/{reflection.METHOD}": anyone(),
     f"/{reflection.V1ALPHA}/{reflection.METHOD}": anyone(),
     **{

@@ -9,7 +9,7 @@ from services.chassis.lease.frames import HEARD_ITEMS_MAX
 _QUEUE: Final = "/windlass.dispatcher.v1.QueueService"
 
 RULES: Final[Mapping[str, Rule]] = {
-    "/windlass.dispatcher.v1.EnqueueService/Enqueue": services("api").judging_text(),
+    "/windlass.dispatcher.v1.EnqueueService/Enqueue": services("api").within(None).judging_text(),
     f"{_QUEUE}/GetQueued": services("api"),
     f"{_QUEUE}/ListQueued": services("api"),
     f"{_QUEUE}/FindRequests": services("api"),
@@ -17,6 +17,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_QUEUE}/Deliver": services("api", "coordinator"),
     f"{_QUEUE}/ConfigureWorkspace": services("api"),
     "/windlass.dispatcher.v1.CoordinatorSessions/Session": services("coordinator")
+    .within(None)
     .judging_text()
     .holding(HEARD_ITEMS_MAX),
 }

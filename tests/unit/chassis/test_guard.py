@@ -6,11 +6,21 @@ import grpc
 import pytest
 
 from services.chassis import telemetry
-from services.chassis.guard import Guard
+from services.chassis.guard import OPEN_CALLS_MAX, Guard
 from services.chassis.identity import ServiceCredential, anyone, members, services
 from services.chassis.telemetry import Sampler, new_trace, parse_traceparent
 from tests.support.nested import nested_struct, with_tag
-from tests.unit.chassis.shop import SECRET, SHOP_METHODS, Counter, Shop, guard_of, open_shop, refused
+from tests.support.probe import eventually
+from tests.unit.chassis.shop import (
+    SECRET,
+    SHOP_METHODS,
+    Counter,
+    KeyRing,
+    Shop,
+    guard_of,
+    open_shop,
+    refused,
+)
 
 BUY = SHOP_METHODS[0]
 
@@ -160,6 +170,90 @@ async def test_a_call_takes_no_longer_than_its_rule(shop: Shop) -> None:
     async with open_shop(shop, guard_of(members("ADMIN").within(0.05))) as counter:
         refusal = await refused(counter.stub(bearer="admin").Buy(counter.order("slow"), timeout=60))
         assert (refusal.code.name, refusal.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_PASSED")
+
+
+async def test_a_stream_takes_no_longer_than_its_rule(shop: Shop) -> None:
+    async with open_shop(shop, guard_of(members("ADMIN").within(0.05))) as counter:
+        silent = counter.stub(bearer="admin").Chat(timeout=20)
+        refusal = await refused(silent.read())
+        assert (refusal.code.name, refusal.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_PASSED")
+
+
+async def test_a_stream_whose_rule_says_so_stays_as_long_as_its_caller(shop: Shop) -> None:
+    rules = dict.fromkeys(SHOP_METHODS, members("ADMIN").within(None))
+    rules[SHOP_METHODS[0]] = members("ADMIN").within(0.05)
+    async with open_shop(shop, Guard(rules, keys=KeyRing())) as counter:
+        stub = counter.stub(bearer="admin")
+        chat = stub.Chat(timeout=20)
+        await chat.write(counter.order())
+        await chat.read()
+        # Longer than the other has.
+        assert (await refused(stub.Buy(counter.order("slow"), timeout=60))).reason == "DEADLINE_PASSED"
+        await chat.write(counter.order("boot"))
+        assert (await chat.read()).receipt == "boot"
+        await chat.done_writing()
+
+
+async def test_a_stream_with_a_limit_ends_as_it_would_without(shop: Shop) -> None:
+    async with open_shop(shop, Guard(dict.fromkeys(SHOP_METHODS, anyone()))) as counter:
+        stub = counter.stub()
+        receipts = [response.receipt async for response in stub.Follow(counter.order(pairs=3), timeout=60)]
+        assert receipts == ["0", "1", "2"]
+        chat, left = stub.Chat(timeout=20), stub.Chat(timeout=20)
+        for each in (chat, left):
+            await each.write(counter.order())
+            assert (await each.read()).receipt == "clog"
+        left.cancel()
+        await chat.write(counter.order("bug"))
+        assert (await refused(chat.read())).reason == "INTERNAL"
+        assert (await stub.Buy(counter.order())).receipt
+
+
+async def test_strangers_have_some_calls_of_a_method_and_no_more(shop: Shop) -> None:
+    async with open_shop(shop, Guard(dict.fromkeys(SHOP_METHODS, anyone().within(None)))) as counter:
+        stub = counter.stub()
+        chats = [stub.Chat() for _ in range(OPEN_CALLS_MAX)]
+        for chat in chats:
+            await chat.write(counter.order())
+        for chat in chats:
+            await chat.read()
+        refusal = await refused(stub.Chat(timeout=20).read())
+        assert (refusal.code.name, refusal.reason) == ("RESOURCE_EXHAUSTED", "OPEN_CALLS_EXCEEDED")
+        assert (await stub.Buy(counter.order())).receipt, "other methods have places of their own"
+        for chat in chats:
+            await chat.done_writing()
+            assert await chat.read() is grpc.aio.EOF
+        again = stub.Chat()
+        await again.write(counter.order())
+        assert (await again.read()).receipt
+        await again.done_writing()
+
+
+async def test_a_strangers_call_counts_until_its_answer_is_read(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.chassis.guard.OPEN_CALLS_MAX", 2)
+    async with open_shop(shop, Guard(dict.fromkeys(SHOP_METHODS, anyone()))) as counter:
+        # A caller that takes five bytes of an answer before it reads it.
+        options = [("grpc.http2.lookahead_bytes", 5), ("grpc.http2.bdp_probe", 0)]
+        async with grpc.aio.insecure_channel(counter.address, options=options) as channel:
+            unread: list[Any] = [channel.stream_stream(BUY)() for _ in range(2)]
+            for call in unread:
+                await call.write(counter.order().SerializeToString())
+                await call.done_writing()
+                await call.initial_metadata()
+            refusal = await refused(counter.stub().Buy(counter.order()))
+            assert refusal.reason == "OPEN_CALLS_EXCEEDED"
+            for call in unread:
+                await call.read()
+
+            async def is_served() -> bool:
+                try:
+                    return bool((await counter.stub().Buy(counter.order())).receipt)
+                except grpc.aio.AioRpcError:
+                    return False
+
+            await eventually(is_served, 20, "a place")
 
 
 async def test_a_callers_own_deadline_holds(counter: Counter) -> None:
