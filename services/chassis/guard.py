@@ -2,8 +2,10 @@
 
 One wrapper per method, made when the method is registered, instead of a chain of interceptors made anew for
 each call (each of those costs a unary call several times what all of this does). Order matters: the
-identity is settled before the request is decoded, so that nobody without a key learns what a well-formed
+identity is settled before the request is read, so that nobody without a key learns what a well-formed
 request is; errors are mapped outermost, so that nothing of ours gets out.
+Every handler is registered as one of a stream of requests, also when it reads but one: gRPC calls the others when the
+request is there, and who never sends it would have calls of every method without being asked for a key.
 Hazard: cancellation (the caller has gone) passes through untouched; it is no failure of the handler.
 """
 
@@ -155,7 +157,7 @@ class Guard:
         )
         if handler.request_streaming or handler.response_streaming:
             return self._wrap_stream(method, handler, decoded, rule)
-        return grpc.unary_unary_rpc_method_handler(
+        return grpc.stream_unary_rpc_method_handler(
             self._unary(method, behaviour, decoded, rule),
             request_deserializer=None,
             response_serializer=handler.response_serializer,
@@ -163,21 +165,27 @@ class Guard:
 
     def _unary(
         self, method: str, behaviour: Any, decoded: Callable[[bytes], Any], rule: Rule
-    ) -> Callable[[bytes, Context], Awaitable[Any]]:
+    ) -> Callable[[Any, Context], Awaitable[Any]]:
         gauges = _Gauges(method)
         seconds_max = rule.seconds_max
         places = _Places(method) if rule.is_open else None
 
-        async def call(raw: bytes, context: Context) -> Any:
+        async def call(_: Any, context: Context) -> Any:
             start = time.perf_counter()
-            code, trace = "OK", None
+            code, trace, late = "OK", None, None
             try:
                 if places is not None:
                     places.take(context)
                 trace = await self._admit(context, method, rule)
+                has_time = _has_time(context, seconds_max)
+                if has_time:
+                    raw = await _raw_request(context)
+                else:
+                    late = asyncio.create_task(_raw_request(context))
+                    raw = await _within(late, seconds_max)
                 request = decoded(raw)
                 validate(request)
-                if _has_time(context, seconds_max):
+                if has_time:
                     return await behaviour(request, context)
                 async with asyncio.timeout(seconds_max):
                     return await behaviour(request, context)
@@ -195,6 +203,8 @@ class Guard:
                 took = time.perf_counter() - start
                 gauges.ended(code)
                 gauges.took(took)
+                if late is not None:
+                    late.cancel()
                 if trace is not None:
                     _emit_served(method, trace, took, code)
 
@@ -208,11 +218,11 @@ class Guard:
         rule: Rule,
     ) -> grpc.RpcMethodHandler[Any, Any]:
         deserializer, prepare = _stream_input(handler, decoded)
-        make = {
-            (False, True): grpc.unary_stream_rpc_method_handler,
-            (True, False): grpc.stream_unary_rpc_method_handler,
-            (True, True): grpc.stream_stream_rpc_method_handler,
-        }[handler.request_streaming, handler.response_streaming]
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
         wrapped = self._stream(method, _behaviour(handler), prepare, rule)
         return make(
             wrapped,
@@ -221,18 +231,19 @@ class Guard:
         )
 
     def _stream(
-        self, method: str, behaviour: Any, prepare: Callable[[Any], Any], rule: Rule
+        self, method: str, behaviour: Any, prepare: Callable[[Any, Context], Awaitable[Any]], rule: Rule
     ) -> Callable[[Any, Context], Any]:
         gauges = _Gauges(method)
 
         async def served(request: Any, context: Context) -> Any:
             await self._admit(context, method, rule)
-            return await behaviour(prepare(request), context)
+            return await behaviour(await prepare(request, context), context)
 
         async def generated(request: Any, context: Context) -> None:
             await self._admit(context, method, rule)
             # Closed here and now when the caller goes in the middle of a write, not when it is collected.
-            async with contextlib.aclosing(behaviour(prepare(request), context)) as responses:
+            asked = await prepare(request, context)
+            async with contextlib.aclosing(behaviour(asked, context)) as responses:
                 async for response in responses:
                     await context.write(response)
 
@@ -353,17 +364,25 @@ def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Any:
 
 def _stream_input(
     handler: grpc.RpcMethodHandler[Any, Any], decoded: Callable[[bytes], Any]
-) -> tuple[Callable[[bytes], Any] | None, Callable[[Any], Any]]:
+) -> tuple[Callable[[bytes], Any] | None, Callable[[Any, Context], Awaitable[Any]]]:
     """Who decodes: gRPC message by message for a stream of requests, the guard for a single one."""
-    if handler.request_streaming:
-        return decoded, lambda requests: requests
 
-    def validated(raw: bytes) -> Any:
-        request = decoded(raw)
+    async def all_of_them(requests: Any, context: Context) -> Any:
+        return requests
+
+    async def the_only_one(_: Any, context: Context) -> Any:
+        request = decoded(await _raw_request(context))
         validate(request)
         return request
 
-    return None, validated
+    return (decoded, all_of_them) if handler.request_streaming else (None, the_only_one)
+
+
+async def _raw_request(context: Context) -> bytes:
+    raw: Any = await context.read()
+    if raw is grpc.aio.EOF:
+        raise Refusal("INVALID_REQUEST", "the call ended without a request")
+    return raw  # type: ignore[no-any-return]
 
 
 def _has_time(context: Context, seconds_max: float | None) -> bool:

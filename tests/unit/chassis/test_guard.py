@@ -8,6 +8,7 @@ import pytest
 from services.chassis import telemetry
 from services.chassis.guard import OPEN_CALLS_MAX, Guard
 from services.chassis.identity import ServiceCredential, anyone, members, services
+from services.chassis.server import Limits
 from services.chassis.telemetry import Sampler, new_trace, parse_traceparent
 from tests.support.nested import nested_struct, with_tag
 from tests.support.probe import eventually
@@ -172,6 +173,15 @@ async def test_a_call_takes_no_longer_than_its_rule(shop: Shop) -> None:
         assert (refusal.code.name, refusal.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_PASSED")
 
 
+@pytest.mark.parametrize("method", SHOP_METHODS[:2])
+async def test_a_call_whose_request_never_comes_takes_no_longer_either(shop: Shop, method: str) -> None:
+    async with open_shop(shop, guard_of(members("ADMIN").within(0.05))) as counter:
+        silent = counter.channel(bearer="admin").stream_stream(method)(timeout=20)
+        refusal = await refused(silent.read())
+        assert (refusal.code.name, refusal.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_PASSED")
+        assert (await counter.stub(bearer="admin").Buy(counter.order(), timeout=20)).receipt
+
+
 async def test_a_stream_takes_no_longer_than_its_rule(shop: Shop) -> None:
     async with open_shop(shop, guard_of(members("ADMIN").within(0.05))) as counter:
         silent = counter.stub(bearer="admin").Chat(timeout=20)
@@ -227,6 +237,23 @@ async def test_strangers_have_some_calls_of_a_method_and_no_more(shop: Shop) -> 
         await again.write(counter.order())
         assert (await again.read()).receipt
         await again.done_writing()
+
+
+@pytest.mark.parametrize("method", SHOP_METHODS)
+async def test_who_never_sends_the_request_is_asked_for_a_key(shop: Shop, method: str) -> None:
+    async with open_shop(shop, guard_of(), limits=Limits(rpcs_at_once_max=2)) as counter:
+        for _ in range(3):
+            silent = counter.channel().stream_stream(method)(timeout=20)
+            assert (await refused(silent.read())).reason == "KEY_MISSING"
+        assert (await counter.stub(bearer="admin").Buy(counter.order())).receipt
+
+
+@pytest.mark.parametrize("method", SHOP_METHODS[:2])
+async def test_a_call_without_a_request_is_refused(counter: Counter, method: str) -> None:
+    silent = counter.channel(bearer="admin").stream_stream(method)(timeout=20)
+    await silent.done_writing()
+    refusal = await refused(silent.read())
+    assert (refusal.code.name, refusal.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
 
 
 async def test_a_strangers_call_counts_until_its_answer_is_read(
