@@ -276,7 +276,8 @@ class ServerSessionRules:
 
     @property
     def held_count(self) -> int:
-        return len(self._held)
+        """Leases that the session remembers, also those of an attach that is not answered yet."""
+        return len(self._held) + (len(self.attach.held) if self.attach is not None else 0)
 
     @property
     def beat_number(self) -> int:
@@ -379,6 +380,7 @@ class ServerSessionRules:
         in_doubt = [grant for _, grants in self._uncounted for grant in grants]
         self._unsent.clear()
         self._uncounted.clear()
+        self._held = {}
         self._out = Outgoing()
         if unsent:
             actions.append(GrantsWithdrawn(unsent))

@@ -40,7 +40,13 @@ from services.chassis.logs import logger
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import AttachRefused, SessionOwner
 from services.chassis.session.reaper import SessionReaper, SweepGuard
-from services.chassis.session.room import KEY_BYTES_MAX, STREAM_BYTES_MAX, CallerRoom, StreamRoom
+from services.chassis.session.room import (
+    KEY_BYTES_MAX,
+    KEY_LEASES_MAX,
+    STREAM_BYTES_MAX,
+    CallerRoom,
+    StreamRoom,
+)
 from services.chassis.session.server import Conversation, ServerSession
 from services.chassis.session.store import EndedInstance, SessionStore
 
@@ -58,9 +64,10 @@ class SessionLimits:
     key_refused_max: int = 100
     # Streams of one caller that were given up because nobody reads them, and are still open: each holds up to 8 MB.
     unread_max: int = 20
-    # What the unanswered reports of one stream, and of all streams of one key, may hold: see room.py.
+    # What the unanswered reports of one stream, and of all streams of one key, may hold, and the leases: see room.py.
     stream_bytes_max: int = STREAM_BYTES_MAX
     key_bytes_max: int = KEY_BYTES_MAX
+    key_leases_max: int = KEY_LEASES_MAX
 
 
 @dataclass(slots=True)
@@ -186,8 +193,9 @@ class SessionRegistry:
         who = caller()
         room = self._rooms.get(who)
         if room is None:
-            room = CallerRoom(self._limits.key_bytes_max) if _is_key(who) else CallerRoom()
-            self._rooms[who] = room
+            limits = self._limits
+            bounds = (limits.key_bytes_max, limits.key_leases_max) if _is_key(who) else ()
+            room = self._rooms[who] = CallerRoom(*bounds)
         return StreamRoom(room, self._limits.stream_bytes_max)
 
     async def stop(self) -> None:

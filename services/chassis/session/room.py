@@ -1,4 +1,4 @@
-"""How many bytes of unanswered reports a server keeps before it reads a stream no further.
+"""What a caller may leave in a server's memory: bytes of unanswered reports, and leases.
 
 A report is kept until its commit, and while the database is slow or away nothing else says how much a holder may bring
 meanwhile. Where there is no room left, the next frame stays in the pipe and in the end with its holder, which is not at
@@ -6,7 +6,8 @@ fault: a thousand runs that end in an outage, with outputs of 256 KiB each, are 
 frame is read whole, so a stream may go beyond its room by one.
 
 What a session brought stays in its caller's room when its stream is gone, as long as the session is kept by whoever is
-to answer it (`forget`, when it is not): nobody makes room by attaching anew.
+to answer it (`forget`, when it is not): nobody makes room by attaching anew. Leases, which are small, are counted for a
+key as a whole.
 """
 
 import asyncio
@@ -17,15 +18,19 @@ from weakref import finalize
 STREAM_BYTES_MAX = 64 * 1024 * 1024
 # Of all streams of one key. Our own services have no such bound: there are as many of them as the installation wants.
 KEY_BYTES_MAX = 256 * 1024 * 1024
+# Leases that all streams of one key name as held: two hundred runners of a thousand places each, all at work.
+KEY_LEASES_MAX = 200_000
 
 
 class CallerRoom:
     """Of all sessions of one caller."""
 
-    __slots__ = ("__weakref__", "_bytes_max", "_freed", "freed_at", "held_bytes")
+    __slots__ = ("__weakref__", "_bytes_max", "_freed", "freed_at", "held_bytes", "leases", "leases_max")
 
-    def __init__(self, bytes_max: float = math.inf) -> None:
+    def __init__(self, bytes_max: float = math.inf, leases_max: float = math.inf) -> None:
         self._bytes_max = bytes_max
+        self.leases_max = leases_max
+        self.leases = 0
         self._freed = asyncio.Event()
         self.held_bytes = 0
         # When anything of it was last answered.
@@ -53,12 +58,13 @@ class CallerRoom:
 class StreamRoom:
     """Of one session, within its caller's."""
 
-    __slots__ = ("_bytes_max", "_caller", "_freed_at", "_held_bytes", "_is_closed", "is_awaited")
+    __slots__ = ("_bytes_max", "_caller", "_freed_at", "_held_bytes", "_is_closed", "_leases", "is_awaited")
 
     def __init__(self, caller: CallerRoom, bytes_max: int = STREAM_BYTES_MAX) -> None:
         self._caller = caller
         self._bytes_max = bytes_max
         self._held_bytes = 0
+        self._leases = 0
         self._freed_at = -math.inf
         self._is_closed = False
         # The stream is not read at present.
@@ -82,6 +88,15 @@ class StreamRoom:
             self._freed_at = now
         self._caller.change(more, now)
 
+    def hold_leases(self, leases: int) -> str:
+        """All that the session remembers at present; why these are too many, or ""."""
+        caller = self._caller
+        caller.leases += leases - self._leases
+        self._leases = leases
+        if caller.leases > caller.leases_max:
+            return f"at most {caller.leases_max} leases can be held here with one key; use another key"
+        return ""
+
     async def wait(self) -> None:
         """Until there is some, or the stream is over."""
         self.is_awaited = True
@@ -100,6 +115,7 @@ class StreamRoom:
         """Nobody has anything of the session any more, answered or not."""
         self._caller.change(-self._held_bytes, self._caller.freed_at)
         self._held_bytes = 0
+        self.hold_leases(0)
 
     def forget_with(self, session: object) -> None:
         """When that is collected, in whichever thread."""

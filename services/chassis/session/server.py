@@ -192,6 +192,7 @@ class Conversation:
             await self._over.wait()
         finally:
             self.perform(self._rules.lost())
+            self.session.room.hold_leases(self._rules.held_count)
             self.session.room.close()
             # The writer finds nothing more to say; a read or write that is pending ends with the call.
             self.session.wanted.set()
@@ -229,7 +230,10 @@ class Conversation:
             actions = self._rules.receive(frame, self._clock.monotonic())
             # Before anybody answers: what is answered was held.
             session.hold_room()
-            self.perform(actions)
+            if excess := session.room.hold_leases(self._rules.held_count):
+                self._rules.refuse("HELD_EXCEEDED", excess)
+            else:
+                self.perform(actions)
             if self._rules.state is ServerState.CLOSED:
                 # The writer tells the fault and ends the stream.
                 session.wanted.set()

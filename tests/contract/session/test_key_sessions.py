@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from services.chassis.identity import Identity, Kind
+from services.chassis.lease.frames import Beat, HolderFrame, Lease
 from services.chassis.session.registry import SessionLimits
 from tests.support.lease_hop import FAST, AwayStore, Replica, raw, serving
 from tests.support.probe import eventually
@@ -21,6 +22,10 @@ UNREADING = [("grpc.http2.lookahead_bytes", 5), ("grpc.http2.bdp_probe", 0)]
 @pytest.fixture
 def store() -> AwayStore:
     return AwayStore(FAST)
+
+
+def leases(count: int) -> list[Lease]:
+    return [Lease(str(number), 1) for number in range(count)]
 
 
 async def fault_of(replica: Replica, who: Identity) -> str:
@@ -50,6 +55,37 @@ async def test_key_has_so_many_sessions_and_no_more(store: AwayStore):
             return await fault_of(replica, KEY) == ""
 
         await eventually(is_served, SECONDS, "a place of its own")
+
+
+async def test_all_streams_of_a_key_hold_so_many_leases_and_no_more(store: AwayStore):
+    limits = SessionLimits(key_leases_max=3)
+    two, three = leases(2), leases(3)
+    async with serving(store, limits=limits) as replica, raw(replica, OTHER) as other:
+        async with raw(replica, KEY) as one, raw(replica, KEY) as fuller, raw(replica, SERVICE) as own:
+            for number, holder in enumerate((one, other, own)):
+                assert (await holder.attach(str(number), held=two)).attached is not None
+            await fuller.attach("fuller")
+            await fuller.say(HolderFrame(beat=Beat(1, True, 2, two)))
+            frame = await fuller.hear()
+            assert frame is not None
+            assert frame.fault is not None
+            assert frame.fault.reason == "HELD_EXCEEDED"
+            assert "with one key" in frame.fault.message
+            async with raw(replica, KEY) as late:
+                frame = await late.attach("late", held=two)
+                assert frame.fault is not None
+                assert frame.fault.reason == "HELD_EXCEEDED"
+            await own.say(HolderFrame(beat=Beat(1, True, 4, leases(4))))
+            await one.say(HolderFrame(beat=Beat(1, True, 3, three)))
+            for holder in (own, one):
+                while (frame := await holder.hear()) is not None and frame.beat is None:
+                    assert frame.fault is None
+
+        async def is_served() -> bool:
+            async with raw(replica, KEY) as late:
+                return (await late.attach("late", held=three)).attached is not None
+
+        await eventually(is_served, SECONDS, "the leases of the streams that are gone")
 
 
 async def test_refused_streams_take_no_place_of_others_and_do_not_pile_up(store: AwayStore):

@@ -309,6 +309,19 @@ def test_beats_keep_the_set_of_held_leases():
     assert not frame.beat.wants_full
 
 
+def test_leases_are_counted_from_the_attach_on_and_gone_with_the_stream():
+    session = new()
+    counts = [session.held_count]
+    session.receive(
+        HolderFrame(attach=Attach("holder", "instance", 1, held=[Lease("a", 1), Lease("b", 1)])), 0.0
+    )
+    counts.append(session.held_count)
+    session.accept([Refused("a", 1, "EPOCH_STALE")])
+    counts.append(session.held_count)
+    session.lost()
+    assert [*counts, session.held_count] == [0, 2, 1, 0]
+
+
 def test_newest_beat_that_was_heard_is_known():
     assert [live().beat_number, beating().beat_number] == [1, 2]
 
