@@ -1,9 +1,10 @@
 """Executions that cannot be decided at once: their definition must be fetched, or their journal read and folded.
 
 Each definition is asked for once, by itself: one that does not come holds up nobody but those who need it. All journals
-of what is then ready are read in one statement, under our raised fence. What cannot be served now (api or the database
-away) waits and is tried again; what never can is handed back with its reason. What a newer coordinator may know (a
-record or a definition of a version to come) is handed back after a rest.
+of what is then ready are read in one statement, under our raised fence; after one that failed, which may have been too
+much for its time, in smaller ones. A journal that cannot be read even alone waits behind all others. What cannot be
+served now (api or the database away) waits and is tried again; what never can is handed back with its reason. What a
+newer coordinator may know (a record or a definition of a version to come) is handed back after a rest.
 
 Hazard: a lease may be lost while we read. Then the Held is dropped, and what was read is thrown away.
 """
@@ -79,6 +80,9 @@ class ArrivalLoop:
         self._without: dict[str, list[Held]] = {}
         self._unasked: list[str] = []
         self._ready: list[Held] = []
+        # Their journals could not be read, each by itself.
+        self._hard: list[Held] = []
+        self._loads_max = _LOADS_MAX
         self._level = Level()
 
     def add(self, held: Held) -> None:
@@ -99,15 +103,13 @@ class ArrivalLoop:
             while True:
                 await self._level.wait()
                 self._ask(group)
-                while self._ready:
-                    batch, self._ready = self._ready[:_LOADS_MAX], self._ready[_LOADS_MAX:]
-                    left = await self._load([held for held in batch if not held.is_dropped])
+                while self._ready or self._hard:
+                    is_read = await self._load(self._next_batch())
                     self._ask(group)
-                    if left:
-                        self._ready += left
-                        await asyncio.sleep(backoff.next())
-                    else:
+                    if is_read:
                         backoff.reset()
+                    else:
+                        await asyncio.sleep(backoff.next())
 
     # ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -159,21 +161,38 @@ class ArrivalLoop:
 
     # ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _load(self, known: Sequence[Held]) -> Sequence[Held]:
-        """Those that must wait for another try."""
+    def _next_batch(self) -> Sequence[Held]:
+        count = self._loads_max
+        if self._ready:
+            batch, self._ready = self._ready[:count], self._ready[count:]
+        else:
+            batch, self._hard = self._hard[:1], self._hard[1:]
+        return [held for held in batch if not held.is_dropped]
+
+    def _put_back(self, batch: Sequence[Held]) -> None:
+        self._loads_max = max(1, len(batch) // 2)
+        if len(batch) > 1:
+            self._ready[:0] = batch
+        else:
+            self._hard += batch
+
+    async def _load(self, known: Sequence[Held]) -> bool:
+        """False: they wait for another try."""
         if not known:
-            return ()
+            return True
         try:
             loaded = await self._journal.load([Lease(held.execution_id, held.epoch) for held in known])
             live = await self._journal.live_instances(self._granted_again)
         except DependencyUnavailable as failure:
             log.warning("journals cannot be read", executions=len(known), error=str(failure))
-            return known
+            self._put_back(known)
+            return False
+        self._loads_max = min(2 * self._loads_max, _LOADS_MAX)
         for held, found in zip(known, loaded, strict=True):
             if not held.is_dropped:
                 self._arrived(held, found, live.keys())
                 await asyncio.sleep(0)  # a long fold must not keep the beats waiting
-        return ()
+        return True
 
     def _arrived(self, held: Held, found: Loaded, live: Container[str]) -> None:
         assert held.version is not None

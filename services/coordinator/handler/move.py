@@ -77,14 +77,24 @@ class Move:
         # Its dispatcher has been told that it is finished or parked.
         self.has_left = False
 
-    def decide_inbox(self, now: int) -> None:
-        self.inputs, self.held.inbox = self.held.inbox, []
-        for command, answer in self.inputs:
+    def decide_inbox(self, now: int, room: int) -> int:
+        """As much of it as gives events of about `room` bytes, one input at least; how many bytes it gave."""
+        inbox, self.held.inbox = self.held.inbox, []
+        self.inputs = inbox
+        size = counted = 0
+        for place, (command, answer) in enumerate(inbox, 1):
             if isinstance(command, Adopt):
                 self._resume()
             refusal = self.apply(command, now)
             if answer.session is not None or answer.message_id:
                 self.answers.append((answer, refusal))
+            while counted < len(self.events):
+                size += len(self.events[counted])
+                counted += 1
+            if size >= room and place < len(inbox):
+                self.inputs, self.held.inbox = inbox[:place], inbox[place:]
+                break
+        return size
 
     def apply(self, command: Command, now: int) -> Refusal | None:
         execution = self.execution

@@ -3,8 +3,9 @@
     take what has gathered ─► decide each inbox ─► give ready work to runners ─► append all in one commit ─► act
 
 Nothing is told to anybody before the commit; while it is under way, what arrives gathers for the next turn; while
-much arrives, turns keep a little distance (`Pace`). The database away: the same append is tried again until it is
-answered or the lease is lost. An append whose answer was lost is recognised by its own fence.
+much arrives, turns keep a little distance (`Pace`). The database away: the same append is tried again, in halves,
+until it is answered or the lease is lost. An append whose answer was lost is recognised by its own fences, one per
+execution, so in halves as well.
 
 Hazards: one bad execution must not hold up the rest. A decision that raises drops that execution alone; an append that
 the database rejects for good is taken apart until the one to blame is found. What raises after the commit is the
@@ -35,6 +36,9 @@ log = logger(__name__)
 
 # Of one flush: beyond this a larger batch costs no less per execution and delays those behind it.
 _EXECUTIONS_MAX: Final = 500
+# Events of one flush. Results are up to 256 KiB each, and are written twice: what takes longer than the journal's
+# connection waits would never be written.
+_BYTES_MAX: Final = 8 * 1024 * 1024
 _POLL_SECONDS: Final = 1.0
 _NO_ROW: Final = Fence(0, 0)
 
@@ -109,14 +113,18 @@ class TurnLoop:
     def _decide(self, now: int) -> dict[Held, Move]:
         moves: dict[Held, Move] = {}
         dirty = self._carrier.dirty
-        while dirty and len(moves) < _EXECUTIONS_MAX:
+        room = _BYTES_MAX
+        while dirty and len(moves) < _EXECUTIONS_MAX and room > 0:
             held, _ = dirty.popitem(last=False)
             execution = held.execution
             if held.is_loading or held.is_dropped or execution is None:
                 continue
             move = Move(held, execution, self._encode)
             try:
-                move.decide_inbox(now)
+                room -= move.decide_inbox(now, room)
+                if held.inbox:
+                    # The rest of it goes behind the others.
+                    dirty[held] = None
                 if execution.ready:
                     self._assigner.enter(held, now, is_following=move.from_seq > 0)
             except Exception as failure:  # noqa: BLE001 - a bug of one execution is not the others'
@@ -159,25 +167,27 @@ class TurnLoop:
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _write(self, moves: list[Move]) -> list[Move]:
+    async def _write(self, moves: list[Move], backoff: Backoff | None = None) -> list[Move]:
         """Those that are in the journal now. The others have lost their lease, or wait to be loaded."""
-        backoff = Backoff()
+        backoff = backoff or Backoff()
         written: list[Move] = []
         while moves := self._still_held(moves):
             try:
                 refused = await self._append(moves)
             except AppendRejected as failure:
                 if len(moves) > 1:
-                    half = len(moves) // 2
-                    written += await self._write(moves[:half]) + await self._write(moves[half:])
-                else:
-                    self._break(moves[0], failure)
+                    return written + await self._write_halves(moves, backoff)
+                self._break(moves[0], failure)
                 break
             except DependencyUnavailable as failure:
                 _flush_retries.inc()
                 log.warning("the journal is away", executions=len(moves), error=str(failure))
                 await asyncio.sleep(backoff.next())
+                if len(moves) > 1:
+                    # It may have been too much for the time that an answer has.
+                    return written + await self._write_halves(moves, backoff)
                 continue
+            backoff.reset()
             again = []
             for place, move in enumerate(moves):
                 fence = refused.get(place)
@@ -189,6 +199,10 @@ class TurnLoop:
                     self._refused(move, fence)
             moves = again
         return written
+
+    async def _write_halves(self, moves: list[Move], backoff: Backoff) -> list[Move]:
+        half = len(moves) // 2
+        return [*await self._write(moves[:half], backoff), *await self._write(moves[half:], backoff)]
 
     async def _append(self, moves: Sequence[Move]) -> dict[int, Fence]:
         try:

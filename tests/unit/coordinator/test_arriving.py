@@ -34,6 +34,8 @@ class World:
         self.begun: list[Held] = []
         self.dropped: list[Held] = []
         self.refused: list[tuple[str, bool]] = []
+        self.loads: list[int] = []
+        self.giant = ""
         self.loop = ArrivalLoop(
             journal=self,  # type: ignore[arg-type] # appends nothing here
             definitions=self,
@@ -55,6 +57,9 @@ class World:
         return answer
 
     async def load(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
+        self.loads.append(len(leases))
+        if self.giant in [lease.lease_id for lease in leases]:
+            raise DependencyUnavailable("the database")
         return [Loaded(0, ()) for _ in leases]
 
     async def live_instances(self, granted_again: float) -> Mapping[str, float]:
@@ -151,3 +156,26 @@ async def test_a_definition_that_a_newer_coordinator_may_know_goes_back_after_a_
         world.arrive("newer")
         await until(lambda: world.refused)
     assert world.refused == [("DEFINITION_CORRUPT", False)]
+
+
+async def test_a_journal_that_cannot_be_read_holds_up_no_other() -> None:
+    world = World()
+    world.answers["there"] = VERSION
+    held = [held_from(ExecutionGrant(), 0) for _ in range(20)]
+    for number, each in enumerate(held):
+        each.execution_id = str(number)
+        each.grant.start.version_id = "there"
+    world.giant = "7"
+    async with world.running():
+        for each in held:
+            world.loop.add(each)
+        await until(lambda: len(world.begun) == 19)
+        assert held[7] not in world.begun
+        # It is tried again alone, and no other with it.
+        tries = len(world.loads)
+        later = world.arrive("there")
+        await until(lambda: later in world.begun)
+        await until(lambda: len(world.loads) > tries + 2)
+        assert set(world.loads[tries:]) == {1}
+        world.giant = ""
+        await until(lambda: held[7] in world.begun)

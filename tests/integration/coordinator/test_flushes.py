@@ -1,0 +1,114 @@
+"""Much at once, or a database that is slow for it: what one append carries has a bound, and none is repeated for ever
+as it is."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from services.chassis.database import Database
+from services.chassis.lane import CommitUnknown, DatabaseAway
+from services.coordinator.core.values import INLINE_BYTES_MAX
+from services.coordinator.handler import turn
+from services.coordinator.handler.carrier import Carrier
+from services.coordinator.handler.ports import Append, Fence
+from services.coordinator.store.journal import PostgresJournal
+from tests.integration.coordinator.test_carrying import line
+from tests.support.coordinator_stage import Stage, StageRunner, eventually
+
+COUNT = 48
+LARGE = {"text": "x" * (INLINE_BYTES_MAX - 100)}
+
+
+class Appends:
+    """The real journal, seen and disturbed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[Sequence[Append]] = []
+        # More executions than these are too many for one append; it is told before or after they are written.
+        self.most = 1_000
+        self.is_written = False
+        self.open = asyncio.Event()
+        self.open.set()
+        self.reported = 0
+        self.original, self.original_reported = PostgresJournal.append, Carrier.reported
+        monkeypatch.setattr(PostgresJournal, "append", lambda *given: self.append(*given))
+        monkeypatch.setattr(Carrier, "reported", lambda *given: self.count(*given))
+
+    def count(self, carrier: Carrier, session: Any, reports: Sequence[Any]) -> None:
+        self.original_reported(carrier, session, reports)
+        self.reported += len(reports)
+
+    async def append(self, journal: PostgresJournal, appends: Sequence[Append]) -> Mapping[int, Fence]:
+        self.seen.append(appends)
+        await self.open.wait()
+        if len(appends) <= self.most:
+            return await self.original(journal, appends)
+        if self.is_written:
+            await self.original(journal, appends)
+            raise CommitUnknown("the answer was lost")
+        raise DatabaseAway("not in time")
+
+    @property
+    def most_bytes(self) -> int:
+        return max(sum(len(event) for each in appends for event in each.events) for appends in self.seen)
+
+
+async def all_answered_in_one_turn(appends: Appends, runner: StageRunner, answers: int, output: Any) -> None:
+    """While one append is under way, all that the runner was granted ends."""
+    await eventually(lambda: len(runner.grants) == answers)
+    appends.open.clear()
+    appends.seen.clear()
+    for number, grant in enumerate(runner.grants):
+        runner.answer(grant, output)
+        if number == 0:
+            await eventually(lambda: appends.seen)
+    await eventually(lambda: appends.reported == answers)
+    appends.open.set()
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["not written", "answer lost"])
+async def test_append_that_fails_is_repeated_in_halves(
+    on_stage: Stage, tables: Database, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    appends = Appends(monkeypatch)
+    version = on_stage.catalog.add("v-line", **line(2))
+    address, session = await on_stage.coordinator()
+    await on_stage.runner(address)
+    orders = [on_stage.dispatcher.order(version) for _ in range(COUNT)]
+    appends.most, appends.is_written = 4, is_written
+    on_stage.dispatcher.grant(session, orders)
+    await eventually(lambda: len(on_stage.dispatcher.finished) == COUNT)
+    assert any(len(each) > appends.most for each in appends.seen)
+    ids = [order.lease.lease_id for order in orders]
+    rows = await tables.fetch(
+        "SELECT e.state, e.last_seq, count(j.seq), e.runs, (SELECT count(*) FROM runs r"
+        " WHERE r.execution_id = e.execution_id) FROM executions e JOIN journal j USING (execution_id)"
+        " WHERE e.execution_id = ANY(%s::uuid[]) GROUP BY e.execution_id",
+        [ids],
+    )
+    assert len(rows) == COUNT
+    for state, last_seq, events, runs, run_rows in rows:
+        assert (state, last_seq, runs) == ("SUCCESS", events, run_rows)
+        assert runs == 2
+
+
+@pytest.mark.parametrize("nodes", [1, COUNT], ids=["many executions", "one execution"])
+async def test_one_append_has_a_bound_in_bytes(
+    on_stage: Stage, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    appends = Appends(monkeypatch)
+    fan = {"name": "w", "nodes": [{"id": f"n{n}", "module": "noop@1"} for n in range(nodes)]}
+    version = on_stage.catalog.add("v-fan", **fan)
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    runner.work = lambda grant: None
+    orders = [on_stage.dispatcher.order(version) for _ in range(COUNT // nodes)]
+    on_stage.dispatcher.grant(session, orders)
+    await all_answered_in_one_turn(appends, runner, COUNT, LARGE)
+    await eventually(lambda: len(on_stage.dispatcher.finished) == len(orders))
+    # The last one that fitted may go over it, and be the end of its execution, which has it as its output.
+    assert 4 * INLINE_BYTES_MAX < appends.most_bytes <= turn._BYTES_MAX + 2 * INLINE_BYTES_MAX
+    await eventually(lambda: len(runner.taken) == COUNT)
+    assert not runner.refused
