@@ -2,7 +2,8 @@
 
 A lane is *ready* when something waits in it and its slots are not known to be in use. Ready lanes are served round
 robin: those a claim has looked at go to the end of the line, so that ten thousand waiting in one workspace delay
-nobody else. A full lane leaves the line until a slot may be free; so it costs nothing and blocks nobody.
+nobody else. A full lane leaves the line until a slot may be free; so it costs nothing and blocks nobody. So does one
+whose claim the database refuses, for a while: it is *aside*.
 
 Everything here is a hint. What raises it: an enqueue, a freed slot, a word from another replica, and behind all of
 these the poll, which names every workspace with work again.
@@ -19,16 +20,29 @@ COUNT_TRUSTED_SECONDS = 2.0
 # replica admits and claims in between is added to the count; what others do is not, so that several of them may pass
 # the limit by what they admit in such a time, or refuse for so long what has found room.
 COUNTED_PER_SECOND = 1_000_000
+# How long a lane is left alone whose claim the database refuses, in seconds.
+ASIDE_SECONDS = 30.0
 # Beyond this, lanes in which nothing waits are forgotten; what was known of them is learnt again at their next item.
 LANES_KEPT_MAX = 20_000
 
 
 class Lane:
-    __slots__ = ("counted_at", "has_work", "is_at_capacity", "is_full", "queued", "queued_max", "revision")
+    __slots__ = (
+        "counted_at",
+        "has_work",
+        "is_aside",
+        "is_at_capacity",
+        "is_full",
+        "queued",
+        "queued_max",
+        "revision",
+    )
 
     def __init__(self) -> None:
         self.has_work = False
         self.is_full = False
+        # Its claim failed; not looked at until `end_aside`.
+        self.is_aside = False
         # As told to people: full while something waits.
         self.is_at_capacity = False
         # Of the limits that the database is known to hold; -1 = not known.
@@ -45,6 +59,8 @@ class Lanes:
         self._ready: dict[str, None] = {}
         # Those in which something is known to wait, ready or full.
         self._waiting: set[str] = set()
+        # Those aside, and until when; the first to come back first.
+        self._aside: dict[str, float] = {}
 
     @property
     def has_ready(self) -> bool:
@@ -115,6 +131,23 @@ class Lanes:
             self._line_up(view.workspace, lane)
         return lane.is_at_capacity and not was_at_capacity
 
+    def set_aside(self, workspace: str, now: float) -> None:
+        """The database refuses to claim from it, and would refuse at once again."""
+        lane = self._lane(workspace)
+        lane.has_work = lane.is_aside = True
+        self._waiting.add(workspace)
+        self._ready.pop(workspace, None)
+        self._aside.pop(workspace, None)
+        self._aside[workspace] = now + ASIDE_SECONDS
+
+    def end_aside(self, now: float) -> None:
+        """Look again at those that have been aside for long enough."""
+        for workspace in [name for name, until in self._aside.items() if until <= now]:
+            del self._aside[workspace]
+            lane = self._lane(workspace)
+            lane.is_aside = False
+            self._line_up(workspace, lane)
+
     def is_unknown(self, workspace: str) -> None:
         """The database knows no such workspace, so nothing of it can go."""
         self._ready.pop(workspace, None)
@@ -146,7 +179,7 @@ class Lanes:
         return lane.queued if now - lane.counted_at <= trusted else None
 
     def _line_up(self, workspace: str, lane: Lane) -> None:
-        if lane.has_work and not lane.is_full:
+        if lane.has_work and not lane.is_full and not lane.is_aside:
             self._ready.setdefault(workspace)
 
     def _lane(self, workspace: str) -> Lane:

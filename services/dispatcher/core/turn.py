@@ -1,7 +1,7 @@
 """One turn of the queue: all that has gathered, to be committed together, and what the commit made of it.
 
-Results are in the order of what they answer. A turn that cannot be stored because of one of its items is split until
-the item stands alone; what else was in it is not held back.
+Results are in the order of what they answer. A turn that cannot be stored is split, first into its items and its
+claims, until the item or the lane at fault stands alone; what else was in it is not held back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,24 +39,47 @@ class Turn:
     def items(self) -> int:
         return len(self.newcomers) + len(self.finished) + len(self.parked)
 
+    @property
+    def has_claims(self) -> bool:
+        return bool(self.lanes or self.ending_seats)
+
+    def without_claims(self) -> Self:
+        return replace(self, lanes=(), lane_seats=(), ending_seats=())
+
+    def claim_of(self, lane: str, lane_seats: Sequence[int]) -> Self:
+        """Of this lane alone."""
+        return replace(self.claim_of_ending(), ending_seats=(), lanes=[lane], lane_seats=lane_seats)
+
+    def claim_of_ending(self) -> Self:
+        """Of what will only be ended, alone."""
+        return replace(
+            self,
+            newcomers=(),
+            newcomer_seats=(),
+            waiting={},
+            finished=(),
+            parked=(),
+            lanes=(),
+            lane_seats=(),
+        )
+
     def halves(self) -> tuple[Self, Self]:
-        """Two turns with all that this one has; claims stay with the first, which has the earlier items."""
-        rest = replace(self, lanes=(), lane_seats=(), ending_seats=())
+        """Two turns with all that this one has, which has no claims; the first has the earlier items."""
         if self.finished or self.parked:
             if self.newcomers:
                 return (
                     replace(self, newcomers=(), newcomer_seats=()),
-                    replace(rest, finished=(), parked=()),
+                    replace(self, finished=(), parked=()),
                 )
             finished, parked = len(self.finished) // 2, -(-len(self.parked) // 2)
             return (
                 replace(self, finished=self.finished[:finished], parked=self.parked[:parked]),
-                replace(rest, finished=self.finished[finished:], parked=self.parked[parked:]),
+                replace(self, finished=self.finished[finished:], parked=self.parked[parked:]),
             )
         half = len(self.newcomers) // 2
         return (
             replace(self, newcomers=self.newcomers[:half], newcomer_seats=self.newcomer_seats[:half]),
-            replace(rest, newcomers=self.newcomers[half:], newcomer_seats=self.newcomer_seats[half:]),
+            replace(self, newcomers=self.newcomers[half:], newcomer_seats=self.newcomer_seats[half:]),
         )
 
 
@@ -70,6 +93,9 @@ class TurnResult:
     woken: list[str] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     lanes: list[LaneView] = field(default_factory=list)
+    # Lanes whose claim the database refuses, and whether it does so with what will only be ended.
+    refused_lanes: list[str] = field(default_factory=list)
+    is_ending_refused: bool = False
 
     def join(self, other: Self) -> None:
         """Append the result of the second half."""
@@ -79,3 +105,5 @@ class TurnResult:
         self.woken += other.woken
         self.places += other.places
         self.lanes += other.lanes
+        self.refused_lanes += other.refused_lanes
+        self.is_ending_refused = self.is_ending_refused or other.is_ending_refused

@@ -15,7 +15,8 @@ That an execution has finished frees a slot, which nobody wants while nothing wa
 or has one of its own a moment later.
 
 Hazards: when the outcome of a commit is unknown, the same items are put in again: every statement of a turn is safe to
-repeat (store/queue.py). A turn that fails because of one item is split until that item stands alone.
+repeat (store/queue.py). A turn that the database refuses is split until the item or the lane at fault stands alone:
+the item is rejected, the lane is left alone for a while.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from services.chassis.crash import crash_point
 from services.chassis.errors import DependencyUnavailable
 from services.chassis.logs import logger
 from services.dispatcher.core.items import Admission, Finished, Limits, Newcomer, Outcome, Parked, Place
-from services.dispatcher.core.lanes import Lanes
+from services.dispatcher.core.lanes import ASIDE_SECONDS, Lanes
 from services.dispatcher.core.seats import seat_order, shares
 from services.dispatcher.core.turn import Turn, TurnResult
 from services.dispatcher.handler.ports import Arrival, Holder, Late, Queue, Told, Unstorable
@@ -96,6 +97,8 @@ class Dispatcher:
         self._company = Company(self._reports_due)
         self._pace = Pace(clock)
         self._has_ending = False
+        # Until when nothing is claimed to be ended, since the database refused it.
+        self._ending_aside_until = 0.0
         self._wake = Level()
         self._is_turning = False
         self._has_room = asyncio.Event()
@@ -142,6 +145,7 @@ class Dispatcher:
 
     def polled(self, workspaces: Sequence[str], has_ending: bool) -> None:
         self._lanes.polled(workspaces)
+        self._lanes.end_aside(self._clock.monotonic())
         self._has_ending = self._has_ending or has_ending
         self._wake.set()
 
@@ -156,7 +160,7 @@ class Dispatcher:
             await self._clock.sleep(0.01)
 
     def credit_came(self) -> None:
-        if self._lanes.has_ready or self._has_ending:
+        if self._lanes.has_ready or self._is_ending_ready:
             self._wake.set()
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -179,7 +183,11 @@ class Dispatcher:
         """Whether a turn could do something now."""
         if self._arrivals or (self._told and self._is_due):
             return True
-        return (self._lanes.has_ready or self._has_ending) and bool(self._holders())
+        return (self._lanes.has_ready or self._is_ending_ready) and bool(self._holders())
+
+    @property
+    def _is_ending_ready(self) -> bool:
+        return self._has_ending and self._clock.monotonic() >= self._ending_aside_until
 
     async def run_once(self) -> None:
         """One turn of what is here now. Raises DependencyUnavailable with everything kept for the next."""
@@ -261,7 +269,7 @@ class Dispatcher:
         wanted = newcomers
         if self._lanes.has_ready:
             wanted += PLACES_PER_TURN
-        if self._has_ending:
+        if self._is_ending_ready:
             wanted += ENDING_PER_TURN
         holders = self._holders() if wanted else ()
         reserved: list[Reserved] = []
@@ -275,7 +283,7 @@ class Dispatcher:
         self, arrivals: Sequence[Arrival], told: Sequence[Told], reserved: Sequence[Reserved]
     ) -> Turn:
         seats = seat_order([each.room for each in reserved])
-        ending = seats[:ENDING_PER_TURN] if self._has_ending else []
+        ending = seats[:ENDING_PER_TURN] if self._is_ending_ready else []
         left = len(seats) - len(ending)
         # Newcomers go ahead with at most half while others wait; a claim that follows sees them all the same.
         direct = left if not self._lanes.has_ready else left // 2
@@ -324,11 +332,37 @@ class Dispatcher:
         try:
             return await self._queue.turn(turn)
         except Unstorable as failure:
-            if turn.items <= 1:
+            if turn.items <= 1 and not turn.has_claims:
                 return _reject(turn, failure)
+        if turn.has_claims:
+            result = await self._commit(turn.without_claims())
+            result.join(await self._claim_apart(turn))
+            return result
         first, second = turn.halves()
         result = await self._commit(first)
         result.join(await self._commit(second))
+        return result
+
+    async def _claim_apart(self, turn: Turn) -> TurnResult:
+        """Each lane by itself, with the seats that those before it have left."""
+        result = TurnResult()
+        seats = list(turn.lane_seats)
+        for lane in turn.lanes:
+            try:
+                claimed = await self._queue.turn(turn.claim_of(lane, seats))
+            except Unstorable as failure:
+                log.error("nothing can be claimed from a workspace", workspace=lane, error=str(failure))
+                result.refused_lanes.append(lane)
+                continue
+            for place in claimed.places:
+                seats.remove(place.seat)
+            result.join(claimed)
+        if turn.ending_seats:
+            try:
+                result.join(await self._queue.turn(turn.claim_of_ending()))
+            except Unstorable as failure:
+                log.error("nothing can be claimed to be ended", error=str(failure))
+                result.is_ending_refused = True
         return result
 
     # ── after the commit ─────────────────────────────────────────────────────────────────────────────────────────
@@ -337,7 +371,11 @@ class Dispatcher:
         now = self._clock.monotonic()
         if turn.ending_seats:
             granted = sum(1 for place in result.places if place.is_ends_only)
-            self._has_ending = granted == len(turn.ending_seats)
+            self._has_ending = granted == len(turn.ending_seats) or result.is_ending_refused
+        if result.is_ending_refused:
+            self._ending_aside_until = now + ASIDE_SECONDS
+        for lane in result.refused_lanes:
+            self._lanes.set_aside(lane, now)
         for view in result.lanes:
             if self._lanes.saw(view, now):
                 self._tally.at_capacity(view)
@@ -358,7 +396,7 @@ class Dispatcher:
 
     def _forget_unknown(self, turn: Turn, result: TurnResult) -> None:
         """A lane that has no row of limits would be looked at again and again."""
-        seen = {view.workspace for view in result.lanes}
+        seen = {view.workspace for view in result.lanes}.union(result.refused_lanes)
         for workspace in turn.lanes:
             if workspace not in seen:
                 self._lanes.is_unknown(workspace)
@@ -423,8 +461,9 @@ def _by_id(report: Parked) -> tuple[str, int]:
 
 def _reject(turn: Turn, failure: Unstorable) -> TurnResult:
     """What is told of the one item that cannot be stored."""
-    for newcomer in turn.newcomers:
-        log.error("error processing item", execution_id=newcomer.execution_id, error=str(failure))
+    items: Sequence[Newcomer | Finished | Parked] = (*turn.newcomers, *turn.finished, *turn.parked)
+    for each in items:
+        log.error("error processing item", execution_id=each.execution_id, error=str(failure))
     message = "this item cannot be stored"
     return TurnResult(
         admissions=[Admission(Outcome.REJECTED, message=message) for _ in turn.newcomers],

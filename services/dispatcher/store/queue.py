@@ -54,7 +54,7 @@ class PostgresQueue:
                     BigInts([each.revision for each in limits.values()]),
                 ),
             )
-        except (psycopg.DataError, psycopg.IntegrityError) as failure:
+        except psycopg.Error as failure:
             raise Unstorable(str(failure)) from failure
 
     async def turn(self, turn: Turn) -> TurnResult:
@@ -62,7 +62,7 @@ class PostgresQueue:
         crash_point("dispatcher.turn.before_commit")
         try:
             answers = await self._lane.exchange(statements)
-        except (psycopg.DataError, psycopg.IntegrityError) as failure:
+        except psycopg.Error as failure:
             raise Unstorable(str(failure)) from failure
         crash_point("dispatcher.turn.after_commit")
         result = TurnResult()

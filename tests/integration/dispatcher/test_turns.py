@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Sequence
 
+import psycopg
 import pytest
 
 from services.chassis.clock import Clock, ManualClock, SystemClock
@@ -20,8 +21,9 @@ from services.dispatcher.core.items import (
     Outcome,
     Parked,
     Place,
+    State,
 )
-from services.dispatcher.core.lanes import Lanes
+from services.dispatcher.core.lanes import ASIDE_SECONDS, Lanes
 from services.dispatcher.core.turn import Turn, TurnResult
 from services.dispatcher.handler.ports import Arrival, Told
 from services.dispatcher.handler.tally import Tally
@@ -133,6 +135,83 @@ async def test_item_that_cannot_be_stored_stands_alone(rig: Rig) -> None:
     assert stage.outcomes(*batch) == expected
     assert len(stage.recorder.places) == 5
     assert stage.recorder.credit == 5
+
+
+REFUSES = """
+CREATE FUNCTION dispatcher.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'array size exceeds the maximum allowed' USING ERRCODE = 'program_limit_exceeded';
+END $$;
+CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON dispatcher.queue
+  FOR EACH ROW WHEN (NEW.workspace = 'refused' AND NEW.state = {state}) EXECUTE FUNCTION dispatcher.refuse();
+"""
+REFUSES_NO_MORE = "DROP TRIGGER refuse ON dispatcher.queue"
+
+
+async def refusing(rig: Rig, state: State) -> None:
+    """The database refuses to bring rows of one workspace into this state, as it does what passes its limits."""
+    await execute(rig, REFUSES.format(state=int(state)))
+
+
+async def execute(rig: Rig, statements: str) -> None:
+    async with await psycopg.AsyncConnection.connect(rig.url, autocommit=True) as connection:
+        await connection.execute(statements.encode())
+
+
+async def test_item_that_passes_a_limit_of_the_database_stands_alone(empty_rig: Rig) -> None:
+    await refusing(empty_rig, State.PENDING)
+    stage = Stage(empty_rig, credit=0)
+    good, bad = newcomer("good"), newcomer("refused")
+    stage.bring(good, bad)
+    await stage.turns.run_once()
+    assert stage.outcomes(good, bad) == [Outcome.QUEUED, Outcome.REJECTED]
+
+
+async def test_lane_whose_claim_is_refused_is_set_aside_and_holds_up_nobody(empty_rig: Rig) -> None:
+    for workspace in ("good", "refused", "other"):
+        await empty_rig.limit(workspace, 5)
+        await empty_rig.enqueue(newcomer(workspace))
+    await refusing(empty_rig, State.CLAIMED)
+    clock = ManualClock()
+    stage = Stage(empty_rig, clock=clock)
+    stage.turns.polled(["good", "refused", "other"], False)
+    stage.bring(came := newcomer("good"))
+    await stage.turns.run_once()
+    assert stage.outcomes(came) == [Outcome.QUEUED]
+    while stage.turns.has_work:
+        await stage.turns.run_once()
+    assert sorted(place.workspace for place in stage.recorder.places) == ["good", "good", "other"]
+    assert stage.recorder.credit == 7
+    # Nothing that is told of it brings it back before its time.
+    stage.turns.work_in("refused")
+    stage.turns.polled(["refused"], False)
+    assert not stage.turns.has_work
+    await execute(empty_rig, REFUSES_NO_MORE)
+    clock.advance(ASIDE_SECONDS)
+    stage.turns.polled([], False)
+    await stage.turns.run_once()
+    assert stage.recorder.places[-1].workspace == "refused"
+
+
+async def test_ends_that_cannot_be_claimed_wait_and_hold_up_nobody(empty_rig: Rig) -> None:
+    for workspace in ("good", "refused"):
+        await empty_rig.limit(workspace, 5)
+        await empty_rig.enqueue(newcomer(workspace))
+    await execute(empty_rig, "UPDATE dispatcher.queue SET ends_only = true WHERE workspace = 'refused'")
+    await refusing(empty_rig, State.CLAIMED)
+    clock = ManualClock()
+    stage = Stage(empty_rig, clock=clock)
+    stage.turns.polled(["good"], True)
+    while stage.turns.has_work:
+        await stage.turns.run_once()
+    assert [place.workspace for place in stage.recorder.places] == ["good"]
+    assert stage.recorder.credit == 9
+    stage.turns.ending_waits()
+    assert not stage.turns.has_work
+    await execute(empty_rig, REFUSES_NO_MORE)
+    clock.advance(ASIDE_SECONDS)
+    await stage.turns.run_once()
+    assert stage.recorder.places[-1].is_ends_only
 
 
 @pytest.mark.parametrize("is_committed", [True, False])

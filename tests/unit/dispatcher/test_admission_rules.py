@@ -1,5 +1,6 @@
 """Seats, releases, lateness, and how a turn is split: the small rules of admission."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -126,13 +127,25 @@ def test_halves_hold_all_in_order_and_each_has_less(newcomer_count: int, finishe
     assert len(first.newcomer_seats) == len(first.newcomers)
     assert [*first.finished, *second.finished] == whole.finished
     assert [*first.parked, *second.parked] == whole.parked
-    assert first.lanes == ["w"]
-    assert not second.lanes
+
+
+def test_items_and_claims_of_a_turn_stand_apart() -> None:
+    whole = replace(turn_of(2, 1, 1), lanes=["v", "w"], lane_seats=[0, 0], ending_seats=[0])
+    items = whole.without_claims()
+    assert (items.items, items.has_claims) == (4, False)
+    lane = whole.claim_of("w", [0])
+    assert (lane.items, lane.lanes, lane.lane_seats, lane.ending_seats) == (0, ["w"], [0], ())
+    ending = whole.claim_of_ending()
+    assert (ending.items, ending.lanes, ending.lane_seats, ending.ending_seats) == (0, (), (), [0])
+    assert whole.has_claims
+    assert ending.has_claims
 
 
 def test_results_of_halves_join_in_order() -> None:
     first, second = TurnResult(finished=["a"], woken=["x"]), TurnResult(finished=[None], parked=["b"])
+    second.refused_lanes, second.is_ending_refused = ["w"], True
     first.join(second)
+    assert (first.refused_lanes, first.is_ending_refused) == (["w"], True)
     assert (first.finished, first.parked, first.woken) == (["a", None], ["b"], ["x"])
 
 

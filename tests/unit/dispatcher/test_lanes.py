@@ -1,7 +1,13 @@
 """Lanes: who is looked at next, and who costs nothing."""
 
 from services.dispatcher.core.items import LaneView
-from services.dispatcher.core.lanes import COUNT_TRUSTED_SECONDS, COUNTED_PER_SECOND, LANES_KEPT_MAX, Lanes
+from services.dispatcher.core.lanes import (
+    ASIDE_SECONDS,
+    COUNT_TRUSTED_SECONDS,
+    COUNTED_PER_SECOND,
+    LANES_KEPT_MAX,
+    Lanes,
+)
 
 
 def full(workspace: str) -> LaneView:
@@ -28,6 +34,19 @@ def test_lanes_are_served_in_turn() -> None:
     assert lanes.take(2) == ["a", "b"]
     assert lanes.take(2) == ["c", "a"]
     assert lanes.take(9) == ["b", "c", "a"]
+
+
+def test_lane_that_is_aside_is_left_alone_for_a_while() -> None:
+    lanes = lanes_with("a", "b")
+    lanes.set_aside("a", 5.0)
+    lanes.work("a")
+    lanes.slot("a")
+    lanes.polled(["a"])
+    lanes.end_aside(5.0 + ASIDE_SECONDS - 1)
+    assert lanes.take(9) == ["b"]
+    assert not lanes.takes_newcomers("a")
+    lanes.end_aside(5.0 + ASIDE_SECONDS)
+    assert lanes.take(9) == ["b", "a"]
 
 
 def test_full_lane_leaves_the_line_until_a_slot_may_be_free() -> None:
