@@ -115,9 +115,11 @@ class Refusal(Exception):
         violations: Sequence[Violation] = (),
         retry_after: float | None = None,
         quota: Sequence[QuotaViolation] = (),
+        code: grpc.StatusCode | None = None,
     ) -> None:
+        """`code` of a reason that is another's: it may be of a version to come, and not be known here."""
         super().__init__(message)
-        self.code = code_of(reason)
+        self.code = code or code_of(reason)
         self.reason = reason
         self.message = message
         self.metadata = dict(metadata or {})
@@ -183,6 +185,7 @@ class RemoteError(Exception):
             violations=self.violations,
             retry_after=self.retry_after,
             quota=self.quota,
+            code=self.code,
         )
 
 

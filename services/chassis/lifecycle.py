@@ -138,6 +138,12 @@ class Process:
             await run()
             if not self.draining.is_set():
                 raise LoopEnded(name)
+        except asyncio.CancelledError:
+            if _is_being_cancelled():
+                raise
+            # What it waited for was cancelled under its hands: the group would take that for an end in order.
+            self._limit_the_end(0.0)
+            raise LoopEnded(name) from None
         except Exception:
             self._limit_the_end(0.0)
             raise
@@ -176,6 +182,11 @@ async def _attempt(name: str, hook: Hook) -> None:
         await hook()
     except Exception as failure:
         log.error("a hook failed", hook=name, exc_info=failure)
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _tasks_of(group: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:

@@ -1,5 +1,6 @@
 """What a tier allows: how many executions a workspace may have going and queued at once."""
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -12,7 +13,7 @@ class Tier(IntEnum):
     ENTERPRISE = 3
 
 
-EXECUTIONS_MAX: Final = {Tier.FREE: 1, Tier.PRO: 5, Tier.ENTERPRISE: 20}
+EXECUTIONS_MAX: Final[Mapping[int, int]] = {Tier.FREE: 1, Tier.PRO: 5, Tier.ENTERPRISE: 20}
 QUEUED_MAX: Final = 100_000
 
 
@@ -22,5 +23,6 @@ class Limits(NamedTuple):
 
 
 def in_force(tier: int, executions_max: int, queued_max: int) -> Limits:
-    """A workspace's own numbers where it has any (0: it has none), else its tier's."""
-    return Limits(executions_max or EXECUTIONS_MAX[Tier(tier)], queued_max or QUEUED_MAX)
+    """A workspace's own numbers where it has any (0: it has none), else its tier's; of a tier to come, the least."""
+    of_tier = EXECUTIONS_MAX.get(tier, EXECUTIONS_MAX[Tier.FREE])
+    return Limits(executions_max or of_tier, queued_max or QUEUED_MAX)

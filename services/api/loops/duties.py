@@ -121,6 +121,13 @@ class Changes:
 
     def heard(self, channel: str, payload: str) -> None:
         kind, _, name = payload.partition(":")
+        try:
+            self._forget(kind, name)
+        except ValueError:
+            # Of a version to come, perhaps.
+            self._forget("", "")
+
+    def _forget(self, kind: str, name: str) -> None:
         match kind:
             case "key":
                 self._authenticator.forget(bytes.fromhex(name))

@@ -24,6 +24,8 @@ Serve = Callable[[str, Channel], Awaitable[None]]
 
 # One try; a replica that does not answer in this time is passed over.
 TRY_SECONDS: Final = 3.0
+# A channel is closed under nobody's hands: a call that it carries would be cancelled, and with it whoever waits for it.
+_FORGET_SECONDS: Final = TRY_SECONDS + 1.0
 
 
 class Peers:
@@ -56,9 +58,10 @@ class Peers:
                     tasks[address] = [
                         group.create_task(_kept(serve, address, channel)) for serve in self._serves
                     ]
-                for address in tasks.keys() - present:
-                    await self._leave(address, tasks.pop(address))
                 self._addresses = sorted(present)
+                for address in tasks.keys() - present:
+                    await self._leave(tasks.pop(address))
+                    group.create_task(self._channels.forget(address, _FORGET_SECONDS))
                 log.info("peers changed", peers_of=self.name, addresses=self._addresses)
 
     async def call(self, invoke: Callable[[Channel, float], Awaitable[Answer]]) -> Answer:
@@ -88,12 +91,10 @@ class Peers:
     async def close(self) -> None:
         await self._channels.close()
 
-    async def _leave(self, address: str, tasks: list[asyncio.Task[None]]) -> None:
+    async def _leave(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
-        # A channel is closed under nobody's hands.
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._channels.forget(address)
 
     def _pass_over(self, address: str) -> None:
         """The next call begins with another one."""

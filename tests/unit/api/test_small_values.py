@@ -13,6 +13,8 @@ from services.api.core.durations import microseconds
 from services.api.core.json_values import canonical
 from services.api.core.tiers import Tier, in_force
 from services.api.handler.identifiers import Identifiers, is_execution_id
+from services.api.loops.duties import Changes
+from services.chassis.batcher import Level
 from services.chassis.clock import ManualClock
 
 
@@ -74,6 +76,7 @@ def test_page_size(asked: int, size: int) -> None:
 
 def test_tier_gives_what_a_workspace_does_not_set_itself() -> None:
     assert in_force(Tier.FREE, 0, 0) == (1, 100_000)
+    assert in_force(99, 0, 0) == in_force(Tier.FREE, 0, 0)
     assert in_force(Tier.PRO, 0, 7) == (5, 7)
     assert in_force(Tier.ENTERPRISE, 1000, 0) == (1000, 100_000)
 
@@ -106,3 +109,18 @@ def test_execution_id_carries_its_time() -> None:
 )
 def test_other_forms_are_no_execution_ids(text: str) -> None:
     assert not is_execution_id(text)
+
+
+@pytest.mark.parametrize("payload", ["", "key:not hexadecimal", "moon:full"])
+def test_news_that_are_not_understood_mean_that_anything_may_have_changed(payload: str) -> None:
+    forgotten: list[str] = []
+
+    class Kept:
+        def forget(self, *which: object) -> None: ...
+
+        def forget_all(self) -> None:
+            forgotten.append("all")
+
+    level = Level()
+    Changes(Kept(), Kept(), level).heard("changes", payload)  # type: ignore[arg-type]
+    assert (forgotten, level.is_set) == (["all", "all"], True)

@@ -156,6 +156,13 @@ def test_a_service_that_did_not_answer_is_a_dependency_for_our_caller(code: grpc
     assert remote_status(status_of(failed_call(code, "x"))).reason == "DEPENDENCY_UNAVAILABLE"
 
 
+def test_a_reason_of_a_version_to_come_is_passed_on() -> None:
+    remote = RemoteError(grpc.StatusCode.FAILED_PRECONDITION, "MOON_IN_THE_WAY", "wait for the tide")
+    passed_on = remote.refusal()
+    assert isinstance(passed_on, Refusal)
+    assert (passed_on.code, passed_on.reason) == (remote.code, remote.reason)
+
+
 def test_what_another_service_hides_stays_hidden() -> None:
     remote = RemoteError(grpc.StatusCode.INTERNAL, "INTERNAL", "internal error 1", metadata={"error_id": "1"})
     passed_on = remote.refusal()

@@ -64,6 +64,20 @@ async def test_a_loop_that_just_returns_is_dead_too() -> None:
     assert await Process("shop").run(wire) == 1
 
 
+async def test_a_loop_whose_wait_is_cancelled_by_others_is_dead_too() -> None:
+    async def waits_for_what_is_cancelled() -> None:
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answer.cancel()
+        await answer
+
+    async def wire(wired: Process) -> None:
+        wired.loop("door", forever)
+        wired.loop("till", waits_for_what_is_cancelled)
+
+    async with asyncio.timeout(10):
+        assert await Process("shop").run(wire) == 1
+
+
 async def test_loops_may_end_while_draining_and_be_added_while_running() -> None:
     process = Process("shop")
     started = asyncio.Event()
