@@ -39,9 +39,10 @@ _GIVEN_UP_SECONDS: Final = 1.0
 # no wait for them while they are away; hence how late its end may be seen. And how many such are remembered.
 _GOING_SECONDS: Final = 2.0
 _GOING_MAX: Final = 10_000
-_QUEUE_PAGE: Final = 500
+# A row carries an input of up to 256 KiB, an answer 64 MiB.
+_QUEUE_PAGE: Final = 200
 # A filter that fits nothing must not read a queue of millions for one answer.
-_QUEUE_PAGES_MAX: Final = 200
+_QUEUE_PAGES_MAX: Final = 500
 _OPERATORS: Final = {
     Operator.EQUAL: reads_pb2.Condition.EQUAL,
     Operator.NOT_EQUAL: reads_pb2.Condition.NOT_EQUAL,

@@ -17,7 +17,8 @@ from windlass.coordinator.v1 import reads_pb2
 
 # Behind each push: how long a silence is believed.
 SILENCE_SECONDS: Final = 5.0
-EVENTS_PER_READ: Final = 500
+# An event carries up to 256 KiB, an answer 64 MiB.
+EVENTS_PER_READ: Final = 200
 
 
 class EventWatcher:

@@ -9,7 +9,8 @@ from services.api.loops.peers import Peers
 from services.chassis.client import Channel
 from windlass.coordinator.v1 import reads_pb2, reads_pb2_grpc
 
-IDS_PER_CALL: Final = 500
+# A record carries an input and an output of up to 256 KiB each, an answer 64 MiB.
+IDS_PER_CALL: Final = 100
 
 
 class CoordinatorReads:

@@ -9,7 +9,8 @@ from services.api.loops.peers import Peers
 from services.chassis.client import Channel
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2
 
-IDS_PER_CALL: Final = 500
+# A row carries an input of up to 256 KiB, an answer 64 MiB.
+IDS_PER_CALL: Final = 200
 
 
 class DispatcherQueue:
