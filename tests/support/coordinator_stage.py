@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import orjson
 
-from services.chassis.client import Metadata
+from services.chassis.client import CHANNEL_OPTIONS, Metadata
 from services.chassis.clock import SystemClock
 from services.chassis.errors import Refusal
 from services.chassis.guard import Guard
@@ -299,7 +299,7 @@ class Stage:
         self._tasks.append(asyncio.ensure_future(work))
 
     def channel(self, address: str) -> grpc.aio.Channel:
-        channel = grpc.aio.insecure_channel(address)
+        channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._channels.append(channel)
         return channel
 

@@ -36,6 +36,7 @@ from services.coordinator.core.events import (
     SleepStarted,
     StopOrdered,
 )
+from services.coordinator.core.inputs import seen_outputs
 from services.coordinator.core.state import Execution, Run, Summary, summary
 from services.coordinator.core.values import (
     SECOND,
@@ -105,7 +106,7 @@ def effects(execution: Execution, event: Event) -> Sequence[Effect]:
         case RunSucceeded():
             return ()
         case RunLeased():
-            return (_grant(execution, execution.runs[event.number - 1]),)
+            return (_grant(execution, execution.runs[event.number - 1]),) if event.instance_id else ()
         case ExecutionFinished():
             return (_finished(execution),)
         case StopOrdered():
@@ -114,6 +115,8 @@ def effects(execution: Execution, event: Event) -> Sequence[Effect]:
             if event.is_reported:
                 return ()
             run = execution.runs[event.number - 1]
+            if not run.instance_id:
+                return ()
             return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),)
         case (
             ExecutionStarted()
@@ -167,19 +170,12 @@ def _grant(execution: Execution, run: Run) -> GrantRun:
         node.config if is_render_only else node.inputs,
         execution.input if node.has_templates else b"",
         execution.definition.initial_state if node.has_templates else b"",
-        _outputs(execution, node) if node.references else [],
+        seen_outputs(execution, node) if node.references else [],
         node.timeout,
         work.may_have_run_before,
         is_render_only,
         work.cursor,
     )
-
-
-def _outputs(execution: Execution, node: Node) -> list[tuple[str, Value]]:
-    """Of the referenced nodes that have one: where a branch was not taken there is none, and a template that asks for
-    it all the same fails in the runner."""
-    works = (execution.works[index] for index in node.references)
-    return [(work.node.id, work.output) for work in works if work.output is not None]
 
 
 def _finished(execution: Execution) -> Finished:
@@ -188,4 +184,8 @@ def _finished(execution: Execution) -> Finished:
 
 
 def _stops(execution: Execution, outcome: ExecutionState) -> list[Effect]:
-    return [StopRun(run.number, run.epoch, run.instance_id, outcome.value) for run in execution.live.values()]
+    return [
+        StopRun(run.number, run.epoch, run.instance_id, outcome.value)
+        for run in execution.live.values()
+        if run.instance_id
+    ]

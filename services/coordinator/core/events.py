@@ -65,7 +65,8 @@ class ExecutionAdopted:
 
 @dataclass(slots=True)
 class RunLeased:
-    """A runner was given the work. The sequence number of this event is the epoch of the run's lease."""
+    """A runner was given the work. The sequence number of this event is the epoch of the run's lease. No instance: no
+    runner can be given it, and its failure follows in the same append."""
 
     time: Instant
     number: int

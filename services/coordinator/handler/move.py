@@ -45,6 +45,7 @@ class Move:
         "events",
         "execution",
         "from_seq",
+        "has_failed_some",
         "has_left",
         "held",
         "inputs",
@@ -73,6 +74,8 @@ class Move:
         # Since when those runs' works have waited for a place.
         self.ready_times: dict[int, Instant] = {}
         self.effect_keys: dict[int, str] = {}
+        # Some of the works that it was to lease no runner can be handed: they have failed instead.
+        self.has_failed_some = False
         self.is_adoption = False
         # Its dispatcher has been told that it is finished or parked.
         self.has_left = False
@@ -127,6 +130,7 @@ class Move:
         ]
         if self.apply(Assign(grants), now) is not None:
             return False
+        self.has_failed_some = any(not run.instance_id for run in self.execution.runs[number:])
         self.places.update(enumerate((each.session for each in given), number + 1))
         self.ready_times.update(enumerate((each.since for each in given), number + 1))
         return True

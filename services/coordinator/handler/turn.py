@@ -140,6 +140,10 @@ class TurnLoop:
             try:
                 if move.assign(given, now):
                     moves[held] = move
+                    if move.has_failed_some:
+                        # What follows from that may be ready now.
+                        self._assigner.enter(held, now)
+                        self._carrier.level.set()
                     continue
             except Exception as failure:  # noqa: BLE001 - as above
                 moves.pop(held, None)

@@ -7,30 +7,39 @@ from services.coordinator.core.commands import Assign, LoseRunner, Release
 from services.coordinator.core.decide.plan import Plan
 from services.coordinator.core.decide.reporting import live_run
 from services.coordinator.core.decision import Decision, RefusalReason, nothing_new, refuse
-from services.coordinator.core.events import Event, RunLeased, RunLost, RunReleased
+from services.coordinator.core.events import Event, RunFailed, RunLeased, RunLost, RunReleased
+from services.coordinator.core.inputs import INPUTS_BYTES_MAX, excess
 from services.coordinator.core.retry import DEATHS_MAX, death_error
-from services.coordinator.core.state import Execution, Run
+from services.coordinator.core.state import Execution, Run, Work
 from services.coordinator.core.values import (
+    Error,
+    ErrorClass,
     FailureReason,
     Instant,
     ReleaseReason,
+    fingerprint,
 )
 
 
 def assign(execution: Execution, command: Assign, now: Instant) -> Decision:
-    """All of them or none: a work that is not ready means that the caller looked at another state."""
+    """All of them or none: a work that is not ready means that the caller looked at another state. A work whose inputs
+    no runner can be handed gets its run too, and fails with it."""
     if execution.is_final:
         return refuse(RefusalReason.EXECUTION_FINAL, "the execution is final")
     if execution.stop is not None:
         return refuse(RefusalReason.EXECUTION_STOPPING, "the execution is ending")
     ready, number = execution.ready, len(execution.runs)
-    events: list[Event] = []
+    leases: list[Event] = []
+    too_large: list[tuple[int, Work, int]] = []
     for grant in command.grants:
         work = grant.work
         if work not in ready:
             return refuse(RefusalReason.NOT_READY, f"{work.node.id} is not ready")
         number += 1
-        events.append(
+        size = excess(execution, work.node)
+        if size:
+            too_large.append((number, work, size))
+        leases.append(
             RunLeased(
                 now,
                 number,
@@ -38,14 +47,38 @@ def assign(execution: Execution, command: Assign, now: Instant) -> Decision:
                 work.iteration,
                 work.generation,
                 work.attempts + 1,
-                grant.instance_id,
-                grant.runner,
+                "" if size else grant.instance_id,
+                "" if size else grant.runner,
                 grant.traceparent,
             )
         )
-    if len(events) > 1 and len({id(grant.work) for grant in command.grants}) < len(events):
+    if len(leases) > 1 and len({id(grant.work) for grant in command.grants}) < len(leases):
         return refuse(RefusalReason.NOT_READY, "the same work twice")
-    return Decision(events)
+    return _without(execution, leases, too_large, now) if too_large else Decision(leases)
+
+
+def _without(
+    execution: Execution, leases: list[Event], too_large: list[tuple[int, Work, int]], now: Instant
+) -> Decision:
+    plan = Plan(execution, now)
+    plan.events += leases
+    # From ready to live: as many are going as before.
+    plan.live += len(leases)
+    plan.minted += len(leases)
+    for number, work, size in too_large:
+        message = (
+            f"the outputs that its templates see have {size} bytes together, and at most {INPUTS_BYTES_MAX} can be"
+            " handed to a runner; refer to fewer outputs, or to smaller ones"
+        )
+        error = Error(ErrorClass.PERMANENT, "INPUTS_TOO_LARGE", message)
+        is_wanted = plan.stop is None
+        reason = FailureReason.PERMANENT_ERROR if is_wanted else FailureReason.STOPPED
+        found = fingerprint(work.node.module, error)
+        plan.end_live()
+        plan.add(RunFailed(now, number, error, found, now, now, b"", b"", 0, 0, reason, is_reported=False))
+        if is_wanted:
+            plan.fail(work, error)
+    return plan.conclude()
 
 
 def release(execution: Execution, command: Release, now: Instant) -> Decision:

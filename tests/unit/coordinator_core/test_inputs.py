@@ -1,0 +1,102 @@
+"""What the templates of a node see, and what no runner can be handed: it is not granted, and fails for good."""
+
+from services.coordinator.core.effects import GrantRun, StopRun
+from services.coordinator.core.inputs import INPUTS_BYTES_MAX
+from services.coordinator.core.values import INLINE_BYTES_MAX, OutputRef
+from tests.support.story import Story, edge, names, node
+
+LARGE = b'"' + b"x" * (INLINE_BYTES_MAX - 2) + b'"'
+COUNT = INPUTS_BYTES_MAX // INLINE_BYTES_MAX + 1
+SOURCES = [f"n{number}" for number in range(COUNT)]
+
+
+def seeing_all(id):
+    return node(id, "transform@1", inputs={"x": "{{ nodes|length }}"})
+
+
+def gathered(*sums, last=LARGE, edges=(), **more):
+    """All sources have given a large output, the last of them this one."""
+    into = [edge(source, target) for target in sums for source in SOURCES]
+    nodes = [*map(node, SOURCES), *map(seeing_all, sums)]
+    story = Story([*nodes, *more.pop("others", ())], [*into, *edges], **more)
+    story.start()
+    story.assign(*SOURCES)
+    for source in SOURCES[:-1]:
+        story.succeed(source, LARGE)
+    story.succeed(SOURCES[-1], last)
+    return story
+
+
+def test_inputs_that_fit_are_granted():
+    story = gathered("sum", last=b"")
+    assert names(story.assign()) == ["RunLeased"]
+    (granted,) = story.effects
+    assert sum(len(value) for _, value in granted.outputs) == INPUTS_BYTES_MAX
+
+
+def test_an_output_that_is_kept_outside_counts_with_its_name_alone():
+    story = gathered("sum", last=OutputRef("k", "s", 10**9))
+    assert "RunFailed" in names(story.assign()), "two bytes too many"
+    story = gathered("sum", last=OutputRef("", "", 10**9))
+    story.assign()
+    assert [type(effect) for effect in story.effects] == [GrantRun]
+
+
+def test_inputs_that_no_runner_can_be_handed_fail_the_node_for_good():
+    story = gathered("sum")
+    decision = story.assign(instance="i7")
+    assert names(decision) == ["RunLeased", "RunFailed", "ExecutionFinished"]
+    assert not any(isinstance(effect, GrantRun | StopRun) for effect in story.effects)
+    run = story.run("sum")
+    assert (run.state, run.attempt, run.instance_id, run.runner) == ("FAILED", 1, "", "")
+    assert (run.error.error_class, run.error.type) == ("PERMANENT", "INPUTS_TOO_LARGE")
+    assert str(COUNT * INLINE_BYTES_MAX) in run.error.message
+    assert "refer to fewer outputs" in run.error.message
+    assert (story.state, story.execution.error.node) == ("FAILED", "sum")
+
+
+def test_what_handles_the_failure_goes_on():
+    story = gathered("sum", others=[node("rescue")], edges=[edge("sum", "rescue", "failure")])
+    assert names(story.assign()) == ["RunLeased", "RunFailed"]
+    assert story.ready == ["rescue"]
+    story.do("rescue")
+    assert story.state == "SUCCESS"
+
+
+def test_numbers_of_runs_follow_those_of_the_leases():
+    story = gathered(
+        "one",
+        "two",
+        others=[node("not_taken"), node("free"), node("free_too")],
+        edges=[edge("one", "not_taken")] + [edge(SOURCES[0], free) for free in ("free", "free_too")],
+    )
+    decision = story.assign("free", "one", "free_too")
+    numbers = [event.number for event in decision.events if hasattr(event, "number")]
+    assert numbers == [COUNT + 1, COUNT + 2, COUNT + 3, COUNT + 2]
+    assert [effect.run.number for effect in story.effects] == [COUNT + 1, COUNT + 3]
+    assert story.states["not_taken"] == "BLOCKED"
+    assert story.ready == ["two"]
+
+
+def test_fail_fast_stops_what_was_leased_along_with_it():
+    story = gathered("one", "two", others=[node("free")], onFailure="FAIL_FAST")
+    decision = story.assign("one", "two", "free")
+    assert names(decision) == [*["RunLeased"] * 3, "RunFailed", "StopOrdered", "RunFailed"]
+    assert [event.reason for event in decision.events if hasattr(event, "fingerprint")] == [
+        "PERMANENT_ERROR",
+        "STOPPED",
+    ]
+    assert (story.states["one"], story.states["two"]) == ("FAILED", "CANCELLED")
+    told = [effect for effect in story.effects if isinstance(effect, StopRun)]
+    assert [effect.number for effect in told] == [story.run("free").number]
+    story.later(2)
+    story.tick()
+    assert story.state == "FAILED"
+
+
+def test_output_of_the_workflow_that_sees_too_much_fails_the_execution():
+    story = gathered(output={"n": "{{ nodes|length }}"})
+    assert story.ready == ["$output"]
+    story.assign()
+    assert story.state == "FAILED"
+    assert (story.execution.error.node, story.execution.error.type) == ("$output", "INPUTS_TOO_LARGE")
