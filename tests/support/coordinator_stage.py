@@ -115,6 +115,9 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
         # What is delivered goes to the session that was granted the execution last; or the test does that.
         self.carries_on = True
         self._holders: dict[str, Any] = {}
+        # Executions whose mailbox takes nothing more, and how often it was tried all the same.
+        self.full: set[str] = set()
+        self.refusals = 0
 
     async def Session(  # type: ignore[override] # reads and writes by the context
         self, request_iterator: Any, context: Any
@@ -122,6 +125,9 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
         await self.registry.serve(context)
 
     async def Deliver(self, request: Any, context: Any) -> Any:
+        if request.message.execution_id in self.full:
+            self.refusals += 1
+            raise Refusal("MAILBOX_FULL", "too many messages for this execution wait to be read")
         self.delivered.append(request.message)
         holder = self._holders.get(request.message.execution_id)
         if self.carries_on and holder:

@@ -6,10 +6,14 @@ import grpc
 
 from services.chassis.addresses import AddressBook
 from services.chassis.client import ChannelPool
-from services.chassis.errors import DependencyUnavailable
+from services.chassis.errors import DependencyUnavailable, remote_error
 from windlass.dispatcher.v1.queue_pb2 import DeliverRequest
 from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
+
+
+class MailboxFull(Exception):
+    """There is too much in it that is not read yet. Later there may be room."""
 
 
 class DispatcherMailbox:
@@ -18,13 +22,16 @@ class DispatcherMailbox:
         self._channels = channels
 
     async def deliver(self, message: ExecutionMessage, workspace: str) -> bool:
-        """Durable when it returns; False: no dispatcher knows the execution any more."""
+        """Durable when it returns; False: no dispatcher knows the execution any more. Raises MailboxFull."""
         request = DeliverRequest(message=message, workspace=workspace)
         failure: Exception | None = None
         for address in sorted(await self._book.read()):
             try:
                 answer = await QueueServiceStub(self._channels.get(address)).Deliver(request)
             except grpc.aio.AioRpcError as error:
+                if remote_error(error).reason == "MAILBOX_FULL":
+                    # It is one mailbox, whichever replica is asked.
+                    raise MailboxFull(message.execution_id) from None
                 failure = error
             else:
                 return bool(answer.found)

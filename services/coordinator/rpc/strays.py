@@ -2,7 +2,7 @@
 
 A report is acknowledged only when the dispatcher has it durably; of an execution that is final it is refused. What
 cannot be settled now stays here and is tried again, for as long as the runner's session lives: then the runner brings
-it to another coordinator.
+it to another coordinator. One whose mailbox is full waits apart, so that it holds up no other.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from services.chassis.metrics import counter
 from services.coordinator.handler.held import split_run_id
 from services.coordinator.handler.ports import RunnerSession, Standing
 from services.coordinator.handler.results import fit_to_post
+from services.coordinator.rpc.mailbox import MailboxFull
 from windlass.coordinator.v1.sessions_pb2 import RunReport
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
 
@@ -30,17 +31,23 @@ log = logger(__name__)
 _BATCH: Final = 200
 # Beyond this a report is left to its runner, which repeats it when it attaches anew.
 _WAITING_MAX: Final = 20_000
+# After which mailboxes that were full are tried again, at first and at most.
+_FULL_SECONDS: Final = 0.5
+_FULL_SECONDS_MAX: Final = 5.0
 
 _strays = counter(
     "coordinator_stray_reports_total", "Reports of runs that another coordinator holds.", ["result"]
 )
 
 
+Stray = tuple[RunnerSession, RunReport]
+
+
 class Rows(Protocol):
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]: ...
 
 
-# Into the mailbox of its execution; False: no dispatcher knows the execution (any more).
+# Into the mailbox of its execution; False: no dispatcher knows the execution (any more). Raises MailboxFull.
 Deliver = Callable[[ExecutionMessage, str], Awaitable[bool]]
 
 
@@ -48,11 +55,15 @@ class StrayReports:
     def __init__(self, rows: Rows, deliver: Deliver) -> None:
         self._rows = rows
         self._deliver = deliver
-        self._waiting: list[tuple[RunnerSession, RunReport]] = []
+        self._waiting: list[Stray] = []
+        # By execution, those whose mailbox was found full.
+        self._full: dict[str, list[Stray]] = {}
+        self._full_backoff = Backoff(first=_FULL_SECONDS, cap=_FULL_SECONDS_MAX)
+        self._full_timer: asyncio.TimerHandle | None = None
         self._level = Level()
 
     def add(self, session: RunnerSession, report: RunReport) -> None:
-        if len(self._waiting) >= _WAITING_MAX:
+        if len(self._waiting) + sum(map(len, self._full.values())) >= _WAITING_MAX:
             log.error("too many stray reports", lease_id=report.head.lease_id)
             return
         self._waiting.append((session, report))
@@ -74,10 +85,24 @@ class StrayReports:
                     await asyncio.sleep(backoff.next())
                 else:
                     backoff.reset()
+                self._plan_full()
+            if not self._full:
+                self._full_backoff.reset()
 
-    async def serve(
-        self, batch: Sequence[tuple[RunnerSession, RunReport]]
-    ) -> Sequence[tuple[RunnerSession, RunReport]]:
+    def _plan_full(self) -> None:
+        """What found no room comes again after a pause."""
+        if self._full and self._full_timer is None:
+            loop = asyncio.get_running_loop()
+            self._full_timer = loop.call_later(self._full_backoff.next(), self._try_full)
+
+    def _try_full(self) -> None:
+        self._full_timer = None
+        full, self._full = self._full, {}
+        for strays in full.values():
+            self._waiting += strays
+        self._level.set()
+
+    async def serve(self, batch: Sequence[Stray]) -> Sequence[Stray]:
         """Those that must be tried again."""
         ids = {split_run_id(report.head.lease_id)[0] for _, report in batch}
         standings = await self._rows.standings(sorted(filter(None, ids)))
@@ -97,6 +122,9 @@ class StrayReports:
             return self._refuse(session, report, "LEASE_UNKNOWN")
         if standing.is_final:
             return self._refuse(session, report, "EXECUTION_FINAL")
+        if execution_id in self._full:
+            self._full[execution_id].append((session, report))
+            return True
         message = ExecutionMessage(
             # Equal whoever forwards it and however often; another instance cannot take its place.
             message_id=f"report:{head.lease_id}:{head.epoch}:{head.instance_id}",
@@ -106,6 +134,10 @@ class StrayReports:
         )
         try:
             is_known = await self._deliver(message, standing.workspace)
+        except MailboxFull:
+            log.info("a stray report waits for room", lease_id=head.lease_id)
+            self._full.setdefault(execution_id, []).append((session, report))
+            return True
         except DependencyUnavailable as failure:
             log.warning("a stray report cannot be forwarded", lease_id=head.lease_id, error=str(failure))
             return False

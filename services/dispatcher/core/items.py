@@ -142,6 +142,8 @@ class Delivery(NamedTuple):
     # It waits for a holder because of this message.
     was_woken: bool
     is_ends_only: bool
+    # Its mailbox had no room: nothing of it is kept, and its sender may bring it again.
+    is_refused: bool = False
 
 
 class LaneView(NamedTuple):

@@ -1,7 +1,7 @@
 """Messages for executions: into the mailbox, then to whoever holds the execution, or a holder is found for it.
 
 Batched like everything else, on a connection apart from the turns. The holder is told after the commit; should the
-word be lost, loops/rounds.py says it again.
+word be lost, loops/rounds.py says it again. A mailbox that is full takes no more until its holder has read some.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from typing import Final, Protocol
 from services.chassis.backoff import Backoff
 from services.chassis.batcher import Batcher, Level
 from services.chassis.clock import Clock
-from services.chassis.errors import DependencyUnavailable
+from services.chassis.errors import DependencyUnavailable, Refusal
 from services.chassis.logs import logger
 from services.dispatcher.core.items import Delivery, Letter
 from services.dispatcher.handler.returns import Wakes
 
 log = logger(__name__)
 _ACKS_PER_STATEMENT: Final = 2_000
+# A statement holds its rows locked for as long as it takes to send.
+_STATEMENT_BYTES_MAX: Final = 8 * 1024 * 1024
+# When a mailbox that is full may have been read.
+_FULL_RETRY_SECONDS: Final = 1.0
 
 
 class Mailbox(Protocol):
@@ -28,6 +32,8 @@ class Mailbox(Protocol):
     async def forget(self, message_ids: Sequence[str]) -> None: ...
 
 
+# Of one letter; None: no such execution waits or is leased.
+Answer = Delivery | Exception | None
 # Tells an instance what arrived for it, when it has a session here.
 Post = Callable[[str, Sequence[bytes]], None]
 
@@ -43,7 +49,7 @@ class Deliveries:
         self._wake = Level()
 
     async def deliver(self, letter: Letter) -> bool:
-        """Whether there was an execution to bring it to."""
+        """Whether there was an execution to bring it to. Refused while its mailbox is full."""
         return await self._letters.submit(letter) is not None
 
     def journalled(self, message_ids: Iterable[str]) -> None:
@@ -71,15 +77,54 @@ class Deliveries:
                 for _ in batch:
                     self._journalled.popleft()
 
-    async def _flush(self, letters: list[Letter]) -> Sequence[Delivery | None]:
+    async def _flush(self, letters: list[Letter]) -> Sequence[Answer]:
+        answers: list[Answer] = []
+        for piece in _pieces(letters):
+            try:
+                answers += await self._bring(piece)
+            except DependencyUnavailable as failure:
+                answers += [failure] * len(piece)
+        return answers
+
+    async def _bring(self, letters: Sequence[Letter]) -> list[Answer]:
         deliveries = await self._mailbox.deliver(letters)
-        for letter, delivery in zip(letters, deliveries, strict=True):
+        answers: list[Answer] = list(deliveries)
+        full: set[str] = set()
+        for n, (letter, delivery) in enumerate(zip(letters, deliveries, strict=True)):
             if delivery is None:
                 continue
-            if delivery.was_woken and delivery.is_ends_only:
+            if delivery.is_refused:
+                full.add(letter.execution_id)
+                answers[n] = _full(letter)
+            elif delivery.was_woken and delivery.is_ends_only:
                 self._turns.ending_waits()
             elif delivery.was_woken:
                 self._turns.work_in(delivery.workspace)
             elif delivery.holder is not None:
                 self._post(delivery.holder, [letter.body])
-        return deliveries
+        for execution_id in full:
+            log.warning("a mailbox is full", execution_id=execution_id)
+        return answers
+
+
+def _pieces(letters: Sequence[Letter]) -> Iterable[Sequence[Letter]]:
+    """In order; each as large as a statement may be, and at least one letter."""
+    piece: list[Letter] = []
+    size = 0
+    for letter in letters:
+        if piece and size + len(letter.body) > _STATEMENT_BYTES_MAX:
+            yield piece
+            piece, size = [], 0
+        piece.append(letter)
+        size += len(letter.body)
+    if piece:
+        yield piece
+
+
+def _full(letter: Letter) -> Refusal:
+    return Refusal(
+        "MAILBOX_FULL",
+        "too many messages for this execution wait to be read",
+        metadata={"execution_id": letter.execution_id},
+        retry_after=_FULL_RETRY_SECONDS,
+    )

@@ -37,6 +37,7 @@ from services.chassis.errors import DependencyUnavailable
 from services.chassis.logs import logger
 from services.dispatcher.core.items import Admission, Finished, Limits, Newcomer, Outcome, Parked, Place
 from services.dispatcher.core.lanes import ASIDE_SECONDS, Lanes
+from services.dispatcher.core.mail import CLAIM_BYTES_MAX
 from services.dispatcher.core.seats import seat_order, shares
 from services.dispatcher.core.turn import Turn, TurnResult
 from services.dispatcher.handler.ports import Arrival, Holder, Late, Queue, Told, Unstorable
@@ -370,8 +371,11 @@ class Dispatcher:
     def _learn(self, turn: Turn, result: TurnResult) -> None:
         now = self._clock.monotonic()
         if turn.ending_seats:
-            granted = sum(1 for place in result.places if place.is_ends_only)
-            self._has_ending = granted == len(turn.ending_seats) or result.is_ending_refused
+            granted = [place for place in result.places if place.is_ends_only]
+            # A look that was cut short by the seats, or by what lay in the mailboxes, may have left something.
+            carried = sum(len(body) for place in granted for body in place.messages)
+            is_cut = len(granted) == len(turn.ending_seats) or carried >= CLAIM_BYTES_MAX
+            self._has_ending = is_cut or result.is_ending_refused
         if result.is_ending_refused:
             self._ending_aside_until = now + ASIDE_SECONDS
         for lane in result.refused_lanes:

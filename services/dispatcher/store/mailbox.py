@@ -2,7 +2,7 @@
 
 Hazard: a message must never fall between a holder that parks an execution and the mailbox. The row of the queue is
 locked in a statement of its own before anything is looked at, here as in the turn: whoever comes second sees what the
-first has done.
+first has done. So whoever counts what is in a mailbox counts all of it.
 """
 
 from collections.abc import Sequence
@@ -12,30 +12,54 @@ from services.chassis.arrays import Bools, Bytes, Texts
 from services.chassis.crash import crash_point
 from services.chassis.database import Database
 from services.dispatcher.core.items import Delivery, Letter, State, Unread
+from services.dispatcher.core.mail import (
+    MAILBOX_BYTES_MAX,
+    MAILBOX_ENDING_BYTES,
+    MAILBOX_ENDING_MESSAGES,
+    MAILBOX_MESSAGES_MAX,
+)
 
 _LOCK: Final = """
 SELECT 1 FROM dispatcher.queue WHERE execution_id = ANY(%s::text[]::uuid[]) ORDER BY execution_id FOR UPDATE
 """
 
-_DELIVER: Final = """
+# A message that is here already counts once, and is taken again. One that finds no room wakes nobody.
+_DELIVER: Final = f"""
 WITH told AS MATERIALIZED (
   SELECT * FROM unnest(%s, %s::text[]::uuid[], %s, %s, %s) WITH ORDINALITY
     AS t (message_id, execution_id, workspace, body, is_ending, n)
 ), found AS MATERIALIZED (
-  SELECT t.n, t.message_id, t.execution_id, t.body, t.is_ending, q.workspace, q.state, q.holder
+  SELECT t.n, t.message_id, t.execution_id, t.body, t.is_ending, q.workspace, q.state, q.holder,
+         NOT EXISTS (SELECT 1 FROM dispatcher.mailbox m WHERE m.message_id = t.message_id) AS is_new
   FROM told t JOIN dispatcher.queue q USING (execution_id)
   WHERE (t.workspace = '' OR t.workspace = q.workspace) AND q.state <> 5
+), unread AS MATERIALIZED (
+  SELECT e.execution_id, count(m.message_id) AS messages, coalesce(sum(octet_length(m.body)), 0) AS bytes
+  FROM (SELECT DISTINCT execution_id FROM found) e LEFT JOIN dispatcher.mailbox m USING (execution_id)
+  GROUP BY e.execution_id
+), judged AS MATERIALIZED (
+  SELECT f.*, f.is_new AND (
+           u.messages + count(*) FILTER (WHERE f.is_new) OVER earlier
+             > {MAILBOX_MESSAGES_MAX} + CASE WHEN f.is_ending THEN {MAILBOX_ENDING_MESSAGES} ELSE 0 END
+           OR u.bytes + sum(octet_length(f.body)) FILTER (WHERE f.is_new) OVER earlier
+             > {MAILBOX_BYTES_MAX} + CASE WHEN f.is_ending THEN {MAILBOX_ENDING_BYTES} ELSE 0 END
+         ) AS is_refused
+  FROM found f JOIN unread u USING (execution_id)
+  WINDOW earlier AS (PARTITION BY f.execution_id ORDER BY NOT f.is_ending, f.n)
 ), kept AS (
   INSERT INTO dispatcher.mailbox (message_id, execution_id, body)
-  SELECT message_id, execution_id, body FROM found ORDER BY n ON CONFLICT (message_id) DO NOTHING
+  SELECT message_id, execution_id, body FROM judged WHERE NOT is_refused ORDER BY n
+  ON CONFLICT (message_id) DO NOTHING
 ), woken AS (
   UPDATE dispatcher.queue q SET state = 1, wake_time = NULL, ends_only = q.ends_only OR f.is_ending
-  FROM (SELECT execution_id, bool_or(is_ending) AS is_ending FROM found GROUP BY execution_id) f
+  FROM (
+    SELECT execution_id, bool_or(is_ending) AS is_ending FROM judged WHERE NOT is_refused GROUP BY execution_id
+  ) f
   WHERE q.execution_id = f.execution_id AND (q.state = 4 OR q.state = 1 AND f.is_ending AND NOT q.ends_only)
   RETURNING q.execution_id, q.ends_only
 )
-SELECT f.n::int4, f.workspace, f.state, f.holder, w.ends_only
-FROM found f LEFT JOIN woken w USING (execution_id)
+SELECT j.n::int4, j.workspace, j.state, j.holder, w.ends_only, j.is_refused
+FROM judged j LEFT JOIN woken w USING (execution_id)
 """
 
 _FORGET: Final = "DELETE FROM dispatcher.mailbox WHERE message_id = ANY(%s)"
@@ -82,9 +106,9 @@ class PostgresMailbox:
         )
         crash_point("dispatcher.deliver.after_commit")
         deliveries: list[Delivery | None] = [None] * len(letters)
-        for n, workspace, state, holder, ends_only in rows:
+        for n, workspace, state, holder, ends_only, is_refused in rows:
             deliveries[n - 1] = Delivery(
-                workspace, State(state), holder, ends_only is not None, bool(ends_only)
+                workspace, State(state), holder, ends_only is not None, bool(ends_only), is_refused
             )
         return deliveries
 

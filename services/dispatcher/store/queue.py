@@ -94,7 +94,8 @@ def _plan(turn: Turn) -> tuple[list[HotStatement], list[Read]]:
         ids, epochs = Texts([r.execution_id for r in parked]), BigInts([r.epoch for r in parked])
         add(sql.PARK, (ids, epochs, BigInts([_left_us(r, turn.now) for r in parked])), _read_parked)
         seen = Texts([message_id for report in parked for message_id in report.seen_message_ids])
-        add(sql.WAKE_PARKED, (seen, ids), _read_woken)
+        seeing = Texts([report.execution_id for report in parked if report.seen_message_ids])
+        add(sql.WAKE_PARKED, (seen, ids, seeing), _read_woken)
     if turn.newcomers:
         add(sql.ADMIT, _admit_params(turn, newcomer_lanes), _Admitted(newcomer_lanes))
     if turn.lanes:

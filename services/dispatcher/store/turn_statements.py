@@ -13,6 +13,8 @@ Locks are always taken in the order: tenants by name, then rows of the queue by 
 
 from typing import Final
 
+from services.dispatcher.core.mail import CLAIM_BYTES_MAX, GRANT_BYTES_MAX
+
 _FREE: Final = """
 greatest(0, t.executions_max - (
   SELECT count(*) FROM dispatcher.queue g
@@ -52,14 +54,16 @@ RETURNING t.n::int4, q.workspace
 
 # After PARK holds the rows: a message is either here to be seen now, or its sender will find the row PARKED.
 # One that is older than the grant went with it and was not understood: to wake the row for it at once would hand it
-# over again at once, as fast as the machine goes, until a coordinator of a newer version takes it.
+# over again at once, as fast as the machine goes, until a coordinator of a newer version takes it. Unless its holder
+# has seen others ($3): then there was perhaps no room for it in the grant, and each time fewer are left.
 WAKE_PARKED: Final = b"""
 WITH seen AS (
   DELETE FROM dispatcher.mailbox WHERE message_id = ANY($1)
 ), unseen AS MATERIALIZED (
   SELECT p.execution_id,
          coalesce(p.wake_time <= clock_timestamp(), false)
-           OR coalesce(bool_or(m.create_time >= p.granted_time), false) AS is_due
+           OR coalesce(bool_or(m.create_time >= p.granted_time), false)
+           OR p.execution_id = ANY($3::text[]::uuid[]) AND count(m.message_id) > 0 AS is_due
   FROM dispatcher.queue p
   LEFT JOIN dispatcher.mailbox m ON m.execution_id = p.execution_id AND NOT m.message_id = ANY($1)
   WHERE p.execution_id = ANY($2::text[]::uuid[]) AND p.state + 0 = 4
@@ -138,10 +142,36 @@ UNION ALL
 SELECT 1, l.lane::int4, l.free, l.queued, NULL, l.executions_max, l.has_waiting, NULL FROM lane l
 """.encode()
 
+# How much of its mailbox goes with what is to be claimed. Where that is nothing, nothing else is asked of it.
+_UNREAD_BYTES: Final = f"""
+(SELECT least(coalesce(sum(octet_length(m.body)), 0), {GRANT_BYTES_MAX})::int4
+ FROM dispatcher.mailbox m WHERE m.execution_id = c.execution_id) AS unread_bytes
+"""
+# Those whose messages, with the messages of those before them, are not too many for one turn: at least the first.
+_CARRIED: Final = f"""
+SELECT t.* FROM (
+  SELECT s.*, sum(s.unread_bytes) OVER (
+           ORDER BY s.place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+         ) AS bytes_before
+  FROM sized s
+) t WHERE coalesce(t.bytes_before, 0) < {CLAIM_BYTES_MAX}
+"""
+# The oldest, up to the message that reaches the limit.
+_MESSAGES: Final = f"""
+CASE WHEN c.unread_bytes > 0 THEN (
+  SELECT array_agg(o.body ORDER BY o.create_time, o.message_id) FROM (
+    SELECT m.body, m.create_time, m.message_id, sum(octet_length(m.body)) OVER (
+             ORDER BY m.create_time, m.message_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+           ) AS bytes_before
+    FROM dispatcher.mailbox m WHERE m.execution_id = c.execution_id
+  ) o WHERE coalesce(o.bytes_before, 0) < {GRANT_BYTES_MAX}
+) END AS messages
+"""
+
 _PLACE: Final = """
 q.execution_id, q.execution_id::text AS id, q.workspace, q.epoch, q.start,
 (extract(epoch FROM q.enqueue_time) * 1000000)::int8 AS enqueue_us,
-(extract(epoch FROM q.granted_time) * 1000000)::int8 AS granted_us, c.epoch_before > 0 AS is_resumed
+(extract(epoch FROM q.granted_time) * 1000000)::int8 AS granted_us, c.epoch_before > 0 AS is_resumed, c.unread_bytes
 """
 
 # Rows of two kinds: a place, with the number of its lane, or a lane without a place.
@@ -159,9 +189,11 @@ WITH lane AS MATERIALIZED (
     ORDER BY q.urgent DESC, q.priority DESC, q.execution_id
     LIMIT least(l.free, $3) FOR UPDATE OF q SKIP LOCKED
   ) c
-), chosen AS MATERIALIZED (
-  SELECT c.*, row_number() OVER (ORDER BY c.nth, c.lane) AS place FROM candidate c
-  ORDER BY c.nth, c.lane LIMIT cardinality($2)
+), sized AS MATERIALIZED (
+  SELECT c.*, row_number() OVER (ORDER BY c.nth, c.lane) AS place, {_UNREAD_BYTES} FROM (
+    SELECT c.* FROM candidate c ORDER BY c.nth, c.lane LIMIT cardinality($2)
+  ) c
+), chosen AS MATERIALIZED ({_CARRIED}
 ), claimed AS (
   UPDATE dispatcher.queue q
   SET state = 2, epoch = nextval('dispatcher.epochs'), holder = ($4::text[])[($2)[c.place] + 1],
@@ -172,9 +204,7 @@ WITH lane AS MATERIALIZED (
   SELECT k.lane, count(*) AS candidates FROM candidate k GROUP BY k.lane
 )
 SELECT c.lane::int4, NULL::int4 AS free, NULL::int4 AS slots, NULL::int4 AS candidates,
-       c.id, c.workspace, c.epoch, ($2)[c.place], c.start, c.enqueue_us, c.granted_us, c.is_resumed,
-       (SELECT array_agg(m.body ORDER BY m.create_time, m.message_id) FROM dispatcher.mailbox m
-        WHERE m.execution_id = c.execution_id) AS messages
+       c.id, c.workspace, c.epoch, ($2)[c.place], c.start, c.enqueue_us, c.granted_us, c.is_resumed, {_MESSAGES}
 FROM claimed c
 UNION ALL
 SELECT l.lane::int4, l.free, l.executions_max, coalesce(n.candidates, 0)::int4,
@@ -184,12 +214,13 @@ FROM lane l LEFT JOIN counted n USING (lane)
 
 # Without a lock on the workspace: what will only be ended takes no slot.
 CLAIM_ENDING: Final = f"""
-WITH chosen AS MATERIALIZED (
-  SELECT c.*, row_number() OVER () AS place FROM (
+WITH sized AS MATERIALIZED (
+  SELECT c.*, row_number() OVER () AS place, {_UNREAD_BYTES} FROM (
     SELECT q.execution_id, q.epoch AS epoch_before FROM dispatcher.queue q
     WHERE q.state = 1 AND q.ends_only ORDER BY q.execution_id
     LIMIT cardinality($1) FOR UPDATE SKIP LOCKED
   ) c
+), chosen AS MATERIALIZED ({_CARRIED}
 ), claimed AS (
   UPDATE dispatcher.queue q
   SET state = 2, epoch = nextval('dispatcher.epochs'), holder = ($2::text[])[($1)[c.place] + 1],
@@ -197,8 +228,6 @@ WITH chosen AS MATERIALIZED (
   FROM chosen c WHERE q.execution_id = c.execution_id
   RETURNING c.place, {_PLACE}
 )
-SELECT c.id, c.workspace, c.epoch, ($1)[c.place], c.start, c.enqueue_us, c.granted_us, c.is_resumed,
-       (SELECT array_agg(m.body ORDER BY m.create_time, m.message_id) FROM dispatcher.mailbox m
-        WHERE m.execution_id = c.execution_id) AS messages
+SELECT c.id, c.workspace, c.epoch, ($1)[c.place], c.start, c.enqueue_us, c.granted_us, c.is_resumed, {_MESSAGES}
 FROM claimed c
 """.encode()

@@ -1,5 +1,6 @@
 """Leases that change hands: adoption, fencing, dead runners, an absent database."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,6 +84,29 @@ async def test_a_holder_that_was_replaced_can_never_write_again(on_stage: Stage,
     second.post(on_stage.dispatcher.delivered)
     await eventually(lambda: on_stage.dispatcher.acknowledged)
     assert await events_of(tables, id_) > before
+
+
+async def test_a_report_waits_for_room_in_its_mailbox_and_holds_up_no_other(
+    on_stage: Stage, tables: Database
+) -> None:
+    on_stage.dispatcher.carries_on = False
+    first_address, first = await on_stage.coordinator("0")
+    runner = await on_stage.runner(first_address)
+    runner.work = lambda grant: None
+    ids = [(await going(on_stage, runner, first)).lease.lease_id for _ in range(2)]
+    _, second = await on_stage.coordinator("1")
+    for id_ in ids:
+        on_stage.dispatcher.grant(second, [on_stage.dispatcher.order("v-step", id_=id_, resumed=True)])
+        await eventually(functools.partial(adopted, tables, id_))
+    on_stage.dispatcher.full.add(ids[0])
+    runner.answer(runner.grants[0], {"ok": 1})
+    await eventually(lambda: on_stage.dispatcher.refusals > 1)
+    runner.answer(runner.grants[1], {"ok": 1})
+    await eventually(lambda: runner.taken)
+    assert [each.execution_id for each in on_stage.dispatcher.delivered] == ids[1:]
+    on_stage.dispatcher.full.clear()
+    await eventually(lambda: len(runner.taken) == 2)
+    assert [each.execution_id for each in on_stage.dispatcher.delivered] == ids[::-1]
 
 
 async def test_a_raised_fence_alone_stops_the_holder_before(on_stage: Stage, tables: Database) -> None:

@@ -91,6 +91,15 @@ class Rig:
         ]
         return (await self.queue.turn(Turn(now=datetime.now(UTC), finished=reports))).finished
 
+    async def fill(self, execution_id: str, *, messages: int, size: int) -> None:
+        """Lay messages into a mailbox, whatever it takes: each of `size` bytes, its number in front."""
+        body = "decode(lpad(n::text, 4, '0'), 'escape') || decode(repeat('00', %s - 4), 'hex')"
+        await self.database.execute(
+            "INSERT INTO dispatcher.mailbox (message_id, execution_id, body)"
+            f" SELECT %s || ':' || n, %s::uuid, {body} FROM generate_series(1, %s) n ORDER BY n",
+            (execution_id, execution_id, size, messages),
+        )
+
     async def rows(
         self, columns: str = "execution_id::text, state", where: str = "true"
     ) -> list[tuple[object, ...]]:

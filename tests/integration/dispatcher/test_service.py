@@ -9,6 +9,8 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from services.chassis.errors import remote_error
+from services.dispatcher.core.mail import MEBIBYTE
 from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, channels_of, running_dispatcher
 from tests.support.postgres import Database
 from tests.support.probe import eventually, until
@@ -204,6 +206,33 @@ async def test_message_unseen_at_the_parking_wakes_at_once(address: str, api: Ap
         coordinator.park(again, seen_message_ids=["unseen-1"])
         await coordinator.reported()
         await in_state(api, grant.lease.lease_id, State.PARKED)
+
+
+async def test_full_mailbox_refuses_what_is_no_end(address: str, api: Api) -> None:
+    sent = item("crammed", executions_max=0)
+    await api.enqueue(sent)
+    id_ = sent.start.execution_id
+
+    def report(number: int) -> queue_pb2.DeliverRequest:
+        message = sessions_pb2.ExecutionMessage(
+            message_id=f"{id_}:{number}", execution_id=id_, run_report=bytes(MEBIBYTE)
+        )
+        return queue_pb2.DeliverRequest(message=message, workspace="crammed")
+
+    for number in range(7):
+        assert (await api.queue.Deliver(report(number))).found
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await api.queue.Deliver(report(7))
+    remote = remote_error(refused.value)
+    assert (remote.code, remote.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "MAILBOX_FULL")
+    assert remote.retry_after
+    assert (await api.queue.Deliver(cancel(id_, workspace="crammed"))).found
+    async with Coordinator(address) as coordinator:
+        (ending,) = await coordinator.granted(1)
+        assert ending.lease.lease_id == id_
+        assert [message.WhichOneof("body") for message in ending.messages] == ["run_report"] * 7 + ["cancel"]
+        coordinator.finish(ending)
+        await coordinator.reported()
 
 
 async def test_cancel_of_a_queued_execution_needs_no_slot(address: str, api: Api) -> None:

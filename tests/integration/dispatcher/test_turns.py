@@ -24,6 +24,7 @@ from services.dispatcher.core.items import (
     State,
 )
 from services.dispatcher.core.lanes import ASIDE_SECONDS, Lanes
+from services.dispatcher.core.mail import MEBIBYTE
 from services.dispatcher.core.turn import Turn, TurnResult
 from services.dispatcher.handler.ports import Arrival, Told
 from services.dispatcher.handler.tally import Tally
@@ -212,6 +213,23 @@ async def test_ends_that_cannot_be_claimed_wait_and_hold_up_nobody(empty_rig: Ri
     clock.advance(ASIDE_SECONDS)
     await stage.turns.run_once()
     assert stage.recorder.places[-1].is_ends_only
+
+
+async def test_full_mailboxes_of_what_ends_are_granted_one_after_another(empty_rig: Rig) -> None:
+    await empty_rig.limit("ends", 5)
+    came = [newcomer("ends") for _ in range(3)]
+    await empty_rig.enqueue(*came)
+    for each in came:
+        await empty_rig.fill(each.execution_id, messages=8, size=MEBIBYTE)
+    await execute(empty_rig, "UPDATE dispatcher.queue SET ends_only = true")
+    stage = Stage(empty_rig)
+    stage.turns.ending_waits()
+    turns = 0
+    while stage.turns.has_work:
+        await stage.turns.run_once()
+        turns += 1
+    assert [len(place.messages) for place in stage.recorder.places] == [8, 8, 8]
+    assert turns == 2
 
 
 @pytest.mark.parametrize("is_committed", [True, False])

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from services.chassis.server import INTERNAL
+from services.dispatcher.core import mail
 from services.dispatcher.core.items import (
     Finished,
     LateReason,
@@ -157,3 +159,11 @@ def test_turn_without_anything_is_empty() -> None:
 @pytest.mark.parametrize(("places", "lanes", "each"), [(500, 1, 500), (500, 100, 10), (6, 3, 4), (1, 9, 1)])
 def test_claim_reaches_at_least_its_fair_share_into_each_lane(places: int, lanes: int, each: int) -> None:
     assert reach(places, lanes) == each
+
+
+def test_whole_mailbox_goes_with_one_grant_over_a_stream_that_takes_it() -> None:
+    assert mail.GRANT_BYTES_MAX >= mail.MAILBOX_BYTES_MAX
+    largest = mail.CLAIM_BYTES_MAX + mail.GRANT_BYTES_MAX + mail.MEBIBYTE
+    assert largest < INTERNAL.receive_bytes_max
+    assert mail.MAILBOX_ENDING_MESSAGES > 0
+    assert mail.MAILBOX_ENDING_BYTES > 0

@@ -167,7 +167,8 @@ class QueueServiceServicer:
 
     def Deliver(self, request, context):
         """Puts a message into an execution's mailbox and wakes it. Idempotent by message_id. `found` is false when no row of
-        the execution exists: it is final, or never was.
+        the execution exists: it is final, or never was. MAILBOX_FULL: what its holder has not read yet is too much already;
+        nothing of this message is kept, and it may be brought again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,7 +50,8 @@ class QueueServiceStub:
     """
     Deliver: _aio.UnaryUnaryMultiCallable[_queue_pb2.DeliverRequest, _queue_pb2.DeliverResponse]
     """Puts a message into an execution's mailbox and wakes it. Idempotent by message_id. `found` is false when no row of
-    the execution exists: it is final, or never was.
+    the execution exists: it is final, or never was. MAILBOX_FULL: what its holder has not read yet is too much already;
+    nothing of this message is kept, and it may be brought again.
     """
     ConfigureWorkspace: _aio.UnaryUnaryMultiCallable[_queue_pb2.ConfigureWorkspaceRequest, _queue_pb2.ConfigureWorkspaceResponse]
     """Takes over changed limits of a workspace, or closes it. Idempotent by revision."""
@@ -91,7 +92,8 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_queue_pb2.DeliverRequest, _abc.Awaitable[_queue_pb2.DeliverResponse]],
     ) -> _abc.Awaitable[_queue_pb2.DeliverResponse]:
         """Puts a message into an execution's mailbox and wakes it. Idempotent by message_id. `found` is false when no row of
-        the execution exists: it is final, or never was.
+        the execution exists: it is final, or never was. MAILBOX_FULL: what its holder has not read yet is too much already;
+        nothing of this message is kept, and it may be brought again.
         """
 
     @_abc_1.abstractmethod
