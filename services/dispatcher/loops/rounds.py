@@ -1,6 +1,7 @@
 """The poll behind every wake-up: work that nobody was told of, leases and grants and messages that went astray.
 
-Each step stands alone: one that fails is tried again in the next round, and holds up no other.
+Each step stands alone: one that fails is tried again in the next round, and holds up no other. A round says only once
+that the database is away.
 """
 
 from __future__ import annotations
@@ -68,12 +69,14 @@ class Rounds:
         if self._round % 4 == 0:
             steps += [self.poll, self.end_unheld]
         self._round += 1
+        failed: dict[str, str] = {}
         for step in steps:
             try:
                 await step()
             except DependencyUnavailable as failure:
-                log.info("a round waits for the database", step=step.__name__, error=str(failure))
-                return
+                failed[step.__name__] = str(failure)
+        if failed:
+            log.info("a round waits for the database", steps=[*failed], error=next(iter(failed.values())))
 
     async def poll(self) -> None:
         self._polled(*await self._duties.lanes_with_work())

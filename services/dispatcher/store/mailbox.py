@@ -17,6 +17,8 @@ from services.dispatcher.core.mail import (
     MAILBOX_ENDING_BYTES,
     MAILBOX_ENDING_MESSAGES,
     MAILBOX_MESSAGES_MAX,
+    SAID_AGAIN_BYTES_EACH,
+    SAID_AGAIN_BYTES_MAX,
 )
 
 _LOCK: Final = """
@@ -65,11 +67,22 @@ FROM judged j LEFT JOIN woken w USING (execution_id)
 _FORGET: Final = "DELETE FROM dispatcher.mailbox WHERE message_id = ANY(%s)"
 
 # Those that were there before the holder's grant went with it; younger ones were pushed. What is still here after
-# a while was lost on the way.
-_UNREAD: Final = """
-SELECT m.body, q.holder FROM dispatcher.mailbox m JOIN dispatcher.queue q USING (execution_id)
-WHERE q.state IN (2, 3) AND m.create_time < now() - %s::float8 * interval '1 second'
-ORDER BY m.create_time LIMIT 1000
+# a while was lost on the way. The oldest of each execution, and of these the oldest.
+_UNREAD: Final = f"""
+SELECT t.body, t.holder FROM (
+  SELECT s.*, sum(octet_length(s.body)) OVER (
+           ORDER BY s.create_time, s.message_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+         ) AS bytes_before
+  FROM (
+    SELECT m.body, m.create_time, m.message_id, q.holder, sum(octet_length(m.body)) OVER (
+             PARTITION BY m.execution_id ORDER BY m.create_time, m.message_id
+             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+           ) AS own_bytes_before
+    FROM dispatcher.mailbox m JOIN dispatcher.queue q USING (execution_id)
+    WHERE q.state IN (2, 3) AND m.create_time < now() - %s::float8 * interval '1 second'
+  ) s WHERE coalesce(s.own_bytes_before, 0) < {SAID_AGAIN_BYTES_EACH}
+) t WHERE coalesce(t.bytes_before, 0) < {SAID_AGAIN_BYTES_MAX}
+ORDER BY t.create_time, t.message_id LIMIT 1000
 """
 
 # Of executions that ended in the same moment as something was sent to them.
@@ -119,7 +132,7 @@ class PostgresMailbox:
         crash_point("dispatcher.forget.after_commit")
 
     async def unread(self) -> list[Unread]:
-        """Messages that their holders should have acknowledged by now."""
+        """Messages that their holders should have acknowledged by now, as many as may be said at once."""
         return [Unread(*row) for row in await self._database.fetch(_UNREAD, (self._redeliver_seconds,))]
 
     async def sweep(self) -> int:

@@ -84,3 +84,17 @@ async def test_claim_leaves_for_the_next_what_would_make_it_too_large(rig: Rig) 
     (lane,) = result.lanes
     assert lane.has_more
     assert [len(place.messages) for place in await rig.claim("heavy", places=8)] == [8, 0]
+
+
+async def test_what_is_said_again_at_once_is_bounded_and_leaves_room_for_others(empty_rig: Rig) -> None:
+    rig = empty_rig
+    await rig.limit("unread", 20)
+    came = [newcomer("unread") for _ in range(10)]
+    places = (await rig.enqueue(*came, seats=10)).places
+    for place in places:
+        await rig.fill(place.execution_id, messages=4, size=MEBIBYTE // 2)
+    said = [each.body for each in await rig.mailbox.unread()]
+    # The oldest two of each of the first executions; there is no room for the last.
+    assert numbers(said) == [1, 2] * 8
+    await rig.mailbox.forget([f"{place.execution_id}:{n}" for place in places for n in (1, 2)])
+    assert numbers([each.body for each in await rig.mailbox.unread()]) == [3, 4] * 8

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
 
 from services.chassis.clock import ManualClock
 from services.chassis.lane import DatabaseAway
@@ -24,6 +27,8 @@ class Store:
 
     def __init__(self) -> None:
         self.is_away = False
+        # What fails though the rest does not.
+        self.fails = ""
         self.marked: list[Sequence[tuple[str, int]]] = []
         self.said: list[str] = []
         self.measured: list[Measure] = []
@@ -35,7 +40,7 @@ class Store:
 
     def _answer(self, what: str) -> None:
         self.asked.append(what)
-        if self.is_away:
+        if self.is_away or what == self.fails:
             raise DatabaseAway("away")
 
     async def mark_dispatched(self, leases: Sequence[tuple[str, int]]) -> None:
@@ -204,6 +209,29 @@ async def test_grants_gone_astray_are_looked_for_four_times_as_often() -> None:
     for _ in range(8):
         await rounds.run_once()
     assert (store.asked.count("astray"), store.asked.count("poll")) == (8, 2)
+
+
+@pytest.mark.parametrize("failing", ["astray", "unread", "poll", "unheld"])
+async def test_step_of_a_round_that_fails_holds_up_no_other(failing: str) -> None:
+    store = Store()
+    rounds, told = rounds_of(store)
+    store.fails = failing
+    await rounds.run_once()
+    done = {"astray": told.asked, "unread": told.posted, "poll": told.polled, "unheld": told.ended}
+    assert [name for name, what in done.items() if not what] == [failing]
+
+
+async def test_round_says_once_that_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(
+        "services.dispatcher.loops.rounds.log", SimpleNamespace(info=lambda text, **_: lines.append(text))
+    )
+    store = Store()
+    rounds, _ = rounds_of(store)
+    store.is_away = True
+    await rounds.run_once()
+    assert store.asked == ["astray", "unread", "poll", "unheld"]
+    assert lines == ["a round waits for the database"]
 
 
 async def test_round_survives_an_outage() -> None:
