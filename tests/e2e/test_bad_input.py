@@ -24,6 +24,7 @@ from services.chassis.errors import RemoteError, remote_error
 from services.chassis.nesting import parse
 from tests.support.api import Client
 from tests.support.nested import nested_struct, with_tag
+from tests.support.schemas import MULTIPLYING
 from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2, workspaces_pb2
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
@@ -428,6 +429,14 @@ CASES: dict[str, tuple[tuple[str, Any], str, str]] = {
         "INVALID_ARGUMENT",
         "INVALID_DEFINITION",
     ),
+    **{
+        f"schema that multiplies by {way}": (
+            definition(inputSchema=MULTIPLYING[way]),
+            "INVALID_ARGUMENT",
+            "INVALID_DEFINITION",
+        )
+        for way in ("allOf", "anyOf", "not", "itself", "two ways back by one member")
+    },
     "schema that points outside": (
         definition(inputSchema={"$ref": "http://example.org/x"}),
         "INVALID_ARGUMENT",

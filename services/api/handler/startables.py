@@ -6,7 +6,7 @@ a few seconds, and dropped at once when this replica or (by notification) anothe
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -15,7 +15,7 @@ from services.api.core.tiers import in_force
 from services.api.handler import refusals
 from services.api.handler.kept import Kept
 from services.api.handler.ports import StartableRecord, Workflows
-from services.api.handler.schema_reader import InputCheck
+from services.api.handler.schema_reader import InputCheck, SchemaFault
 from services.chassis.clock import Clock
 from windlass.dispatcher.v1 import queue_pb2
 
@@ -23,11 +23,17 @@ TRUSTED_SECONDS: Final = 5.0
 CACHED_MAX: Final = 5_000
 
 
+class _Schema(NamedTuple):
+    check: InputCheck | None
+    # Of what was stored when more was allowed than is today; empty: it can be started.
+    fault: str
+
+
 class Startable(NamedTuple):
     version_id: str
     version: int
     is_archived: bool
-    check: InputCheck | None
+    schema: _Schema
     # In microseconds; 0: none.
     timeout: int
     limits: queue_pb2.TenantLimits
@@ -39,12 +45,16 @@ class Startables:
         self._known: Kept[tuple[str, str, int], Startable] = Kept(
             self._read, clock, trusted_seconds=TRUSTED_SECONDS, entries_max=CACHED_MAX
         )
+        # By version_id, the oldest first: a version never changes, and its schema is read once.
+        self._schemas: dict[str, _Schema] = {}
 
     async def get(self, workspace: str, workflow: str, version: int) -> Startable:
         """`version` 0: the newest. Refused when it cannot be started."""
         known = await self._known.get((workspace, workflow, version))
         if known.is_archived:
             raise refusals.workflow_archived(workflow)
+        if known.schema.fault:
+            raise refusals.stored_schema(workflow, known.version, known.schema.fault)
         return known
 
     def forget(self, workspace: str, workflow: str = "") -> None:
@@ -58,24 +68,37 @@ class Startables:
         workspace, workflow, version = key
         record = await self._workflows.startable(workspace, workflow, version)
         if record is not None:
-            return _startable(record)
+            return self._startable(record)
         if version and await self._workflows.startable(workspace, workflow, 0) is not None:
             raise refusals.version_not_found(workflow, version)
         raise refusals.workflow_not_found(workflow)
 
+    def _startable(self, record: StartableRecord) -> Startable:
+        document = orjson.loads(record.definition)
+        schema = self._schemas.get(record.version_id)
+        if schema is None:
+            schema = self._schemas[record.version_id] = _schema(document)
+            if len(self._schemas) > CACHED_MAX:
+                del self._schemas[next(iter(self._schemas))]
+        limits = in_force(record.tier, record.executions_max, record.queued_max)
+        return Startable(
+            version_id=record.version_id,
+            version=record.version,
+            is_archived=record.is_archived,
+            schema=schema,
+            timeout=microseconds(document.get("timeout", 0)) or 0,
+            limits=queue_pb2.TenantLimits(
+                executions_max=limits.executions_max,
+                queued_max=limits.queued_max,
+                revision=record.workspace_revision,
+            ),
+        )
 
-def _startable(record: StartableRecord) -> Startable:
-    document = orjson.loads(record.definition)
-    limits = in_force(record.tier, record.executions_max, record.queued_max)
-    return Startable(
-        version_id=record.version_id,
-        version=record.version,
-        is_archived=record.is_archived,
-        check=InputCheck(document["inputSchema"]) if "inputSchema" in document else None,
-        timeout=microseconds(document.get("timeout", 0)) or 0,
-        limits=queue_pb2.TenantLimits(
-            executions_max=limits.executions_max,
-            queued_max=limits.queued_max,
-            revision=record.workspace_revision,
-        ),
-    )
+
+def _schema(document: dict[str, Any]) -> _Schema:
+    if "inputSchema" not in document:
+        return _Schema(None, "")
+    try:
+        return _Schema(InputCheck(document["inputSchema"]), "")
+    except SchemaFault as fault:
+        return _Schema(None, str(fault))

@@ -88,7 +88,7 @@ class Starter:
             raise refusals.invalid_field(
                 "input", "TOO_LARGE", f"{len(content)} bytes; at most {INPUT_BYTES_MAX}"
             )
-        check = startable.check
+        check = startable.schema.check
         if check is not None and (violations := check.violations(command.input, violations_max)):
             raise refusals.input_mismatch(command.workflow, violations)
         # Tables keep microseconds: what is answered now must equal what is read later.

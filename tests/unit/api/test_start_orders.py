@@ -16,6 +16,7 @@ from services.api.handler.starts import INPUT_BYTES_MAX, Existing, StartCommand,
 from services.chassis.clock import ManualClock
 from services.chassis.errors import DependencyUnavailable, Refusal
 from services.chassis.telemetry import new_trace
+from tests.support.schemas import MULTIPLYING
 from windlass.dispatcher.v1 import queue_pb2
 
 SECOND = 1_000_000_000
@@ -112,6 +113,20 @@ async def refusal(starter: Starter, **changed: Any) -> Refusal:
     with pytest.raises(Refusal) as refused:
         await prepared(starter, **changed)
     return refused.value
+
+
+async def test_stored_schema_beyond_the_bound_refuses_starts(
+    starter: Starter, workflows: MemoryWorkflows, queue: MemoryQueue
+) -> None:
+    """Versions are for ever: one may have been applied before there was a bound. Its look is taken once."""
+    workflows.definition = {**DEFINITION, "inputSchema": MULTIPLYING["anyOf of 12"]}
+    for _ in range(2):
+        refused = await refusal(starter)
+        assert refused.reason == "INVALID_DEFINITION"
+        assert "version 3 of workflow 'intake' cannot be started" in refused.message
+        assert "windlass workflow apply" in refused.metadata["try"]
+        assert [each.field for each in refused.violations] == ["definition.inputSchema"]
+    assert (workflows.reads, queue.items) == (1, [])
 
 
 async def test_order_pins_the_version_and_carries_all_that_is_needed(
