@@ -125,6 +125,6 @@ def _full(letter: Letter) -> Refusal:
     return Refusal(
         "MAILBOX_FULL",
         "too many messages for this execution wait to be read",
-        metadata={"execution_id": letter.execution_id},
+        metadata={"execution_id": letter.execution_id, "try": f"windlass get {letter.execution_id}"},
         retry_after=_FULL_RETRY_SECONDS,
     )

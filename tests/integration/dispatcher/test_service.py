@@ -226,6 +226,7 @@ async def test_full_mailbox_refuses_what_is_no_end(address: str, api: Api) -> No
     remote = remote_error(refused.value)
     assert (remote.code, remote.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "MAILBOX_FULL")
     assert remote.retry_after
+    assert remote.metadata == {"execution_id": id_, "try": f"windlass get {id_}"}
     assert (await api.queue.Deliver(cancel(id_, workspace="crammed"))).found
     async with Coordinator(address) as coordinator:
         (ending,) = await coordinator.granted(1)
