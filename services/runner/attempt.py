@@ -18,8 +18,9 @@ import orjson
 
 from services.runner.core.failures import ErrorClass, Failure, class_named, of_exception
 from services.runner.core.job import Job, Outcome, OutputRef, Succeeded
+from services.runner.core.plain import is_plain_condition, is_plain_document, is_plain_expression, texts_of
 from services.runner.core.telling import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, told_seconds, told_text
-from services.runner.rendering import Renderer
+from services.runner.rendering import Rendering
 from services.runner.threads import ModuleThreads
 from windlass.sdk import Branch, Context, Module, ModuleError, PermanentError
 from windlass.sdk.encoding import NotJson, encoded
@@ -71,22 +72,40 @@ class Attempt:
     config_hash: bytes
 
 
+def has_plain_templates(job: Job, module: Module) -> bool:
+    """Whether nothing it renders can grow, so that it may be rendered on the event loop. What is kept raw is taken for
+    expressions, bare or in braces: the module is going to evaluate it."""
+    if not job.has_templates and not module.raw_config:
+        return True
+    try:
+        config, inputs = _parsed(job)
+    except orjson.JSONDecodeError:
+        return True  # told where it is rendered
+    raw, documents = _documents(config, inputs, module)
+    if not all(is_plain_condition(text) for text in texts_of(raw)):
+        return False
+    return not job.has_templates or is_plain_document(documents, _data_bytes(job))
+
+
 def prepare(
-    job: Job, module: Module, renderer: Renderer, loaded: Mapping[str, bytes], traceparent: str
+    job: Job, module: Module, rendering: Rendering, loaded: Mapping[str, bytes], traceparent: str
 ) -> Attempt:
-    """Parse and render; `loaded` are outputs fetched before. Raises ModuleError when a template does not resolve."""
+    """Parse and render; `loaded` are outputs fetched before. Raises ModuleError when a template does not resolve.
+
+    Blocks for as long as others' templates and its own take, when they are not all plain."""
     scope: dict[str, Any] = {}
 
     def evaluate(expression: str) -> Any:
+        renderer = rendering.here if is_plain_expression(expression) else rendering.aside
         return renderer.evaluate(expression, scope or _scope(job, loaded, scope))
 
-    config, inputs = orjson.loads(job.config or b"{}"), orjson.loads(job.inputs or b"{}")
+    config, inputs = _parsed(job)
     if job.has_templates:
         _scope(job, loaded, scope)
-        raw = {key: config[key] for key in module.raw_config if key in config}
-        rest = {key: value for key, value in config.items() if key not in raw}
-        config = renderer.render(rest, scope, path="config") | raw
-        inputs = renderer.render(inputs, scope, path="inputs")
+        raw, documents = _documents(config, inputs, module)
+        renderer = rendering.here if is_plain_document(documents, _data_bytes(job)) else rendering.aside
+        rendered = renderer.render(documents, scope)
+        config, inputs = rendered["config"] | raw, rendered["inputs"]
     deadline = None
     if job.timeout_seconds:
         deadline = datetime.fromtimestamp(datetime.now(UTC).timestamp() + job.timeout_seconds, UTC)
@@ -167,6 +186,27 @@ def failure_of(error: BaseException) -> Failure:
     error_class = class_named(error.class_name)
     name = told_text(getattr(error, "type", error_class), NAME_CHARACTERS_MAX)
     return Failure(error_class, name, told_text(error), told_seconds(getattr(error, "retry_after", None)))
+
+
+def _parsed(job: Job) -> tuple[Any, Any]:
+    return orjson.loads(job.config or b"{}"), orjson.loads(job.inputs or b"{}")
+
+
+def _documents(config: Any, inputs: Any, module: Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is kept raw of the config, and what is to be rendered."""
+    kept = module.raw_config if isinstance(config, dict) else ()
+    raw = {key: config[key] for key in kept if key in config}
+    return raw, {
+        "config": {key: value for key, value in config.items() if key not in raw} if raw else config,
+        "inputs": inputs,
+    }
+
+
+def _data_bytes(job: Job) -> int:
+    """Of all that its templates can see."""
+    outputs = job.outputs.values()
+    sizes = [len(value) if isinstance(value, bytes) else value.size_bytes for value in outputs]
+    return len(job.execution_input) + len(job.state) + sum(sizes)
 
 
 def _scope(job: Job, loaded: Mapping[str, bytes], scope: dict[str, Any]) -> dict[str, Any]:

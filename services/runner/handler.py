@@ -1,5 +1,8 @@
 """The worker: takes grants, runs as many at once as it may, reports every outcome.
 
+A run whose templates are not plain is rendered, as a plain function runs, in a thread of its own, which waits for the
+child of this process that renders such.
+
 A run lives in one of three places: the queue (granted, not begun), the going set (a task of its own), or the holder's
 unacknowledged reports. Short modules have no task: they run where the grant is taken, a bounded number at a turn.
 
@@ -22,7 +25,17 @@ from services.chassis.clock import Clock
 from services.chassis.logs import logger
 from services.chassis.metrics import counter, gauge
 from services.chassis.telemetry import TraceContext, parse_traceparent
-from services.runner.attempt import Attempt, Outputs, call, call_inline, failure_of, is_small, prepare, stored
+from services.runner.attempt import (
+    Attempt,
+    Outputs,
+    call,
+    call_inline,
+    failure_of,
+    has_plain_templates,
+    is_small,
+    prepare,
+    stored,
+)
 from services.runner.core.failures import ErrorClass, Failure
 from services.runner.core.job import (
     Ended,
@@ -37,7 +50,7 @@ from services.runner.core.job import (
 )
 from services.runner.core.telling import told_cost, told_fraction, told_text
 from services.runner.core.window import Window
-from services.runner.rendering import Renderer
+from services.runner.rendering import Rendering
 from services.runner.spans import emit_run, span_of
 from services.runner.threads import ModuleThreads
 from windlass.sdk import Context, Module, ModuleError, Registry, TransientError
@@ -96,14 +109,14 @@ class Worker:
         self,
         *,
         registry: Registry,
-        renderer: Renderer,
+        rendering: Rendering,
         outputs: Outputs,
         holder: Holder,
         clock: Clock,
         concurrency: int,
     ) -> None:
         self._registry = registry
-        self._renderer = renderer
+        self._rendering = rendering
         self._outputs = outputs
         self._holder = holder
         self._clock = clock
@@ -240,7 +253,7 @@ class Worker:
             if module is None:
                 now_ns = self._clock.epoch_ns()
                 self._report(Ended(job, Released("UNKNOWN_MODULE", may_have_begun=False), now_ns, now_ns))
-            elif module.inline and not any(isinstance(value, OutputRef) for value in job.outputs.values()):
+            elif module.inline and _can_be_inline(job, module):
                 self._run_inline(job, module)
                 begun_inline += 1
             else:
@@ -264,7 +277,7 @@ class Worker:
         span = span_of(job)
         attempt: Attempt | None = None
         try:
-            attempt = prepare(job, module, self._renderer, {}, span.header() if span else "")
+            attempt = prepare(job, module, self._rendering, {}, span.header() if span else "")
             outcome = call_inline(attempt)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is an outcome of this run
             outcome = _failure_of(job, error)
@@ -301,7 +314,11 @@ class Worker:
         attempt: Attempt | None = None
         try:
             loaded = await self._load(job)
-            attempt = prepare(job, module, self._renderer, loaded, span.header() if span else "")
+            given = job, module, self._rendering, loaded, span.header() if span else ""
+            if has_plain_templates(job, module):
+                attempt = prepare(*given)
+            else:
+                attempt = await self._threads.call(prepare, *given)
             going.context = attempt.context
             outcome = await call(attempt, self._threads)
         except BaseException as error:
@@ -377,6 +394,12 @@ class Worker:
         queued, self._queue = self._queue, deque()
         for _, job in queued:
             self._report(Ended(job, Released(reason, may_have_begun=False), now_ns, now_ns))
+
+
+def _can_be_inline(job: Job, module: Module) -> bool:
+    """Nothing has to be fetched, and nothing rendered elsewhere."""
+    has_kept = any(isinstance(value, OutputRef) for value in job.outputs.values())
+    return not has_kept and has_plain_templates(job, module)
 
 
 def _failure_of(job: Job, error: BaseException) -> Failure:

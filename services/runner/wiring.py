@@ -26,7 +26,7 @@ from services.runner.handler import Worker
 from services.runner.loops.tender import WorkerTender
 from services.runner.modules import built_in
 from services.runner.modules.user import import_files
-from services.runner.rendering import Renderer
+from services.runner.rendering import Rendering
 from services.runner.rpc.sessions import CODEC, CoordinatorSessions
 from services.runner.store.outputs import DirectoryOutputs
 from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsStub
@@ -76,9 +76,10 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         )
         outputs = DirectoryOutputs(settings.output_store)
         await outputs.sweep()
+        rendering = Rendering()
         worker = Worker(
             registry=registry,
-            renderer=Renderer(),
+            rendering=rendering,
             outputs=outputs,
             holder=sessions,
             clock=clock,
@@ -89,10 +90,7 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         server = health_server(settings)
         server.health.set(SESSIONS, False)
         await server.start()
-        if settings.metrics_address:
-            metrics = MetricsEndpoint(settings.metrics_address)
-            await metrics.start()
-            process.on_close("metrics", metrics.stop)
+        await serve_metrics(process, settings.metrics_address)
         process.loop(
             "health", lambda: server.health.follow(can_work, services=(SESSIONS,), every_seconds=0.2)
         )
@@ -104,6 +102,7 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
             return worker.can_work()
 
         process.on_drain("work", lambda: drained(worker, holder, settings.drain_seconds))
+        process.on_close("rendering", lambda: asyncio.to_thread(rendering.aside.close))
         process.on_close("sessions", holder.stop)
         process.on_close("server", lambda: server.stop(1.0))
         process.on_close("channels", channels.close)
@@ -120,6 +119,14 @@ def health_server(settings: Settings) -> GrpcServer:
         tls=settings.tls,
         public=settings.public,
     )
+
+
+async def serve_metrics(process: Process, address: str) -> None:
+    """At this address; "" is nowhere."""
+    if address:
+        metrics = MetricsEndpoint(address)
+        await metrics.start()
+        process.on_close("metrics", metrics.stop)
 
 
 async def drained(worker: Worker, holder: SessionHolder, seconds: float) -> None:

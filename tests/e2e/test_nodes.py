@@ -62,6 +62,39 @@ async def test_what_a_module_logs_is_in_the_log_of_its_runner_with_its_run(
     assert told == [(execution.id, run.id, "sheep", 1, "north")]
 
 
+HOSTILE = {
+    "format": "{{ '%0100000000000000d'|format(1) }}",
+    "indent": "{{ 'a'|indent(100000000000000, true) }}",
+    "batch": "{{ [1]|batch(100000000000000, 1) }}",
+    "slice": "{{ [1]|slice(100000000000000) }}",
+    "tojson": "{{ input|tojson(indent=100000000000000) }}",
+    "joined": "{% set x = 'aaaaaaaa' %}" + "{% set x = x~x %}" * 35 + "{{ x }}",
+    "added": "{% set x = 'aaaaaaaa' %}" + "{% set x = x+x %}" * 35 + "{{ x }}",
+    "replace": "{{ ('a'*100000)|replace('a', 'b'*100000) }}",
+}
+
+
+async def test_templates_that_take_all_memory_fail_their_nodes_and_leave_the_runner(
+    stack: Stack, client: Client
+) -> None:
+    """None of them is told from a good one before it runs."""
+    nodes: list[dict[str, Any]] = [
+        {"id": name, "module": "transform@1", "inputs": {"a": template}} for name, template in HOSTILE.items()
+    ]
+    condition = {"expression": "('a'*100000)|replace('a', 'b'*100000) == input.a"}
+    nodes.append({"id": "condition", "module": "condition@1", "config": condition})
+    nodes.append({"id": "good", "module": "transform@1", "inputs": {"a": "{{ input.n + 1 }}"}})
+    await client.apply("hostile", nodes)
+    before = stack.pid("runner")
+    execution = await client.run("hostile", input={"a": "a", "n": 6})
+    assert execution.state == resources_pb2.Execution.FAILED
+    runs = await client.runs_of(execution.id)
+    failed = {run.node: (run.error.type, run.attempt) for run in runs if run.node != "good"}
+    assert failed == dict.fromkeys([*HOSTILE, "condition"], ("TEMPLATE_ERROR", 1))
+    assert [run.state for run in runs if run.node == "good"] == [resources_pb2.Run.SUCCESS]
+    assert stack.pid("runner") == before
+
+
 async def begun(client: Client, workflow: str) -> resources_pb2.Execution:
     """With a run that its runner has told to be going."""
     execution = await client.start(workflow)

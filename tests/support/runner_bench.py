@@ -9,7 +9,7 @@ from services.chassis.clock import ManualClock
 from services.runner.core.job import Ended, Job
 from services.runner.handler import Worker
 from services.runner.modules import built_in
-from services.runner.rendering import Renderer
+from services.runner.rendering import Rendering
 from services.runner.store.outputs import DirectoryOutputs
 from windlass.sdk import Registry
 
@@ -54,14 +54,25 @@ class Bench:
         for module in built_in():
             self.registry.add(module)
         self.outputs = DirectoryOutputs(directory)
+        self.rendering = Rendering()
         self.worker = Worker(
             registry=self.registry,
-            renderer=Renderer(),
+            rendering=self.rendering,
             outputs=self.outputs,
             holder=self.desk,
             clock=self.clock,
             concurrency=concurrency,
         )
+
+    def close(self) -> None:
+        """End the child that renders, if one was needed."""
+        self.rendering.aside.close()
+
+    async def outcome_of(self, job: Job) -> Any:
+        """What the next report says."""
+        before = len(self.desk.ended)
+        self.worker.take([job])
+        return (await self.desk.until(before + 1))[-1].outcome
 
     async def outcome(self, job: Job) -> Any:
         self.worker.take([job])

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,8 +26,10 @@ class WireDesk(Desk):
 
 
 @pytest.fixture
-def bench(tmp_path: Any) -> Bench:
-    return Bench(tmp_path, desk=WireDesk())
+def bench(tmp_path: Any) -> Iterator[Bench]:
+    made = Bench(tmp_path, desk=WireDesk())
+    yield made
+    made.close()
 
 
 class Homemade(ModuleError):

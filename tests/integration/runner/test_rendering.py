@@ -1,0 +1,279 @@
+"""Templates: types are kept, missing paths are errors, users' text gets no power; in the runner and in its child."""
+
+import asyncio
+import fcntl
+import os
+import subprocess
+import sys
+import termios
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+import pytest
+import pytest_asyncio
+
+from services.runner.core.failures import ErrorClass, Failure
+from services.runner.core.job import Succeeded
+from services.runner.rendering import Renderer, RendererAside
+from services.runner.rendering.engine import RENDERED_CHARACTERS_MAX
+from tests.support.probe import until
+from tests.support.runner_bench import Bench, a_job
+from tests.support.stack import is_alive
+from windlass.sdk import PermanentError, TransientError
+
+SCOPE = {
+    "input": {"id": 7, "none": None, "tags": ["a"]},
+    "state": {},
+    "nodes": {"fetch": {"output": {"n": 2.5}}},
+}
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# Each takes, in one step of the engine or in few, more memory or time than there is.
+HOSTILE = [
+    "{{ '%0100000000000000d'|format(1) }}",
+    "{{ 'a'|indent(100000000000000, true) }}",
+    "{{ [1]|batch(100000000000000, 1) }}",
+    "{{ [1]|slice(100000000000000) }}",
+    "{{ input|tojson(indent=100000000000000) }}",
+    "{% set x = 'aaaaaaaa' %}" + "{% set x = x~x %}" * 35 + "{{ x }}",
+    "{% set x = 'aaaaaaaa' %}" + "{% set x = x+x %}" * 35 + "{{ x }}",
+    "{{ ('a'*100000)|replace('a', 'b'*100000) }}",
+]
+
+
+# Not one of its steps is long, nor are they many.
+SLOW = "{% set l = input.long %}" + "{% set q = (l ~ l ~ l ~ l)|upper|length %}" * 5_000
+
+
+@pytest.fixture(scope="module")
+def aside() -> Iterator[RendererAside]:
+    made = RendererAside()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["here", "aside"])
+def renderer(request: Any, aside: RendererAside) -> Renderer | RendererAside:
+    return Renderer() if request.param == "here" else aside
+
+
+@pytest.mark.parametrize(
+    ("template", "value"),
+    [
+        ("{{ input.id }}", 7),
+        (" {{ nodes.fetch.output.n }} ", 2.5),
+        ("{{ input.none }}", None),
+        ("{{ input.tags }}", ["a"]),
+        ("{{ nodes.fetch.output }}", {"n": 2.5}),
+        ("no. {{ input.id }}", "no. 7"),
+        ("{{ input.id }}{{ input.id }}", "77"),
+        ("{{ input.id + 1 }}", 8),
+        ("{{ nodes.fetch.output.n * 2 }}", 5),
+        ("{{ nodes.fetch.output.n * 3 }}", 7.5),
+        ("{{ input.tags|map('upper')|list }}", ["A"]),
+        ("{{ {'a': input.none, 'ü': [true, 'x\ny']} }}", {"a": None, "ü": [True, "x\ny"]}),
+        ("{% if input.id > 3 %}{{ 'a' ~ input.id }}{% endif %}", "a7"),
+        ("plain <&>", "plain <&>"),
+    ],
+)
+def test_a_whole_template_keeps_its_type_and_text_stays_text(
+    renderer: Renderer | RendererAside, template: str, value: object
+) -> None:
+    resolved = renderer.render({"x": [template]}, SCOPE)
+    assert resolved == {"x": [value]}
+    assert type(resolved["x"][0]) is type(value)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ input.absent }}",
+        "a {{ input.absent }}",
+        "{{ input.absent.deeper }}",
+        "{{ unknown }}",
+        "{{ input.items() }}",
+        "{{ input.__class__.__mro__ }}",
+        "{{ range(10) }}",
+        "{{ 1 +",
+        "{% for a in input.tags %}{% for b in 'x' * 100000 %}{{ b }}{% endfor %}{% endfor %}",
+    ],
+)
+def test_what_a_template_may_not_do_is_a_permanent_failure(
+    renderer: Renderer | RendererAside, template: str
+) -> None:
+    if template == "{{ 1 +":
+        template = "{{ 1 + }}"
+    with pytest.raises(PermanentError) as failure:
+        renderer.render({"config": template}, SCOPE)
+    assert failure.value.type == "TEMPLATE_ERROR"
+    assert str(failure.value).startswith("config: ")
+
+
+def test_text_is_bounded(renderer: Renderer | RendererAside) -> None:
+    scope = {"input": {"long": "x" * RENDERED_CHARACTERS_MAX}}
+    with pytest.raises(PermanentError, match="characters of text"):
+        renderer.render("a{{ input.long }}", scope, path="p")
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"), [("input.id > 5", True), ("2 ** 70", 2**70), ("1e400", float("inf"))]
+)
+def test_an_expression_has_the_value_of_its_type(
+    renderer: Renderer | RendererAside, expression: str, value: object
+) -> None:
+    assert renderer.evaluate(expression, SCOPE) == value
+
+
+@pytest.mark.parametrize("template", ["{{ 2 ** 70 }}", "{{ {1: 2} }}", "{{ 1e400 }}"])
+def test_the_child_tells_of_what_is_no_json(aside: RendererAside, template: str) -> None:
+    with pytest.raises(PermanentError, match="config: the rendered value is not JSON") as failure:
+        aside.render({"config": {"a": template}}, SCOPE)
+    assert failure.value.type == "TEMPLATE_ERROR"
+
+
+@pytest.mark.parametrize("expression", ["input.absent", "{1: 2}"])
+def test_an_expression_without_a_value_that_can_travel_is_a_failure(
+    aside: RendererAside, expression: str
+) -> None:
+    with pytest.raises(PermanentError, match=r"^expression: ") as failure:
+        aside.evaluate(expression, SCOPE)
+    assert failure.value.type == "TEMPLATE_ERROR"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    others = children()
+    made = Bench(tmp_path)
+    yield made
+    await asyncio.to_thread(made.close)
+    assert children() == others
+
+
+def children() -> list[int]:
+    """Of this process, those that render."""
+    found = psutil.Process().children(recursive=True)
+    return [each.pid for each in found if "services.runner.rendering" in each.cmdline()]
+
+
+async def test_a_hostile_template_ends_its_run_and_no_other(bench: Bench) -> None:
+    for number, template in enumerate(HOSTILE):
+        job = a_job("transform@1", number, inputs={"a": template}, has_templates=True)
+        bench.worker.take([job])
+        assert len(bench.desk.ended) == number, "the event loop has waited for it"
+        outcome = (await bench.desk.until(number + 1))[-1].outcome
+        assert isinstance(outcome, Failure), (template, outcome)
+        assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR"), template
+    good = a_job("transform@1", 99, inputs={"a": "{{ input.id + 1 }}"}, has_templates=True)
+    assert await bench.outcome_of(good) == Succeeded(b'{"a":8}')
+
+
+async def test_a_hostile_expression_ends_its_run_and_no_other(bench: Bench) -> None:
+    job = a_job("condition@1", 1, config={"expression": "'%0100000000000000d'|format(1)"})
+    bench.worker.take([job])
+    assert bench.desk.ended == [], "the event loop has waited for it"
+    outcome = (await bench.desk.until(1))[-1].outcome
+    assert isinstance(outcome, Failure)
+    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR")
+    good = a_job("condition@1", 2, config={"expression": "input.id * 2 > 13"})
+    assert await bench.outcome_of(good) == Succeeded(b'{"result":true}', "true")
+
+
+async def test_plain_templates_start_no_child(bench: Bench) -> None:
+    given = {"a": "{{ input.id }}", "b": "no. {{ input.id | default(1) }}"}
+    job = a_job("transform@1", 1, inputs=given, has_templates=True)
+    assert await bench.outcome_of(job) == Succeeded(orjson.dumps({"a": 7, "b": "no. 7"}))
+    assert bench.rendering.aside.pid is None
+
+
+async def test_many_copies_of_much_data_are_made_within_the_limits_of_the_child(bench: Bench) -> None:
+    """Each of the templates is plain."""
+    job = a_job(
+        "transform@1",
+        inputs={"a": ["{{ input.text }}"] * 2_000},
+        execution_input={"text": "x" * 1_000_000},
+        has_templates=True,
+    )
+    outcome = await bench.outcome_of(job)
+    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR")
+
+
+async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_again(bench: Bench) -> None:
+    def good(number: int) -> Any:
+        return a_job("transform@1", number, inputs={"a": "{{ input.id + 1 }}"}, has_templates=True)
+
+    await bench.outcome_of(good(1))
+    first = bench.rendering.aside.pid
+    assert first is not None
+    child = psutil.Process(first)
+    child.suspend()
+    await until(lambda: child.status() == psutil.STATUS_STOPPED, 10, "the child to stand still")
+    bench.worker.take([good(2)])
+    await until(lambda: has_input(first), 10, "the request to be sent")
+    child.kill()
+    outcome = (await bench.desk.until(2))[-1].outcome
+    assert isinstance(outcome, Failure)
+    assert (outcome.error_class, outcome.type) == (ErrorClass.TRANSIENT, "RENDERER_LOST")
+    assert await bench.outcome_of(good(3)) == Succeeded(b'{"a":8}')
+    assert first not in children()
+    assert bench.rendering.aside.pid in children()
+
+
+async def test_a_child_that_was_killed_while_idle_is_missed_by_nobody(bench: Bench) -> None:
+    aside = bench.rendering.aside
+    assert aside.render("{{ 1 + 1 }}", {}) == 2
+    assert aside.pid is not None
+    child = psutil.Process(aside.pid)
+    child.kill()
+    await until(lambda: child.status() == psutil.STATUS_ZOMBIE, 10, "the child to end")
+    assert aside.render("{{ 1 + 2 }}", {}) == 3
+
+
+def has_input(pid: int) -> bool:
+    """Whether something was sent to it that it has not read."""
+    pipe = os.open(f"/proc/{pid}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return any(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    finally:
+        os.close(pipe)
+
+
+def test_a_template_that_takes_its_time_inside_filters_is_ended(aside: RendererAside) -> None:
+    """Fuel counts steps, not what each takes."""
+    with pytest.raises(PermanentError, match="too much time") as failure:
+        aside.render({"config": SLOW}, {"input": {"long": "a" * 1_000_000}})
+    assert failure.value.type == "TEMPLATE_ERROR"
+
+
+def test_a_closed_one_starts_no_other_child() -> None:
+    closed = RendererAside()
+    assert closed.render("{{ 1 + 1 }}", {}) == 2
+    pid = closed.pid
+    closed.close()
+    assert pid not in children()
+    with pytest.raises(TransientError):
+        closed.render("{{ 1 + 1 }}", {})
+    assert closed.pid is None
+
+
+def child_of_one_that_is_killed() -> int:
+    code = (
+        "import time; from services.runner.rendering import RendererAside\n"
+        "aside = RendererAside(); aside.render('{{ 1 + 1 }}', {}); print(aside.pid, flush=True); time.sleep(60)"
+    )
+    runner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
+    assert runner.stdout is not None
+    pid = int(runner.stdout.readline())
+    assert is_alive(pid)
+    runner.kill()
+    runner.communicate()
+    return pid
+
+
+async def test_the_child_of_a_runner_that_is_killed_ends() -> None:
+    pid = child_of_one_that_is_killed()
+    await until(lambda: not is_alive(pid), 10, "the child to end")
