@@ -23,14 +23,15 @@ or that any server has revoked, also when the grant itself comes later on anothe
 
 Limits. A message has at most 4 MiB (64 between coordinator and dispatcher), and its lists have at most 30,000 items
 in all, 20,000 of them leases; a holder with more to say spreads it over several messages, but for the leases, which
-are told in one. A message over a limit ends the stream with the status RESOURCE_EXHAUSTED, reason MESSAGE_TOO_LARGE;
-bytes that are no such message with INVALID_ARGUMENT, reason INVALID_REQUEST; what breaks the protocol otherwise with
-a Fault and the status OK. Ids, names and reasons have at most 255 characters. Unanswered reports hold up to 64 MiB per
-stream and 256 MiB per key: beyond it a stream is read no further until answers have gone out, which is no fault; its
-instance is renewed meanwhile, and demand is said again as a sign of life. A stream that is not read is given up after Timing.self_fence, and is gone when its holder
-cancels it; whoever leaves twenty such streams open gets no other (NOT_READING). A
-server serves 5,000 streams at once (TOO_MANY_SESSIONS: attach to another replica), 500 of one key
-(KEY_SESSIONS_EXCEEDED; a key that leaves 100 refused streams open is told so by the status RESOURCE_EXHAUSTED).
+are told in one. A message over a limit ends the stream with the status RESOURCE_EXHAUSTED, reason
+MESSAGE_TOO_LARGE; bytes that are no such message with INVALID_ARGUMENT, reason INVALID_REQUEST; what breaks the
+protocol otherwise with a Fault and the status OK. Ids, names and reasons have at most 255 characters. Unanswered
+reports hold up to 64 MiB per stream and 256 MiB per key: beyond it a stream is read no further until answers have
+gone out, which is no fault; its instance is renewed meanwhile, and demand is said again as a sign of life. A stream
+that is not read is given up after Timing.self_fence, and is gone when its holder cancels it; whoever leaves twenty
+such streams open gets no other (NOT_READING). A server serves 5,000 streams at once (TOO_MANY_SESSIONS: attach to
+another replica), 500 of one key (KEY_SESSIONS_EXCEEDED; a key that leaves 100 refused streams open is told so by
+the status RESOURCE_EXHAUSTED).
 """
 
 from collections import abc as _abc
