@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from services.api.core.schema_work import EVALUATIONS_MAX, Excess, Work, work_of
-from services.api.handler.schema_reader import EVALUATIONS_TOLD_MAX, InputCheck, JsonSchemaReader, SchemaFault
+from services.api.handler.schema_reader import (
+    EVALUATIONS_TOLD_MAX,
+    VIOLATIONS_MAX,
+    InputCheck,
+    JsonSchemaReader,
+    SchemaFault,
+)
 from tests.support.schemas import MULTIPLYING, SELF, levels
 
 NAMED = {"type": "string", "minLength": 1}
@@ -220,6 +226,13 @@ def test_large_input_is_told_its_first_fault() -> None:
     check = InputCheck({"properties": {"list": {"items": {"type": "integer"}}}})
     (violation,) = check.violations({"list": [1, "x"] * EVALUATIONS_TOLD_MAX})
     assert (violation.field, violation.reason) == ("input.list[1]", "TYPE")
+
+
+def test_input_that_is_one_of_many_is_told_its_first_fault_sooner() -> None:
+    check = InputCheck({"properties": {"list": {"items": {"type": "integer"}}}})
+    assert len(check.violations({"list": ["x"] * 300})) == VIOLATIONS_MAX
+    assert len(check.violations({"list": ["x"] * 300}, 2)) == 1
+    assert len(check.violations({"list": ["x"] * 10}, 2)) == 2
 
 
 def test_large_input_is_not_held_against_every_alternative() -> None:
