@@ -139,7 +139,7 @@ class Process:
             if not self.draining.is_set():
                 raise LoopEnded(name)
         except asyncio.CancelledError:
-            if _is_being_cancelled():
+            if _is_being_cancelled() or self.draining.is_set():
                 raise
             # What it waited for was cancelled under its hands: the group would take that for an end in order.
             self._limit_the_end(0.0)

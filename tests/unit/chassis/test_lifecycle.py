@@ -78,6 +78,28 @@ async def test_a_loop_whose_wait_is_cancelled_by_others_is_dead_too() -> None:
         assert await Process("shop").run(wire) == 1
 
 
+async def test_a_loop_whose_wait_is_cancelled_while_draining_has_ended_in_order() -> None:
+    process, has_ended = Process("shop"), asyncio.Event()
+
+    async def waits_for_what_is_cancelled() -> None:
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await process.draining.wait()
+        answer.cancel()
+        has_ended.set()
+        await answer
+
+    async def drained() -> None:
+        await has_ended.wait()
+        await asyncio.sleep(0)
+
+    async def wire(wired: Process) -> None:
+        wired.loop("till", waits_for_what_is_cancelled)
+        wired.on_drain("till", drained)
+        wired.stop()
+
+    assert await process.run(wire) == 0
+
+
 async def test_loops_may_end_while_draining_and_be_added_while_running() -> None:
     process = Process("shop")
     started = asyncio.Event()
