@@ -109,7 +109,7 @@ class Starting:
         traces = [self._trace(incoming) for _ in requests]
         tried: list[_Begun | _Refused | Exception] = []
         items: list[Item] = []
-        violations_max = max(1, VIOLATIONS_OF_A_BATCH // max(1, len(requests)))
+        violations_max = min(VIOLATIONS_MAX, max(1, VIOLATIONS_OF_A_BATCH // max(1, len(requests))))
         try:
             for request, trace in zip(requests, traces, strict=True):
                 tried.append(await self._try(request, trace.context, violations_max))

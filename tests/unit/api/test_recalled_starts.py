@@ -23,8 +23,13 @@ class Refusing:
 
     def __init__(self, failure: Exception) -> None:
         self.failure = failure
+        # What it was asked to tell of each at the most.
+        self.violations_max: set[int] = set()
 
-    async def prepare(self, workspace: str, title: str, command: StartCommand, *rest: Any) -> Any:
+    async def prepare(
+        self, workspace: str, title: str, command: StartCommand, trace: Any, violations_max: int
+    ) -> Any:
+        self.violations_max.add(violations_max)
         raise Refusal("WORKFLOW_ARCHIVED", f"{command.workflow} is archived")
 
     async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[Existing | None]:
@@ -34,8 +39,7 @@ class Refusing:
         return name
 
 
-def starting(failure: Exception) -> Starting:
-    refusing: Any = Refusing(failure)
+def starting(refusing: Any) -> Starting:
     nothing: Any = None
     executions = Executions(nothing, nothing, nothing, ManualClock())
     return Starting(refusing, executions, nothing, refusing, Sampler(0.0), ManualClock())
@@ -60,5 +64,13 @@ async def test_refused_start_is_told_why_when_a_dispatcher_knows_no_recall(
 ) -> None:
     """One that is away, or fails, may know that it was started before; one too old for the question never does."""
     request = executions_pb2.StartExecutionRequest(workflow="intake", request_id="r")
-    items = await starting(failure).all([request, request], None, 1.0)
+    items = await starting(Refusing(failure)).all([request, request], None, 1.0)
     assert [reason(item.status) for item in items] == [told, told]
+
+
+@pytest.mark.parametrize(("size", "share"), [(1, 50), (40, 50), (100, 20), (1_000, 2)])
+async def test_violations_are_shared_out_among_the_items_of_a_batch(size: int, share: int) -> None:
+    refusing = Refusing(DependencyUnavailable("the dispatcher"))
+    request = executions_pb2.StartExecutionRequest(workflow="intake")
+    await starting(refusing).all([request] * size, None, 1.0)
+    assert refusing.violations_max == {share}
