@@ -1,6 +1,6 @@
 """The hard limit: never more executions going than slots, looked at in every commit.
 
-A constraint trigger runs inside each commit, one commit at a time, and writes down how many slots are in use as of it.
+Here by claimers that the test drives, on the store alone; tests/chaos/test_hard_limit.py does it with processes.
 """
 
 import asyncio
@@ -15,31 +15,11 @@ from services.dispatcher.core.turn import Turn
 from services.dispatcher.store import turn_statements
 from tests.integration.dispatcher.conftest import Rig, newcomer, slots_in_use
 from tests.support.probe import eventually
+from tests.support.slots import most_ever_going, watch_slots
 
 SLOTS = 5
 CLAIMERS = 8
 EXECUTIONS = 240
-
-WITNESS = """
-CREATE TABLE dispatcher.witness (going integer NOT NULL);
-CREATE FUNCTION dispatcher.look() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  -- Until the end of this commit no other can look; each statement here has a snapshot of its own.
-  PERFORM pg_advisory_xact_lock(42);
-  INSERT INTO dispatcher.witness
-    SELECT count(*) FROM dispatcher.queue WHERE workspace = NEW.workspace AND state IN (2, 3) AND NOT ends_only;
-  RETURN NULL;
-END $$;
-CREATE CONSTRAINT TRIGGER look AFTER INSERT OR UPDATE ON dispatcher.queue DEFERRABLE INITIALLY DEFERRED
-  FOR EACH ROW EXECUTE FUNCTION dispatcher.look();
-"""
-
-
-def most_ever_going(url: str) -> int:
-    with psycopg.connect(url) as connection:
-        row = connection.execute("SELECT max(going) FROM dispatcher.witness").fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 async def claim_until_done(rig: Rig, number: int, finished: set[str]) -> None:
@@ -64,8 +44,7 @@ async def claim_until_done(rig: Rig, number: int, finished: set[str]) -> None:
 
 
 async def test_eight_claimers_never_fill_more_than_five_slots(empty_rig: Rig) -> None:
-    with psycopg.connect(empty_rig.url, autocommit=True) as connection:
-        connection.execute(WITNESS)
+    watch_slots(empty_rig.url)
     await empty_rig.limit("contended", SLOTS)
     rigs = [Rig(empty_rig.url) for _ in range(CLAIMERS)]
     finished: set[str] = set()
