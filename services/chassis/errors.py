@@ -291,20 +291,26 @@ def _retry_and_quota(
 
 
 def _bad_request(violations: Sequence[Violation], room: int) -> tuple[error_details_pb2.BadRequest, int]:
-    """As many as fit, in their order; how many did not. Two at one field are two, the same twice is one."""
+    """As many as fit, in their order; how many did not. Two at one field are two, the same twice is one.
+
+    Where each fault is goes before what there is to say about it: descriptions have the room that is left over.
+    """
     distinct = list(dict.fromkeys(violations))
     bad_request = error_details_pb2.BadRequest()
-    for count, violation in enumerate(distinct):
-        entry = error_details_pb2.BadRequest.FieldViolation(
-            field=_clipped(violation.field),
-            reason=_clipped(violation.reason),
-            description=_clipped(violation.message),
-        )
-        room -= entry.ByteSize() + 4
+    for field, reason, _ in distinct:
+        entry = error_details_pb2.BadRequest.FieldViolation(field=_clipped(field), reason=_clipped(reason))
+        # With what frames it, also once a description has made it longer.
+        room -= entry.ByteSize() + 6
         if room < 0:
-            return bad_request, len(distinct) - count
+            break
         bad_request.field_violations.append(entry)
-    return bad_request, 0
+    for entry, violation in zip(bad_request.field_violations, distinct, strict=False):
+        description = _clipped(violation.message)
+        size = len(description.encode()) + 3
+        if size <= room:
+            room -= size
+            entry.description = description
+    return bad_request, len(distinct) - len(bad_request.field_violations)
 
 
 def _packed(

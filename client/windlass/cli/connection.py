@@ -190,7 +190,7 @@ def _tell(error: Any, home: Path, target: str) -> None:
     for detail in status.details if status is not None else ():
         if detail.Unpack(bad):
             for violation in bad.field_violations:
-                typer.echo(f"  {violation.field}: {violation.description}", err=True)
+                typer.echo(f"  {violation.field}: {violation.description or violation.reason}", err=True)
         detail.Unpack(info)
     typer.echo(f"reason: {info.reason or error.code().name}", err=True)
     if hint := info.metadata.get("try"):

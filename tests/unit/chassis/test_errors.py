@@ -92,6 +92,14 @@ def test_two_faults_at_one_field_are_both_told() -> None:
     assert remote_status(status_of(refusal)).violations == (first, second, third)
 
 
+def test_where_many_faults_are_goes_before_what_is_said_of_each() -> None:
+    many = [Violation(f"definition.nodes[{n}].module", "UNKNOWN_MODULE", "x" * 200) for n in range(60)]
+    remote = remote_status(status_of(Refusal("INVALID_DEFINITION", "60 faults", violations=many)))
+    assert [(field, reason) for field, reason, _ in remote.violations] == [each[:2] for each in many]
+    assert "violations_omitted" not in remote.metadata
+    assert remote.violations[0] == many[0]
+
+
 def test_what_does_not_fit_into_trailers_is_counted_not_sent() -> None:
     many = [Violation(f"nodes[{n}]", "CYCLE", "x" * 5_000) for n in range(2_000)]
     status = status_of(
