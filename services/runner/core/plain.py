@@ -5,6 +5,8 @@ not grow what they are given; it has one value, and no comma to make many of it.
 not: statements, calls, arithmetic, other filters. An expression that the engine would refuse may be called plain;
 refusing it costs nothing.
 
+A list is not plain either: its text escapes the text in it, so that each list around one around another doubles it.
+
 Hazard: a brace inside an expression, also one inside a literal, could end it for one reader and not for the other; such
 a template is not plain.
 """
@@ -64,7 +66,7 @@ def is_plain_expression(text: str) -> bool:
             if word not in _FILTERS or (word == "tojson" and seen_tojson):
                 return False
             seen_tojson = seen_tojson or word == "tojson"
-        elif word == "(" and not _may_open(before, last):
+        elif (word == "(" and not _may_open(before, last)) or (word == "[" and _begins_operand(last)):
             return False
         before, last = last, word
     return last != "|"
@@ -72,8 +74,11 @@ def is_plain_expression(text: str) -> bool:
 
 def _may_open(before: str, last: str) -> bool:
     """A bracket that groups, or the one after `| default`."""
-    if before == "|":
-        return last in _CALLED
+    return last in _CALLED if before == "|" else _begins_operand(last)
+
+
+def _begins_operand(last: str) -> bool:
+    """Whether a bracket after this word is no call and no subscript."""
     return last in _OPERATORS or last in {"", "(", "[", "-", "==", "!=", "<", ">", "<=", ">="}
 
 
