@@ -2,8 +2,7 @@
 
 A string that is one template keeps the type of its value; text around it makes it text. A missing path is an error of
 the node (PERMANENT), never an empty string. Templates come from users: they see data only (no callables, no Python
-methods, no range), burn bounded fuel and yield bounded text. They never render outside a runner and
-its child.
+methods, no range), burn bounded fuel and yield bounded text. They never render outside a runner and its child.
 
 Hazard: fuel counts steps, not what one of them takes; what is not plain (`core/plain.py`) is for the child alone.
 """
