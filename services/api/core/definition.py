@@ -179,7 +179,7 @@ def _node_faults(node: Mapping[str, Any], path: str, inherited: Mapping[str, Any
     module = node.get("module")
     yield from modules.module_faults(module, f"{path}.module")
     config = node.get("config", {})
-    checks = modules.CONTROL_MODULES.get(module) if isinstance(module, str) else None
+    checks = modules.CONFIG_CHECKS.get(module) if isinstance(module, str) else None
     if checks is not None and isinstance(config, dict):
         yield from checks(config, f"{path}.config")
     if "retry" in node:

@@ -1,7 +1,8 @@
-"""Which modules a node may name, and what the control modules demand of their config.
+"""Which modules a node may name, and what those demand of their config whose config is known here.
 
 A bare name (`noop@1`) is one of ours; a dotted one (`billing.charge@2`) is somebody's own, known once a runner has
-announced it. Control modules are done by the engine itself, so their config is checked here, all of it.
+announced it. Control modules are done by the engine itself, so their config is checked here, all of it. Of the modules
+that evaluate expressions, only those are: YAML makes of `when: true` what is no text.
 """
 
 import re
@@ -72,6 +73,22 @@ def _sleep_faults(config: Mapping[str, Any], path: str) -> Iterator[Fault]:
         yield Fault(f"{path}.until", "BAD_TIME", message)
 
 
+def _condition_faults(config: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    yield from _expression_faults(config, "expression", path)
+
+
+def _switch_faults(config: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    cases = config.get("cases")
+    for place, case in enumerate(cases if isinstance(cases, list) else ()):
+        if isinstance(case, dict):
+            yield from _expression_faults(case, "when", f"{path}.cases[{place}]")
+
+
+def _expression_faults(where: Mapping[str, Any], key: str, path: str) -> Iterator[Fault]:
+    if key in where and not isinstance(where[key], str):
+        yield Fault(f"{path}.{key}", "WRONG_TYPE", 'an expression is text: write "input.n > 5" in quotes')
+
+
 def _unknown_keys(config: Mapping[str, Any], path: str, known: frozenset[str]) -> Iterator[Fault]:
     for key in config:
         if key not in known:
@@ -94,5 +111,10 @@ def _is_time(value: Any) -> bool:
 
 
 CONTROL_MODULES: Final[Mapping[str, Checks]] = {"join@1": _join_faults, "sleep@1": _sleep_faults}
+CONFIG_CHECKS: Final[Mapping[str, Checks]] = {
+    **CONTROL_MODULES,
+    "condition@1": _condition_faults,
+    "switch@1": _switch_faults,
+}
 # http.request@2 is no module of a user's: the name is ours.
 _OWN_FORBIDDEN: Final = frozenset(module.partition("@")[0] for module in RUNNER_MODULES)

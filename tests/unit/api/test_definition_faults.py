@@ -184,6 +184,8 @@ CORPUS: list[tuple[str, Any, str, str]] = [
     ("nodes.0.inputs.region", "{{ nodes['ghost'].output }}", "nodes[0].inputs.region", "TEMPLATE_REFERENCE"),
     ("nodes.0.inputs.region", [{"a": "{{ foo }}"}], "nodes[0].inputs.region[0].a", "TEMPLATE_REFERENCE"),
     ("nodes.4.config.expression", "nodes.alarm.output", "nodes[4].config.expression", "TEMPLATE_REFERENCE"),
+    ("nodes.4.config.expression", [1, 2], "nodes[4].config.expression", "WRONG_TYPE"),
+    ("nodes.4.config.expression", True, "nodes[4].config.expression", "WRONG_TYPE"),
     ("nodes.4.config.expression", "1 +", "nodes[4].config.expression", "TEMPLATE_SYNTAX"),
     ("nodes.0.inputs.region", "{{ input.a }}" + "x" * 65_536, "nodes[0].inputs.region", "TEMPLATE_SYNTAX"),
     ("nodes.0.inputs.region", "{{ " + "1+" * 2_048 + "1 }}", "nodes[0].inputs.region", "TEMPLATE_SYNTAX"),
@@ -233,6 +235,23 @@ def test_fault_is_found_where_it_is(at: str, value: Any, path: str, reason: str)
     document = copy.deepcopy(good())
     put(document, at, value)
     assert (path, reason) in faults(document)
+
+
+@pytest.mark.parametrize(
+    ("cases", "found"),
+    [
+        ([{"when": "input.n > 5", "branch": "many"}], set()),
+        (
+            [{"when": "true", "branch": "a"}, {"when": True, "branch": "b"}],
+            {("nodes[0].config.cases[1].when", "WRONG_TYPE")},
+        ),
+        ("{{ input.cases }}", set()),
+        (["x", {"branch": "a"}], set()),
+    ],
+)
+def test_when_of_a_switch_is_text(cases: Any, found: set[tuple[str, str]]) -> None:
+    node = {"id": "choose", "module": "switch@1", "config": {"cases": cases, "default": "none"}}
+    assert faults({"name": "x", "nodes": [node]}) == found
 
 
 @pytest.mark.parametrize(
