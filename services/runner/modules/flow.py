@@ -76,9 +76,12 @@ def fail(ctx: Context, inputs: Any, config: Any) -> Returned:
 
 
 def bare(expression: Any) -> str:
-    """The expression without the braces that people put around it by habit."""
-    whole = _BRACES.fullmatch(str(expression))
-    return whole.group(1) if whole else str(expression)
+    """The expression without the braces that people put around it by habit. Only text is one: of other JSON nobody has
+    judged whether it may be evaluated where this is called."""
+    if not isinstance(expression, str):
+        raise PermanentError(f"an expression is text, not {expression!r:.64}", type="INVALID_CONFIG")
+    whole = _BRACES.fullmatch(expression)
+    return whole.group(1) if whole else expression
 
 
 def seconds_of(duration: Any) -> float:

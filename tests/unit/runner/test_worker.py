@@ -59,6 +59,12 @@ async def test_built_in_modules(bench: Bench, job: Job, output: Any, branch: str
         (a_job("fail@1", config={"type": "CARD_DECLINED"}), ErrorClass.TRANSIENT, "CARD_DECLINED"),
         (a_job("switch@1", config={"cases": []}), ErrorClass.PERMANENT, "NO_BRANCH"),
         (a_job("condition@1"), ErrorClass.PERMANENT, "INVALID_CONFIG"),
+        (a_job("condition@1", config={"expression": [1, 2]}), ErrorClass.PERMANENT, "INVALID_CONFIG"),
+        (
+            a_job("switch@1", config={"cases": [{"when": {"a": 1}, "branch": "a"}]}),
+            ErrorClass.PERMANENT,
+            "INVALID_CONFIG",
+        ),
         (
             a_job("transform@1", inputs={"a": "{{ input.no }}"}, has_templates=True),
             ErrorClass.PERMANENT,
