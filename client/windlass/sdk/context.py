@@ -36,7 +36,8 @@ class Context:
     cursor: Any
     # Its lines say which run they are of.
     log: logging.Logger | logging.LoggerAdapter[logging.Logger]
-    # Evaluates an expression over input, state, nodes and execution; raises PermanentError on a missing path.
+    # Evaluates an expression over input, state, nodes and execution; raises PermanentError on a missing path. It blocks
+    # when the expression computes: an async module awaits `asyncio.to_thread(ctx.evaluate, expression)`.
     evaluate: Callable[[str], Any]
     # W3C traceparent of `run.execute`, "" when the execution is not sampled.
     traceparent: str = ""

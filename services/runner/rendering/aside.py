@@ -5,8 +5,7 @@
         └────────────────────────────────────────┘
 
 One child for the runner, one rendering at a time: whoever comes meanwhile waits, in threads of their own, each for at
-most so many times the limit as there are before him. Calls block; the event loop makes none of them for a run whose
-templates are known.
+most so many times the limit as there are before him. Calls block, so the thread of an event loop is refused.
 
 The child is started as a program of its own: a fork of this process would carry gRPC's threads in a state they cannot
 go on from. It ends by the end of its input, so also when this process is killed, and by its own timer when a template
@@ -15,6 +14,7 @@ keeps it from reading.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import select
@@ -165,6 +165,7 @@ class RendererAside:
             self._give_up()
 
     def _asked(self, request: bytes) -> bytes:
+        _refuse_event_loop()
         if len(request) > FRAME_BYTES_MAX:
             raise PermanentError("the data of the templates is too large", type="TEMPLATE_ERROR")
         with self._turn:
@@ -220,6 +221,19 @@ class RendererAside:
         child, self._child = self._child, None
         if child is not None:
             child.end()
+
+
+def _refuse_event_loop() -> None:
+    """A wait on its thread would be one of every run of this process, and of its leases."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise PermanentError(
+        "an expression that computes is not evaluated on the event loop; in an async module write:"
+        " await asyncio.to_thread(ctx.evaluate, expression)",
+        type="BLOCKING_CALL",
+    )
 
 
 def _await(fd: int, event: int, deadline: float) -> None:

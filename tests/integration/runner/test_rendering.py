@@ -22,7 +22,7 @@ from services.runner.rendering.engine import RENDERED_CHARACTERS_MAX
 from tests.support.probe import until
 from tests.support.runner_bench import Bench, a_job
 from tests.support.stack import is_alive
-from windlass.sdk import PermanentError, TransientError
+from windlass.sdk import Context, PermanentError, TransientError
 
 SCOPE = {
     "input": {"id": 7, "none": None, "tags": ["a"]},
@@ -225,12 +225,33 @@ async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_aga
 
 async def test_a_child_that_was_killed_while_idle_is_missed_by_nobody(bench: Bench) -> None:
     aside = bench.rendering.aside
-    assert aside.render("{{ 1 + 1 }}", {}) == 2
+    assert await asyncio.to_thread(aside.render, "{{ 1 + 1 }}", {}) == 2
     assert aside.pid is not None
     child = psutil.Process(aside.pid)
     child.kill()
     await until(lambda: child.status() == psutil.STATUS_ZOMBIE, 10, "the child to end")
-    assert aside.render("{{ 1 + 2 }}", {}) == 3
+    assert await asyncio.to_thread(aside.render, "{{ 1 + 2 }}", {}) == 3
+
+
+async def test_the_event_loop_never_waits_for_the_child(bench: Bench) -> None:
+    with pytest.raises(PermanentError, match="to_thread") as refusal:
+        bench.rendering.aside.evaluate("[1, 2]", {})
+    assert refusal.value.type == "BLOCKING_CALL"
+    assert bench.rendering.aside.pid is None
+
+
+async def test_an_async_module_evaluates_what_computes_in_a_thread(bench: Bench) -> None:
+    async def evaluates(ctx: Context, _inputs: Any, _config: Any) -> Any:
+        return await asyncio.to_thread(ctx.evaluate, "input.id * 2")
+
+    async def blocks(ctx: Context, _inputs: Any, _config: Any) -> Any:
+        return ctx.evaluate("input.id * 2")
+
+    bench.registry.declare("test.evaluates@1")(evaluates)
+    bench.registry.declare("test.blocks@1")(blocks)
+    assert await bench.outcome_of(a_job("test.evaluates@1", 1)) == Succeeded(b"14")
+    outcome = await bench.outcome_of(a_job("test.blocks@1", 2))
+    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "BLOCKING_CALL")
 
 
 def has_input(pid: int) -> bool:
