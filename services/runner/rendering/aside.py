@@ -33,17 +33,17 @@ from windlass.sdk import ModuleError, PermanentError, TransientError
 # Lengths travel as so many bytes before what they are of.
 LENGTH_BYTES: Final = 4
 FRAME_BYTES_MAX: Final = 2**32 - 1
-# For what no CPU time is used in: the child does nothing but work, so only a machine that is full keeps it so long.
+# For what no CPU time is used in: the child does nothing but work, so only a full machine, or somebody who stops it,
+# keeps it so long. A template's own time is measured in the child, as CPU time.
 SILENT_SECONDS_MAX: Final = 10.0
 START_SECONDS_MAX: Final = 30.0
 # More data may take longer, by a second for so many bytes.
 BYTES_PER_SECOND: Final = 16 * 1024 * 1024
 
-_TOO_LONG = "the templates take too much time"
 _TOO_LARGE = "the templates take too much memory"
 # Signals a child ends by that a template can bring about, and what it has done then.
 _FAULTS: Final = {
-    signal.SIGPROF: _TOO_LONG,
+    signal.SIGPROF: "the templates take too much time",
     signal.SIGABRT: _TOO_LARGE,
     signal.SIGSEGV: "the templates are nested too deep",
     signal.SIGBUS: _TOO_LARGE,
@@ -177,7 +177,7 @@ class RendererAside:
                 body = child.receive(seconds)
             except _Silent:
                 self._give_up()
-                raise PermanentError(_TOO_LONG, type="TEMPLATE_ERROR") from None
+                raise TransientError("the child that renders does not answer", type="RENDERER_LOST") from None
             except _Ended:
                 raise self._lost() from None
             except BaseException:

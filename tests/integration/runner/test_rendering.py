@@ -270,6 +270,20 @@ def test_a_template_that_takes_its_time_inside_filters_is_ended(aside: RendererA
     assert failure.value.type == "TEMPLATE_ERROR"
 
 
+def test_a_child_that_is_kept_from_its_work_is_no_fault_of_the_template(
+    aside: RendererAside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert aside.render("{{ 1 + 1 }}", {}) == 2
+    assert aside.pid is not None
+    psutil.Process(aside.pid).suspend()
+    monkeypatch.setattr("services.runner.rendering.aside.SILENT_SECONDS_MAX", 0.0)
+    with pytest.raises(TransientError) as failure:
+        aside.render("{{ 1 + 2 }}", {})
+    assert failure.value.type == "RENDERER_LOST"
+    monkeypatch.undo()
+    assert aside.render("{{ 1 + 2 }}", {}) == 3
+
+
 def test_a_closed_one_starts_no_other_child() -> None:
     closed = RendererAside()
     assert closed.render("{{ 1 + 1 }}", {}) == 2
