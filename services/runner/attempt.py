@@ -18,7 +18,7 @@ import orjson
 
 from services.runner.core.failures import ErrorClass, Failure, class_named, of_exception
 from services.runner.core.job import Job, Outcome, OutputRef, Succeeded
-from services.runner.core.plain import is_plain_condition, is_plain_document, is_plain_expression, texts_of
+from services.runner.core.plain import are_plain_conditions, is_plain_document
 from services.runner.core.telling import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, told_seconds, told_text
 from services.runner.rendering import Rendering
 from services.runner.threads import ModuleThreads
@@ -82,9 +82,10 @@ def has_plain_templates(job: Job, module: Module) -> bool:
     except orjson.JSONDecodeError:
         return True  # told where it is rendered
     raw, documents = _documents(config, inputs, module)
-    if not all(is_plain_condition(text) for text in texts_of(raw)):
+    data_bytes = _data_bytes(job)
+    if not are_plain_conditions(raw, data_bytes):
         return False
-    return not job.has_templates or is_plain_document(documents, _data_bytes(job))
+    return not job.has_templates or is_plain_document(documents, data_bytes)
 
 
 def prepare(
@@ -96,7 +97,8 @@ def prepare(
     scope: dict[str, Any] = {}
 
     def evaluate(expression: str) -> Any:
-        renderer = rendering.here if is_plain_expression(expression) else rendering.aside
+        is_plain = are_plain_conditions(expression, _data_bytes(job))
+        renderer = rendering.here if is_plain else rendering.aside
         return renderer.evaluate(expression, scope or _scope(job, loaded, scope))
 
     config, inputs = _parsed(job)

@@ -83,7 +83,7 @@ async def test_templates_that_take_all_memory_fail_their_nodes_and_leave_the_run
     ]
     condition = {"expression": "('a'*100000)|replace('a', 'b'*100000) == input.a"}
     nodes.append({"id": "condition", "module": "condition@1", "config": condition})
-    nodes.append({"id": "good", "module": "transform@1", "inputs": {"a": "{{ input.n + 1 }}"}})
+    nodes.append({"id": "good", "module": "transform@1", "inputs": {"a": "{{ input.n * 2 }}"}})
     await client.apply("hostile", nodes)
     before = stack.pid("runner")
     execution = await client.run("hostile", input={"a": "a", "n": 6})

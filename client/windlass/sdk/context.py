@@ -37,7 +37,8 @@ class Context:
     # Its lines say which run they are of.
     log: logging.Logger | logging.LoggerAdapter[logging.Logger]
     # Evaluates an expression over input, state, nodes and execution; raises PermanentError on a missing path. It blocks
-    # when the expression computes: an async module awaits `asyncio.to_thread(ctx.evaluate, expression)`.
+    # when the expression could grow (docs/definitions.md, Templates): an async module awaits it in a thread, by
+    # `asyncio.to_thread(ctx.evaluate, expression)`.
     evaluate: Callable[[str], Any]
     # W3C traceparent of `run.execute`, "" when the execution is not sampled.
     traceparent: str = ""

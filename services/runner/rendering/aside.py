@@ -230,7 +230,7 @@ def _refuse_event_loop() -> None:
     except RuntimeError:
         return
     raise PermanentError(
-        "an expression that computes is not evaluated on the event loop; in an async module write:"
+        "an expression that could grow is not evaluated on the event loop; in an async module write:"
         " await asyncio.to_thread(ctx.evaluate, expression)",
         type="BLOCKING_CALL",
     )

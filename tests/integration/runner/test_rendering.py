@@ -168,8 +168,8 @@ async def test_a_hostile_template_ends_its_run_and_no_other(bench: Bench) -> Non
         outcome = (await bench.desk.until(number + 1))[-1].outcome
         assert isinstance(outcome, Failure), (template, outcome)
         assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR"), template
-    good = a_job("transform@1", 99, inputs={"a": "{{ input.id + 1 }}"}, has_templates=True)
-    assert await bench.outcome_of(good) == Succeeded(b'{"a":8}')
+    good = a_job("transform@1", 99, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True)
+    assert await bench.outcome_of(good) == Succeeded(b'{"a":14}')
 
 
 async def test_a_hostile_expression_ends_its_run_and_no_other(bench: Bench) -> None:
@@ -184,9 +184,15 @@ async def test_a_hostile_expression_ends_its_run_and_no_other(bench: Bench) -> N
 
 
 async def test_plain_templates_start_no_child(bench: Bench) -> None:
-    given = {"a": "{{ input.id }}", "b": "no. {{ input.id | default(1) }}"}
+    given = {
+        "a": "{{ input.id + 1 }}",
+        "b": "no. {{ input.id | default(1) }}",
+        "c": "{{ 'no. ' ~ input.id }}",
+    }
     job = a_job("transform@1", 1, inputs=given, has_templates=True)
-    assert await bench.outcome_of(job) == Succeeded(orjson.dumps({"a": 7, "b": "no. 7"}))
+    assert await bench.outcome_of(job) == Succeeded(orjson.dumps({"a": 8, "b": "no. 7", "c": "no. 7"}))
+    job = a_job("condition@1", 2, config={"expression": "input.id + 1 > 7"})
+    assert await bench.outcome_of(job) == Succeeded(b'{"result":true}', "true")
     assert bench.rendering.aside.pid is None
 
 
@@ -204,7 +210,7 @@ async def test_many_copies_of_much_data_are_made_within_the_limits_of_the_child(
 
 async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_again(bench: Bench) -> None:
     def good(number: int) -> Any:
-        return a_job("transform@1", number, inputs={"a": "{{ input.id + 1 }}"}, has_templates=True)
+        return a_job("transform@1", number, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True)
 
     await bench.outcome_of(good(1))
     first = bench.rendering.aside.pid
@@ -218,7 +224,7 @@ async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_aga
     outcome = (await bench.desk.until(2))[-1].outcome
     assert isinstance(outcome, Failure)
     assert (outcome.error_class, outcome.type) == (ErrorClass.TRANSIENT, "RENDERER_LOST")
-    assert await bench.outcome_of(good(3)) == Succeeded(b'{"a":8}')
+    assert await bench.outcome_of(good(3)) == Succeeded(b'{"a":14}')
     assert first not in children()
     assert bench.rendering.aside.pid in children()
 

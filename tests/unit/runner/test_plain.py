@@ -3,12 +3,13 @@
 import pytest
 
 from services.runner.core.plain import (
+    COPIED_BYTES_MAX,
     EXPRESSION_CHARACTERS_MAX,
-    YIELD_BYTES_MAX,
-    is_plain_condition,
+    are_plain_conditions,
     is_plain_document,
-    is_plain_expression,
-    is_plain_template,
+    weight_of_condition,
+    weight_of_expression,
+    weight_of_template,
 )
 
 
@@ -29,12 +30,17 @@ from services.runner.core.plain import (
         "(input.a)",
         "not(input.a)",
         "input.a == (input.b)",
+        "input.a + 1",
+        "'no. ' ~ input.a ~ '/' ~ input.b",
+        "(input.a + input.b) / 2 - 1 > -(input.c % 7 // 2)",
+        "input.a / 3 | round",
     ],
 )
-def test_what_only_reads_is_plain(expression: str) -> None:
-    assert is_plain_expression(expression)
-    assert is_plain_template("{{" + expression + "}}")
-    assert is_plain_template("a { b } {{ " + expression + " }}\n{{" + expression + "}}")
+def test_what_reads_and_joins_is_plain(expression: str) -> None:
+    weight = weight_of_expression(expression)
+    assert weight is not None
+    assert weight_of_template("{{" + expression + "}}") == weight
+    assert weight_of_template("a { b } {{ " + expression + " }}\n{{" + expression + "}}") == 2 * weight
 
 
 @pytest.mark.parametrize(
@@ -47,12 +53,12 @@ def test_what_only_reads_is_plain(expression: str) -> None:
         "input | tojson(indent=100000000000000)",
         "input | tojson(100000000000000)",
         "input | tojson | tojson",
-        "input.a ~ input.a",
-        "input.a + input.a",
+        "input.a ~ input.a * 100000",
         "'a' * 100000",
         "2 ** 70",
-        "input.a / 2",
-        "input.a % 2",
+        "input.a / (input.b, 2)",
+        "input.a / 3 | round(2)",
+        "input.a + [1]",
         "input.a | replace('a', 'bb')",
         "input.tags | join(',')",
         "input.tags | list",
@@ -84,8 +90,8 @@ def test_what_only_reads_is_plain(expression: str) -> None:
     ],
 )
 def test_what_can_grow_or_is_not_known_is_not_plain(expression: str) -> None:
-    assert not is_plain_expression(expression)
-    assert not is_plain_template("{{" + expression + "}}")
+    assert weight_of_expression(expression) is None
+    assert weight_of_template("{{" + expression + "}}") is None
 
 
 @pytest.mark.parametrize(
@@ -97,32 +103,63 @@ def test_what_can_grow_or_is_not_known_is_not_plain(expression: str) -> None:
         "{{ 'a }} b' }}",
         "{{ input.a",
         "{{{ input.a }}}",
-        "{{- input.a ~ 'b' }}",
+        "{{- input.a * 2 }}",
     ],
 )
 def test_statements_and_braces_inside_are_not_plain(template: str) -> None:
-    assert not is_plain_template(template)
+    assert weight_of_template(template) is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "weight"),
+    [
+        ("input.a", 1),
+        ("input.a | upper | trim", 3),
+        ("input.a + input.b", 4),
+        ("input.a ~ ('|' + '~')", 9),
+        ("(input.a + input.b) | upper", 6),
+    ],
+)
+def test_each_step_may_copy_all_that_was_joined(expression: str, weight: int) -> None:
+    assert weight_of_expression(expression) == weight
 
 
 @pytest.mark.parametrize("form", ["%s", " {{ %s }} "])
 def test_a_condition_is_an_expression_with_braces_or_without(form: str) -> None:
-    assert is_plain_condition(form % "input.a > 5")
-    assert not is_plain_condition(form % "input.a * 2 > 5")
-    assert not is_plain_condition(form % "input.a }} {{ input.a")
+    assert weight_of_condition(form % "input.a > 5") == 0
+    assert weight_of_condition(form % "input.a + 2 > 5") == 3
+    assert weight_of_condition(form % "input.a * 2 > 5") is None
+    assert weight_of_condition(form % "input.a }} {{ input.a") is None
 
 
 def test_text_without_expressions_is_plain() -> None:
-    assert is_plain_template("a {b} %} }} '")
+    assert weight_of_template("a {b} %} }} '") == 0
 
 
 def test_a_document_is_as_plain_as_all_its_texts() -> None:
-    assert is_plain_document({"a": ["{{ input.a }}", 1, None, {"b": "text"}], "{{ 1 + 1 }}": True}, 10)
-    assert not is_plain_document({"a": ["{{ input.a }}", {"b": "{{ input.a ~ 'b' }}"}]}, 10)
+    assert is_plain_document({"a": ["{{ input.a }}", 1, None, {"b": "text"}], "{{ 1 * 1 }}": True}, 10)
+    assert not is_plain_document({"a": ["{{ input.a }}", {"b": "{{ input.a * 2 }}"}]}, 10)
 
 
 def test_many_templates_over_much_data_are_not_plain() -> None:
     """Each may yield all of it."""
-    half = YIELD_BYTES_MAX // 2
+    half = COPIED_BYTES_MAX // 2
     assert is_plain_document({"a": "{{ input }}{{ input }}"}, half)
     assert is_plain_document(["{{ input }}", "{{ input }}"], half)
     assert not is_plain_document(["{{ input }}", "{{ input }}{{ input }}"], half)
+
+
+def test_joins_and_filters_over_much_data_are_not_plain() -> None:
+    """Each may copy all of it."""
+    half = COPIED_BYTES_MAX // 2
+    assert is_plain_document(["{{ input.a | upper }}"], half)
+    assert not is_plain_document(["{{ input.a | upper | lower }}"], half)
+    assert not is_plain_document(["{{ input.a + input.b }}"], half)
+
+
+def test_conditions_copy_what_they_compute_with_alone() -> None:
+    half = COPIED_BYTES_MAX // 2
+    assert are_plain_conditions([{"when": "input.a == input.b", "branch": "a"}] * 100, half)
+    assert are_plain_conditions(["input.a | length > 3", "input.b | length > 3"], half)
+    assert not are_plain_conditions(["input.a | length > 3"] * 3, half)
+    assert not are_plain_conditions("input.a ~ input.b == 'ab'", half)
