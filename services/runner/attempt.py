@@ -1,4 +1,4 @@
-"""One attempt, from the grant's bytes to an outcome: parse, render, call the module, encode what it returned.
+"""One attempt, from the grant's bytes to an outcome: read, render, call the module, encode what it returned.
 
 What a module or its input does wrong in the foreseen ways ends here as a Failure; the rest the worker's guard catches.
 """
@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import inspect
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -59,6 +59,20 @@ class RunLog(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The JSON of a job, parsed and judged once."""
+
+    # Of the config, what the module evaluates itself.
+    raw: dict[str, Any]
+    # To be rendered: the rest of the config, and the inputs.
+    documents: dict[str, Any]
+    # Nothing rendered of them can grow.
+    has_plain_documents: bool
+    # Nor anything evaluated: all of it may be done on the event loop.
+    is_plain: bool
+
+
 @dataclass(slots=True)
 class Attempt:
     """A job made ready: its data parsed and rendered, its context made."""
@@ -72,28 +86,27 @@ class Attempt:
     config_hash: bytes
 
 
-def has_plain_templates(job: Job, module: Module) -> bool:
-    """Whether nothing it renders can grow, so that it may be rendered on the event loop. What is kept raw is taken for
-    expressions, bare or in braces: the module is going to evaluate it."""
-    if not job.has_templates and not module.raw_config:
-        return True
-    try:
-        config, inputs = _parsed(job)
-    except orjson.JSONDecodeError:
-        return True  # told where it is rendered
-    raw, documents = _documents(config, inputs, module)
-    data_bytes = _data_bytes(job)
-    if not are_plain_conditions(raw, data_bytes):
-        return False
-    return not job.has_templates or is_plain_document(documents, data_bytes)
+def read(job: Job, module: Module) -> Reading:
+    """Parse and judge it. What is kept raw is taken for expressions: the module is going to evaluate it."""
+    config, inputs = orjson.loads(job.config or b"{}"), orjson.loads(job.inputs or b"{}")
+    raw = {key: config.pop(key) for key in module.raw_config if key in config}
+    documents, data_bytes = {"config": config, "inputs": inputs}, _data_bytes(job)
+    has_plain_documents = not job.has_templates or is_plain_document(documents, data_bytes)
+    is_plain = has_plain_documents and are_plain_conditions(raw, data_bytes)
+    return Reading(raw, documents, has_plain_documents, is_plain)
 
 
 def prepare(
-    job: Job, module: Module, rendering: Rendering, loaded: Mapping[str, bytes], traceparent: str
+    job: Job,
+    module: Module,
+    reading: Reading,
+    rendering: Rendering,
+    loaded: Mapping[str, bytes],
+    traceparent: str,
 ) -> Attempt:
-    """Parse and render; `loaded` are outputs fetched before. Raises ModuleError when a template does not resolve.
+    """Render; `loaded` are outputs fetched before. Raises ModuleError when a template does not resolve.
 
-    Blocks for as long as others' templates and its own take, when they are not all plain."""
+    Blocks for as long as its templates take, when they are not all plain."""
     scope: dict[str, Any] = {}
 
     def evaluate(expression: str) -> Any:
@@ -101,17 +114,22 @@ def prepare(
         renderer = rendering.here if is_plain else rendering.aside
         return renderer.evaluate(expression, scope or _scope(job, loaded, scope))
 
-    config, inputs = _parsed(job)
+    documents = reading.documents
     if job.has_templates:
         _scope(job, loaded, scope)
-        raw, documents = _documents(config, inputs, module)
-        renderer = rendering.here if is_plain_document(documents, _data_bytes(job)) else rendering.aside
-        rendered = renderer.render(documents, scope)
-        config, inputs = rendered["config"] | raw, rendered["inputs"]
+        renderer = rendering.here if reading.has_plain_documents else rendering.aside
+        documents = renderer.render(documents, scope)
+    config, inputs = documents["config"] | reading.raw, documents["inputs"]
+    context = _context(job, evaluate, traceparent)
+    return Attempt(job, module, context, inputs, config, _hash(inputs, "inputs"), _hash(config, "config"))
+
+
+def _context(job: Job, evaluate: Callable[[str], Any], traceparent: str) -> Context:
+    """As of now: its time begins."""
     deadline = None
     if job.timeout_seconds:
         deadline = datetime.fromtimestamp(datetime.now(UTC).timestamp() + job.timeout_seconds, UTC)
-    context = Context(
+    return Context(
         execution_id=job.execution_id,
         run_id=job.run_id,
         workflow=job.workflow,
@@ -125,7 +143,6 @@ def prepare(
         evaluate=evaluate,
         traceparent=traceparent,
     )
-    return Attempt(job, module, context, inputs, config, _hash(inputs, "inputs"), _hash(config, "config"))
 
 
 def call_inline(attempt: Attempt) -> Outcome:
@@ -135,6 +152,12 @@ def call_inline(attempt: Attempt) -> Outcome:
         return _encoded(returned)
     except Exception as error:  # noqa: BLE001 - a module may raise anything; it is an outcome of its run
         return failure_of(error)
+
+
+def prepare_and_call_inline(*given: Any) -> tuple[Attempt, Outcome]:
+    """Both in one, for a short module in the thread of the child's line."""
+    attempt = prepare(*given)
+    return attempt, call_inline(attempt)
 
 
 async def call(attempt: Attempt, threads: ModuleThreads) -> Outcome:
@@ -188,20 +211,6 @@ def failure_of(error: BaseException) -> Failure:
     error_class = class_named(error.class_name)
     name = told_text(getattr(error, "type", error_class), NAME_CHARACTERS_MAX)
     return Failure(error_class, name, told_text(error), told_seconds(getattr(error, "retry_after", None)))
-
-
-def _parsed(job: Job) -> tuple[Any, Any]:
-    return orjson.loads(job.config or b"{}"), orjson.loads(job.inputs or b"{}")
-
-
-def _documents(config: Any, inputs: Any, module: Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is kept raw of the config, and what is to be rendered."""
-    kept = module.raw_config if isinstance(config, dict) else ()
-    raw = {key: config[key] for key in kept if key in config}
-    return raw, {
-        "config": {key: value for key, value in config.items() if key not in raw} if raw else config,
-        "inputs": inputs,
-    }
 
 
 def _data_bytes(job: Job) -> int:

@@ -1,7 +1,7 @@
 """The worker: takes grants, runs as many at once as it may, reports every outcome.
 
-A run whose templates are not plain is rendered, as a plain function runs, in a thread of its own, which waits for the
-child of this process that renders such.
+A run whose templates are not plain waits in line for the child of this process that renders such. Its time has not
+begun while it waits, and after a while it is handed back: the templates of others cost it no attempt.
 
 A run lives in one of three places: the queue (granted, not begun), the going set (a task of its own), or the holder's
 unacknowledged reports. Short modules have no task: they run where the grant is taken, a bounded number at a turn.
@@ -19,7 +19,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from services.chassis.clock import Clock
 from services.chassis.logs import logger
@@ -28,12 +28,14 @@ from services.chassis.telemetry import TraceContext, parse_traceparent
 from services.runner.attempt import (
     Attempt,
     Outputs,
+    Reading,
     call,
     call_inline,
     failure_of,
-    has_plain_templates,
     is_small,
     prepare,
+    prepare_and_call_inline,
+    read,
     stored,
 )
 from services.runner.core.failures import ErrorClass, Failure
@@ -50,7 +52,7 @@ from services.runner.core.job import (
 )
 from services.runner.core.telling import told_cost, told_fraction, told_text
 from services.runner.core.window import Window
-from services.runner.rendering import Rendering
+from services.runner.rendering import Rendering, WaitedTooLong
 from services.runner.spans import emit_run, span_of
 from services.runner.threads import ModuleThreads
 from windlass.sdk import Context, Module, ModuleError, Registry, TransientError
@@ -69,6 +71,9 @@ _ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in (Succeeded
 INLINE_PER_TURN = 100
 # A granted run that has waited so long behind others goes back: somebody else may have nothing to do.
 QUEUE_SECONDS_MAX = 1.0
+# The same for one that waits for the child that renders. With the queue and a tender's periods it is less than the 5 s
+# after which a coordinator takes a run whose node's timeout is short for lost.
+LINE_SECONDS_MAX = 2.0
 
 _RENDER_ONLY = Module(
     "$render",
@@ -202,7 +207,8 @@ class Worker:
             )
 
     def tend(self) -> None:
-        """Once a second or so: narrow the window, hand back what waits behind long work, say when none can begin."""
+        """Once a second or so: narrow the window, hand back what waits behind long work or slow templates, say when
+        none can begin."""
         now = self._clock.monotonic()
         _runs_going.set(len(self._going))
         _threads_abandoned.set(self._threads.abandoned)
@@ -210,6 +216,7 @@ class Worker:
         if self.is_wedged and not self._was_wedged:
             log.error("plain functions that do not return hold every place", places=self._concurrency)
         self._was_wedged = self.is_wedged
+        self._rendering.line.send_away(now - LINE_SECONDS_MAX)
         if self._queue and self._queue[0][0] < now - QUEUE_SECONDS_MAX and self._holder.may_start():
             self._hand_back("QUEUED_TOO_LONG")
 
@@ -253,9 +260,8 @@ class Worker:
             if module is None:
                 now_ns = self._clock.epoch_ns()
                 self._report(Ended(job, Released("UNKNOWN_MODULE", may_have_begun=False), now_ns, now_ns))
-            elif module.inline and _can_be_inline(job, module):
-                self._run_inline(job, module)
-                begun_inline += 1
+            elif module.inline and not _has_kept(job):
+                begun_inline += self._run_inline(job, module)
             else:
                 self._begin(job, module)
         if begun_inline:
@@ -272,12 +278,17 @@ class Worker:
         self._has_turn = False
         self._turn()
 
-    def _run_inline(self, job: Job, module: Module) -> None:
+    def _run_inline(self, job: Job, module: Module) -> bool:
+        """False: something of it is to be rendered elsewhere, so it has a task of its own."""
         start_ns = self._clock.epoch_ns()
         span = span_of(job)
         attempt: Attempt | None = None
         try:
-            attempt = prepare(job, module, self._rendering, {}, span.header() if span else "")
+            reading = read(job, module)
+            if not reading.is_plain:
+                self._begin(job, module, reading)
+                return False
+            attempt = prepare(job, module, reading, self._rendering, {}, span.header() if span else "")
             outcome = call_inline(attempt)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is an outcome of this run
             outcome = _failure_of(job, error)
@@ -285,9 +296,10 @@ class Worker:
             self._end(job, outcome, start_ns, attempt, span)
         else:
             self._spawn(job, lambda going: self._keep(going, outcome, attempt, span), start_ns)
+        return True
 
-    def _begin(self, job: Job, module: Module) -> None:
-        self._spawn(job, lambda going: self._run(going, module), self._clock.epoch_ns())
+    def _begin(self, job: Job, module: Module, reading: Reading | None = None) -> None:
+        self._spawn(job, lambda going: self._run(going, module, reading), self._clock.epoch_ns())
 
     def _spawn(self, job: Job, work: Callable[[Going], Awaitable[None]], start_ns: int) -> None:
         async def guarded() -> None:
@@ -308,19 +320,22 @@ class Worker:
         """False once we have stopped it."""
         return self._going.get(going.job.run_id) is going
 
-    async def _run(self, going: Going, module: Module) -> None:
+    async def _run(self, going: Going, module: Module, reading: Reading | None) -> None:
         job = going.job
         span = span_of(job)
         attempt: Attempt | None = None
         try:
             loaded = await self._load(job)
-            given = job, module, self._rendering, loaded, span.header() if span else ""
-            if has_plain_templates(job, module):
-                attempt = prepare(*given)
-            else:
-                attempt = await self._threads.call(prepare, *given)
+            reading = reading or read(job, module)
+            given = job, module, reading, self._rendering, loaded, span.header() if span else ""
+            attempt, outcome = await self._prepared(module, reading, given)
             going.context = attempt.context
-            outcome = await call(attempt, self._threads)
+            outcome = outcome or await call(attempt, self._threads)
+        except WaitedTooLong:
+            if self._is_ours(going):
+                released = Released("RENDERER_BUSY", may_have_begun=False)
+                self._report(Ended(job, released, going.start_ns, self._clock.epoch_ns()))
+            return
         except BaseException as error:
             if not self._is_ours(going):
                 raise
@@ -329,6 +344,18 @@ class Worker:
         now = self._clock.monotonic()
         self._window.finished(now, 1)
         self._want(now)
+
+    async def _prepared(
+        self, module: Module, reading: Reading, given: tuple[Any, ...]
+    ) -> tuple[Attempt, Outcome | None]:
+        """The attempt, and its outcome when that was no more work. Raises WaitedTooLong."""
+        if reading.is_plain:
+            return prepare(*given), None
+        line, now = self._rendering.line, self._clock.monotonic()
+        if module.inline:
+            done: tuple[Attempt, Outcome] = await line.call(now, prepare_and_call_inline, *given)
+            return done
+        return await line.call(now, prepare, *given), None
 
     async def _load(self, job: Job) -> dict[str, bytes]:
         refs = {node: value for node, value in job.outputs.items() if isinstance(value, OutputRef)}
@@ -396,10 +423,9 @@ class Worker:
             self._report(Ended(job, Released(reason, may_have_begun=False), now_ns, now_ns))
 
 
-def _can_be_inline(job: Job, module: Module) -> bool:
-    """Nothing has to be fetched, and nothing rendered elsewhere."""
-    has_kept = any(isinstance(value, OutputRef) for value in job.outputs.values())
-    return not has_kept and has_plain_templates(job, module)
+def _has_kept(job: Job) -> bool:
+    """Something has to be fetched."""
+    return any(isinstance(value, OutputRef) for value in job.outputs.values())
 
 
 def _failure_of(job: Job, error: BaseException) -> Failure:

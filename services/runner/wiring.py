@@ -102,7 +102,7 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
             return worker.can_work()
 
         process.on_drain("work", lambda: drained(worker, holder, settings.drain_seconds))
-        process.on_close("rendering", lambda: asyncio.to_thread(rendering.aside.close))
+        process.on_close("rendering", lambda: asyncio.to_thread(rendering.close))
         process.on_close("sessions", holder.stop)
         process.on_close("server", lambda: server.stop(1.0))
         process.on_close("channels", channels.close)

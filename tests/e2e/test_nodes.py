@@ -89,9 +89,12 @@ async def test_templates_that_take_all_memory_fail_their_nodes_and_leave_the_run
     execution = await client.run("hostile", input={"a": "a", "n": 6})
     assert execution.state == resources_pb2.Execution.FAILED
     runs = await client.runs_of(execution.id)
-    failed = {run.node: (run.error.type, run.attempt) for run in runs if run.node != "good"}
-    assert failed == dict.fromkeys([*HOSTILE, "condition"], ("TEMPLATE_ERROR", 1))
-    assert [run.state for run in runs if run.node == "good"] == [resources_pb2.Run.SUCCESS]
+    # Of the others some are handed back, for they have waited long for those before them.
+    ended = sorted(
+        (run.node, run.state, run.error.type) for run in runs if run.state != resources_pb2.Run.CANCELLED
+    )
+    failed = [(node, resources_pb2.Run.FAILED, "TEMPLATE_ERROR") for node in [*HOSTILE, "condition"]]
+    assert ended == sorted([*failed, ("good", resources_pb2.Run.SUCCESS, "")])
     assert stack.pid("runner") == before
 
 

@@ -51,7 +51,8 @@ class Client:
         return execution
 
     async def runs_of(self, execution_id: str) -> list[resources_pb2.Run]:
-        answer = await self.call(self.runs.ListRuns, runs_pb2.ListRunsRequest(execution_id=execution_id))
+        request = runs_pb2.ListRunsRequest(execution_id=execution_id, page_size=1_000)
+        answer = await self.call(self.runs.ListRuns, request)
         return list(answer.runs)
 
     async def get_run(self, run_id: str) -> resources_pb2.Run:

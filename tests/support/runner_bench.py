@@ -66,7 +66,7 @@ class Bench:
 
     def close(self) -> None:
         """End the child that renders, if one was needed."""
-        self.rendering.aside.close()
+        self.rendering.close()
 
     async def outcome_of(self, job: Job) -> Any:
         """What the next report says."""

@@ -6,6 +6,7 @@ process ends with that. `core/plain.py` tells which templates cannot; what they 
 
 from services.runner.rendering.aside import RendererAside
 from services.runner.rendering.engine import Renderer
+from services.runner.rendering.line import Line, WaitedTooLong
 
 
 class Rendering:
@@ -14,6 +15,13 @@ class Rendering:
     def __init__(self) -> None:
         self.here = Renderer()
         self.aside = RendererAside()
+        # For the latter.
+        self.line = Line()
+
+    def close(self) -> None:
+        """End the child, and the wait for it."""
+        self.line.close()
+        self.aside.close()
 
 
-__all__ = ["Renderer", "RendererAside", "Rendering"]
+__all__ = ["Renderer", "RendererAside", "Rendering", "WaitedTooLong"]

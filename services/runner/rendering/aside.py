@@ -4,8 +4,8 @@
         ▲                                        │ it ends, or says nothing for too long: killed
         └────────────────────────────────────────┘
 
-One child for the runner, one rendering at a time: whoever comes meanwhile waits, in threads of their own, each for at
-most so many times the limit as there are before him. Calls block, so the thread of an event loop is refused.
+One child for the runner, one rendering at a time. Calls block, so the thread of an event loop is refused: runs stand in
+`line.py`, and only modules that evaluate something themselves wait here, each in the thread that it has anyway.
 
 The child is started as a program of its own: a fork of this process would carry gRPC's threads in a state they cannot
 go on from. It ends by the end of its input, so also when this process is killed, and by its own timer when a template
