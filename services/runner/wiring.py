@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from typing import Final
 
@@ -66,7 +66,7 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         clock = SystemClock()
         sessions = CoordinatorSessions()
         holder = SessionHolder(
-            profile=HolderProfile(settings.name, version=release, labels=settings.labels, modules=modules),
+            profile=profile(settings, release, modules),
             capacity=settings.runner_concurrency,
             timing=RUN.scaled(settings.lease_scale),
             codec=CODEC,
@@ -110,6 +110,16 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         log.info("runner ready", runner=settings.name, modules=len(modules))
 
     return start
+
+
+def profile(settings: Settings, release: str, modules: Sequence[str]) -> HolderProfile:
+    return HolderProfile(
+        settings.name,
+        version=release,
+        labels=settings.labels,
+        modules=modules,
+        idempotent_modules=registry.idempotent,
+    )
 
 
 def health_server(settings: Settings) -> GrpcServer:

@@ -314,7 +314,13 @@ async def holding(
         await channels.pop(address).close()
 
     worker.holder = SessionHolder(
-        profile=HolderProfile("worker", version="1.0", labels={"zone": "a"}, modules=("noop@1",)),
+        profile=HolderProfile(
+            "worker",
+            version="1.0",
+            labels={"zone": "a"},
+            modules=("noop@1", "x.y@1"),
+            idempotent_modules=("x.y@1",),
+        ),
         capacity=capacity,
         timing=timing,
         codec=CODEC,

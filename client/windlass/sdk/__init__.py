@@ -7,7 +7,8 @@
         return {"balance": await post(inputs, key=ctx.effect_key)}
 
 Hazard: an effect happens at least once. A module declared idempotent must hand `ctx.effect_key` to whatever it changes,
-so that the second time is no second effect.
+so that the second time is no second effect; its work is elsewhere about a second after its runner died, or was cut off
+and works on.
 """
 
 from windlass.sdk.context import Context

@@ -35,7 +35,8 @@ class Module:
 
     name: str
     function: Function
-    # A second attempt under the same effect key changes nothing more.
+    # A second attempt under the same effect key changes nothing more: when its runner is gone, the work is elsewhere at
+    # once, and may be done by two for a while.
     idempotent: bool
     is_async: bool
     # Short and never blocking: run on the event loop without a task of its own.
@@ -62,6 +63,11 @@ class Registry:
         """The module of this name and version, if this runner has it."""
         return self._modules.get(name)
 
+    @property
+    def idempotent(self) -> list[str]:
+        """The names of those whose work may be done twice."""
+        return sorted(name for name, module in self._modules.items() if module.idempotent)
+
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._modules))
 
@@ -87,5 +93,8 @@ registry = Registry()
 
 
 def module(name: str, *, idempotent: bool = False) -> Callable[[Function], Function]:
-    """Declare a function as a module of this process's runner. Plain functions run off the event loop."""
+    """Declare a function as a module of this process's runner. Plain functions run off the event loop.
+
+    `idempotent`: doing it twice under one `ctx.effect_key` does no harm, also at the same time. Its work then goes
+    elsewhere at once when its runner is gone, whatever its node says; other work only when its lease has run out."""
     return registry.declare(name, idempotent=idempotent)

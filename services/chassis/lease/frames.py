@@ -86,6 +86,8 @@ class Attach:
     held: Sequence[Lease] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     modules: Sequence[str] = ()
+    # Of the modules, those whose work may be done twice.
+    idempotent_modules: Sequence[str] = ()
 
 
 @dataclass(slots=True, frozen=True)

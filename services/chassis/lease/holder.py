@@ -490,6 +490,7 @@ class HolderRules:
                 held=held,
                 labels=profile.labels,
                 modules=profile.modules,
+                idempotent_modules=profile.idempotent_modules,
             )
         )
 

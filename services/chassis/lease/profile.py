@@ -11,3 +11,4 @@ class HolderProfile:
     version: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     modules: Sequence[str] = ()
+    idempotent_modules: Sequence[str] = ()

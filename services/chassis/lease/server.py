@@ -425,9 +425,11 @@ def _fault_in_attach(attach: Attach) -> str:
     """What a database or a log would choke on; "" when it is well formed."""
     if not attach.instance_id or not 0 <= attach.capacity <= HELD_MAX:
         return f"an attach needs an instance_id, and a capacity of 0 to {HELD_MAX}"
-    if len(attach.labels) > LABELS_MAX or len(attach.modules) > MODULES_MAX:
+    modules_count = max(len(attach.modules), len(attach.idempotent_modules))
+    if len(attach.labels) > LABELS_MAX or modules_count > MODULES_MAX:
         return f"at most {LABELS_MAX} labels and {MODULES_MAX} modules"
-    texts = (attach.instance_id, attach.holder, attach.version, *attach.modules, *attach.labels)
+    modules = (*attach.modules, *attach.idempotent_modules)
+    texts = (attach.instance_id, attach.holder, attach.version, *modules, *attach.labels)
     if any(len(text) > NAME_MAX or "\0" in text for text in (*texts, *attach.labels.values())):
         return f"names have at most {NAME_MAX} characters and no NUL"
     if any(len(lease_id) > NAME_MAX for lease_id, _ in attach.held):

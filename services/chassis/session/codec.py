@@ -231,6 +231,7 @@ def _write_attach(attach: Attach, message: pb.Attach) -> None:
     message.held.extend(_leases(attach.held))
     message.labels.update(attach.labels)
     message.modules.extend(attach.modules)
+    message.idempotent_modules.extend(attach.idempotent_modules)
 
 
 def _read_attach(message: pb.Attach) -> Attach:
@@ -242,6 +243,7 @@ def _read_attach(message: pb.Attach) -> Attach:
         held=[Lease(each.lease_id, each.epoch) for each in message.held],
         labels=dict(message.labels),
         modules=tuple(message.modules),
+        idempotent_modules=tuple(message.idempotent_modules),
     )
 
 

@@ -67,6 +67,10 @@ async def test_lease_goes_down_and_its_report_up(store: AwayStore):
     async with serving(store) as replica, holding(replica) as worker:
         session = await session_of(replica)
         assert (session.attach.holder, session.attach.labels) == ("worker", {"zone": "a"})
+        assert (session.attach.modules, session.attach.idempotent_modules) == (
+            ("noop@1", "x.y@1"),
+            ("x.y@1",),
+        )
         grant(session, "x", "y")
         await until(lambda: len(worker.grants) == 2, SECONDS, "the grants")
         assert worker.holder.may_start()

@@ -100,6 +100,12 @@ FRAMES: dict[str, HolderFrame] = {
     "attach with too many modules": HolderFrame(
         attach=Attach("holder", "instance", 1, modules=["noop@1"] * (MODULES_MAX + 1))
     ),
+    "attach with too many idempotent modules": HolderFrame(
+        attach=Attach("holder", "instance", 1, idempotent_modules=["noop@1"] * (MODULES_MAX + 1))
+    ),
+    "attach with a long idempotent module": HolderFrame(
+        attach=Attach("holder", "instance", 1, idempotent_modules=["m" * (NAME_MAX + 1)])
+    ),
     "attach with too many leases": HolderFrame(
         attach=Attach("holder", "instance", 1, held=[Lease("x", 1)] * (HELD_MAX + 1))
     ),
@@ -141,6 +147,8 @@ SERVED: dict[str, str] = {
     "attach with a long name": "ATTACHED_ALREADY",
     "attach with too many labels": "ATTACHED_ALREADY",
     "attach with too many modules": "ATTACHED_ALREADY",
+    "attach with too many idempotent modules": "ATTACHED_ALREADY",
+    "attach with a long idempotent module": "ATTACHED_ALREADY",
     "attach with too many leases": "ATTACHED_ALREADY",
     "attach with a long lease": "ATTACHED_ALREADY",
     "next beat": "RenewInstance",
@@ -176,6 +184,8 @@ ATTACHES: dict[str, str] = {
     "attach with a long name": "ATTACH_INVALID",
     "attach with too many labels": "ATTACH_INVALID",
     "attach with too many modules": "ATTACH_INVALID",
+    "attach with too many idempotent modules": "ATTACH_INVALID",
+    "attach with a long idempotent module": "ATTACH_INVALID",
     "attach with too many leases": "HELD_EXCEEDED",
     "attach with a long lease": "ATTACH_INVALID",
 }

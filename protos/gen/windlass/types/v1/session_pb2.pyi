@@ -111,6 +111,7 @@ class Attach(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     MODULES_FIELD_NUMBER: _builtins.int
+    IDEMPOTENT_MODULES_FIELD_NUMBER: _builtins.int
     holder: _builtins.str
     """Stable name of the process, for people: "coordinator-0", a host name. Not an identity."""
     instance_id: _builtins.str
@@ -134,6 +135,13 @@ class Attach(_message.Message):
     def modules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Kinds of work it can do ("http.request@1"), empty = the server's default set. A trailing ".*" is not a pattern."""
 
+    @_builtins.property
+    def idempotent_modules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of them (or of the default set) of which doing the same work twice, under one effect key, does no harm. Work
+        that is granted here of such a module goes elsewhere about 1 s after its holder is gone, and is not waited for while
+        its holder is out of reach; other work only when its lease has run out. Absent: none.
+        """
+
     def __init__(
         self,
         *,
@@ -144,10 +152,11 @@ class Attach(_message.Message):
         held: _abc.Iterable[Global___Lease] | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         modules: _abc.Iterable[_builtins.str] | None = ...,
+        idempotent_modules: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "held", b"held", "holder", b"holder", "instance_id", b"instance_id", "labels", b"labels", "modules", b"modules", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "held", b"held", "holder", b"holder", "idempotent_modules", b"idempotent_modules", "instance_id", b"instance_id", "labels", b"labels", "modules", b"modules", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
