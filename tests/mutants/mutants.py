@@ -139,6 +139,13 @@ MUTANTS: Final = [
         f"{_CORE_TESTS}/test_runs.py::test_a_work_is_not_leased_twice",
     ),
     Mutant(
+        "word_of_the_runner_on_its_module_not_heard",
+        f"{_CORE}/decide/leasing.py",
+        "work.node.is_idempotent or grant.is_idempotent",
+        "work.node.is_idempotent",
+        f"{_CORE_TESTS}/test_runs.py::test_work_may_be_done_twice_when_its_node_says_so_or_its_runner_of_its_module",
+    ),
+    Mutant(
         "live_runs_granted_again_at_a_take_over",
         f"{_CORE}/decide/starting.py",
         "if run.instance_id not in command.live:",

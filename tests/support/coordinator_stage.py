@@ -215,6 +215,7 @@ class StageRunner:
         channel: Callable[[str], grpc.aio.Channel],
         *,
         capacity: int = 100,
+        idempotent: Sequence[str] = (),
         metadata: Metadata,
     ) -> None:
         # Streams that were opened so far.
@@ -228,7 +229,10 @@ class StageRunner:
         self.work: Callable[[runs_pb.RunGrant], Any] = lambda grant: {}
         self.holder = SessionHolder(
             profile=HolderProfile(
-                holder=name, labels={"zone": "a"}, modules=("noop@1", "transform@1", "x.y@1")
+                holder=name,
+                labels={"zone": "a"},
+                modules=("noop@1", "transform@1", "x.y@1"),
+                idempotent_modules=idempotent,
             ),
             capacity=capacity,
             timing=RUN.scaled(SCALE),
@@ -360,12 +364,19 @@ class Stage:
         return f"127.0.0.1:{ready.result()}", fresh[0]
 
     async def runner(
-        self, address: str, name: str = "runner-0", *, capacity: int = 100, key: str = RUNNER_KEY
+        self,
+        address: str,
+        name: str = "runner-0",
+        *,
+        capacity: int = 100,
+        idempotent: Sequence[str] = (),
+        key: str = RUNNER_KEY,
     ) -> StageRunner:
-        """With that key, or as the service that a certificate would make it."""
+        """With that key, or as the service that a certificate would make it; `idempotent`, by its word, of its
+        modules."""
         own = ServiceCredential.from_file(self.secret, "runner").metadata
         metadata = (("authorization", f"Bearer {key}"),) if key else own
-        runner = StageRunner(name, self.channel, capacity=capacity, metadata=metadata)
+        runner = StageRunner(name, self.channel, capacity=capacity, idempotent=idempotent, metadata=metadata)
         self.holders.append(runner.holder)
         runner.addresses.add(address)
         self.spawn(runner.holder.run(runner.addresses.changes()))

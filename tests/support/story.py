@@ -111,10 +111,13 @@ class Story:
         start: Any = {"epoch": 1, "holder": "c1", "workspace": "default", "workflow": "story", "version": 1}
         return self.when(Start(**(start | more)))
 
-    def assign(self, *ids: str, instance: str = "i1") -> Any:
+    def assign(self, *ids: str, instance: str = "i1", is_idempotent: bool = False) -> Any:
         """Lease the ready works of these nodes, or all that are ready."""
         works = [self.work(id) for id in ids] or list(self.execution.ready)
-        return self.when(Assign([Grant(work, instance, f"runner of {instance}") for work in works]))
+        runner = f"runner of {instance}"
+        return self.when(
+            Assign([Grant(work, instance, runner, is_idempotent=is_idempotent) for work in works])
+        )
 
     def succeed(self, id: str, output: Value = b'{"ok":true}', branch: str = "") -> Any:
         run = self.run(id)

@@ -63,6 +63,8 @@ class Grant:
     instance_id: str
     runner: str
     traceparent: str = ""
+    # That runner says so of the module.
+    is_idempotent: bool = False
 
 
 @dataclass(slots=True)

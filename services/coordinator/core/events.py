@@ -77,6 +77,9 @@ class RunLeased:
     instance_id: str
     runner: str
     traceparent: str
+    # The work may be done twice: the node says so, or the runner did of its module. Kept, since whoever has to know it
+    # has that runner no longer. False in records older than it, where the node alone says so.
+    is_idempotent: bool = False
 
 
 @dataclass(slots=True)

@@ -182,6 +182,7 @@ def _run_leased(execution: Execution, event: RunLeased) -> None:
     run = _mint(execution, event.number, work, RunState.LEASED, event.time)
     run.instance_id = event.instance_id
     run.runner = event.runner
+    run.is_idempotent = event.is_idempotent or work.node.is_idempotent
     run.traceparent = event.traceparent
     execution.live[event.number] = run
     if work.node.timeout:

@@ -105,6 +105,7 @@ class Run:
         "inputs_hash",
         "instance_id",
         "is_answered",
+        "is_idempotent",
         "is_late_noted",
         "number",
         "output",
@@ -130,6 +131,8 @@ class Run:
         # Empty: no runner has it.
         self.instance_id = ""
         self.runner = ""
+        # Another may be given the work before this one's lease has run out.
+        self.is_idempotent = False
         self.traceparent = ""
         self.start_time: Instant = 0
         self.end_time: Instant = 0

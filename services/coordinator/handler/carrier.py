@@ -217,7 +217,7 @@ class Carrier:
             execution_id, number = split_run_id(lease_id)
             held = self.held.get(execution_id)
             run = None if held is None or held.execution is None else held.execution.live.get(number)
-            if held is not None and run is not None and run.work.node.is_idempotent:
+            if held is not None and run is not None and run.is_idempotent:
                 self._doubted[lease_id, epoch] = self._doubt(held, lease_id, epoch)
 
     def taken(self, grants: Iterable[Grant]) -> None:

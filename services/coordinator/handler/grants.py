@@ -30,7 +30,7 @@ def run_grant(execution: Execution, effect: GrantRun, key: str) -> Grant:
         has_templates=node.has_templates,
         effect_key=key,
         may_have_run_before=effect.may_have_run_before,
-        idempotent=node.is_idempotent,
+        idempotent=run.is_idempotent,
         render_only=effect.is_render_only,
         traceparent=run.traceparent,
         cursor=effect.cursor,

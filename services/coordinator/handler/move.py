@@ -125,6 +125,7 @@ class Move:
                 session.instance_id,
                 session.attach.holder,
                 run_context(trace, run_number).header() if trace else "",
+                session.data.is_idempotent(work.node.runner_module),
             )
             for run_number, (work, session, _) in enumerate(given, number + 1)
         ]

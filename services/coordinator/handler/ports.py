@@ -118,9 +118,10 @@ class Definitions(Protocol):
 
 
 class Scope(Protocol):
-    """What a runner's key lets it have."""
+    """What a runner's key lets it have, and what it says of itself."""
 
     def serves(self, workspace: str) -> bool: ...
+    def is_idempotent(self, module: str) -> bool: ...
 
 
 class RunnerSession(Protocol):

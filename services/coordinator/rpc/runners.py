@@ -43,17 +43,22 @@ _ended = counter("coordinator_runners_ended_total", "Runner instances found dead
 class _Scope:
     """What a session may be granted, ready to be compared."""
 
-    __slots__ = ("key_id", "labels", "modules", "workspace")
+    __slots__ = ("idempotent_modules", "key_id", "labels", "modules", "workspace")
 
     def __init__(self, attach: Attach, identity: Identity) -> None:
         # "": it came without a key.
         self.key_id = identity.name if identity.kind is Kind.RUNNER else ""
         self.workspace = identity.workspace
         self.modules = frozenset(attach.modules) or DEFAULT_MODULES
+        self.idempotent_modules = frozenset(attach.idempotent_modules)
         self.labels = frozenset(attach.labels.items())
 
     def serves(self, workspace: str) -> bool:
         return self.workspace in ("", workspace)
+
+    def is_idempotent(self, module: str) -> bool:
+        """Of the module that this runner has, by its own word."""
+        return module in self.idempotent_modules
 
     def fits(self, requirement: Requirement) -> bool:
         return (
@@ -93,7 +98,7 @@ class SessionRunners:
         present = self.registry.of_instance(attach.instance_id)
         if present is not None and present.data.workspace != identity.workspace:
             raise AttachRefused("INSTANCE_TAKEN", "this instance_id is another runner's; take a fresh one")
-        if any(not _is_module(name) for name in attach.modules):
+        if any(not _is_module(name) for name in (*attach.modules, *attach.idempotent_modules)):
             raise AttachRefused("MODULE_INVALID", "modules are named like http.request@1")
         return [
             refused for lease in attach.held if (refused := self._judge(lease.lease_id, lease.epoch, attach))

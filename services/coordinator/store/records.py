@@ -129,6 +129,8 @@ def _write_run_leased(record: Record, event: ev.RunLeased) -> None:
     to.attempt = event.attempt
     to.instance_id = event.instance_id
     to.runner = event.runner
+    if event.is_idempotent:
+        to.idempotent = True
     if event.traceparent:
         record.traceparent = event.traceparent
 
@@ -144,6 +146,7 @@ def _read_run_leased(said: pb.RunLeased, record: Record, time: Instant) -> ev.Ru
         instance_id=said.instance_id,
         runner=said.runner,
         traceparent=record.traceparent,
+        is_idempotent=said.idempotent,
     )
 
 

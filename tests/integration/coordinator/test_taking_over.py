@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from services.chassis.database import CommitUnknown, Database
+from services.coordinator.core.events import RunLeased, RunLost
 from services.coordinator.handler.ports import Append, Fence
 from services.coordinator.store.codec import decode
 from services.coordinator.store.journal import PostgresJournal
@@ -189,6 +190,44 @@ async def test_the_runs_of_a_dead_runner_go_to_another(
     first, second = doomed.grants[0], other.grants[0]
     assert first.effect_key == second.effect_key
     assert first.lease.epoch < second.lease.epoch
+
+
+TWO = {"name": "w", "nodes": [{"id": "once", "module": "x.y@1"}, {"id": "again", "module": "noop@1"}]}
+
+
+async def losses_of(tables: Database, id_: str) -> list[tuple[str, int]]:
+    """Which runs were leased and lost, in the journal's order, the start and what tells of takeovers left out."""
+    rows = await tables.fetch("SELECT event FROM journal WHERE execution_id = %s ORDER BY seq", (id_,))
+    events = [decode(row[0]).event for row in rows]
+    return [(type(each).__name__, each.number) for each in events if isinstance(each, RunLeased | RunLost)]
+
+
+@pytest.mark.parametrize("is_taken_over", [False, True])
+async def test_a_dead_runners_word_on_its_module_sends_the_work_elsewhere_first(
+    on_stage: Stage, tables: Database, is_taken_over: bool
+) -> None:
+    """Its node says nothing; also who takes the execution over knows it by the journal."""
+    version = on_stage.catalog.add("v-two", **TWO, edges=[])
+    address, session = await on_stage.coordinator("0")
+    doomed = await on_stage.runner(address, "doomed", idempotent=["noop@1"])
+    doomed.work = lambda grant: None
+    order = on_stage.dispatcher.order(version)
+    id_ = order.lease.lease_id
+    on_stage.dispatcher.grant(session, [order])
+    await eventually(lambda: len(doomed.grants) == 2)
+    numbers = {grant.node: int(grant.lease.lease_id.rpartition(".")[2]) for grant in doomed.grants}
+    assert {grant.node: grant.idempotent for grant in doomed.grants} == {"once": False, "again": True}
+    if is_taken_over:
+        address, session = await on_stage.coordinator("1")
+        on_stage.dispatcher.grant(session, [on_stage.dispatcher.order(version, id_=id_, resumed=True)])
+        await eventually(lambda: adopted(tables, id_))
+    await doomed.holder.stop()
+    await on_stage.runner(address, "other")
+    await eventually(lambda: id_ in on_stage.dispatcher.finished)
+    first, *_, last = [number for name, number in await losses_of(tables, id_) if name == "RunLost"]
+    assert (first, last) == (numbers["again"], numbers["once"])
+    told = await losses_of(tables, id_)
+    assert told.index(("RunLeased", 3)) < told.index(("RunLost", numbers["once"]))
 
 
 async def test_a_late_report_is_refused_and_recorded(on_stage: Stage, tables: Database) -> None:

@@ -3,7 +3,10 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from services.chassis.lease.frames import Attach, Lease, Refused
+from services.chassis.session.owners import AttachRefused
 from services.coordinator.handler.held import Held
 from services.coordinator.rpc.runners import SessionRunners
 from tests.support.story import Story, node
@@ -27,6 +30,20 @@ def begun() -> Story:
     story.start()
     story.assign("a")
     return story
+
+
+@pytest.mark.parametrize(
+    "attach",
+    [
+        Attach("runner", "i", 1, modules=["noop@1", "noop"]),
+        Attach("runner", "i", 1, modules=["noop@1"], idempotent_modules=["noop"]),
+    ],
+)
+async def test_name_that_is_no_modules_is_refused(attach: Attach) -> None:
+    owner = SessionRunners()
+    owner.registry = cast("Any", SimpleNamespace(of_instance=lambda _: None))
+    with pytest.raises(AttachRefused, match="modules are named"):
+        await owner.admit(attach)
 
 
 async def test_run_that_is_over_is_the_runners_no_longer() -> None:

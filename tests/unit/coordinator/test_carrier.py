@@ -29,10 +29,11 @@ def carrier_of(story: Story) -> Carrier:
 
 
 def live_story() -> Story:
-    """Run 1 must not be done twice, run 2 may."""
-    story = Story([node("once"), node("again", idempotent=True)])
+    """Run 1 must not be done twice; run 2 may, says its node, and run 3, says its runner."""
+    story = Story([node("once"), node("again", idempotent=True), node("anew")])
     story.start()
     story.assign("once", "again")
+    story.assign("anew", is_idempotent=True)
     return story
 
 
@@ -59,7 +60,7 @@ async def test_grant_in_doubt_is_given_up_only_where_twice_is_harmless() -> None
     story = live_story()
     carrier = carrier_of(story)
     carrier.in_doubt([*grants(story), Grant("unknown.1", 1, None)])
-    assert await put(carrier) == given_up(story, 2, may_have_begun=True)
+    assert await put(carrier) == given_up(story, 2, 3, may_have_begun=True)
 
 
 async def test_grant_in_doubt_stays_with_its_runner_that_comes_back_with_it() -> None:
@@ -76,7 +77,7 @@ async def test_denied_run_is_given_up_whatever_it_is() -> None:
     story = live_story()
     carrier = carrier_of(story)
     carrier.handed_back("i1", [Refused(each.lease_id, each.epoch, "NOT_HELD") for each in grants(story)])
-    assert await put(carrier) == given_up(story, 1, 2, may_have_begun=True, instance_id="i1")
+    assert await put(carrier) == given_up(story, 1, 2, 3, may_have_begun=True, instance_id="i1")
 
 
 async def test_grant_that_was_never_sent_goes_elsewhere_at_once() -> None:
@@ -84,4 +85,4 @@ async def test_grant_that_was_never_sent_goes_elsewhere_at_once() -> None:
     carrier = carrier_of(story)
     carrier.unsent(grants(story))
     commands = [each.command for each in carrier.held[EXECUTION_ID].inbox]
-    assert commands == given_up(story, 1, 2, may_have_begun=False)
+    assert commands == given_up(story, 1, 2, 3, may_have_begun=False)

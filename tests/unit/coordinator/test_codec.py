@@ -49,6 +49,7 @@ SAMPLES: dict[str, ev.Event] = {
     ),
     "execution_adopted": ev.ExecutionAdopted(T, 7, "coordinator-1"),
     "run_leased": ev.RunLeased(T, 2, "fetch", 3, 4, 5, "9be0eb9c-32b2-4d62-9c06-0f5a2b1d9d11", "runner-0", TRACE),
+    "run_leased_idempotent": ev.RunLeased(T, 2, "fetch", 0, 1, 1, "9be0eb9c", "runner-0", "", is_idempotent=True),
     "run_started": ev.RunStarted(T, 2, T - 1),
     "run_progressed": ev.RunProgressed(T, 2, 0.4, "half way", b'{"row":7}'),
     "run_succeeded": ev.RunSucceeded(

@@ -56,6 +56,23 @@ def test_a_stored_journal_folds_to_the_rows_it_gave(folder):
         assert {name: row[name] for name in wanted} == wanted
 
 
+@pytest.mark.parametrize(
+    ("name", "idempotent"),
+    [
+        ("twice-by-its-runners-word", ["again", "again"]),
+        ("everything-well", ["fetch", "fetch", "rendered", "$output"]),
+        ("cancelled", []),
+    ],
+)
+def test_a_stored_lease_says_what_may_be_done_twice(name, idempotent):
+    """No node of the first says so, but its runners; the others are older than that, and their nodes alone say so."""
+    folder = JOURNALS / name
+    definition = compile_definition(json.loads((folder / "definition.json").read_text()))
+    events: Any = [record.event for record in stored(folder)]
+    execution = fold(Execution("e", definition), events)
+    assert [run.work.node.id for run in execution.runs if run.is_idempotent] == idempotent
+
+
 def test_every_event_type_is_in_some_journal():
     types = {type(record.event) for folder in JOURNALS.iterdir() for record in stored(folder)}
     assert types == {type(event) for event in SAMPLES.values()}

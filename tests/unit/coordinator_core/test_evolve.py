@@ -36,6 +36,15 @@ def test_an_event_about_what_is_not_there_crashes(event):
         evolve(running().execution, event)
 
 
+def test_a_lease_that_says_nothing_of_it_is_as_idempotent_as_its_node():
+    """As all were written before runners said so of their modules."""
+    story = Story([node("a"), node("b", idempotent=True)])
+    story.start()
+    evolve(story.execution, RunLeased(1, 1, "a", 0, 1, 1, "i", "r", ""))
+    evolve(story.execution, RunLeased(1, 2, "b", 0, 1, 1, "i", "r", ""))
+    assert [run.is_idempotent for run in story.execution.runs] == [False, True]
+
+
 def test_a_fresh_execution_waits_for_nothing():
     execution = Execution(EXECUTION_ID, running().definition)
     assert (execution.next_wake(), execution.state.value) == (0, "PENDING")

@@ -130,6 +130,31 @@ def test_a_dead_runners_work_is_ready_again_at_once():
     assert (story.work("b").failures, story.work("b").deaths) == (0, 1)
 
 
+def test_work_may_be_done_twice_when_its_node_says_so_or_its_runner_of_its_module():
+    story = Story([node("a", idempotent=True), node("b"), node("c")])
+    story.start()
+    leased = (
+        story.assign("a").events + story.assign("b", is_idempotent=True).events + story.assign("c").events
+    )
+    assert [event.is_idempotent for event in leased] == [True, True, False]
+    assert names(story.lose(is_idempotent_only=True)) == ["RunLost", "RunLost"]
+    assert story.ready == ["a", "b"]
+    # Another runner may have the module otherwise.
+    story.assign("b", instance="i2")
+    assert story.lose("i2", is_idempotent_only=True).events == []
+
+
+def test_who_takes_an_execution_over_knows_what_may_be_done_twice():
+    story = Story([node("a"), node("b")])
+    story.start()
+    story.assign("a")
+    story.assign("b", is_idempotent=True)
+    successor = story.again()
+    successor.adopt("i1")
+    assert names(successor.lose(is_idempotent_only=True)) == ["RunLost"]
+    assert successor.ready == ["b"]
+
+
 def test_three_deaths_set_the_work_apart():
     story = begun(node("a", retry={"attempts": 100}), node("b"), edges=[edge("a", "b")])
     for _ in range(2):

@@ -50,6 +50,7 @@ def assign(execution: Execution, command: Assign, now: Instant) -> Decision:
                 "" if size else grant.instance_id,
                 "" if size else grant.runner,
                 grant.traceparent,
+                work.node.is_idempotent or grant.is_idempotent,
             )
         )
     if len(leases) > 1 and len({id(grant.work) for grant in command.grants}) < len(leases):
@@ -100,7 +101,7 @@ def release(execution: Execution, command: Release, now: Instant) -> Decision:
 def lose_runner(execution: Execution, command: LoseRunner, now: Instant) -> Decision:
     plan = Plan(execution, now)
     for run in list(execution.live.values()):
-        is_meant = run.work.node.is_idempotent or not command.is_idempotent_only
+        is_meant = run.is_idempotent or not command.is_idempotent_only
         if run.instance_id == command.instance_id and is_meant:
             add_loss(plan, run)
     return plan.conclude() if plan.events else nothing_new()

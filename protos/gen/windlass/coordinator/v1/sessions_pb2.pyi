@@ -171,6 +171,9 @@ class RunGrant(_message.Message):
     may_have_run_before: _builtins.bool
     """An earlier attempt at this work was granted and may have had its effect."""
     idempotent: _builtins.bool
+    """The node says so, or the runner did of this module when it attached (Attach.idempotent_modules): should the runner be
+    gone, another is granted the work before this lease has run out, and may do it at the same time.
+    """
     render_only: _builtins.bool
     """Only render config and report it as the output: the core does the rest."""
     traceparent: _builtins.str

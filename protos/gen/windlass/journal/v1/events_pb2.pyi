@@ -251,6 +251,7 @@ class RunLeased(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     RUNNER_FIELD_NUMBER: _builtins.int
+    IDEMPOTENT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     node: _builtins.str
     iteration: _builtins.int
@@ -259,6 +260,8 @@ class RunLeased(_message.Message):
     """From 1, of this piece of work; granted once each."""
     instance_id: _builtins.str
     runner: _builtins.str
+    idempotent: _builtins.bool
+    """The work may be done twice: its node says so, or did the runner of its module. Absent: as the node says."""
     def __init__(
         self,
         *,
@@ -269,10 +272,11 @@ class RunLeased(_message.Message):
         attempt: _builtins.int = ...,
         instance_id: _builtins.str = ...,
         runner: _builtins.str = ...,
+        idempotent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "generation", b"generation", "instance_id", b"instance_id", "iteration", b"iteration", "node", b"node", "number", b"number", "runner", b"runner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "generation", b"generation", "idempotent", b"idempotent", "instance_id", b"instance_id", "iteration", b"iteration", "node", b"node", "number", b"number", "runner", b"runner"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
