@@ -53,17 +53,22 @@ class Context:
     # Rises with every heartbeat, so that the runner sends each only once.
     heartbeats: int = 0
 
-    async def heartbeat(self, progress: float = 0.0, message: str = "", cursor: Any = None) -> None:
-        """Say how far it is. Travels with the runner's next beat; the next attempt is given the last cursor.
+    async def heartbeat(
+        self, progress: float | None = None, message: str | None = None, cursor: Any = None
+    ) -> None:
+        """Say how far it is; what is left out stays as it was. Travels with the runner's next beat; the next attempt is
+        given the last cursor.
 
         Raises PermanentError for a cursor that is no JSON or over 64 KiB."""
         self.tell(progress, message, cursor)
 
-    def tell(self, progress: float = 0.0, message: str = "", cursor: Any = None) -> None:
+    def tell(self, progress: float | None = None, message: str | None = None, cursor: Any = None) -> None:
         """`heartbeat` for plain functions."""
         told_cursor = self.told_cursor if cursor is None else _as_cursor(cursor)
-        self.progress = min(1.0, max(0.0, progress))
-        self.message = str(message)[:MESSAGE_CHARACTERS_MAX]
+        if progress is not None:
+            self.progress = min(1.0, max(0.0, progress))
+        if message is not None:
+            self.message = str(message)[:MESSAGE_CHARACTERS_MAX]
         self.told_cursor = told_cursor
         self.heartbeats += 1
 

@@ -229,6 +229,30 @@ async def test_news_of_a_run_is_told_once_to_each_coordinator(bench: Bench) -> N
     bench.worker.drop_all()
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"cursor": {"page": 2}}, (0.5, "half", b'{"page":2}')),
+        ({"progress": 0.75}, (0.75, "half", b'{"page":1}')),
+        ({"message": "more"}, (0.5, "more", b'{"page":1}')),
+        ({"progress": 0.0, "message": ""}, (0.0, "", b'{"page":1}')),
+        ({}, (0.5, "half", b'{"page":1}')),
+    ],
+)
+async def test_what_a_heartbeat_leaves_out_stays_as_it_was_told(
+    bench: Bench, said: dict[str, Any], told: Any
+) -> None:
+    async def steps(ctx: Context, _inputs: Any, _config: Any) -> None:
+        await ctx.heartbeat(0.5, "half", {"page": 1})
+        await ctx.heartbeat(**said)
+        news.extend(bench.worker.news("c1"))
+
+    news: list[Any] = []
+    bench.registry.declare("test.steps@1")(steps)
+    await bench.outcome(a_job("test.steps@1"))
+    assert [(each.fraction, each.message, each.cursor) for each in news] == [told]
+
+
 async def test_a_large_output_is_kept_before_it_is_reported(bench: Bench) -> None:
     big = {"text": "x" * 300_000}
     outcome = await bench.outcome(a_job("transform@1", inputs=big))
