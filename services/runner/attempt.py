@@ -126,9 +126,6 @@ def prepare(
 
 def _context(job: Job, evaluate: Callable[[str], Any], traceparent: str) -> Context:
     """As of now: its time begins."""
-    deadline = None
-    if job.timeout_seconds:
-        deadline = datetime.fromtimestamp(datetime.now(UTC).timestamp() + job.timeout_seconds, UTC)
     return Context(
         execution_id=job.execution_id,
         run_id=job.run_id,
@@ -137,7 +134,7 @@ def _context(job: Job, evaluate: Callable[[str], Any], traceparent: str) -> Cont
         attempt=job.attempt,
         effect_key=job.effect_key,
         may_have_run_before=job.may_have_run_before,
-        deadline=deadline,
+        deadline=_deadline(job),
         cursor=orjson.loads(job.cursor) if job.cursor else None,
         log=RunLog(job),
         evaluate=evaluate,
@@ -211,6 +208,13 @@ def failure_of(error: BaseException) -> Failure:
     error_class = class_named(error.class_name)
     name = told_text(getattr(error, "type", error_class), NAME_CHARACTERS_MAX)
     return Failure(error_class, name, told_text(error), told_seconds(getattr(error, "retry_after", None)))
+
+
+def _deadline(job: Job) -> datetime | None:
+    """By when it is over: the attempt's own, which counts from now, or its execution's."""
+    own = datetime.now(UTC).timestamp() + job.timeout_seconds if job.timeout_seconds else 0.0
+    ends = [end for end in (own, job.deadline_ns / 1e9) if end]
+    return datetime.fromtimestamp(min(ends), UTC) if ends else None
 
 
 def _data_bytes(job: Job) -> int:

@@ -64,7 +64,7 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         )
         channels = ChannelPool(credential=None, bearer=key, tls=settings.tls)
         clock = SystemClock()
-        sessions = CoordinatorSessions()
+        sessions = CoordinatorSessions(clock)
         holder = SessionHolder(
             profile=profile(settings, release, modules),
             capacity=settings.runner_concurrency,

@@ -30,7 +30,8 @@ class Context:
     effect_key: str
     # An earlier attempt was granted and may have had its effect.
     may_have_run_before: bool
-    # When the runner gives up on this attempt; None without a timeout.
+    # When this attempt is over at the latest, by this machine's clock: at its node's timeout or at its execution's
+    # deadline, whichever comes first; None: neither is set.
     deadline: datetime | None
     # As last told by a heartbeat of an earlier attempt; None on the first.
     cursor: Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 from services.chassis.lease.frames import Grant
 from services.coordinator.core.effects import GrantRun
 from services.coordinator.core.state import Execution
-from services.coordinator.core.values import OutputRef, Value
+from services.coordinator.core.values import Instant, OutputRef, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 
@@ -13,7 +13,7 @@ def run_id(execution: Execution, number: int) -> str:
     return f"{execution.execution_id}.{number}"
 
 
-def run_grant(execution: Execution, effect: GrantRun, key: str) -> Grant:
+def run_grant(execution: Execution, effect: GrantRun, key: str, now: Instant) -> Grant:
     run, node = effect.run, effect.node
     work = run.work
     message = pb.RunGrant(
@@ -44,6 +44,10 @@ def run_grant(execution: Execution, effect: GrantRun, key: str) -> Grant:
             fill_output(message.outputs[name], value)
     if effect.timeout:
         message.timeout.FromMicroseconds(effect.timeout)
+    if execution.deadline:
+        # As what is left: the runner's clock is another. Nothing left is not the same as no deadline.
+        message.execution_left.SetInParent()
+        message.execution_left.FromMicroseconds(max(0, execution.deadline - now))
     return Grant(lease_id, run.epoch, message)
 
 

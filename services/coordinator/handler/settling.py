@@ -131,7 +131,7 @@ class Settler:
                 case GrantRun():
                     number = effect.run.number
                     # First, so that a place whose grant cannot be made is still there to be given back.
-                    grant = run_grant(execution, effect, move.effect_keys[number])
+                    grant = run_grant(execution, effect, move.effect_keys[number], now)
                     out.grants[move.places.pop(number)].append(grant)
                     _lease_latency.observe(max(0, now - move.ready_times[number]) / _US)
                 case StopRun():

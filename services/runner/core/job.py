@@ -49,6 +49,8 @@ class Job:
     is_render_only: bool
     traceparent: str
     cursor: bytes
+    # Of its execution, by this runner's clock, in ns since the epoch; 0: none.
+    deadline_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, cast
 
+from services.chassis.clock import Clock
 from services.chassis.crash import crash_point
 from services.chassis.lease.frames import Grant, Refused, Report
 from services.chassis.logs import logger
@@ -37,7 +38,8 @@ class Jobs(Protocol):
 class CoordinatorSessions:
     """Joins the session library and the worker: owner to the one, holder to the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._holder: SessionHolder
         self._jobs: Jobs
 
@@ -62,7 +64,8 @@ class CoordinatorSessions:
 
     def on_grants(self, grants: list[Grant]) -> None:
         crash_point("runner.grant.before")
-        self._jobs.take([job_of(cast("pb.RunGrant", grant.work)) for grant in grants])
+        now_ns = self._clock.epoch_ns()
+        self._jobs.take([job_of(cast("pb.RunGrant", grant.work), now_ns) for grant in grants])
         crash_point("runner.grant.after")
 
     def on_revoked(self, revoked: list[Refused]) -> None:

@@ -16,8 +16,8 @@ _CLASSES = {
 _BILLION = 1_000_000_000
 
 
-def job_of(grant: pb.RunGrant) -> Job:
-    """A grant, as the worker sees it."""
+def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
+    """A grant that has come just now, as the worker sees it."""
     timeout = grant.timeout
     return Job(
         run_id=grant.lease.lease_id,
@@ -40,6 +40,7 @@ def job_of(grant: pb.RunGrant) -> Job:
         is_render_only=grant.render_only,
         traceparent=grant.traceparent,
         cursor=grant.cursor,
+        deadline_ns=now_ns + grant.execution_left.ToNanoseconds() if grant.HasField("execution_left") else 0,
     )
 
 

@@ -50,6 +50,20 @@ async def test_the_completions_of_a_fan_out_fold_into_few_appends(on_stage: Stag
     assert await state_of(tables, order.lease.lease_id) == ("SUCCESS", 403, 201)
 
 
+async def test_runner_is_told_what_is_left_of_its_executions_deadline(on_stage: Stage) -> None:
+    """The workflow's own or, as here for the first, the shorter one that was asked for at the start."""
+    version = on_stage.catalog.add("v-timed", **line(1), timeout="3600s")
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    asked, plain = on_stage.dispatcher.order(version), on_stage.dispatcher.order(version)
+    asked.start.deadline_time.FromSeconds(asked.start.create_time.seconds + 1_000)
+    on_stage.dispatcher.grant(session, [asked, plain])
+    await eventually(lambda: len(on_stage.dispatcher.finished) == 2)
+    left = {grant.execution_id: grant.execution_left.ToSeconds() for grant in runner.grants}
+    assert 0 < left[asked.lease.lease_id] <= 1_000
+    assert 1_000 < left[plain.lease.lease_id] <= 3_600
+
+
 async def test_a_missing_version_goes_back_as_a_permanent_failure(on_stage: Stage) -> None:
     _, session = await on_stage.coordinator()
     on_stage.dispatcher.grant(session, [on_stage.dispatcher.order("nobody-knows")])

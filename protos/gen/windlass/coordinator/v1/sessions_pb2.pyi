@@ -149,6 +149,7 @@ class RunGrant(_message.Message):
     RENDER_ONLY_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    EXECUTION_LEFT_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     workspace: _builtins.str
     workflow: _builtins.str
@@ -190,6 +191,12 @@ class RunGrant(_message.Message):
     def timeout(self) -> _duration_pb2.Duration:
         """Absent: none. Counted by the runner from the start of the work; over it the outcome is a failure of class TIMEOUT."""
 
+    @_builtins.property
+    def execution_left(self) -> _duration_pb2.Duration:
+        """What was left of the execution's deadline when this was sent, to be counted from its arrival; absent: it has none.
+        For the work to know how long it may take: the runner ends nothing by it, the execution's end revokes the run.
+        """
+
     def __init__(
         self,
         *,
@@ -215,10 +222,11 @@ class RunGrant(_message.Message):
         render_only: _builtins.bool = ...,
         traceparent: _builtins.str = ...,
         cursor: _builtins.bytes = ...,
+        execution_left: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "timeout", b"timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["execution_left", b"execution_left", "lease", b"lease", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "inputs", b"inputs", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "render_only", b"render_only", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "config", b"config", "cursor", b"cursor", "effect_key", b"effect_key", "execution_id", b"execution_id", "execution_input", b"execution_input", "execution_left", b"execution_left", "generation", b"generation", "has_templates", b"has_templates", "idempotent", b"idempotent", "inputs", b"inputs", "iteration", b"iteration", "lease", b"lease", "may_have_run_before", b"may_have_run_before", "module", b"module", "node", b"node", "outputs", b"outputs", "render_only", b"render_only", "state", b"state", "timeout", b"timeout", "traceparent", b"traceparent", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,66 @@
+"""By when an attempt is over, as its module is told."""
+
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from services.chassis.clock import ManualClock
+from services.chassis.lease.frames import Grant
+from services.runner.core.job import Job
+from services.runner.rpc.sessions import CoordinatorSessions
+from tests.support.runner_bench import Bench, a_job
+from windlass.coordinator.v1 import sessions_pb2 as pb
+
+SOON = 2_000_000_000
+FAR = 3_000_000_000
+BILLION = 1_000_000_000
+
+
+class Jobs:
+    """What the worker was given."""
+
+    def __init__(self) -> None:
+        self.taken: list[Job] = []
+
+    def take(self, jobs: list[Job]) -> None:
+        self.taken += jobs
+
+
+@pytest.mark.parametrize("seconds_left", [0, 90, None])
+def test_what_is_left_of_an_executions_deadline_counts_from_the_grants_arrival(
+    seconds_left: int | None,
+) -> None:
+    clock, jobs = ManualClock(), Jobs()
+    sessions = CoordinatorSessions(clock)
+    sessions.join(cast("Any", None), cast("Any", jobs))
+    grant = pb.RunGrant()
+    if seconds_left is not None:
+        grant.execution_left.SetInParent()
+        grant.execution_left.FromSeconds(seconds_left)
+    clock.advance(7.0)
+    sessions.on_grants([Grant("e.1", 1, grant)])
+    (job,) = jobs.taken
+    assert job.deadline_ns == (0 if seconds_left is None else clock.epoch_ns() + seconds_left * BILLION)
+
+
+async def deadline_of(directory: Any, **given: Any) -> datetime | None:
+    bench = Bench(directory)
+    told: list[datetime | None] = []
+    bench.registry.declare("test.told@1")(lambda ctx, _inputs, _config: told.append(ctx.deadline))
+    await bench.outcome(a_job("test.told@1", **given))
+    return told[0]
+
+
+async def test_module_is_told_the_earlier_of_its_nodes_timeout_and_its_executions_deadline(
+    tmp_path: Any,
+) -> None:
+    year = 365 * 86_400.0
+    of_execution = datetime.fromtimestamp(SOON, UTC)
+    assert await deadline_of(tmp_path) is None
+    assert await deadline_of(tmp_path, deadline_ns=SOON * BILLION) == of_execution
+    long = await deadline_of(tmp_path, deadline_ns=SOON * BILLION, timeout_seconds=20 * year)
+    assert long == of_execution
+    own = await deadline_of(tmp_path, deadline_ns=FAR * BILLION, timeout_seconds=60.0)
+    assert own is not None
+    assert own < datetime.fromtimestamp(FAR, UTC)
