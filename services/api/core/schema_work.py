@@ -21,6 +21,8 @@ from services.api.core.json_values import DEPTH_MAX
 
 # Of one value; the largest input has some 130,000 of them, and a million looks take about 20 ms.
 EVALUATIONS_MAX: Final = 2_000
+# Of a place or a subschema, in messages.
+PATH_CHARACTERS_MAX: Final = 200
 # How long the walk itself may be: some times the schema's own size.
 STEPS_MIN: Final = 10_000
 STEPS_PER_VALUE: Final = 10
@@ -73,6 +75,7 @@ _Entries = list[tuple[Any, int]]
 
 
 class _Place(NamedTuple):
+    # Cut off where nobody reads on: there may be as many as steps.
     path: str
     entries: _Entries
 
@@ -84,9 +87,26 @@ def work_of(schema: Any) -> Work | Excess:
         return Excess(str(beyond))
 
 
+class _Looks:
+    """How often the value at one place is looked at, in all and by each subschema that is no mere true or false."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.total = 0
+        self.by_schema: Counter[int] = Counter()
+
+    def count(self, schema: Any, times: int) -> int:
+        self.total += times
+        if isinstance(schema, dict):
+            self.by_schema[id(schema)] += times
+        return times
+
+
 class _Walk:
     def __init__(self, schema: Any) -> None:
         self._root = schema
+        self._own = _text(schema, "$id").removesuffix("#")
+        self._draft = _text(schema, "$schema")
         self._anchors: dict[str, list[Any]] = {}
         self._is_of_newest_draft = True
         self._has_alternatives = False
@@ -123,7 +143,7 @@ class _Walk:
                 continue
             ahead.extend(value.values())
             self._has_alternatives |= "anyOf" in value or "oneOf" in value
-            self._is_of_newest_draft &= "2020-12" in str(value.get("$schema", "2020-12"))
+            self._is_of_newest_draft &= "2020-12" in (_text(value, "$schema") or "2020-12")
             for keyword in ("$anchor", "$dynamicAnchor"):
                 if isinstance(name := value.get(keyword), str):
                     self._anchors.setdefault(name, []).append(value)
@@ -140,7 +160,7 @@ class _Walk:
             self._refuse_base("$id", identity)
         if isinstance(draft, str) and _DRAFT_4 in draft:
             self._refuse_base("$schema", draft)
-        if isinstance(value.get("id"), str) and _DRAFT_4 in str(self._root.get("$schema")):
+        if isinstance(value.get("id"), str) and _DRAFT_4 in self._draft:
             self._refuse_base("id", value["id"])
 
     def _refuse_base(self, keyword: str, value: str) -> NoReturn:
@@ -151,29 +171,31 @@ class _Walk:
     def _expanded(self, place: _Place) -> _Bag:
         """Everything that applies to a value at this place; those that go on below it are the answer."""
         bag: Counter[_Bearer] = Counter()
-        looks: Counter[int] = Counter()
-        # With how many `unevaluated…` are around it in place.
-        ahead = [(schema, times, 0) for schema, times in place.entries]
-        total = 0
+        seen = _Looks(place.path)
+        # With how many `unevaluated…` are around it in place. What is ahead is counted already, so it is never much.
+        ahead = [(schema, seen.count(schema, times), 0) for schema, times in place.entries]
+        self._refuse_many(seen)
         while ahead:
             schema, times, around = ahead.pop()
-            total += times
             self._step()
-            if isinstance(schema, dict):
-                looks[id(schema)] += times
-                around += sum(keyword in schema for keyword in _UNEVALUATED)
-                again = 1 + 2 * around
-                if any(keyword in schema for keyword in _OF_CHILDREN):
-                    self._schemas[id(schema)] = schema
-                    bag[_Bearer(id(schema), again)] += times
-                ahead.extend(
-                    (inner, times * again if keyword in _ASKED_AGAIN else times, around)
-                    for keyword, inner in self._in_place(schema)
+            if not isinstance(schema, dict):
+                continue
+            around += sum(keyword in schema for keyword in _UNEVALUATED)
+            again = 1 + 2 * around
+            if any(keyword in schema for keyword in _OF_CHILDREN):
+                self._schemas[id(schema)] = schema
+                bag[_Bearer(id(schema), again)] += times
+            for keyword, inner in self._in_place(schema):
+                ahead.append(
+                    (inner, seen.count(inner, times * again if keyword in _ASKED_AGAIN else times), around)
                 )
-            if total > EVALUATIONS_MAX:
-                raise _Beyond(self._too_often(place.path, looks))
-        self._most = max(self._most, total)
+                self._refuse_many(seen)
+        self._most = max(self._most, seen.total)
         return bag
+
+    def _refuse_many(self, looks: _Looks) -> None:
+        if looks.total > EVALUATIONS_MAX:
+            raise _Beyond(self._too_often(looks))
 
     def _step(self, steps: int = 1) -> None:
         self._steps -= steps
@@ -196,8 +218,7 @@ class _Walk:
 
     def _targets(self, reference: str) -> list[Any]:
         """One, or all that have the name."""
-        own = str(self._root.get("$id", "")).removesuffix("#")
-        fragment = reference.removeprefix(own) if own else reference
+        fragment = reference.removeprefix(self._own)
         name = unquote(fragment.removeprefix("#"))
         if fragment[:1] in ("", "#"):
             if not name:
@@ -230,15 +251,16 @@ class _Walk:
                 members.setdefault(name, []).append((inner, times))
         # What holds for any name is asked about each; of most it is a mere true or false.
         for schema, times in [(schema, times) for schema, _, times in bearers if _of_any_name(schema)]:
-            self._step(len(members))
+            # Each pattern meets each name: charged before any of it is made.
+            self._step(len(members) * (1 + len(_mapping(schema, "patternProperties"))))
             for called, entries in members.items():
                 entries.extend((inner, times) for inner in _of_any_name(schema, called))
         for called, entries in members.items():
-            yield _Place(f"{path}.{'*' if called is None else called[:100]}", entries)
+            yield _Place(f"{path}.{'*' if called is None else called[:100]}"[:PATH_CHARACTERS_MAX], entries)
         names = [
             (schema["propertyNames"], times) for schema, _, times in bearers if "propertyNames" in schema
         ]
-        yield _Place(f"a name in {path}", names)
+        yield _Place(f"a name in {path}"[:PATH_CHARACTERS_MAX], names)
         leading = max(len(_leading(schema)) for schema, _, _ in bearers)
         for index in range(leading + 1):
             self._step(len(bearers))
@@ -247,7 +269,7 @@ class _Walk:
                 elements.extend((inner, times) for inner in self._of_element(schema, index))
                 if "contains" in schema:
                     elements.append((schema["contains"], times * contains))
-            yield _Place(f"{path}[{index if index < leading else '*'}]", elements)
+            yield _Place(f"{path}[{index if index < leading else '*'}]"[:PATH_CHARACTERS_MAX], elements)
 
     def _of_element(self, schema: dict[str, Any], index: int) -> Iterator[Any]:
         """What a schema says of the element at `index` of a list, `contains` apart."""
@@ -264,21 +286,25 @@ class _Walk:
                 schema[keyword] for keyword in ("additionalItems", "unevaluatedItems") if keyword in schema
             )
 
-    def _too_often(self, path: str, looks: Counter[int]) -> str:
-        ((most, _),) = looks.most_common(1)
+    def _too_often(self, looks: _Looks) -> str:
+        by = "".join(f", most often by {self._pointer(most)}" for most, _ in looks.by_schema.most_common(1))
         return (
-            f"one value ({path[:200]}) could be checked more than {EVALUATIONS_MAX} times, "
-            f"most often by {self._pointer(most)[:200]}: refer to it fewer times, in no circle by two ways"
+            f"one value ({looks.path}) could be checked more than {EVALUATIONS_MAX} times{by}: "
+            "refer to it fewer times, in no circle by two ways"
         )
 
     def _pointer(self, wanted: int) -> str:
         ahead: list[tuple[str, Any]] = [("#", self._root)]
         while id(ahead[-1][1]) != wanted:
             pointer, value = ahead.pop()
-            if isinstance(value, dict):
-                ahead.extend((f"{pointer}/{key}", inner) for key, inner in value.items())
-            elif isinstance(value, list):
-                ahead.extend((f"{pointer}/{index}", inner) for index, inner in enumerate(value))
+            inside = (
+                value.items()
+                if isinstance(value, dict)
+                else enumerate(value)
+                if isinstance(value, list)
+                else ()
+            )
+            ahead.extend((f"{pointer}/{key}"[:PATH_CHARACTERS_MAX], inner) for key, inner in inside)
         return ahead[-1][0]
 
 
@@ -289,6 +315,11 @@ def _of_any_name(schema: dict[str, Any], name: str | None = None) -> list[Any]:
         rest = "additionalProperties" if "additionalProperties" in schema else "unevaluatedProperties"
         found.append(schema.get(rest))
     return [inner for inner in found if isinstance(inner, dict)]
+
+
+def _text(value: Any, keyword: str) -> str:
+    text = value.get(keyword) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else ""
 
 
 def _mapping(schema: dict[str, Any], keyword: str) -> dict[str, Any]:

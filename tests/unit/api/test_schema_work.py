@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -186,6 +187,68 @@ def test_fault_names_the_value_and_the_subschema() -> None:
     assert isinstance(found, Excess)
     assert "(input.list[*])" in found.message
     assert "#/$defs/d15" in found.message
+
+
+class Unwritable(list[Any]):
+    """Stands for what is large: as text it would be written anew for each subschema."""
+
+    def __str__(self) -> str:
+        raise AssertionError("written as text")
+
+
+@pytest.mark.parametrize("draft", ["$schema", "$id"])
+def test_head_that_is_no_text_is_not_written_as_one(draft: str) -> None:
+    schema = {draft: Unwritable(), "$defs": {"a": {"id": "b"}}, "$ref": "#/$defs/a"}
+    assert isinstance(work_of(schema), Work)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"unevaluatedItems": False, "contains": True}] * 999},
+        {"allOf": [True] * EVALUATIONS_MAX},
+        {"items": {"anyOf": [True] * EVALUATIONS_MAX}, "type": "array"},
+    ],
+)
+def test_value_that_is_looked_at_by_truths_alone_is_refused(schema: Any) -> None:
+    found = work_of(schema)
+    assert isinstance(found, Excess)
+    assert f"more than {EVALUATIONS_MAX} times" in found.message
+
+
+def chain(name: str, count: int, last: dict[str, Any]) -> dict[str, Any]:
+    """A member in a member in a member …"""
+    return levels(lambda then: {"properties": {name: then}}, count, last)
+
+
+SPACIOUS: dict[str, dict[str, Any]] = {
+    "each pattern for each name": {
+        "properties": {f"p{number}": {} for number in range(700)},
+        "patternProperties": {f"^{number}": {"minLength": number} for number in range(700)},
+    },
+    "what waits to be looked at": {"allOf": [SELF] * 1_000},
+    "one name of many": {
+        "allOf": [{"$dynamicRef": "#a"}] * 1_000,
+        "$defs": {str(number): {"$dynamicAnchor": "a", "allOf": [SELF]} for number in range(1_000)},
+    },
+    "long places": chain("x" * 100, 50, {"properties": {f"p{number}": {} for number in range(5_000)}}),
+    "long pointers": {
+        "allOf": [{"$ref": "#/$defs/a"}] * (EVALUATIONS_MAX // 2),
+        "$defs": {"a": {}},
+        "x" * 20_000: {f"p{number}": {} for number in range(1_000)},
+    },
+}
+
+
+@pytest.mark.parametrize("name", SPACIOUS)
+def test_walk_holds_little_at_once(name: str) -> None:
+    tracemalloc.start()
+    try:
+        work_of(SPACIOUS[name])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 8_000_000
 
 
 def test_subschemas_that_meet_in_too_many_ways_are_refused() -> None:
