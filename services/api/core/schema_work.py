@@ -18,9 +18,20 @@ from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import unquote
 
 from services.api.core.json_values import DEPTH_MAX
+from services.api.core.schema_cost import (
+    PATTERN_STATES_MAX,
+    faults_of,
+    patterns_of,
+    positions_of,
+    states_of,
+    weight_of,
+)
 
-# Of one value; the largest input has some 130,000 of them, and a million looks take about 20 ms.
+# Of one value. A million looks take 6 to 20 ms, when none of them compares much, and the largest input has some 130,000
+# values: what a whole input costs is known when it comes, and its reader's to refuse.
 EVALUATIONS_MAX: Final = 2_000
+# Of one value, in looks: a millisecond, so that some hundred such values can be checked in any case.
+WEIGHT_MAX: Final = 100_000
 # Of a place or a subschema, in messages.
 PATH_CHARACTERS_MAX: Final = 200
 # How long the walk itself may be: some times the schema's own size.
@@ -45,8 +56,14 @@ _OF_CHILDREN: Final = (
 
 
 class Work(NamedTuple):
-    # At the worst place of the worst input.
+    # Each at the worst place of the worst input: how often a value is looked at,
     evaluations: int
+    # what that costs, in looks that compare little,
+    weight: int
+    # and at how many positions of patterns its text may stand.
+    positions: int
+    # How many faults it may have, those counted several times that carry much.
+    faults: int
     # A value that does not fit is told with all that is wrong by each alternative.
     has_alternatives: bool
 
@@ -87,6 +104,14 @@ def work_of(schema: Any) -> Work | Excess:
         return Excess(str(beyond))
 
 
+class _Weights(NamedTuple):
+    """Of one subschema; services.api.core.schema_cost says what each is."""
+
+    weight: int
+    positions: int
+    faults: int
+
+
 class _Looks:
     """How often the value at one place is looked at, in all and by each subschema that is no mere true or false."""
 
@@ -112,7 +137,9 @@ class _Walk:
         self._has_alternatives = False
         self._steps = STEPS_MIN
         self._schemas: dict[int, dict[str, Any]] = {}
-        self._most = 0
+        self._most = self._heaviest = self._most_positions = self._most_faults = 0
+        self._weights: dict[int, _Weights] = {}
+        self._patterns: set[str] = set()
         self._followed: dict[str, list[Any]] = {}
         self._survey()
         self._steps = min(self._steps, STEPS_MAX)
@@ -129,7 +156,9 @@ class _Walk:
                     seen.add(key)
                     below.extend(each for each in self._places_below(place.path, bag) if each.entries)
             places = below
-        return Work(self._most, self._has_alternatives)
+        return Work(
+            self._most, self._heaviest, self._most_positions, self._most_faults, self._has_alternatives
+        )
 
     def _survey(self) -> None:
         """Anchors, and what changes the meaning of references, wherever it stands: rather too much than too little."""
@@ -148,6 +177,14 @@ class _Walk:
                 if isinstance(name := value.get(keyword), str):
                     self._anchors.setdefault(name, []).append(value)
             self._note_identity(value)
+            self._patterns.update(patterns_of(value))
+        states = 0
+        for pattern in self._patterns:
+            states += states_of(pattern)
+            if states > PATTERN_STATES_MAX:
+                raise _Beyond(
+                    f"its patterns are too large, with {pattern[:100]!r}: repeat less, use maxLength"
+                )
 
     def _note_identity(self, value: dict[str, Any]) -> None:
         """A base of its own would give the references below it another meaning; `#name` is but an anchor."""
@@ -180,6 +217,10 @@ class _Walk:
             self._step()
             if not isinstance(schema, dict):
                 continue
+            if id(schema) not in self._weights:
+                self._weights[id(schema)] = _Weights(
+                    weight_of(schema), positions_of(schema), faults_of(schema)
+                )
             around += sum(keyword in schema for keyword in _UNEVALUATED)
             again = 1 + 2 * around
             if any(keyword in schema for keyword in _OF_CHILDREN):
@@ -190,8 +231,23 @@ class _Walk:
                     (inner, seen.count(inner, times * again if keyword in _ASKED_AGAIN else times), around)
                 )
                 self._refuse_many(seen)
-        self._most = max(self._most, seen.total)
+        self._weigh(seen)
         return bag
+
+    def _weigh(self, looks: _Looks) -> None:
+        each = [(self._weights[schema], times) for schema, times in looks.by_schema.items()]
+        weight = looks.total + sum(one.weight * times for one, times in each)
+        positions = sum(one.positions * times for one, times in each)
+        faults = looks.total + sum(one.faults * times for one, times in each)
+        self._most = max(self._most, looks.total)
+        self._heaviest = max(self._heaviest, weight)
+        self._most_positions = max(self._most_positions, positions)
+        self._most_faults = max(self._most_faults, faults)
+        if weight > WEIGHT_MAX:
+            raise _Beyond(
+                f"one value ({looks.path}) could be compared with too much: shorten enum and const, "
+                "or look at them fewer times"
+            )
 
     def _refuse_many(self, looks: _Looks) -> None:
         if looks.total > EVALUATIONS_MAX:
@@ -249,7 +305,7 @@ class _Walk:
             self._step(len(named))
             for name, inner in named.items():
                 members.setdefault(name, []).append((inner, times))
-        # What holds for any name is asked about each; of most it is a mere true or false.
+        # What holds for any name is asked about each.
         for schema, times in [(schema, times) for schema, _, times in bearers if _of_any_name(schema)]:
             # Each pattern meets each name: charged before any of it is made.
             self._step(len(members) * (1 + len(_mapping(schema, "patternProperties"))))
@@ -310,11 +366,13 @@ class _Walk:
 
 def _of_any_name(schema: dict[str, Any], name: str | None = None) -> list[Any]:
     """What a schema says of the member called `name` without naming it; None: of one that is nowhere named."""
+    # Its pattern is tried on each name, also when it then says a mere true or false.
     found = list(_mapping(schema, "patternProperties").values())
     if name not in _mapping(schema, "properties"):
         rest = "additionalProperties" if "additionalProperties" in schema else "unevaluatedProperties"
-        found.append(schema.get(rest))
-    return [inner for inner in found if isinstance(inner, dict)]
+        if isinstance(schema.get(rest), dict):
+            found.append(schema[rest])
+    return found
 
 
 def _text(value: Any, keyword: str) -> str:

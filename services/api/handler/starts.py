@@ -89,7 +89,9 @@ class Starter:
                 "input", "TOO_LARGE", f"{len(content)} bytes; at most {INPUT_BYTES_MAX}"
             )
         check = startable.schema.check
-        if check is not None and (violations := check.violations(command.input, violations_max)):
+        if check is not None and (
+            violations := check.violations(command.input, violations_max, len(content))
+        ):
             raise refusals.input_mismatch(command.workflow, violations)
         # Tables keep microseconds: what is answered now must equal what is read later.
         now = self._clock.epoch_ns() // 1_000 * 1_000
