@@ -6,6 +6,7 @@ a few seconds, and dropped at once when this replica or (by notification) anothe
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -21,6 +22,8 @@ from windlass.dispatcher.v1 import queue_pb2
 
 TRUSTED_SECONDS: Final = 5.0
 CACHED_MAX: Final = 5_000
+# A larger definition may take a good part of a second: in a thread, one at a time, so that all others go on meanwhile.
+READ_HERE_BYTES_MAX: Final = 16 * 1024
 
 
 class _Schema(NamedTuple):
@@ -47,6 +50,7 @@ class Startables:
         )
         # By version_id, the oldest first: a version never changes, and its schema is read once.
         self._schemas: dict[str, _Schema] = {}
+        self._large_one = asyncio.Semaphore(1)
 
     async def get(self, workspace: str, workflow: str, version: int) -> Startable:
         """`version` 0: the newest. Refused when it cannot be started."""
@@ -68,18 +72,17 @@ class Startables:
         workspace, workflow, version = key
         record = await self._workflows.startable(workspace, workflow, version)
         if record is not None:
-            return self._startable(record)
+            return await self._startable(record)
         if version and await self._workflows.startable(workspace, workflow, 0) is not None:
             raise refusals.version_not_found(workflow, version)
         raise refusals.workflow_not_found(workflow)
 
-    def _startable(self, record: StartableRecord) -> Startable:
+    async def _startable(self, record: StartableRecord) -> Startable:
         document = orjson.loads(record.definition)
-        schema = self._schemas.get(record.version_id)
-        if schema is None:
-            schema = self._schemas[record.version_id] = _schema(document)
-            if len(self._schemas) > CACHED_MAX:
-                del self._schemas[next(iter(self._schemas))]
+        if len(record.definition) <= READ_HERE_BYTES_MAX:
+            schema = self._schemas.get(record.version_id) or self._keep(record, _schema(document))
+        else:
+            schema = self._schemas.get(record.version_id) or await self._read_aside(record, document)
         limits = in_force(record.tier, record.executions_max, record.queued_max)
         return Startable(
             version_id=record.version_id,
@@ -93,6 +96,18 @@ class Startables:
                 revision=record.workspace_revision,
             ),
         )
+
+    async def _read_aside(self, record: StartableRecord, document: dict[str, Any]) -> _Schema:
+        async with self._large_one:
+            # Asked for by its number and as the newest, a version is read for both at once.
+            known = self._schemas.get(record.version_id)
+            return known or self._keep(record, await asyncio.to_thread(_schema, document))
+
+    def _keep(self, record: StartableRecord, schema: _Schema) -> _Schema:
+        self._schemas[record.version_id] = schema
+        if len(self._schemas) > CACHED_MAX:
+            del self._schemas[next(iter(self._schemas))]
+        return schema
 
 
 def _schema(document: dict[str, Any]) -> _Schema:

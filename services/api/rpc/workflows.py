@@ -23,7 +23,7 @@ from services.api.core.templates import TemplateReader
 from services.api.handler import refusals
 from services.api.handler.authenticator import Authenticator
 from services.api.handler.ports import Actor, AnnouncedModules, Workflows
-from services.api.handler.startables import Startables
+from services.api.handler.startables import READ_HERE_BYTES_MAX, Startables
 from services.api.rpc import pages, translate
 from services.api.rpc.structs import document_of, holding, is_surely_over
 from services.chassis.crash import crash_point
@@ -34,8 +34,6 @@ from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 SHA256_BYTES: Final = 32
-# A larger one may take a good part of a second: in a thread, one at a time, so that all others go on meanwhile.
-EXAMINED_HERE_BYTES_MAX: Final = 64 * 1024
 # How long a warning is worth waiting for.
 ANNOUNCED_SECONDS: Final = 1.0
 
@@ -167,7 +165,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
                 return Verdict([too_large()])
             return examine(document_of(definition), self._templates, self._schemas)
 
-        if definition.ByteSize() <= EXAMINED_HERE_BYTES_MAX:
+        if definition.ByteSize() <= READ_HERE_BYTES_MAX:
             return work()
         async with self._large_one:
             return await asyncio.to_thread(work)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 import pytest
 
+from services.api.handler import startables as startables_module
 from services.api.handler.identifiers import Identifiers, is_execution_id
 from services.api.handler.ports import StartableRecord
-from services.api.handler.startables import Startables
+from services.api.handler.schema_reader import InputCheck
+from services.api.handler.startables import READ_HERE_BYTES_MAX, Startables
 from services.api.handler.starts import INPUT_BYTES_MAX, Existing, StartCommand, Starter
 from services.chassis.clock import ManualClock
 from services.chassis.errors import DependencyUnavailable, Refusal
@@ -113,6 +116,42 @@ async def refusal(starter: Starter, **changed: Any) -> Refusal:
     with pytest.raises(Refusal) as refused:
         await prepared(starter, **changed)
     return refused.value
+
+
+async def test_large_schema_is_read_beside_the_loop_and_once_for_all_who_start(
+    starter: Starter, workflows: MemoryWorkflows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its version is asked for by number and as the newest, which are two reads of one version."""
+    threads: list[threading.Thread] = []
+
+    def read(schema: Any) -> InputCheck:
+        threads.append(threading.current_thread())
+        return InputCheck(schema)
+
+    monkeypatch.setattr(startables_module, "InputCheck", read)
+    workflows.definition = {**DEFINITION, "description": "x" * READ_HERE_BYTES_MAX}
+    items = await asyncio.gather(*(prepared(starter, version=version) for version in (0, 3, 0, 3)))
+    assert {item.start.version_id for item in items} == {"a version"}
+    assert (await refusal(starter, input={})).reason == "INPUT_MISMATCH"
+    assert workflows.reads == 2
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
+
+
+async def test_small_schema_is_read_at_once(starter: Starter, workflows: MemoryWorkflows) -> None:
+    assert (await refusal(starter, input={})).reason == "INPUT_MISMATCH"
+    await prepared(starter, version=3)
+    assert workflows.reads == 2
+
+
+async def test_input_that_costs_too_much_to_check_is_refused(
+    starter: Starter, workflows: MemoryWorkflows, queue: MemoryQueue
+) -> None:
+    comparing = {"items": {"enum": [*range(5_000), "x"]}}
+    workflows.definition = {**DEFINITION, "inputSchema": {"properties": {"list": comparing}}}
+    assert (await prepared(starter, input={"list": ["x"] * 100})).start.version == 3
+    refused = await refusal(starter, input={"list": ["x"] * 10_000})
+    assert [(each.field, each.reason) for each in refused.violations] == [("input", "TOO_LARGE")]
 
 
 async def test_stored_schema_beyond_the_bound_refuses_starts(
