@@ -11,36 +11,23 @@ Hazards: a `$ref` is followed inside this one document. What leads elsewhere, or
 not a guess, as the library that validates might follow it to what was not counted here.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple, NoReturn
-from urllib.parse import unquote
+from typing import Any, Final, NamedTuple
 
 from services.api.core.json_values import DEPTH_MAX
-from services.api.core.schema_cost import (
-    PATTERN_STATES_MAX,
-    faults_of,
-    patterns_of,
-    positions_of,
-    states_of,
-    weight_of,
-)
+from services.api.core.schema_cost import faults_of, positions_of, weight_of
+from services.api.core.schema_document import PATH_CHARACTERS_MAX, Beyond, Document
 
 # Of one value. A million looks take 6 to 20 ms, when none of them compares much, and the largest input has some 130,000
 # values: what a whole input costs is known when it comes, and its reader's to refuse.
 EVALUATIONS_MAX: Final = 2_000
 # Of one value, in looks: a millisecond, so that some hundred such values can be checked in any case.
 WEIGHT_MAX: Final = 100_000
-# Of a place or a subschema, in messages.
-PATH_CHARACTERS_MAX: Final = 200
 # How long the walk itself may be: some times the schema's own size.
 STEPS_MIN: Final = 10_000
 STEPS_PER_VALUE: Final = 10
 STEPS_MAX: Final = 500_000
-
-_DRAFT_4: Final = "draft-04"
-_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,6}")
 
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _LISTS: Final = frozenset({"allOf", "anyOf", "oneOf"})
@@ -74,10 +61,6 @@ class Excess(NamedTuple):
     message: str
 
 
-class _Beyond(Exception):
-    """Ends the walk; it leaves this module as an Excess."""
-
-
 class _Bearer(NamedTuple):
     """A subschema that says something of the values below; by identity, as dicts have no hash."""
 
@@ -100,7 +83,7 @@ class _Place(NamedTuple):
 def work_of(schema: Any) -> Work | Excess:
     try:
         return _Walk(schema).work()
-    except _Beyond as beyond:
+    except Beyond as beyond:
         return Excess(str(beyond))
 
 
@@ -129,23 +112,14 @@ class _Looks:
 
 class _Walk:
     def __init__(self, schema: Any) -> None:
-        self._root = schema
-        self._own = _text(schema, "$id").removesuffix("#")
-        self._draft = _text(schema, "$schema")
-        self._anchors: dict[str, list[Any]] = {}
-        self._is_of_newest_draft = True
-        self._has_alternatives = False
-        self._steps = STEPS_MIN
+        self._document = Document(schema)
+        self._steps = min(STEPS_MIN + STEPS_PER_VALUE * self._document.values, STEPS_MAX)
         self._schemas: dict[int, dict[str, Any]] = {}
         self._most = self._heaviest = self._most_positions = self._most_faults = 0
         self._weights: dict[int, _Weights] = {}
-        self._patterns: set[str] = set()
-        self._followed: dict[str, list[Any]] = {}
-        self._survey()
-        self._steps = min(self._steps, STEPS_MAX)
 
     def work(self) -> Work:
-        places = [_Place("input", [(self._root, 1)])]
+        places = [_Place("input", [(self._document.root, 1)])]
         seen: set[frozenset[tuple[_Bearer, int]]] = set()
         for _ in range(DEPTH_MAX + 1):
             below: list[_Place] = []
@@ -157,52 +131,11 @@ class _Walk:
                     below.extend(each for each in self._places_below(place.path, bag) if each.entries)
             places = below
         return Work(
-            self._most, self._heaviest, self._most_positions, self._most_faults, self._has_alternatives
-        )
-
-    def _survey(self) -> None:
-        """Anchors, and what changes the meaning of references, wherever it stands: rather too much than too little."""
-        ahead = [self._root]
-        while ahead:
-            value = ahead.pop()
-            self._steps += STEPS_PER_VALUE
-            if isinstance(value, list):
-                ahead.extend(value)
-            if not isinstance(value, dict):
-                continue
-            ahead.extend(value.values())
-            self._has_alternatives |= "anyOf" in value or "oneOf" in value
-            self._is_of_newest_draft &= "2020-12" in (_text(value, "$schema") or "2020-12")
-            for keyword in ("$anchor", "$dynamicAnchor"):
-                if isinstance(name := value.get(keyword), str):
-                    self._anchors.setdefault(name, []).append(value)
-            self._note_identity(value)
-            self._patterns.update(patterns_of(value))
-        states = 0
-        for pattern in self._patterns:
-            states += states_of(pattern)
-            if states > PATTERN_STATES_MAX:
-                raise _Beyond(
-                    f"its patterns are too large, with {pattern[:100]!r}: repeat less, use maxLength"
-                )
-
-    def _note_identity(self, value: dict[str, Any]) -> None:
-        """A base of its own would give the references below it another meaning; `#name` is but an anchor."""
-        if value is self._root:
-            return
-        identity, draft = value.get("$id"), value.get("$schema")
-        if isinstance(identity, str) and identity.startswith("#") and identity != "#":
-            self._anchors.setdefault(identity[1:], []).append(value)
-        elif isinstance(identity, str):
-            self._refuse_base("$id", identity)
-        if isinstance(draft, str) and _DRAFT_4 in draft:
-            self._refuse_base("$schema", draft)
-        if isinstance(value.get("id"), str) and _DRAFT_4 in self._draft:
-            self._refuse_base("id", value["id"])
-
-    def _refuse_base(self, keyword: str, value: str) -> NoReturn:
-        raise _Beyond(
-            f"{keyword} {value[:100]!r} below the top: refer to subschemas by their place, #/$defs/NAME"
+            self._most,
+            self._heaviest,
+            self._most_positions,
+            self._most_faults,
+            self._document.has_alternatives,
         )
 
     def _expanded(self, place: _Place) -> _Bag:
@@ -244,58 +177,31 @@ class _Walk:
         self._most_positions = max(self._most_positions, positions)
         self._most_faults = max(self._most_faults, faults)
         if weight > WEIGHT_MAX:
-            raise _Beyond(
+            raise Beyond(
                 f"one value ({looks.path}) could be compared with too much: shorten enum and const, "
                 "or look at them fewer times"
             )
 
     def _refuse_many(self, looks: _Looks) -> None:
         if looks.total > EVALUATIONS_MAX:
-            raise _Beyond(self._too_often(looks))
+            raise Beyond(self._too_often(looks))
 
     def _step(self, steps: int = 1) -> None:
         self._steps -= steps
         if self._steps <= 0:
-            raise _Beyond("its subschemas meet in too many combinations: describe each property once")
+            raise Beyond("its subschemas meet in too many combinations: describe each property once")
 
     def _in_place(self, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         """What else applies to the same value, by the keyword that says so."""
         for keyword, value in schema.items():
             if keyword in _REFERENCES and isinstance(value, str):
-                if value not in self._followed:
-                    self._followed[value] = self._targets(value)
-                yield from ((keyword, target) for target in self._followed[value])
+                yield from ((keyword, target) for target in self._document.targets(value))
             elif keyword in _LISTS and isinstance(value, list):
                 yield from ((keyword, inner) for inner in value)
             elif keyword in _MAPPINGS and isinstance(value, dict):
                 yield from ((keyword, inner) for inner in value.values() if not isinstance(inner, list))
             elif keyword in _SINGLES:
                 yield keyword, value
-
-    def _targets(self, reference: str) -> list[Any]:
-        """One, or all that have the name."""
-        fragment = reference.removeprefix(self._own)
-        name = unquote(fragment.removeprefix("#"))
-        if fragment[:1] in ("", "#"):
-            if not name:
-                return [self._root]
-            if name in self._anchors:
-                return self._anchors[name]
-            if name.startswith("/"):
-                return [self._pointed_at(name, reference)]
-        raise _Beyond(f"the reference {reference[:100]!r} leads nowhere in this schema")
-
-    def _pointed_at(self, pointer: str, reference: str) -> Any:
-        value = self._root
-        for token in pointer.split("/")[1:]:
-            key = token.replace("~1", "/").replace("~0", "~")
-            if isinstance(value, dict) and key in value:
-                value = value[key]
-            elif isinstance(value, list) and _INDEX.fullmatch(key) and int(key) < len(value):
-                value = value[int(key)]
-            else:
-                raise _Beyond(f"the reference {reference[:100]!r} leads nowhere in this schema")
-        return value
 
     def _places_below(self, path: str, bag: _Bag) -> Iterator[_Place]:
         bearers = [(self._schemas[bearer.schema], bearer.contains, times) for bearer, times in bag.items()]
@@ -333,7 +239,7 @@ class _Walk:
         if index < len(leading):
             yield leading[index]
             # Older drafts know no prefixItems: their items are for all.
-            if not self._is_of_newest_draft and isinstance(items, dict):
+            if not self._document.is_of_newest_draft and isinstance(items, dict):
                 yield items
         elif isinstance(items, dict | bool):
             yield items
@@ -343,25 +249,13 @@ class _Walk:
             )
 
     def _too_often(self, looks: _Looks) -> str:
-        by = "".join(f", most often by {self._pointer(most)}" for most, _ in looks.by_schema.most_common(1))
+        by = "".join(
+            f", most often by {self._document.pointer(most)}" for most, _ in looks.by_schema.most_common(1)
+        )
         return (
             f"one value ({looks.path}) could be checked more than {EVALUATIONS_MAX} times{by}: "
             "refer to it fewer times, in no circle by two ways"
         )
-
-    def _pointer(self, wanted: int) -> str:
-        ahead: list[tuple[str, Any]] = [("#", self._root)]
-        while id(ahead[-1][1]) != wanted:
-            pointer, value = ahead.pop()
-            inside = (
-                value.items()
-                if isinstance(value, dict)
-                else enumerate(value)
-                if isinstance(value, list)
-                else ()
-            )
-            ahead.extend((f"{pointer}/{key}"[:PATH_CHARACTERS_MAX], inner) for key, inner in inside)
-        return ahead[-1][0]
 
 
 def _of_any_name(schema: dict[str, Any], name: str | None = None) -> list[Any]:
@@ -373,11 +267,6 @@ def _of_any_name(schema: dict[str, Any], name: str | None = None) -> list[Any]:
         if isinstance(schema.get(rest), dict):
             found.append(schema[rest])
     return found
-
-
-def _text(value: Any, keyword: str) -> str:
-    text = value.get(keyword) if isinstance(value, dict) else None
-    return text if isinstance(text, str) else ""
 
 
 def _mapping(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
