@@ -116,11 +116,11 @@ class Document:
 
 
 def _refuse_large(patterns: set[str]) -> None:
-    states = 0
-    for pattern in patterns:
-        states += states_of(pattern)
-        if states > PATTERN_STATES_MAX:
-            raise Beyond(f"its patterns are too large, with {pattern[:100]!r}: repeat less, use maxLength")
+    states = {pattern: states_of(pattern) for pattern in patterns}
+    if sum(states.values()) > PATTERN_STATES_MAX:
+        # The same for whoever asks: a set has no order of its own.
+        largest = max(patterns, key=lambda pattern: (states[pattern], pattern))
+        raise Beyond(f"its patterns are too large, with {largest[:100]!r}: repeat less, use maxLength")
 
 
 def _text(value: Any, keyword: str) -> str:

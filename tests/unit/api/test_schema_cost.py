@@ -89,6 +89,12 @@ def test_schema_whose_patterns_are_too_large_is_refused(name: str) -> None:
     assert "patterns are too large" in found.message
 
 
+def test_the_largest_pattern_is_named() -> None:
+    found = work_of({"allOf": [{"pattern": f"a{{{size}}}"} for size in (1_000, 999_999, 2_000)]})
+    assert isinstance(found, Excess)
+    assert "'a{999999}'" in found.message
+
+
 @pytest.mark.parametrize("name", TOO_MUCH)
 def test_input_that_costs_too_much_is_refused_unchecked(name: str) -> None:
     schema, document = TOO_MUCH[name]
