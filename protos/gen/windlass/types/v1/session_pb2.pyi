@@ -514,10 +514,9 @@ class Fault(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """UPPER_SNAKE: ATTACH_EXPECTED, ATTACH_PENDING, ATTACH_INVALID, ATTACHED_ALREADY, CREDIT_INVALID, BEAT_OUT_OF_ORDER,
-    GRANTS_SEEN_INVALID, HELD_EXCEEDED (over 20,000 leases, or over 200,000 of
-    one key), FLOOD (over 8,000 reports unanswered), NAME_TOO_LONG (over
-    255 characters), NOT_READING, TOO_MANY_SESSIONS, KEY_SESSIONS_EXCEEDED (over 500 of one key), INSTANCE_ENDED,
-    INSTANCE_TAKEN, KEY_INVALID…
+    GRANTS_SEEN_INVALID, HELD_EXCEEDED (over 20,000 leases, or over 200,000 of one key), FLOOD (over 8,000 reports
+    unanswered), NAME_TOO_LONG (over 255 characters), NOT_READING, TOO_MANY_SESSIONS, KEY_SESSIONS_EXCEEDED (over 500
+    of one key), INSTANCE_ENDED, INSTANCE_TAKEN, KEY_INVALID…
     """
     message: _builtins.str
     def __init__(
