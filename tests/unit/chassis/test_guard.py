@@ -1,9 +1,12 @@
 """What stands before every handler, from the outside."""
 
+import asyncio
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import grpc
 import pytest
+from google.protobuf import empty_pb2
 
 from services.chassis import telemetry
 from services.chassis.guard import OPEN_CALLS_MAX, Guard
@@ -180,6 +183,37 @@ async def test_a_call_whose_request_never_comes_takes_no_longer_either(shop: Sho
         refusal = await refused(silent.read())
         assert (refusal.code.name, refusal.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_PASSED")
         assert (await counter.stub(bearer="admin").Buy(counter.order(), timeout=20)).receipt
+
+
+def test_request_that_comes_at_the_last_moment_has_no_second_deadline() -> None:
+    now = 0.0
+
+    async def read() -> bytes:
+        nonlocal now
+        now = 59.0
+        return b""
+
+    async def answer(request: Any, context: Any) -> Any:
+        nonlocal now
+        now = 61.0
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return request
+
+    async def call() -> Any:
+        asyncio.get_running_loop().time = lambda: now  # type: ignore[method-assign]
+        handler: Any = grpc.unary_unary_rpc_method_handler(answer, empty_pb2.Empty.FromString)
+        guard = Guard({"/m": anyone().within(60)})
+        context = Mock(
+            invocation_metadata=tuple, time_remaining=lambda: None, read=read, abort=AsyncMock(), peer=str
+        )
+        served: Any = guard.wrap("/m", handler, request_bytes_max=10)
+        await served.stream_unary(None, context)
+        return context.abort.call_args
+
+    ended = asyncio.run(call())
+    assert ended is not None
+    assert ended.args[0] is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 async def test_a_stream_takes_no_longer_than_its_rule(shop: Shop) -> None:
