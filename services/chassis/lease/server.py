@@ -97,7 +97,7 @@ class ServerSessionRules:
     def __init__(self, session_id: str, server: str, timing: LeaseTiming) -> None:
         self.session_id = session_id
         self.state = ServerState.NEW
-        # From the acceptance on without its leases, of which `holds` knows.
+        # From the acceptance on without its leases, of which `holds` knows; so when there will be none.
         self.attach: Attach | None = None
         self.fault: Fault | None = None
         self.unanswered = Unanswered()
@@ -344,8 +344,14 @@ class ServerSessionRules:
 
     def _fail(self, reason: str, message: str) -> list[ServerAction]:
         self.fault = Fault(reason, message)
-        self.state = ServerState.CLOSED
+        self._close()
         return []
+
+    def _close(self) -> None:
+        self.state = ServerState.CLOSED
+        if self.attach is not None and self.attach.held:
+            # Never to be accepted: its leases need not be remembered.
+            self.attach = replace(self.attach, held=())
 
     def _bound_outgoing(self) -> None:
         if self.state is ServerState.CLOSED:
@@ -374,7 +380,7 @@ class ServerSessionRules:
 
     def lost(self) -> list[ServerAction]:
         """The stream is gone (also after a fault): what was granted on it and never counted."""
-        self.state = ServerState.CLOSED
+        self._close()
         actions: list[ServerAction] = []
         unsent = [grant for _, grant in self._unsent]
         in_doubt = [grant for _, grants in self._uncounted for grant in grants]

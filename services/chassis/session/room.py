@@ -89,11 +89,15 @@ class StreamRoom:
         self._caller.change(more, now)
 
     def hold_leases(self, leases: int) -> str:
-        """All that the session remembers at present; why these are too many, or ""."""
+        """All that the session remembers at present; why these are too many, or "".
+
+        Only whoever brings more is refused: the others have had theirs before, and are at work on them.
+        """
         caller = self._caller
-        caller.leases += leases - self._leases
+        more = leases - self._leases
+        caller.leases += more
         self._leases = leases
-        if caller.leases > caller.leases_max:
+        if more > 0 and caller.leases > caller.leases_max:
             return f"at most {caller.leases_max} leases can be held here with one key; use another key"
         return ""
 

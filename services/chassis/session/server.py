@@ -232,6 +232,8 @@ class Conversation:
             session.hold_room()
             if excess := session.room.hold_leases(self._rules.held_count):
                 self._rules.refuse("HELD_EXCEEDED", excess)
+                # An attach is forgotten with its refusal, which may be long before the stream is over.
+                session.room.hold_leases(self._rules.held_count)
             else:
                 self.perform(actions)
             if self._rules.state is ServerState.CLOSED:

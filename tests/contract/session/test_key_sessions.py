@@ -6,9 +6,9 @@ import grpc
 import pytest
 
 from services.chassis.identity import Identity, Kind
-from services.chassis.lease.frames import Beat, HolderFrame, Lease
+from services.chassis.lease.frames import Attach, Beat, HolderFrame, Lease
 from services.chassis.session.registry import SessionLimits
-from tests.support.lease_hop import FAST, AwayStore, Replica, raw, serving
+from tests.support.lease_hop import FAST, AwayStore, RawHolder, Replica, raw, serving
 from tests.support.probe import eventually
 
 SECONDS = 20.0
@@ -86,6 +86,26 @@ async def test_all_streams_of_a_key_hold_so_many_leases_and_no_more(store: AwayS
                 return (await late.attach("late", held=three)).attached is not None
 
         await eventually(is_served, SECONDS, "the leases of the streams that are gone")
+
+
+async def test_leases_too_many_are_refused_to_who_brings_them_and_to_nobody_else(store: AwayStore):
+    limits = SessionLimits(key_leases_max=3)
+    async with serving(store, limits=limits) as replica, raw(replica, KEY) as one:
+        assert (await one.attach("one", held=leases(2))).attached is not None
+        async with raw(replica, KEY, *UNREADING) as unread:
+            # Its stream stays open for as long as it does not read why it is refused.
+            await unread.say(HolderFrame(attach=Attach("unread", "unread", 1, held=leases(2))))
+            await unread.call.initial_metadata()
+            await beat(one, Beat(1, True, 2, leases(2)))
+            await beat(one, Beat(2, True, 3, leases(3)))
+
+
+async def beat(holder: RawHolder, said: Beat) -> None:
+    """Said, and answered."""
+    await holder.say(HolderFrame(beat=said))
+    while (frame := await holder.hear()) is None or frame.beat is None:
+        assert frame is not None
+        assert frame.fault is None
 
 
 async def test_refused_streams_take_no_place_of_others_and_do_not_pile_up(store: AwayStore):

@@ -332,6 +332,17 @@ def test_leases_are_counted_from_the_attach_on_and_gone_with_the_stream():
     assert [*counts, session.held_count] == [0, 2, 1, 0]
 
 
+@pytest.mark.parametrize("end", [lambda session: session.refuse("NO", "no"), ServerSessionRules.lost])
+def test_leases_of_an_attach_that_is_never_accepted_are_forgotten(
+    end: Callable[[ServerSessionRules], object],
+):
+    session = new()
+    session.receive(HolderFrame(attach=Attach("holder", "instance", 1, held=[Lease("a", 1)])), 0.0)
+    end(session)
+    assert session.held_count == 0
+    assert session.attach is not None
+
+
 def test_newest_beat_that_was_heard_is_known():
     assert [live().beat_number, beating().beat_number] == [1, 2]
 
