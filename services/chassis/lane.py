@@ -54,6 +54,8 @@ BY_INDEX: Final[Mapping[str, str]] = {
 # Classes and codes of SQLSTATE after which the same statement may succeed: the statement did not happen.
 _AWAY_CLASSES: Final = ("08", "53", "57P", "58")
 _AWAY_CODES: Final = frozenset({"57014", "55P03", "40001", "40P01", "25006"})
+# And after which it may succeed with other values: data, integrity, a limit of the program.
+_VALUE_CLASSES: Final = ("22", "23", "54")
 
 
 class DatabaseAway(DependencyUnavailable):
@@ -72,6 +74,14 @@ def is_away(failure: psycopg.Error) -> bool:
     if failure.sqlstate is None:
         return isinstance(failure, psycopg.OperationalError)
     return failure.sqlstate in _AWAY_CODES or failure.sqlstate.startswith(_AWAY_CLASSES)
+
+
+def is_of_values(failure: psycopg.Error) -> bool:
+    """Whether the fault lies with what the statement was given: without that, the rest of a batch may succeed. What is
+    neither this nor `is_away` (a right, a table or a column that is missing, a bug) fails whatever is given."""
+    if failure.sqlstate is None:
+        return isinstance(failure, psycopg.DataError)  # the driver's own
+    return failure.sqlstate.startswith(_VALUE_CLASSES)
 
 
 async def connect(

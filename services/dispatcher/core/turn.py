@@ -89,6 +89,8 @@ class TurnResult:
     # The workspace of each report that took effect, None for one that did not.
     finished: list[str | None] = field(default_factory=list)
     parked: list[str | None] = field(default_factory=list)
+    # Those that the database refuses: nobody knows what would have become of them.
+    refused_reports: list[Finished | Parked] = field(default_factory=list)
     # Of those just parked, the workspaces in which one was woken at once.
     woken: list[str] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
@@ -102,6 +104,7 @@ class TurnResult:
         self.admissions += other.admissions
         self.finished += other.finished
         self.parked += other.parked
+        self.refused_reports += other.refused_reports
         self.woken += other.woken
         self.places += other.places
         self.lanes += other.lanes

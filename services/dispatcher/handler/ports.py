@@ -19,7 +19,7 @@ from services.dispatcher.core.turn import Turn, TurnResult
 
 
 class Unstorable(Exception):
-    """The database refuses an item or a claim of the turn for what it is; nothing of the turn happened."""
+    """The database refuses an item or a claim of the turn for what it holds; nothing of the turn happened."""
 
 
 class Queue(Protocol):

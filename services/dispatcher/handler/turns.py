@@ -15,8 +15,8 @@ That an execution has finished frees a slot, which nobody wants while nothing wa
 or has one of its own a moment later.
 
 Hazards: when the outcome of a commit is unknown, the same items are put in again: every statement of a turn is safe to
-repeat (store/queue.py). A turn that the database refuses is split until the item or the lane at fault stands alone:
-the item is rejected, the lane is left alone for a while.
+repeat (store/queue.py). A turn that the database refuses for what it holds is split until the item or the lane at fault
+stands alone: a start is rejected, a report is kept and tried again (aside.py), the lane is left alone for a while.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from services.dispatcher.core.lanes import ASIDE_SECONDS, Lanes
 from services.dispatcher.core.mail import CLAIM_BYTES_MAX
 from services.dispatcher.core.seats import seat_order, shares
 from services.dispatcher.core.turn import Turn, TurnResult
+from services.dispatcher.handler.aside import ReportsAside
 from services.dispatcher.handler.ports import Arrival, Holder, Late, Queue, Told, Unstorable
 from services.dispatcher.handler.tally import Tally
 
@@ -93,6 +94,7 @@ class Dispatcher:
         self._poll_seconds = poll_seconds
         self._arrivals: deque[Arrival] = deque()
         self._told: deque[Told] = deque()
+        self._aside = ReportsAside()
         # Whether what was told is worth a turn by itself.
         self._is_due = False
         self._company = Company(self._reports_due)
@@ -145,8 +147,12 @@ class Dispatcher:
         self._wake.set()
 
     def polled(self, workspaces: Sequence[str], has_ending: bool) -> None:
+        now = self._clock.monotonic()
         self._lanes.polled(workspaces)
-        self._lanes.end_aside(self._clock.monotonic())
+        self._lanes.end_aside(now)
+        if again := self._aside.due(now):
+            self._told.extend(again)
+            self._is_due = True
         self._has_ending = self._has_ending or has_ending
         self._wake.set()
 
@@ -428,12 +434,15 @@ class Dispatcher:
         took_effect = {
             report for report, workspace in zip(reports, workspaces, strict=True) if workspace is not None
         }
+        refused = set(result.refused_reports)
         crash_point("dispatcher.ack.before_send")
         by_holder: dict[int, tuple[Holder, list[str]]] = {}
         late: list[Told] = []
         for each in told:
             if each.report in took_effect:
                 by_holder.setdefault(id(each.holder), (each.holder, []))[1].append(each.report_id)
+            elif each.report in refused:
+                self._aside.keep(each, self._clock.monotonic())
             else:
                 late.append(each)
         for holder, report_ids in by_holder.values():
@@ -464,7 +473,7 @@ def _by_id(report: Parked) -> tuple[str, int]:
 
 
 def _reject(turn: Turn, failure: Unstorable) -> TurnResult:
-    """What is told of the one item that cannot be stored."""
+    """What becomes of the one item that cannot be stored."""
     items: Sequence[Newcomer | Finished | Parked] = (*turn.newcomers, *turn.finished, *turn.parked)
     for each in items:
         log.error("error processing item", execution_id=each.execution_id, error=str(failure))
@@ -473,4 +482,5 @@ def _reject(turn: Turn, failure: Unstorable) -> TurnResult:
         admissions=[Admission(Outcome.REJECTED, message=message) for _ in turn.newcomers],
         finished=[None for _ in turn.finished],
         parked=[None for _ in turn.parked],
+        refused_reports=[*turn.finished, *turn.parked],
     )

@@ -5,7 +5,8 @@ their ids, reports by what they left behind, and grants that were committed with
 loops/rounds.py.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import psycopg
 from services.chassis.arrays import Array, BigInts, Bytes, Ints, Texts, Times
 from services.chassis.crash import crash_point
 from services.chassis.exchange import HotStatement, Rows
-from services.chassis.lane import BY_INDEX, Lane
+from services.chassis.lane import BY_INDEX, Lane, is_of_values
 from services.dispatcher.core.items import Admission, LaneView, Limits, Outcome, Parked, Place
 from services.dispatcher.core.seats import reach
 from services.dispatcher.core.turn import Turn, TurnResult
@@ -44,7 +45,7 @@ class PostgresQueue:
 
     async def store_limits(self, limits: Mapping[str, Limits]) -> None:
         """A statement of its own: it locks tenants in another order than a turn would."""
-        try:
+        with _as_unstorable():
             await self._lane.execute(
                 _STORE_LIMITS,
                 (
@@ -54,21 +55,29 @@ class PostgresQueue:
                     BigInts([each.revision for each in limits.values()]),
                 ),
             )
-        except psycopg.Error as failure:
-            raise Unstorable(str(failure)) from failure
 
     async def turn(self, turn: Turn) -> TurnResult:
         statements, reads = _plan(turn)
         crash_point("dispatcher.turn.before_commit")
-        try:
+        with _as_unstorable():
             answers = await self._lane.exchange(statements)
-        except psycopg.Error as failure:
-            raise Unstorable(str(failure)) from failure
         crash_point("dispatcher.turn.after_commit")
         result = TurnResult()
         for read, rows in zip(reads, answers, strict=True):
             read(turn, result, rows)
         return result
+
+
+@contextlib.contextmanager
+def _as_unstorable() -> Iterator[None]:
+    """What an item may be to blame for. Anything else would be the fate of every turn, item by item: it ends the
+    process, and what it had was not answered."""
+    try:
+        yield
+    except psycopg.Error as failure:
+        if is_of_values(failure):
+            raise Unstorable(str(failure)) from failure
+        raise
 
 
 def _plan(turn: Turn) -> tuple[list[HotStatement], list[Read]]:

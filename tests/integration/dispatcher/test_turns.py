@@ -26,11 +26,14 @@ from services.dispatcher.core.items import (
 from services.dispatcher.core.lanes import ASIDE_SECONDS, Lanes
 from services.dispatcher.core.mail import MEBIBYTE
 from services.dispatcher.core.turn import Turn, TurnResult
+from services.dispatcher.handler.aside import AGAIN_SECONDS
 from services.dispatcher.handler.ports import Arrival, Told
 from services.dispatcher.handler.tally import Tally
 from services.dispatcher.handler.turns import Dispatcher
 from tests.integration.dispatcher.conftest import Rig, newcomer
 from tests.support.probe import until
+
+SECONDS = 20.0
 
 
 class Recorder:
@@ -146,6 +149,14 @@ END $$;
 CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON dispatcher.queue
   FOR EACH ROW WHEN (NEW.workspace = 'refused' AND NEW.state = {state}) EXECUTE FUNCTION dispatcher.refuse();
 """
+REFUSES_ENDS = """
+CREATE FUNCTION dispatcher.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'a value is out of range' USING ERRCODE = 'data_exception';
+END $$;
+CREATE TRIGGER refuse BEFORE {operation} ON dispatcher.queue
+  FOR EACH ROW WHEN (OLD.workspace = 'refused') EXECUTE FUNCTION dispatcher.refuse();
+"""
 REFUSES_NO_MORE = "DROP TRIGGER refuse ON dispatcher.queue"
 
 
@@ -166,6 +177,66 @@ async def test_item_that_passes_a_limit_of_the_database_stands_alone(empty_rig: 
     stage.bring(good, bad)
     await stage.turns.run_once()
     assert stage.outcomes(good, bad) == [Outcome.QUEUED, Outcome.REJECTED]
+
+
+FAULTS_OF_NO_ITEM = {
+    "a right is missing": "REVOKE INSERT, UPDATE, DELETE ON dispatcher.queue FROM CURRENT_USER",
+    "a table is missing": "ALTER TABLE dispatcher.queue RENAME TO elsewhere",
+    "a column is missing": "ALTER TABLE dispatcher.queue RENAME COLUMN epoch TO elsewhere",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_NO_ITEM)
+async def test_fault_of_the_database_that_is_no_items_ends_the_loop_and_answers_nobody(
+    empty_rig: Rig, fault: str
+) -> None:
+    stage = Stage(empty_rig)
+    stage.bring(newcomer("faulty"), newcomer("faulty"))
+    await stage.turns.run_once()
+    stage.recorder.answers.clear()
+    first, second = stage.recorder.places
+    await execute(empty_rig, FAULTS_OF_NO_ITEM[fault])
+    stage.bring(newcomer("faulty"), newcomer("faulty"))
+    stage.turns.report(
+        [
+            Told("r1", Finished(first.execution_id, first.epoch), stage.recorder),
+            Told("r2", Parked(second.execution_id, second.epoch, None, ()), stage.recorder),
+        ]
+    )
+    with pytest.raises(psycopg.ProgrammingError):
+        async with asyncio.timeout(SECONDS):
+            await stage.turns.run()
+    assert (stage.recorder.answers, stage.recorder.acknowledged, stage.recorder.refused) == ({}, [], [])
+
+
+@pytest.mark.parametrize("is_parked", [True, False])
+async def test_report_that_cannot_be_stored_is_kept_unanswered_until_it_can(
+    empty_rig: Rig, is_parked: bool
+) -> None:
+    clock = ManualClock()
+    stage = Stage(empty_rig, clock=clock)
+    stage.bring(newcomer("good"), newcomer("refused"))
+    await stage.turns.run_once()
+    good, bad = sorted(stage.recorder.places, key=lambda place: place.workspace)
+    await execute(empty_rig, REFUSES_ENDS.format(operation="UPDATE" if is_parked else "DELETE"))
+    for name, place in (("good", good), ("bad", bad)):
+        lease = (place.execution_id, place.epoch)
+        report = Parked(*lease, None, ()) if is_parked else Finished(*lease)
+        stage.turns.report([Told(name, report, stage.recorder)])
+    await stage.turns.run_once()
+    stage.turns.polled([], False)
+    assert not stage.turns.has_work, "not before its time"
+    clock.advance(AGAIN_SECONDS)
+    stage.turns.polled([], False)
+    await stage.turns.run_once()
+    assert (stage.recorder.acknowledged, stage.recorder.refused) == (["good"], [])
+    assert await empty_rig.rows("epoch", "workspace = 'refused' AND state IN (2, 3)") == [(bad.epoch,)]
+    await execute(empty_rig, REFUSES_NO_MORE)
+    clock.advance(AGAIN_SECONDS)
+    stage.turns.polled([], False)
+    await stage.turns.run_once()
+    assert (stage.recorder.acknowledged, stage.recorder.refused) == (["good", "bad"], [])
+    assert await empty_rig.rows(where="workspace = 'refused' AND state IN (2, 3)") == []
 
 
 async def test_lane_whose_claim_is_refused_is_set_aside_and_holds_up_nobody(empty_rig: Rig) -> None:
