@@ -89,13 +89,13 @@ class Carrier:
         held.is_loading = False
         held.execution = Execution(held.execution_id, held.version.definition)
         start = Input(start_command(held.grant, self.holder))
-        held.inbox = [start, *self._messages(held.grant.messages, held), *held.inbox]
+        held.inbox = [start, *self._granted(held), *held.inbox]
         self._mark(held)
 
     def resume(self, held: Held, adopt: Command) -> None:
         """Its journal was folded."""
         held.is_loading = False
-        held.inbox = [Input(adopt), *self._messages(held.grant.messages, held), *held.inbox]
+        held.inbox = [Input(adopt), *self._granted(held), *held.inbox]
         self._mark(held)
 
     def reload(self, held: Held) -> None:
@@ -108,10 +108,19 @@ class Carrier:
         self._arrivals.add(held)
 
     def deliver(self, messages: Iterable[ExecutionMessage]) -> None:
+        """Several times each, when they wait for long: while an execution is being loaded, or cannot be written, its
+        inbox holds no more than its mailbox."""
         for message in messages:
             held = self.held.get(message.execution_id)
-            if held is not None:
+            if held is not None and message.message_id not in held.unanswered:
+                held.unanswered.add(message.message_id)
                 self._put_all(held, self._messages((message,), held))
+
+    def _granted(self, held: Held) -> list[Input]:
+        """Messages that came with the grant; once, though it may be opened again (`reload`)."""
+        inputs = self._messages(held.grant.messages, held)
+        held.grant.ClearField("messages")
+        return inputs
 
     def _messages(self, messages: Iterable[ExecutionMessage], held: Held) -> list[Input]:
         inputs: list[Input] = []

@@ -51,6 +51,8 @@ class Held:
     version: Version | None = None
     # What the next turn decides, oldest first.
     inbox: list[Input] = field(default_factory=list)
+    # Mailbox messages that have come, by the grant or since, and are not answered: each is said again until it is.
+    unanswered: set[str] = field(default_factory=set)
     # Mailbox messages that are in the journal: told when it parks.
     message_ids: list[str] = field(default_factory=list)
     # Not in our hands any more: what is under way for it is thrown away.
@@ -67,6 +69,7 @@ def held_from(grant: ExecutionGrant, now_ns: int) -> Held:
         grant=grant,
         trace=trace if trace is not None and trace.sampled else None,
         grant_time_ns=now_ns,
+        unanswered={message.message_id for message in grant.messages},
     )
 
 

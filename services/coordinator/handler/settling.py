@@ -117,6 +117,7 @@ class Settler:
             if message_id:
                 out.message_ids.append(message_id)
                 move.held.message_ids.append(message_id)
+                move.held.unanswered.discard(message_id)
             if session is not None and report is not None:
                 if refusal is None:
                     out.taken[session].append(report.head.report_id)

@@ -85,6 +85,9 @@ async def test_a_holder_that_was_replaced_can_never_write_again(on_stage: Stage,
     second.post(on_stage.dispatcher.delivered)
     await eventually(lambda: on_stage.dispatcher.acknowledged)
     assert await events_of(tables, id_) > before
+    # The acknowledgement was lost: the message is said again.
+    second.post(on_stage.dispatcher.delivered)
+    await eventually(lambda: len(on_stage.dispatcher.acknowledged) == 2)
 
 
 async def test_a_report_waits_for_room_in_its_mailbox_and_holds_up_no_other(
