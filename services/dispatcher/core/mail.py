@@ -17,7 +17,8 @@ MAILBOX_ENDING_BYTES = MEBIBYTE
 GRANT_BYTES_MAX = MAILBOX_BYTES_MAX
 # With all grants of a claim. Those that come after wait for the next turn.
 CLAIM_BYTES_MAX = 16 * MEBIBYTE
-# Said again in one round to all holders, and of that for one execution: a mailbox that its holder does not read leaves
-# room for the others. Each limit is passed by at most one message.
+# Said again in one round to all holders, and of that for one execution: each in its turn, so that mailboxes that their
+# holders do not read leave room for the others. Each limit of bytes is passed by at most one message.
+SAID_AGAIN_MESSAGES_MAX = 1_000
 SAID_AGAIN_BYTES_MAX = 8 * MEBIBYTE
 SAID_AGAIN_BYTES_EACH = MEBIBYTE

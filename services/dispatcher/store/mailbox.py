@@ -7,6 +7,7 @@ first has done. So whoever counts what is in a mailbox counts all of it.
 
 from collections.abc import Sequence
 from typing import Final
+from uuid import UUID
 
 from services.chassis.arrays import Bools, Bytes, Texts
 from services.chassis.crash import crash_point
@@ -19,6 +20,7 @@ from services.dispatcher.core.mail import (
     MAILBOX_MESSAGES_MAX,
     SAID_AGAIN_BYTES_EACH,
     SAID_AGAIN_BYTES_MAX,
+    SAID_AGAIN_MESSAGES_MAX,
 )
 
 _LOCK: Final = """
@@ -67,22 +69,26 @@ FROM judged j LEFT JOIN woken w USING (execution_id)
 _FORGET: Final = "DELETE FROM dispatcher.mailbox WHERE message_id = ANY(%s)"
 
 # Those that were there before the holder's grant went with it; younger ones were pushed. What is still here after
-# a while was lost on the way. The oldest of each execution, and of these the oldest.
+# a while was lost on the way. The oldest of each execution, in rounds: the first of each before the second of any, and
+# each round begins behind the execution at which the last look ended. So whatever does not get read, and however
+# much of it there is, comes last where others wait. The bodies are fetched for those alone that are said.
 _UNREAD: Final = f"""
-SELECT t.body, t.holder FROM (
-  SELECT s.*, sum(octet_length(s.body)) OVER (
-           ORDER BY s.create_time, s.message_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+SELECT m.body, t.holder, t.execution_id::text FROM (
+  SELECT s.*, sum(s.bytes) OVER (
+           ORDER BY s.nth, s.is_passed, s.execution_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
          ) AS bytes_before
   FROM (
-    SELECT m.body, m.create_time, m.message_id, q.holder, sum(octet_length(m.body)) OVER (
-             PARTITION BY m.execution_id ORDER BY m.create_time, m.message_id
-             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-           ) AS own_bytes_before
+    SELECT m.message_id, m.execution_id, q.holder, octet_length(m.body) AS bytes,
+           m.execution_id <= %s::text::uuid AS is_passed,
+           row_number() OVER earlier AS nth,
+           sum(octet_length(m.body)) OVER (earlier ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS own_bytes_before
     FROM dispatcher.mailbox m JOIN dispatcher.queue q USING (execution_id)
     WHERE q.state IN (2, 3) AND m.create_time < now() - %s::float8 * interval '1 second'
-  ) s WHERE coalesce(s.own_bytes_before, 0) < {SAID_AGAIN_BYTES_EACH}
-) t WHERE coalesce(t.bytes_before, 0) < {SAID_AGAIN_BYTES_MAX}
-ORDER BY t.create_time, t.message_id LIMIT 1000
+    WINDOW earlier AS (PARTITION BY m.execution_id ORDER BY m.create_time, m.message_id)
+  ) s WHERE s.nth <= {SAID_AGAIN_MESSAGES_MAX} AND coalesce(s.own_bytes_before, 0) < {SAID_AGAIN_BYTES_EACH}
+  ORDER BY s.nth, s.is_passed, s.execution_id LIMIT {SAID_AGAIN_MESSAGES_MAX}
+) t JOIN dispatcher.mailbox m USING (message_id) WHERE coalesce(t.bytes_before, 0) < {SAID_AGAIN_BYTES_MAX}
+ORDER BY t.nth, t.is_passed, t.execution_id
 """
 
 # Of executions that ended in the same moment as something was sent to them.
@@ -97,6 +103,8 @@ class PostgresMailbox:
     def __init__(self, database: Database, *, redeliver_seconds: float) -> None:
         self._database = database
         self._redeliver_seconds = redeliver_seconds
+        # The execution at which the last look at what is unread ended.
+        self._last_said = str(UUID(int=0))
 
     async def deliver(self, letters: Sequence[Letter]) -> list[Delivery | None]:
         """What each met; None: no such execution waits or is leased."""
@@ -133,7 +141,10 @@ class PostgresMailbox:
 
     async def unread(self) -> list[Unread]:
         """Messages that their holders should have acknowledged by now, as many as may be said at once."""
-        return [Unread(*row) for row in await self._database.fetch(_UNREAD, (self._redeliver_seconds,))]
+        rows = await self._database.fetch(_UNREAD, (self._last_said, self._redeliver_seconds))
+        if rows:
+            self._last_said = rows[-1][2]
+        return [Unread(body, holder) for body, holder, _ in rows]
 
     async def sweep(self) -> int:
         return await self._database.execute(_SWEEP)

@@ -4,7 +4,12 @@ import uuid
 from datetime import UTC, datetime
 
 from services.dispatcher.core.items import Letter, Newcomer, Parked
-from services.dispatcher.core.mail import MAILBOX_BYTES_MAX, MAILBOX_MESSAGES_MAX, MEBIBYTE
+from services.dispatcher.core.mail import (
+    MAILBOX_BYTES_MAX,
+    MAILBOX_MESSAGES_MAX,
+    MEBIBYTE,
+    SAID_AGAIN_MESSAGES_MAX,
+)
 from services.dispatcher.core.turn import Turn
 from tests.integration.dispatcher.conftest import Rig, newcomer
 
@@ -86,15 +91,41 @@ async def test_claim_leaves_for_the_next_what_would_make_it_too_large(rig: Rig) 
     assert [len(place.messages) for place in await rig.claim("heavy", places=8)] == [8, 0]
 
 
-async def test_what_is_said_again_at_once_is_bounded_and_leaves_room_for_others(empty_rig: Rig) -> None:
-    rig = empty_rig
+async def leased(rig: Rig, count: int) -> list[str]:
+    """So many executions in the hands of a holder, in the order of their ids."""
     await rig.limit("unread", 20)
-    came = [newcomer("unread") for _ in range(10)]
-    places = (await rig.enqueue(*came, seats=10)).places
-    for place in places:
-        await rig.fill(place.execution_id, messages=4, size=MEBIBYTE // 2)
-    said = [each.body for each in await rig.mailbox.unread()]
-    # The oldest two of each of the first executions; there is no room for the last.
-    assert numbers(said) == [1, 2] * 8
-    await rig.mailbox.forget([f"{place.execution_id}:{n}" for place in places for n in (1, 2)])
-    assert numbers([each.body for each in await rig.mailbox.unread()]) == [3, 4] * 8
+    places = (await rig.enqueue(*[newcomer("unread") for _ in range(count)], seats=count)).places
+    return sorted(place.execution_id for place in places)
+
+
+async def said_again(rig: Rig) -> list[int]:
+    return numbers([each.body for each in await rig.mailbox.unread()])
+
+
+async def test_what_is_said_again_at_once_is_bounded_and_goes_round(empty_rig: Rig) -> None:
+    ids = await leased(empty_rig, 10)
+    for execution_id in ids:
+        await empty_rig.fill(execution_id, messages=4, size=MEBIBYTE // 2)
+    # The oldest of each, then the second of as many as there is room for; of none the third.
+    assert await said_again(empty_rig) == [1] * 10 + [2] * 6
+    await empty_rig.mailbox.forget([f"{execution_id}:1" for execution_id in ids[6:]])
+    # Those that have had no second have it first.
+    assert await said_again(empty_rig) == [2] * 4 + [1] * 6 + [3] * 4 + [2] * 2
+
+
+async def test_full_mailboxes_that_nobody_reads_hold_up_no_other(empty_rig: Rig) -> None:
+    *stuck, other = await leased(empty_rig, 10)
+    for execution_id in stuck:
+        await empty_rig.fill(execution_id, messages=8, size=MEBIBYTE)
+    await empty_rig.fill(other, messages=1, size=8)
+    said = [len(each.body) for _ in range(2) for each in await empty_rig.mailbox.unread()]
+    assert 8 in said
+
+
+async def test_mailbox_of_many_messages_that_nobody_reads_holds_up_no_other(empty_rig: Rig) -> None:
+    stuck, other = await leased(empty_rig, 2)
+    await empty_rig.fill(stuck, messages=SAID_AGAIN_MESSAGES_MAX + 1, size=4)
+    await empty_rig.fill(other, messages=2, size=8)
+    bodies = [each.body for each in await empty_rig.mailbox.unread()]
+    assert len(bodies) == SAID_AGAIN_MESSAGES_MAX
+    assert [n for n, body in enumerate(bodies) if len(body) == 8] == [1, 3]
