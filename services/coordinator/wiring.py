@@ -54,7 +54,7 @@ from services.coordinator.rpc.strays import StrayReports
 from services.coordinator.rpc.watch import WatchHub, WatchServicer
 from services.coordinator.store.codec import decode, encode
 from services.coordinator.store.folding import fold_journal
-from services.coordinator.store.journal import PostgresJournal
+from services.coordinator.store.journal import LOADING, PostgresJournal
 from services.coordinator.store.partitions import PostgresPartitions
 from services.coordinator.store.reads import Condition, PostgresReads
 from windlass.coordinator.v1.reads_pb2_grpc import (
@@ -71,6 +71,10 @@ SERVICE = "coordinator"
 MAILBOX_SECONDS = 2.0
 # Longer than any call lasts.
 FORGET_SECONDS = 6.0
+# Many journals at once, which others wait for: three such times, at most, find the one that is too much for it, and
+# everything else moves again well within 15 s. And one that is, alone.
+LOAD_SECONDS = 2.0
+HARD_LOAD_SECONDS = 30.0
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -152,10 +156,13 @@ class Lines:
     def __init__(self, settings: CoordinatorSettings) -> None:
         self.name = f"{SERVICE}-{settings.replica}"
         self.clock = SystemClock()
-        # The flusher's own, one for take-overs, one for beats, and a few for everything that is read.
+        # The flusher's own, two for take-overs, one for beats, and a few for everything that is read.
         self.writer = Lane(settings.database_url, name=f"{self.name}-journal", settings=BY_INDEX)
-        self.loader = Lane(
-            settings.database_url, name=f"{self.name}-loader", statement_seconds=30.0, settings=BY_INDEX
+        self.loader, self.patient_loader = (
+            Lane(
+                settings.database_url, name=f"{self.name}-{name}", statement_seconds=seconds, settings=LOADING
+            )
+            for name, seconds in (("loader", LOAD_SECONDS), ("patient-loader", HARD_LOAD_SECONDS))
         )
         self.beats = Lane(settings.database_url, name=f"{self.name}-sessions")
         self.database = Database(settings.database_url, name=self.name)
@@ -170,7 +177,7 @@ class Lines:
 
     async def close(self) -> None:
         await self.channels.close()
-        for lane in (self.beats, self.loader, self.writer, self.database):
+        for lane in (self.beats, self.loader, self.patient_loader, self.writer, self.database):
             await lane.close()
 
 
@@ -178,7 +185,8 @@ class Carrying:
     """What moves executions: the turn loop and all that feeds it. Sessions are joined on afterwards."""
 
     def __init__(self, settings: CoordinatorSettings, lines: Lines) -> None:
-        journal, reads = PostgresJournal(lines.writer, lines.loader), PostgresReads(lines.database)
+        journal = PostgresJournal(lines.writer, lines.loader, lines.patient_loader)
+        reads = PostgresReads(lines.database)
         definitions = CatalogDefinitions(lines.replicas)
         self.run_timing = RUN.scaled(settings.lease_scale)
         self.strays = StrayReports(reads, lines.mailbox.deliver)

@@ -1,8 +1,9 @@
 """Executions that cannot be decided at once: their definition must be fetched, or their journal read and folded.
 
 Each definition is asked for once, by itself: one that does not come holds up nobody but those who need it. All journals
-of what is then ready are read in one statement, under our raised fence; after one that failed, which may have been too
-much for its time, in smaller ones. A journal that cannot be read even alone waits behind all others. What cannot be
+of what is then ready are read in one statement, under our raised fence, for which there is little time: others wait.
+What failed, perhaps as too much for it, is read in parts, by turns with newcomers, and at last one by one; a journal
+that cannot be read even then has all the time it needs, on a connection beside the others'. What cannot be
 served now (api or the database away) waits and is tried again; what never can is handed back with its reason. What a
 newer coordinator may know (a record or a definition of a version to come) is handed back after a rest.
 
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Container, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Final, Protocol
 
 from services.chassis.backoff import Backoff
@@ -40,6 +42,8 @@ from services.coordinator.handler.ports import (
 log = logger(__name__)
 
 _LOADS_MAX: Final = 200
+# Of a batch that failed. Few steps lead to the one that is to blame, since each may take all of its time.
+_PARTS: Final = 14
 # A newer coordinator may need a moment to come; a lease that bounces costs more than one that rests.
 _REST_SECONDS: Final = 5.0
 
@@ -80,10 +84,13 @@ class ArrivalLoop:
         self._without: dict[str, list[Held]] = {}
         self._unasked: list[str] = []
         self._ready: list[Held] = []
+        # Of batches that could not be read.
+        self._parts: deque[list[Held]] = deque()
+        self._is_turn_of_parts = False
         # Their journals could not be read, each by itself.
-        self._hard: list[Held] = []
-        self._loads_max = _LOADS_MAX
+        self._hard: deque[Held] = deque()
         self._level = Level()
+        self._hard_level = Level()
 
     def add(self, held: Held) -> None:
         version_id = held.grant.start.version_id
@@ -100,16 +107,31 @@ class ArrivalLoop:
     async def run(self) -> None:
         backoff = Backoff()
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._run_hard())
             while True:
                 await self._level.wait()
                 self._ask(group)
-                while self._ready or self._hard:
-                    is_read = await self._load(self._next_batch())
+                while self._ready or self._parts:
+                    batch = self._next_batch()
+                    is_read = await self._load(batch, self._journal.load)
                     self._ask(group)
                     if is_read:
                         backoff.reset()
                     else:
+                        self._part(batch)
                         await asyncio.sleep(backoff.next())
+
+    async def _run_hard(self) -> None:
+        backoff = Backoff()
+        while True:
+            await self._hard_level.wait()
+            while self._hard:
+                held = self._hard.popleft()
+                if await self._load([held], self._journal.load_hard):
+                    backoff.reset()
+                else:
+                    self._hard.append(held)
+                    await asyncio.sleep(backoff.next())
 
     # ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -161,33 +183,35 @@ class ArrivalLoop:
 
     # ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _next_batch(self) -> Sequence[Held]:
-        count = self._loads_max
-        if self._ready:
-            batch, self._ready = self._ready[:count], self._ready[count:]
-        else:
-            batch, self._hard = self._hard[:1], self._hard[1:]
-        return [held for held in batch if not held.is_dropped]
+    def _next_batch(self) -> list[Held]:
+        if self._parts and (self._is_turn_of_parts or not self._ready):
+            self._is_turn_of_parts = False
+            return self._parts.popleft()
+        self._is_turn_of_parts = True
+        batch, self._ready = self._ready[:_LOADS_MAX], self._ready[_LOADS_MAX:]
+        return batch
 
-    def _put_back(self, batch: Sequence[Held]) -> None:
-        self._loads_max = max(1, len(batch) // 2)
+    def _part(self, batch: list[Held]) -> None:
         if len(batch) > 1:
-            self._ready[:0] = batch
+            size = max(1, len(batch) // _PARTS)
+            self._parts += [batch[at : at + size] for at in range(0, len(batch), size)]
         else:
             self._hard += batch
+            self._hard_level.set()
 
-    async def _load(self, known: Sequence[Held]) -> bool:
-        """False: they wait for another try."""
+    async def _load(
+        self, batch: Sequence[Held], read: Callable[[Sequence[Lease]], Awaitable[Sequence[Loaded]]]
+    ) -> bool:
+        """False: they are to be tried again."""
+        known = [held for held in batch if not held.is_dropped]
         if not known:
             return True
         try:
-            loaded = await self._journal.load([Lease(held.execution_id, held.epoch) for held in known])
+            loaded = await read([Lease(held.execution_id, held.epoch) for held in known])
             live = await self._journal.live_instances(self._granted_again)
         except DependencyUnavailable as failure:
             log.warning("journals cannot be read", executions=len(known), error=str(failure))
-            self._put_back(known)
             return False
-        self._loads_max = min(2 * self._loads_max, _LOADS_MAX)
         for held, found in zip(known, loaded, strict=True):
             if not held.is_dropped:
                 self._arrived(held, found, live.keys())

@@ -87,6 +87,10 @@ class Journal(Protocol):
         """Raise each fence to the lease's epoch and read what is journalled, in the order asked for."""
         ...
 
+    async def load_hard(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
+        """The same with much more time, and holding up no `load`."""
+        ...
+
     async def live_instances(self, granted_again: float) -> Mapping[str, float]:
         """Runner instances that are alive (0) or were heard less than `granted_again` seconds ago (how long ago)."""
         ...

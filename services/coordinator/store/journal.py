@@ -19,7 +19,7 @@ import psycopg
 
 from services.chassis.arrays import BigInts
 from services.chassis.crash import crash_point
-from services.chassis.lane import Lane
+from services.chassis.lane import BY_INDEX, Lane
 from services.chassis.lease.frames import Lease
 from services.coordinator.handler.ports import Append, AppendRejected, Fence, Loaded
 from services.coordinator.store.append import composed
@@ -44,14 +44,19 @@ SELECT instance_id, CASE state WHEN 'LIVE' THEN 0 ELSE extract(epoch FROM clock_
 FROM runner_sessions
 WHERE state = 'LIVE' OR heard_time > clock_timestamp() - make_interval(secs => %s::float8)
 """
+# Of a connection that loads. One that is given up at its deadline has the fences of its batch locked until the server
+# finds that nobody listens: meanwhile none of them could be read again.
+LOADING: Final = {**BY_INDEX, "client_connection_check_interval": "200ms"}
 
 
 class PostgresJournal:
-    """`writer` is the flusher's own connection; loads go over `reader`, beside it. Both have BY_INDEX."""
+    """`writer` is the flusher's own connection; loads go over `reader`, beside it, and what takes too long there over
+    `patient`, which gives a statement more time. The first has BY_INDEX, the others LOADING."""
 
-    def __init__(self, writer: Lane, reader: Lane) -> None:
+    def __init__(self, writer: Lane, reader: Lane, patient: Lane) -> None:
         self._writer = writer
         self._reader = reader
+        self._patient = patient
 
     async def append(self, appends: Sequence[Append]) -> Mapping[int, Fence]:
         try:
@@ -62,21 +67,28 @@ class PostgresJournal:
         return {place - 1: Fence(epoch, last_seq) for place, epoch, last_seq in rows}
 
     async def load(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
-        ids = Uuids([lease.lease_id for lease in leases])
-        epochs_given = BigInts([lease.epoch for lease in leases])
-        crash_point("coordinator.take_over.before_commit")
-        _, fences, events = await self._reader.exchange(
-            [(FENCE, (ids, epochs_given)), (READ_FENCES, (ids,)), (READ_EVENTS, (ids,))]
-        )
-        crash_point("coordinator.take_over.after_commit")
-        epochs = {place - 1: epoch for place, epoch in fences}
-        journals: list[list[bytes]] = [[] for _ in leases]
-        for place, rows in itertools.groupby(events, lambda row: row[0]):
-            journals[place - 1] = [row[1] for row in rows]
-        return [
-            Loaded(epochs.get(place, 0), journals[place] if epochs.get(place, 0) == lease.epoch else ())
-            for place, lease in enumerate(leases)
-        ]
+        return await _load(self._reader, leases)
+
+    async def load_hard(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
+        return await _load(self._patient, leases)
 
     async def live_instances(self, granted_again: float) -> Mapping[str, float]:
         return dict(await self._reader.fetch(LIVE_INSTANCES, (granted_again,)))
+
+
+async def _load(lane: Lane, leases: Sequence[Lease]) -> Sequence[Loaded]:
+    ids = Uuids([lease.lease_id for lease in leases])
+    epochs_given = BigInts([lease.epoch for lease in leases])
+    crash_point("coordinator.take_over.before_commit")
+    _, fences, events = await lane.exchange(
+        [(FENCE, (ids, epochs_given)), (READ_FENCES, (ids,)), (READ_EVENTS, (ids,))]
+    )
+    crash_point("coordinator.take_over.after_commit")
+    epochs = {place - 1: epoch for place, epoch in fences}
+    journals: list[list[bytes]] = [[] for _ in leases]
+    for place, rows in itertools.groupby(events, lambda row: row[0]):
+        journals[place - 1] = [row[1] for row in rows]
+    return [
+        Loaded(epochs.get(place, 0), journals[place] if epochs.get(place, 0) == lease.epoch else ())
+        for place, lease in enumerate(leases)
+    ]

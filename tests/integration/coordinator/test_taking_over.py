@@ -4,15 +4,19 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import psycopg
 import pytest
 
 from services.chassis.database import CommitUnknown, Database
+from services.chassis.lane import Lane
+from services.chassis.lease.frames import Lease
 from services.coordinator.core.events import RunLeased, RunLost
 from services.coordinator.handler.ports import Append, Fence
 from services.coordinator.store.codec import decode
-from services.coordinator.store.journal import PostgresJournal
+from services.coordinator.store.journal import LOADING, PostgresJournal
 from tests.support.coordinator_stage import SCALE, Stage, StageRunner, eventually, execution_id
 from tests.support.pace import pause
+from tests.support.postgres import Database as MigratedDatabase
 from tests.support.postgres import PostgresCluster
 from windlass.coordinator.v1 import sessions_pb2 as runs_pb
 
@@ -59,6 +63,52 @@ async def test_the_next_holder_adopts_a_live_run_and_takes_its_result(
     runner.answer(runner.grants[0], {"ok": 1})
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
     assert [grant.node for grant in runner.grants] == ["a", "b"]
+
+
+async def test_a_journal_that_cannot_be_read_in_time_holds_up_no_other(
+    on_stage: Stage, tables: Database, database: MigratedDatabase
+) -> None:
+    first_address, first = await on_stage.coordinator("0")
+    runner = await on_stage.runner(first_address)
+    runner.work = lambda grant: None
+    ids = [(await going(on_stage, runner, first)).lease.lease_id for _ in range(5)]
+    _, second = await on_stage.coordinator("1")
+    async with await psycopg.AsyncConnection.connect(database.url("coordinator")) as other:
+        await other.execute("SELECT 1 FROM executions WHERE execution_id = %s FOR UPDATE", (ids[2],))
+        orders = [on_stage.dispatcher.order("v-step", id_=each, resumed=True) for each in ids]
+        on_stage.dispatcher.grant(second, orders)
+        for each in (ids[0], ids[1], ids[3], ids[4]):
+            await eventually(functools.partial(adopted, tables, each))
+        assert not await adopted(tables, ids[2])
+        await other.rollback()
+    await eventually(functools.partial(adopted, tables, ids[2]))
+
+
+async def test_a_load_that_is_given_up_keeps_no_fence_locked(
+    on_stage: Stage, tables: Database, database: MigratedDatabase
+) -> None:
+    """Or what it has read till then could not be read again, as long as it waits for the rest."""
+    address, session = await on_stage.coordinator("0")
+    runner = await on_stage.runner(address)
+    runner.work = lambda grant: None
+    ids = [(await going(on_stage, runner, session)).lease.lease_id for _ in range(2)]
+
+    async def is_free() -> bool:
+        free = "SELECT 1 FROM executions WHERE execution_id = %s FOR UPDATE SKIP LOCKED"
+        return bool(await tables.fetch(free, (ids[0],)))
+
+    url = database.url("coordinator")
+    # By itself the server would not look, and let it wait for longer than this test.
+    await tables.execute("ALTER ROLE CURRENT_USER SET client_connection_check_interval = 0")
+    reader = Lane(url, name="r", statement_seconds=0.5, settings={**LOADING, "statement_timeout": "60s"})
+    journal = PostgresJournal(reader, reader, reader)
+    async with await psycopg.AsyncConnection.connect(url) as other:
+        await other.execute("SELECT 1 FROM executions WHERE execution_id = %s FOR UPDATE", (ids[1],))
+        with pytest.raises(CommitUnknown):
+            await journal.load([Lease(each, 2**62) for each in ids])
+        await eventually(is_free)
+    await tables.execute("ALTER ROLE CURRENT_USER RESET client_connection_check_interval")
+    await reader.close()
 
 
 async def adopted(tables: Database, id_: str) -> bool:

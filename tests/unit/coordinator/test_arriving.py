@@ -35,7 +35,11 @@ class World:
         self.dropped: list[Held] = []
         self.refused: list[tuple[str, bool]] = []
         self.loads: list[int] = []
-        self.giant = ""
+        self.failed: list[int] = []
+        self.hard_loads: list[list[str]] = []
+        # Not to be read with others, nor in little time.
+        self.giants: set[str] = set()
+        self.may_read_hard = asyncio.Event()
         self.loop = ArrivalLoop(
             journal=self,  # type: ignore[arg-type] # appends nothing here
             definitions=self,
@@ -58,7 +62,15 @@ class World:
 
     async def load(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
         self.loads.append(len(leases))
-        if self.giant in [lease.lease_id for lease in leases]:
+        if not self.giants.isdisjoint(lease.lease_id for lease in leases):
+            self.failed.append(len(leases))
+            raise DependencyUnavailable("the database")
+        return [Loaded(0, ()) for _ in leases]
+
+    async def load_hard(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
+        self.hard_loads.append([lease.lease_id for lease in leases])
+        await self.may_read_hard.wait()
+        if len(self.hard_loads) == 1:
             raise DependencyUnavailable("the database")
         return [Loaded(0, ()) for _ in leases]
 
@@ -158,24 +170,54 @@ async def test_a_definition_that_a_newer_coordinator_may_know_goes_back_after_a_
     assert world.refused == [("DEFINITION_CORRUPT", False)]
 
 
-async def test_a_journal_that_cannot_be_read_holds_up_no_other() -> None:
-    world = World()
-    world.answers["there"] = VERSION
-    held = [held_from(ExecutionGrant(), 0) for _ in range(20)]
+def arrivals(count: int) -> list[Held]:
+    held = [held_from(ExecutionGrant(), 0) for _ in range(count)]
     for number, each in enumerate(held):
         each.execution_id = str(number)
         each.grant.start.version_id = "there"
-    world.giant = "7"
+    return held
+
+
+async def test_a_journal_that_cannot_be_read_holds_up_no_other() -> None:
+    world = World()
+    world.answers["there"] = VERSION
+    held = arrivals(200)
+    world.giants = {"7", "150"}
     async with world.running():
         for each in held:
             world.loop.add(each)
-        await until(lambda: len(world.begun) == 19)
-        assert held[7] not in world.begun
-        # It is tried again alone, and no other with it.
-        tries = len(world.loads)
+        await until(lambda: len(world.begun) == 198)
+        # The two are read alone, and while one is, others come and go.
+        await until(lambda: world.hard_loads)
         later = world.arrive("there")
         await until(lambda: later in world.begun)
-        await until(lambda: len(world.loads) > tries + 2)
-        assert set(world.loads[tries:]) == {1}
-        world.giant = ""
-        await until(lambda: held[7] in world.begun)
+        assert world.hard_loads == [["7"]]
+        world.may_read_hard.set()
+        await until(lambda: {held[7], held[150]} < set(world.begun))
+    assert sorted(world.hard_loads) == [["150"], ["7"], ["7"]]
+
+
+async def test_few_tries_find_the_journal_that_cannot_be_read() -> None:
+    world = World()
+    world.answers["there"] = VERSION
+    held = arrivals(200)
+    world.giants = {"7"}
+    async with world.running():
+        for each in held:
+            world.loop.add(each)
+        await until(lambda: world.hard_loads)
+        # All, a part, and it alone.
+        assert world.failed == [200, 14, 1]
+
+
+async def test_newcomers_and_what_failed_are_read_by_turns() -> None:
+    world = World()
+    world.answers["there"] = VERSION
+    world.giants = {str(number) for number in range(200)}
+    async with world.running():
+        for each in arrivals(200):
+            world.loop.add(each)
+        await until(lambda: world.failed)
+        later = world.arrive("there")
+        await until(lambda: later in world.begun)
+        assert len(world.failed) < 15
