@@ -6,6 +6,7 @@ as long as the process.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,7 +19,8 @@ from services.dispatcher.core.turn import Turn
 log = logger("services.dispatcher")
 
 _US: Final = 1_000_000
-GRANT_LINES_PER_SECOND: Final = 40.0
+# Of each event: as many as can be read. What is left out is counted in the next line.
+LINES_PER_SECOND: Final = 40.0
 _processed = counter("dispatcher_items_processed_total", "Executions granted to a coordinator.")
 _at_capacity = counter(
     "dispatcher_released_at_capacity_total", "Times a workspace came to its limit with work waiting."
@@ -35,11 +37,39 @@ _turn_seconds = histogram("dispatcher_turn_seconds", "How long the commit of a t
 _turn_items = histogram("dispatcher_turn_items", "Items in a turn.", buckets=COUNT_BUCKETS)
 
 
+class _Lines:
+    """One event that may come faster than anybody reads; a line tells how many before it were left out."""
+
+    def __init__(self, event: str, monotonic: Callable[[], float]) -> None:
+        self._event = event
+        self._sampler = Sampler(LINES_PER_SECOND, monotonic=monotonic)
+        self._left_out = 0
+
+    def has_room(self) -> bool:
+        """Asked first, so that a line that is left out costs no fields."""
+        if self._sampler.take():
+            return True
+        self._left_out += 1
+        return False
+
+    def say(self, **fields: object) -> None:
+        if self._left_out:
+            fields["left_out_before"], self._left_out = self._left_out, 0
+        log.info(self._event, **fields)
+
+
 class Tally:
-    def __init__(self, waits: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        waits: Callable[[str], None] | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`waits` is told each workspace in which a turn left something: word for the other replicas."""
         self._waits = waits
-        self._lines = Sampler(GRANT_LINES_PER_SECOND)
+        # One each, or a burst of the first would leave none of the second.
+        self._dispatching = _Lines("dispatching item", monotonic)
+        self._dispatched = _Lines("dispatched execution", monotonic)
 
     def turn(self, turn: Turn, seconds: float) -> None:
         _turn_seconds.observe(seconds)
@@ -51,21 +81,16 @@ class Tally:
         _processed.inc(len(places))
         for place in places:
             _latency.observe((place.granted_us - place.enqueue_us) / _US)
-            # A line each while that can be read; the counter has them all.
-            if self._lines.take():
-                log.info(
-                    "dispatching item",
-                    execution_id=place.execution_id,
-                    workspace=place.workspace,
-                    epoch=place.epoch,
+            if self._dispatching.has_room():
+                self._dispatching.say(
+                    execution_id=place.execution_id, workspace=place.workspace, epoch=place.epoch
                 )
 
     def dispatched(self, leases: Sequence[tuple[str, int]], holder: str) -> None:
         """A coordinator has taken them."""
         for execution_id, epoch in leases:
-            if not self._lines.take():
-                return
-            log.info("dispatched execution", execution_id=execution_id, epoch=epoch, holder=holder)
+            if self._dispatched.has_room():
+                self._dispatched.say(execution_id=execution_id, epoch=epoch, holder=holder)
 
     def at_capacity(self, view: LaneView) -> None:
         _at_capacity.inc()

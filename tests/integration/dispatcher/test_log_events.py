@@ -1,0 +1,200 @@
+"""The events that operators search the log for: worded as published, at their level, with their fields."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from structlog.testing import capture_logs
+
+from services.dispatcher.core.items import Finished
+from services.dispatcher.handler.ports import Told
+from tests.integration.dispatcher.conftest import LIMITS, Rig, newcomer
+from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, running_dispatcher
+from tests.integration.dispatcher.test_service import item
+from tests.integration.dispatcher.test_turns import Stage
+from tests.support.postgres import Database
+from tests.support.probe import until
+from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
+
+Line = MutableMapping[str, Any]
+
+
+class Log:
+    """What was logged since the test began."""
+
+    def __init__(self, lines: list[Line]) -> None:
+        self._lines = lines
+
+    def of(self, event: str, **fields: object) -> list[Line]:
+        """The lines of this event that have these fields, without what every line has."""
+        return [
+            {name: value for name, value in line.items() if name not in {"event", "origin"}}
+            for line in self._lines
+            if line["event"] == event and fields.items() <= line.items()
+        ]
+
+    async def one(self, event: str, **fields: object) -> Line:
+        await until(lambda: self.of(event, **fields), SECONDS, f"a line {event!r}")
+        (line,) = self.of(event, **fields)
+        return line
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    with capture_logs() as lines:
+        yield Log(lines)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def address(database: Database) -> AsyncIterator[str]:
+    async with running_dispatcher(database.url("dispatcher")) as address:
+        yield address
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def api(address: str) -> AsyncIterator[Api]:
+    async with Api(address) as api:
+        yield api
+
+
+async def test_workspace_is_told_to_be_at_capacity_once_each_time_it_comes_to_it(
+    empty_rig: Rig, log: Log
+) -> None:
+    stage = Stage(empty_rig, credit=100)
+    stage.bring(*[newcomer("full") for _ in range(LIMITS.executions_max + 1)])
+    await stage.turns.run_once()
+    line = {
+        "workspace": "full",
+        "active": LIMITS.executions_max,
+        "limit": LIMITS.executions_max,
+        "log_level": "info",
+    }
+    assert log.of("workspace at capacity") == [line]
+    stage.bring(newcomer("full"))
+    await stage.turns.run_once()
+    assert log.of("workspace at capacity") == [line]
+    # All come to their end; the slots are free, and fill again.
+    ended = 0
+    while ended < LIMITS.executions_max + 2:
+        reports = [Finished(place.execution_id, place.epoch) for place in stage.recorder.places[ended:]]
+        stage.turns.report([Told(each.execution_id, each, stage.recorder) for each in reports])
+        ended += len(reports)
+        await stage.turns.run_once()
+    stage.bring(newcomer("full"))
+    await stage.turns.run_once()
+    assert log.of("workspace at capacity") == [line]
+    stage.bring(*[newcomer("full") for _ in range(LIMITS.executions_max)])
+    await stage.turns.run_once()
+    assert log.of("workspace at capacity") == [line] * 2
+
+
+async def test_workspace_without_limits_is_not_found(empty_rig: Rig, log: Log) -> None:
+    stage = Stage(empty_rig)
+    stage.turns.polled(["nowhere"], False)
+    await stage.turns.run_once()
+    assert log.of("workspace not found") == [{"workspace": "nowhere", "log_level": "warning"}]
+
+
+async def test_item_that_cannot_be_stored_is_an_error(empty_rig: Rig, log: Log) -> None:
+    stage = Stage(empty_rig)
+    bad = newcomer("unstorable", request_id="nul \x00")
+    stage.bring(newcomer("unstorable"), bad)
+    await stage.turns.run_once()
+    (line,) = log.of("error processing item")
+    assert (line["log_level"], line["execution_id"]) == ("error", bad.execution_id)
+    assert line["error"]
+
+
+async def test_grant_and_its_taking_are_told(address: str, api: Api, log: Log) -> None:
+    async with Coordinator(address, name="taker") as coordinator:
+        await api.enqueue(item("told"))
+        (grant,) = await coordinator.granted(1)
+        lease = {"execution_id": grant.lease.lease_id, "epoch": grant.lease.epoch}
+        assert await log.one("dispatching item", **lease) == {
+            **lease,
+            "workspace": "told",
+            "log_level": "info",
+        }
+        assert await log.one("dispatched execution", **lease) == {
+            **lease,
+            "holder": "taker",
+            "log_level": "info",
+        }
+        coordinator.finish(grant)
+        await coordinator.reported()
+
+
+async def test_execution_that_failed_to_start_is_an_error_each_time_and_the_last_gives_it_up(
+    address: str, api: Api, log: Log
+) -> None:
+    async with Coordinator(address) as coordinator:
+        sent = item("failing")
+        await api.enqueue(sent)
+        for attempt in (1, 2, 3):
+            grant = (await coordinator.granted(attempt))[attempt - 1]
+            coordinator.release(grant, failed=True, reason="DEFINITION_AWAY", message=f"try {attempt}")
+        id_ = sent.start.execution_id
+        assert await log.one("error processing item", execution_id=id_) == {
+            "execution_id": id_,
+            "workspace": "failing",
+            "reason": "DEFINITION_AWAY",
+            "log_level": "error",
+        }
+        assert log.of("failed to start", execution_id=id_) == [
+            {
+                "execution_id": id_,
+                "reason": "DEFINITION_AWAY",
+                "error": f"try {attempt}",
+                "attempts": attempt,
+                "log_level": "error",
+            }
+            for attempt in (1, 2, 3)
+        ]
+
+
+async def test_malformed_item_is_an_error(api: Api, log: Log) -> None:
+    await api.enqueue(item("malformed", execution_id="no-uuid"))
+    line = await log.one("error processing item", execution_id="no-uuid")
+    assert line["log_level"] == "error"
+    assert line["error"]
+
+
+async def test_what_a_closed_workspace_still_had_waiting_is_an_error(api: Api, log: Log) -> None:
+    sent = item("closing")
+    await api.enqueue(sent)
+    limits = queue_pb2.TenantLimits(executions_max=5, queued_max=5, revision=2)
+    await api.queue.ConfigureWorkspace(
+        queue_pb2.ConfigureWorkspaceRequest(workspace="closing", limits=limits, closed=True)
+    )
+    assert await log.one("error processing item", execution_id=sent.start.execution_id) == {
+        "execution_id": sent.start.execution_id,
+        "reason": "WORKSPACE_CLOSED",
+        "log_level": "error",
+    }
+
+
+@pytest.mark.parametrize("kind", ["finish", "release"])
+async def test_late_report_is_told_with_who_brought_it_and_why_it_is_refused(
+    address: str, api: Api, log: Log, kind: str
+) -> None:
+    async with Coordinator(address) as coordinator:
+        await api.enqueue(item(f"late-{kind}"))
+        (grant,) = await coordinator.granted(1)
+        stale = sessions_pb2.ExecutionGrant()
+        stale.CopyFrom(grant)
+        stale.lease.epoch -= 1
+        getattr(coordinator, kind)(stale)
+        await until(lambda: coordinator.refused, SECONDS, "the refusal")
+        assert await log.one("late report refused") == {
+            "execution_id": grant.lease.lease_id,
+            "epoch": stale.lease.epoch,
+            "report": {"finish": "Finished", "release": "Released"}[kind],
+            "holder_instance": coordinator.holder.instance_id,
+            "reason": "EPOCH_STALE",
+            "log_level": "warning",
+        }
+        coordinator.finish(grant)
+        await coordinator.reported()
