@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.json_format import MessageToDict
 
@@ -108,7 +109,15 @@ EFFECTS = {
     "chaos-large": {"write", "read"},
     "chaos-fails": {"apart"},
 }
-IDEMPOTENT = {"ledger.put@1", "ledger.flaky@1"}
+
+
+class Work(NamedTuple):
+    """What attempts are made at: one effect, whoever causes it."""
+
+    execution: str
+    node: str
+    iteration: int
+    generation: int
 
 
 @dataclass
@@ -133,16 +142,20 @@ def faults_of(history: History) -> list[str]:
         *_nothing_called_after_success(history),
         *_live_runs_do_not_overlap(history),
         *_effects_are_there(history),
+        *_work_has_one_key_of_its_own(history),
     ]
 
 
 def cases(history: History) -> dict[str, int]:
     """How much was looked at."""
+    calls_of = Counter(work for _, work in _begun_works(history))
     return {
         "executions": len(history.executions),
         "runs": sum(len(runs) for runs in history.runs.values()),
         "calls": sum(1 for call in history.calls if call["phase"] == "begin"),
         "repeated": sum(1 for runs in history.runs.values() for run in runs if run.attempt > 1),
+        "works": len(calls_of),
+        "works called again": sum(1 for calls in calls_of.values() if calls > 1),
     }
 
 
@@ -203,7 +216,7 @@ def _nothing_called_after_success(history: History) -> list[str]:
 
 def _live_runs_do_not_overlap(history: History) -> list[str]:
     """Attempts at one work follow one another: a call that came to its end did so before the next began."""
-    ended = {call["run"]: call["monotonic_ns"] for call in history.calls if call["phase"] == "end"}
+    ended = {call["run"]: call["monotonic_ns"] for call in history.calls if call["phase"] != "begin"}
     by_work: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for call in history.calls:
         if call["phase"] == "begin":
@@ -225,3 +238,34 @@ def _effects_are_there(history: History) -> list[str]:
         for node in EFFECTS[execution.workflow]
         if (execution.id, node) not in had
     ]
+
+
+def _begun_works(history: History) -> Iterator[tuple[dict[str, Any], Work]]:
+    """Each call with the work that the engine's own rows say it was an attempt at."""
+    works = {
+        run.id: Work(execution_id, run.node, run.iteration, run.generation)
+        for execution_id, runs in history.runs.items()
+        for run in runs
+    }
+    for call in history.calls:
+        if call["phase"] == "begin" and call["run"] in works:
+            yield call, works[call["run"]]
+
+
+def _work_has_one_key_of_its_own(history: History) -> list[str]:
+    """What third parties are told apart by: equal over all attempts at one work, and no other work's."""
+    shown = {run.id: run.effect_key for runs in history.runs.values() for run in runs}
+    keys_of: dict[Work, set[str]] = defaultdict(set)
+    works_of: dict[str, set[Work]] = defaultdict(set)
+    found = []
+    for call, work in _begun_works(history):
+        key = call["effect_key"]
+        keys_of[work].add(key)
+        works_of[key].add(work)
+        if not key or key != shown[call["run"]]:
+            found.append(f"S15: {call['run']} was called with key {key!r}, and shows {shown[call['run']]!r}")
+    found += [f"S15: {work} had keys {sorted(keys)}" for work, keys in keys_of.items() if len(keys) > 1]
+    found += [
+        f"S15: key {key} is shared by {sorted(works)}" for key, works in works_of.items() if len(works) > 1
+    ]
+    return found

@@ -1,7 +1,7 @@
 """User modules that keep an effect ledger outside the engine, for tests that kill things.
 
-Each call writes its beginning and its end to one file, with fsync, before it goes on: what happened is known even when
-the process that did it is gone. The directory is named by WINDLASS_TEST_LEDGER.
+Each call writes its beginning and its end, or that it fails, to one file, with fsync, before it goes on: what happened
+is known even when the process that did it is gone. The directory is named by WINDLASS_TEST_LEDGER.
 """
 
 import asyncio
@@ -71,6 +71,8 @@ async def add(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) -> d
 async def flaky(ctx: Context, inputs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """Fails its first attempt."""
     if ctx.attempt == 1:
+        _write("begin", ctx)
+        _write("fail", ctx)
         raise TransientError("the first attempt always fails")
     return await _work(ctx, config)
 

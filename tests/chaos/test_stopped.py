@@ -73,7 +73,7 @@ def _has_work(stack: Stack, service: str, ledger: Path) -> bool:
     pids = (
         {stack.pid("runner", 0)} if service == "runner" else {each["pid"] for each in stack.entries("runner")}
     )
-    ended = {call["run"] for call in calls if call["phase"] == "end"}
+    ended = {call["run"] for call in calls if call["phase"] != "begin"}
     return any(call["pid"] in pids and call["run"] not in ended for call in calls)
 
 

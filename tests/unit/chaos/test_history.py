@@ -1,0 +1,99 @@
+"""What is asked of a history after the killing finds what is wrong with one, and counts what it looked at."""
+
+from typing import Any
+
+import pytest
+
+from tests.chaos.history import Execution, History, Run, cases, faults_of
+
+EXECUTIONS = ("e1", "e2")
+KEYS = {("e1", "flaky"): "k1", ("e1", "after"): "k2", ("e2", "flaky"): "k3", ("e2", "after"): "k4"}
+
+
+def call(execution: str, node: str, number: int, attempt: int, phase: str, at: int) -> dict[str, Any]:
+    return {
+        "phase": phase,
+        "effect_key": KEYS[execution, node],
+        "execution": execution,
+        "node": node,
+        "run": f"{execution}.{number}",
+        "attempt": attempt,
+        "monotonic_ns": at,
+    }
+
+
+def history() -> History:
+    """Two executions of `chaos-retry`, each with the failed attempt that it asks for."""
+    made = History()
+    for execution in EXECUTIONS:
+        made.executions[execution] = Execution(id=execution, workflow="chaos-retry", state=Execution.SUCCESS)
+        made.runs[execution] = []
+        for number, (node, attempt) in enumerate((("flaky", 1), ("flaky", 2), ("after", 1)), 1):
+            is_failed = (node, attempt) == ("flaky", 1)
+            made.runs[execution].append(
+                Run(
+                    id=f"{execution}.{number}",
+                    node=node,
+                    attempt=attempt,
+                    generation=1,
+                    effect_key=KEYS[execution, node],
+                    state=Run.FAILED if is_failed else Run.SUCCESS,
+                )
+            )
+            end = "fail" if is_failed else "end"
+            made.calls += [
+                call(execution, node, number, attempt, "begin", 10 * number),
+                call(execution, node, number, attempt, end, 10 * number + 1),
+            ]
+    return made
+
+
+def test_history_without_a_fault_has_none_and_tells_what_was_looked_at() -> None:
+    assert faults_of(history()) == []
+    assert cases(history()) == {
+        "executions": 2,
+        "runs": 6,
+        "calls": 6,
+        "repeated": 2,
+        "works": 4,
+        "works called again": 2,
+    }
+
+
+def falsified(run: str, key: str, *, is_shown: bool) -> list[str]:
+    """What is found when this run was called with this key; its row may tell the same."""
+    made = history()
+    for each in made.calls:
+        if each["run"] == run:
+            each["effect_key"] = key
+    if is_shown:
+        next(each for runs in made.runs.values() for each in runs if each.id == run).effect_key = key
+    return faults_of(made)
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_attempt_with_a_key_of_its_own_is_found(is_shown: bool) -> None:
+    found = falsified("e1.2", "k9", is_shown=is_shown)
+    assert any("flaky" in fault and "had keys ['k1', 'k9']" in fault for fault in found)
+    assert any("e1.2 was called with key 'k9'" in fault for fault in found) is not is_shown
+
+
+@pytest.mark.parametrize(("run", "key"), [("e1.3", "k1"), ("e2.3", "k2")], ids=["same execution", "another"])
+def test_key_of_another_work_is_found(run: str, key: str) -> None:
+    assert any(f"key {key} is shared by" in fault for fault in falsified(run, key, is_shown=True))
+
+
+def test_key_of_another_generation_of_the_same_node_is_found() -> None:
+    made = history()
+    made.runs["e1"][1].generation = 2
+    assert any("key k1 is shared by" in fault for fault in faults_of(made))
+
+
+def test_missing_key_is_found() -> None:
+    assert any("e1.3 was called with key ''" in fault for fault in falsified("e1.3", "", is_shown=True))
+
+
+def test_ledger_in_which_no_work_was_called_again_shows_no_case() -> None:
+    made = history()
+    made.calls = [each for each in made.calls if each["attempt"] == 1]
+    assert cases(made)["works called again"] == 0
