@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.chassis.telemetry import parse_traceparent
 from services.coordinator.core.events import Event, ExecutionFinished
-from services.coordinator.core.values import OutputRef
+from services.coordinator.core.values import Error, ErrorClass, OutputRef, fingerprint
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
 
@@ -94,13 +94,22 @@ def run_record(row: Row) -> pb.RunRecord:
         error.type, error.message, error.fingerprint = (
             row["error_type"],
             row["error_message"],
-            row["error_fingerprint"],
+            row["error_fingerprint"] or _death_fingerprint(row),
         )
     if row["end_time"] and row["start_time"]:
         run.duration.FromMicroseconds(max(0, row["end_time"] - row["start_time"]))
     # Its own: after a thousand runs the trace is another.
     run.trace_id = _trace_id(row["traceparent"] or row["execution_traceparent"])
     return record
+
+
+def _death_fingerprint(row: Row) -> str:
+    """Made here: the record of a death holds none, and what a journal has folded to it must always fold to.
+
+    The message says no more than which runner it was, an id that does not count.
+    """
+    error = Error(ErrorClass(row["error_class"]), row["error_type"], "")
+    return fingerprint(row["module"], error)
 
 
 def event_record(

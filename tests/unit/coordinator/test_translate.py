@@ -5,9 +5,12 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.coordinator.core.events import ExecutionStarted, RunFailed, RunSucceeded, SleepStarted
-from services.coordinator.core.retry import DEFAULT_RETRY
+from services.coordinator.core.projection import RUN_COLUMNS, run_row
+from services.coordinator.core.retry import DEATHS_MAX, DEFAULT_RETRY
 from services.coordinator.core.values import Error, ErrorClass, FailureReason, OutputRef
-from services.coordinator.rpc.translate import details, event_record, put_time
+from services.coordinator.rpc.translate import details, event_record, put_time, run_record
+from tests.support.story import Story, node
+from windlass.api.v1 import resources_pb2 as api
 
 LAST_SECOND = 253_402_300_799_000_000
 
@@ -82,3 +85,42 @@ def test_an_error_is_spelt_out() -> None:
     shown = orjson.loads(details(event))
     assert shown["error"] == {"errorClass": "PERMANENT", "type": "HTTP_404", "message": "gone"}
     assert shown["reason"] == "PERMANENT_ERROR"
+
+
+def shown_error(story: Story, node_id: str) -> api.Run.Error:
+    run = story.run(node_id)
+    row = dict(zip(RUN_COLUMNS, run_row(story.execution, run), strict=True))
+    more = {"execution_traceparent": "", "workspace": "w", "lease_time": None, "effect_key": ""}
+    return run_record(row | more).run.error
+
+
+def of_dead_runners(*instances: str, module: str = "noop@1") -> api.Run.Error:
+    story = Story([node("a", module)])
+    story.start()
+    for instance in instances:
+        story.assign("a", instance=instance)
+        story.lose(instance)
+    return shown_error(story, "a")
+
+
+def test_death_has_a_fingerprint_whichever_runner_it_was() -> None:
+    lost = of_dead_runners("blue")
+    assert lost.type == "RUNNER_LOST"
+    assert len(lost.fingerprint) == 16
+    assert of_dead_runners("green").fingerprint == lost.fingerprint
+    assert of_dead_runners("blue", module="transform@1").fingerprint != lost.fingerprint
+
+
+def test_poison_has_a_fingerprint_of_its_own() -> None:
+    poison = of_dead_runners(*["blue"] * DEATHS_MAX)
+    assert poison.type == "POISON"
+    assert len(poison.fingerprint) == 16
+    assert poison.fingerprint != of_dead_runners("blue").fingerprint
+
+
+def test_failure_keeps_the_fingerprint_of_its_record() -> None:
+    story = Story([node("a")])
+    story.start()
+    story.assign("a")
+    story.fail("a")
+    assert shown_error(story, "a").fingerprint == story.run("a").fingerprint != ""
