@@ -27,7 +27,7 @@ _RUN_STATES: Final = dict(api.Run.State.items())
 _ERROR_CLASSES: Final = {
     "TRANSIENT": api.Run.TRANSIENT,
     "PERMANENT": api.Run.PERMANENT,
-    "TIMEOUT": api.Run.ERROR_CLASS_TIMEOUT,
+    "TIMEOUT": api.Run.TIMEOUT,
     "CIRCUIT_OPEN": api.Run.CIRCUIT_OPEN,
 }
 _SPANS: Final = frozenset({"initial_delay", "max_delay", "budget", "duration"})

@@ -2,6 +2,7 @@
 
 import orjson
 import pytest
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.coordinator.core.events import ExecutionStarted, RunFailed, RunSucceeded, SleepStarted
@@ -85,6 +86,15 @@ def test_an_error_is_spelt_out() -> None:
     shown = orjson.loads(details(event))
     assert shown["error"] == {"errorClass": "PERMANENT", "type": "HTTP_404", "message": "gone"}
     assert shown["reason"] == "PERMANENT_ERROR"
+
+
+@pytest.mark.parametrize("error_class", ErrorClass)
+def test_class_of_an_error_is_shown_in_the_word_it_was_given_in(error_class: ErrorClass) -> None:
+    story = Story([node("a")])
+    story.start()
+    story.assign("a")
+    story.fail("a", error_class)
+    assert MessageToDict(shown_error(story, "a"))["class"] == error_class.value
 
 
 def shown_error(story: Story, node_id: str) -> api.Run.Error:

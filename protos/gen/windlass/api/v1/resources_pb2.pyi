@@ -484,14 +484,14 @@ class Run(_message.Message):
         ERROR_CLASS_UNSPECIFIED: Run._ErrorClass.ValueType  # 0
         TRANSIENT: Run._ErrorClass.ValueType  # 1
         PERMANENT: Run._ErrorClass.ValueType  # 2
-        ERROR_CLASS_TIMEOUT: Run._ErrorClass.ValueType  # 3
+        TIMEOUT: Run._ErrorClass.ValueType  # 3
         CIRCUIT_OPEN: Run._ErrorClass.ValueType  # 4
 
     class ErrorClass(_ErrorClass, metaclass=_ErrorClassEnumTypeWrapper): ...
     ERROR_CLASS_UNSPECIFIED: Run.ErrorClass.ValueType  # 0
     TRANSIENT: Run.ErrorClass.ValueType  # 1
     PERMANENT: Run.ErrorClass.ValueType  # 2
-    ERROR_CLASS_TIMEOUT: Run.ErrorClass.ValueType  # 3
+    TIMEOUT: Run.ErrorClass.ValueType  # 3
     CIRCUIT_OPEN: Run.ErrorClass.ValueType  # 4
 
     @_typing.final
