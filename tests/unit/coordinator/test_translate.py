@@ -10,7 +10,7 @@ from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEATHS_MAX, DEFAULT_RETRY
 from services.coordinator.core.values import Error, ErrorClass, FailureReason, OutputRef
 from services.coordinator.rpc.translate import details, event_record, put_time, run_record
-from tests.support.story import Story, node
+from tests.support.story import Story, edge, node
 from windlass.api.v1 import resources_pb2 as api
 
 LAST_SECOND = 253_402_300_799_000_000
@@ -86,6 +86,20 @@ def test_an_error_is_spelt_out() -> None:
     shown = orjson.loads(details(event))
     assert shown["error"] == {"errorClass": "PERMANENT", "type": "HTTP_404", "message": "gone"}
     assert shown["reason"] == "PERMANENT_ERROR"
+
+
+def test_event_shows_running_until_the_one_that_ends_the_execution() -> None:
+    story = Story([node("nap", "sleep@1", config={"duration": "3600s"}), node("a")], [edge("nap", "a")])
+    story.start()
+    assert story.state == "WAITING"
+    story.cancel()
+    states = {
+        type(event).__name__: event_record(event, "e1", 1, 1, lambda number: "").event.state
+        for event in story.journal
+    }
+    assert states.pop("ExecutionFinished") == api.Execution.CANCELLED
+    assert {"ExecutionStarted", "SleepStarted"} <= states.keys()
+    assert set(states.values()) == {api.Execution.RUNNING}
 
 
 @pytest.mark.parametrize("error_class", ErrorClass)

@@ -702,7 +702,9 @@ class Event(_message.Message):
     """Empty when the event is not about one node."""
     run_id: _builtins.str
     state: Global___Execution.State.ValueType
-    """The execution is in this state after the event."""
+    """Of the event that makes the execution final: its final state. RUNNING of every other, also of one after which it
+    waits: that is told by Execution.state alone, as it is when it is read.
+    """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
