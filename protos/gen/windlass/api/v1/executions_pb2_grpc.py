@@ -101,7 +101,9 @@ class ExecutionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetExecution(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """As it is now, from the moment its start was acknowledged: while it waits in the queue, while it goes, once it has
+        ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

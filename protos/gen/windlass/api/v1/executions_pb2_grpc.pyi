@@ -30,6 +30,9 @@ class ExecutionServiceStub:
     the last item that waits is final, or its wait is over.
     """
     GetExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.GetExecutionRequest, _executions_pb2.GetExecutionResponse]
+    """As it is now, from the moment its start was acknowledged: while it waits in the queue, while it goes, once it has
+    ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+    """
     ListExecutions: _aio.UnaryUnaryMultiCallable[_executions_pb2.ListExecutionsRequest, _executions_pb2.ListExecutionsResponse]
     """Newest first. The filter is AIP-160."""
     WatchExecution: _aio.UnaryStreamMultiCallable[_executions_pb2.WatchExecutionRequest, _executions_pb2.WatchExecutionResponse]
@@ -77,7 +80,10 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _executions_pb2.GetExecutionRequest,
         context: _aio.ServicerContext[_executions_pb2.GetExecutionRequest, _abc.Awaitable[_executions_pb2.GetExecutionResponse]],
-    ) -> _abc.Awaitable[_executions_pb2.GetExecutionResponse]: ...
+    ) -> _abc.Awaitable[_executions_pb2.GetExecutionResponse]:
+        """As it is now, from the moment its start was acknowledged: while it waits in the queue, while it goes, once it has
+        ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def ListExecutions(

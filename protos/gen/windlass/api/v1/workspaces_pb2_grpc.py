@@ -81,7 +81,9 @@ class WorkspaceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkspaces(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Those that are open, by name. Records nothing; repeat it after UNAVAILABLE. INVALID_ARGUMENT INVALID_REQUEST for a
+        page_token that is not of this list.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -316,7 +318,10 @@ class ApiKeyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListApiKeys(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Of one workspace, those that are revoked or have expired among them, in order of key_id; never the keys themselves.
+        Records nothing; repeat it after UNAVAILABLE. NOT_FOUND WORKSPACE_NOT_FOUND, also to an ADMIN who asks for another
+        workspace than its own; INVALID_ARGUMENT INVALID_REQUEST for a page_token that is not of this list.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

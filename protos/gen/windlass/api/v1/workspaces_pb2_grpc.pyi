@@ -21,6 +21,9 @@ class WorkspaceServiceStub:
     GetWorkspace: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.GetWorkspaceRequest, _workspaces_pb2.GetWorkspaceResponse]
     """NOT_FOUND WORKSPACE_NOT_FOUND."""
     ListWorkspaces: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.ListWorkspacesRequest, _workspaces_pb2.ListWorkspacesResponse]
+    """Those that are open, by name. Records nothing; repeat it after UNAVAILABLE. INVALID_ARGUMENT INVALID_REQUEST for a
+    page_token that is not of this list.
+    """
     UpdateWorkspace: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.UpdateWorkspaceRequest, _workspaces_pb2.UpdateWorkspaceResponse]
     """Changes what the mask names (tier, limits). A lower limit ends nothing that is going."""
     DeleteWorkspace: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.DeleteWorkspaceRequest, _workspaces_pb2.DeleteWorkspaceResponse]
@@ -50,7 +53,10 @@ class WorkspaceServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _workspaces_pb2.ListWorkspacesRequest,
         context: _aio.ServicerContext[_workspaces_pb2.ListWorkspacesRequest, _abc.Awaitable[_workspaces_pb2.ListWorkspacesResponse]],
-    ) -> _abc.Awaitable[_workspaces_pb2.ListWorkspacesResponse]: ...
+    ) -> _abc.Awaitable[_workspaces_pb2.ListWorkspacesResponse]:
+        """Those that are open, by name. Records nothing; repeat it after UNAVAILABLE. INVALID_ARGUMENT INVALID_REQUEST for a
+        page_token that is not of this list.
+        """
 
     @_abc_1.abstractmethod
     def UpdateWorkspace(
@@ -79,6 +85,10 @@ class ApiKeyServiceStub:
     key, other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
     """
     ListApiKeys: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.ListApiKeysRequest, _workspaces_pb2.ListApiKeysResponse]
+    """Of one workspace, those that are revoked or have expired among them, in order of key_id; never the keys themselves.
+    Records nothing; repeat it after UNAVAILABLE. NOT_FOUND WORKSPACE_NOT_FOUND, also to an ADMIN who asks for another
+    workspace than its own; INVALID_ARGUMENT INVALID_REQUEST for a page_token that is not of this list.
+    """
     RevokeApiKey: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.RevokeApiKeyRequest, _workspaces_pb2.RevokeApiKeyResponse]
     """Refused from the next call on. Repeating it is OK."""
 
@@ -100,7 +110,11 @@ class ApiKeyServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _workspaces_pb2.ListApiKeysRequest,
         context: _aio.ServicerContext[_workspaces_pb2.ListApiKeysRequest, _abc.Awaitable[_workspaces_pb2.ListApiKeysResponse]],
-    ) -> _abc.Awaitable[_workspaces_pb2.ListApiKeysResponse]: ...
+    ) -> _abc.Awaitable[_workspaces_pb2.ListApiKeysResponse]:
+        """Of one workspace, those that are revoked or have expired among them, in order of key_id; never the keys themselves.
+        Records nothing; repeat it after UNAVAILABLE. NOT_FOUND WORKSPACE_NOT_FOUND, also to an ADMIN who asks for another
+        workspace than its own; INVALID_ARGUMENT INVALID_REQUEST for a page_token that is not of this list.
+        """
 
     @_abc_1.abstractmethod
     def RevokeApiKey(

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ReadServiceStub:
-    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here.
+    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here. Nothing
+    is recorded, so every call may be repeated; UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
     """
 
     def __init__(self, channel):
@@ -68,7 +69,8 @@ class ReadServiceStub:
 
 
 class ReadServiceServicer:
-    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here.
+    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here. Nothing
+    is recorded, so every call may be repeated; UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
     """
 
     def GetExecutions(self, request, context):
@@ -79,7 +81,9 @@ class ReadServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListExecutions(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Of one workspace, in order of id, newest first unless `ascending`; inputs and outputs are left out, and so is what
+        still waits in the queue of a dispatcher. INVALID_ARGUMENT INVALID_REQUEST when a condition cannot be applied.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -92,13 +96,16 @@ class ReadServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetRun(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Of whichever workspace: api judges who may see it. An unknown id is no error, the answer has no run.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """By sequence. Of whichever workspace: api judges who may see them. An unknown execution is no error, its answer is
+        empty. Ends before an event of a version that is newer than this replica.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -153,7 +160,8 @@ def add_ReadServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReadService:
-    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here.
+    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here. Nothing
+    is recorded, so every call may be repeated; UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
     """
 
     @staticmethod

@@ -13,23 +13,34 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ReadServiceStub:
-    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here."""
+    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here. Nothing
+    is recorded, so every call may be repeated; UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetExecutions: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetExecutionsRequest, _reads_pb2.GetExecutionsResponse]
     """Unknown ids are left out."""
     ListExecutions: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListExecutionsRequest, _reads_pb2.ListExecutionsResponse]
+    """Of one workspace, in order of id, newest first unless `ascending`; inputs and outputs are left out, and so is what
+    still waits in the queue of a dispatcher. INVALID_ARGUMENT INVALID_REQUEST when a condition cannot be applied.
+    """
     ListRuns: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListRunsRequest, _reads_pb2.ListRunsResponse]
     """In order of id (execution, then grant). Without an execution: the workspace's, newest execution first."""
     GetRun: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetRunRequest, _reads_pb2.GetRunResponse]
+    """Of whichever workspace: api judges who may see it. An unknown id is no error, the answer has no run."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListEventsRequest, _reads_pb2.ListEventsResponse]
+    """By sequence. Of whichever workspace: api judges who may see them. An unknown execution is no error, its answer is
+    empty. Ends before an event of a version that is newer than this replica.
+    """
     ListModules: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListModulesRequest, _reads_pb2.ListModulesResponse]
     """What the runners announce that are attached here and serve this workspace. Every runner is attached to every
     coordinator; one that was started a moment ago may not know it yet.
     """
 
 class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here."""
+    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here. Nothing
+    is recorded, so every call may be repeated; UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
+    """
 
     @_abc_1.abstractmethod
     def GetExecutions(
@@ -44,7 +55,10 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _reads_pb2.ListExecutionsRequest,
         context: _aio.ServicerContext[_reads_pb2.ListExecutionsRequest, _abc.Awaitable[_reads_pb2.ListExecutionsResponse]],
-    ) -> _abc.Awaitable[_reads_pb2.ListExecutionsResponse]: ...
+    ) -> _abc.Awaitable[_reads_pb2.ListExecutionsResponse]:
+        """Of one workspace, in order of id, newest first unless `ascending`; inputs and outputs are left out, and so is what
+        still waits in the queue of a dispatcher. INVALID_ARGUMENT INVALID_REQUEST when a condition cannot be applied.
+        """
 
     @_abc_1.abstractmethod
     def ListRuns(
@@ -59,14 +73,18 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _reads_pb2.GetRunRequest,
         context: _aio.ServicerContext[_reads_pb2.GetRunRequest, _abc.Awaitable[_reads_pb2.GetRunResponse]],
-    ) -> _abc.Awaitable[_reads_pb2.GetRunResponse]: ...
+    ) -> _abc.Awaitable[_reads_pb2.GetRunResponse]:
+        """Of whichever workspace: api judges who may see it. An unknown id is no error, the answer has no run."""
 
     @_abc_1.abstractmethod
     def ListEvents(
         self,
         request: _reads_pb2.ListEventsRequest,
         context: _aio.ServicerContext[_reads_pb2.ListEventsRequest, _abc.Awaitable[_reads_pb2.ListEventsResponse]],
-    ) -> _abc.Awaitable[_reads_pb2.ListEventsResponse]: ...
+    ) -> _abc.Awaitable[_reads_pb2.ListEventsResponse]:
+        """By sequence. Of whichever workspace: api judges who may see them. An unknown execution is no error, its answer is
+        empty. Ends before an event of a version that is newer than this replica.
+        """
 
     @_abc_1.abstractmethod
     def ListModules(

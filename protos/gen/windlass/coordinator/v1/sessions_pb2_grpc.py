@@ -53,7 +53,12 @@ class RunnerSessionsServicer:
     """
 
     def Session(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
+        """Open for as long as both live. Recorded before it is said: grants before they are sent, reports before they are
+        acknowledged, the instance before it is Attached, and its beats. Idempotent: an instance that attaches again goes
+        on as the same one, a report that comes again is acknowledged again. UNAUTHENTICATED: the key is missing, unknown,
+        expired or revoked; PERMISSION_DENIED ROLE_REQUIRED: it is of another role; UNAVAILABLE: attach again, or
+        elsewhere. What else ends a stream is a Fault.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

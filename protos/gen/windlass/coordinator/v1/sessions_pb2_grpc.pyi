@@ -23,6 +23,12 @@ class RunnerSessionsStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Session: _aio.StreamStreamMultiCallable[_sessions_pb2.SessionRequest, _sessions_pb2.SessionResponse]
+    """Open for as long as both live. Recorded before it is said: grants before they are sent, reports before they are
+    acknowledged, the instance before it is Attached, and its beats. Idempotent: an instance that attaches again goes
+    on as the same one, a report that comes again is acknowledged again. UNAUTHENTICATED: the key is missing, unknown,
+    expired or revoked; PERMISSION_DENIED ROLE_REQUIRED: it is of another role; UNAVAILABLE: attach again, or
+    elsewhere. What else ends a stream is a Fault.
+    """
 
 class RunnerSessionsServicer(metaclass=_abc_1.ABCMeta):
     """A runner keeps one session with every coordinator (windlass.types.v1 tells the protocol), with a RUNNER key as
@@ -36,6 +42,12 @@ class RunnerSessionsServicer(metaclass=_abc_1.ABCMeta):
         self,
         request_iterator: _abc.AsyncIterator[_sessions_pb2.SessionRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_sessions_pb2.SessionRequest], _abc.AsyncIterator[_sessions_pb2.SessionResponse]],
-    ) -> _abc.AsyncIterator[_sessions_pb2.SessionResponse]: ...
+    ) -> _abc.AsyncIterator[_sessions_pb2.SessionResponse]:
+        """Open for as long as both live. Recorded before it is said: grants before they are sent, reports before they are
+        acknowledged, the instance before it is Attached, and its beats. Idempotent: an instance that attaches again goes
+        on as the same one, a report that comes again is acknowledged again. UNAUTHENTICATED: the key is missing, unknown,
+        expired or revoked; PERMISSION_DENIED ROLE_REQUIRED: it is of another role; UNAVAILABLE: attach again, or
+        elsewhere. What else ends a stream is a Fault.
+        """
 
 def add_RunnerSessionsServicer_to_server(servicer: RunnerSessionsServicer, server: _aio.Server) -> None: ...

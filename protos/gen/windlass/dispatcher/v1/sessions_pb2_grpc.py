@@ -51,7 +51,13 @@ class CoordinatorSessionsServicer:
     """
 
     def Session(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
+        """Open for as long as both live. Recorded before it is said: grants before they are sent, reports before they are
+        acknowledged, the instance before it is Attached, and its beats; a message is forgotten when its holder
+        acknowledges it. Idempotent: an instance that attaches again goes on as the same one, a report that comes again is
+        acknowledged again; of a lease that is another's by now it is refused (EPOCH_STALE), and of one that is no more
+        (LEASE_UNKNOWN) unless it was finished. UNAUTHENTICATED, or PERMISSION_DENIED ROLE_REQUIRED: the caller is no
+        coordinator; UNAVAILABLE: attach again, or elsewhere. What else ends a stream is a Fault.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

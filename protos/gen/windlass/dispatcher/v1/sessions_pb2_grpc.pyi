@@ -20,6 +20,13 @@ class CoordinatorSessionsStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Session: _aio.StreamStreamMultiCallable[_sessions_pb2.SessionRequest, _sessions_pb2.SessionResponse]
+    """Open for as long as both live. Recorded before it is said: grants before they are sent, reports before they are
+    acknowledged, the instance before it is Attached, and its beats; a message is forgotten when its holder
+    acknowledges it. Idempotent: an instance that attaches again goes on as the same one, a report that comes again is
+    acknowledged again; of a lease that is another's by now it is refused (EPOCH_STALE), and of one that is no more
+    (LEASE_UNKNOWN) unless it was finished. UNAUTHENTICATED, or PERMISSION_DENIED ROLE_REQUIRED: the caller is no
+    coordinator; UNAVAILABLE: attach again, or elsewhere. What else ends a stream is a Fault.
+    """
 
 class CoordinatorSessionsServicer(metaclass=_abc_1.ABCMeta):
     """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 tells the protocol). It is granted
@@ -32,6 +39,13 @@ class CoordinatorSessionsServicer(metaclass=_abc_1.ABCMeta):
         self,
         request_iterator: _abc.AsyncIterator[_sessions_pb2.SessionRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_sessions_pb2.SessionRequest], _abc.AsyncIterator[_sessions_pb2.SessionResponse]],
-    ) -> _abc.AsyncIterator[_sessions_pb2.SessionResponse]: ...
+    ) -> _abc.AsyncIterator[_sessions_pb2.SessionResponse]:
+        """Open for as long as both live. Recorded before it is said: grants before they are sent, reports before they are
+        acknowledged, the instance before it is Attached, and its beats; a message is forgotten when its holder
+        acknowledges it. Idempotent: an instance that attaches again goes on as the same one, a report that comes again is
+        acknowledged again; of a lease that is another's by now it is refused (EPOCH_STALE), and of one that is no more
+        (LEASE_UNKNOWN) unless it was finished. UNAUTHENTICATED, or PERMISSION_DENIED ROLE_REQUIRED: the caller is no
+        coordinator; UNAVAILABLE: attach again, or elsewhere. What else ends a stream is a Fault.
+        """
 
 def add_CoordinatorSessionsServicer_to_server(servicer: CoordinatorSessionsServicer, server: _aio.Server) -> None: ...
