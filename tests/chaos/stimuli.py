@@ -66,6 +66,8 @@ class Stimuli:
             "dispatcher.deliver": partial(self.cancel_at, replica),
             "dispatcher.forget": partial(self.cancel_at, replica),
             "dispatcher.wake": self.nap,
+            # Written of what goes on for a while; the rest is over before.
+            "dispatcher.mark": partial(self.doze_at, replica),
             # All others are passed by whoever stores and grants an execution, and hears of its end.
             "dispatcher": partial(self.start_at, replica),
             "coordinator.parked": self.nap,
@@ -155,6 +157,9 @@ class Stimuli:
 
     async def start_at(self, replica: int) -> None:
         await self._dispatcher(replica).start(self._items[QUICK])
+
+    async def doze_at(self, replica: int) -> None:
+        await self._dispatcher(replica).start(self._items[DOZE])
 
     async def start_what_nobody_can_run_at(self, replica: int) -> None:
         """Its definition is nowhere: no client can bring this about, and what cannot be run must not stay."""

@@ -6,6 +6,7 @@ from typing import Final
 
 import psycopg
 
+from services.chassis.crash import crash_point
 from services.chassis.database import Database
 from services.chassis.logs import logger
 
@@ -22,11 +23,13 @@ class PostgresPartitions:
     async def make_ahead(self, months: int) -> int:
         made = 0
         for month in range(months + 1):
+            crash_point("coordinator.partitions.before_commit")
             try:
                 row = await self._database.fetch_one(_MAKE, (month,), seconds=_SECONDS)
             except psycopg.Error as failure:
                 # Rows of that month are in the default partition already: they stay there, and are served.
                 log.error("a month's partition cannot be made", months_ahead=month, error=str(failure))
                 continue
+            crash_point("coordinator.partitions.after_commit")
             made += bool(row and row[0])
         return made

@@ -107,9 +107,11 @@ class PostgresDuties:
         return [Woken(*row) for row in (*woken, *expired)], following[0][0]
 
     async def mark_dispatched(self, leases: Sequence[tuple[str, int]]) -> None:
+        crash_point("dispatcher.mark.before_commit")
         await self._database.execute(
             _MARK, (Texts([each[0] for each in leases]), BigInts([each[1] for each in leases]))
         )
+        crash_point("dispatcher.mark.after_commit")
 
     async def astray(self) -> list[Astray]:
         rows: list[tuple[Any, ...]] = await self._database.fetch(_ASTRAY, (self._astray_seconds,))

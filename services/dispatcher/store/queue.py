@@ -45,6 +45,7 @@ class PostgresQueue:
 
     async def store_limits(self, limits: Mapping[str, Limits]) -> None:
         """A statement of its own: it locks tenants in another order than a turn would."""
+        crash_point("dispatcher.limits.before_commit")
         with _as_unstorable():
             await self._lane.execute(
                 _STORE_LIMITS,
@@ -55,6 +56,7 @@ class PostgresQueue:
                     BigInts([each.revision for each in limits.values()]),
                 ),
             )
+        crash_point("dispatcher.limits.after_commit")
 
     async def turn(self, turn: Turn) -> TurnResult:
         statements, reads = _plan(turn)
