@@ -56,7 +56,7 @@ from services.coordinator.store.codec import decode, encode
 from services.coordinator.store.folding import fold_journal
 from services.coordinator.store.journal import LOADING, PostgresJournal
 from services.coordinator.store.partitions import PostgresPartitions
-from services.coordinator.store.reads import Condition, PostgresReads
+from services.coordinator.store.reads import PostgresReads
 from windlass.coordinator.v1.reads_pb2_grpc import (
     add_ReadServiceServicer_to_server,
     add_WatchServiceServicer_to_server,
@@ -209,7 +209,7 @@ class Carrying:
             mailbox_seconds=MAILBOX_SECONDS * settings.lease_scale,
         )
         self.graves = RunnerGraves(self.carrier, lines.clock, self.run_timing.granted_again)
-        self.reader = ReadServicer(reads, decode, Condition, self.runners.modules_for)
+        self.reader = ReadServicer(reads, decode, self.runners.modules_for)
         self.hub = WatchHub(reads, self.reader, decode, held=self.carrier.held.keys)
         settler = Settler(
             carrier=self.carrier,

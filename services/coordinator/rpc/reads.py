@@ -24,7 +24,7 @@ class Reads(Protocol):
     async def list_executions(
         self,
         workspace: str,
-        conditions: Sequence[Any],
+        conditions: Sequence[pb.Condition],
         *,
         from_execution_id: str,
         is_ascending: bool,
@@ -70,21 +70,15 @@ class Decode(Protocol):
     def __call__(self, data: bytes, /) -> Record: ...
 
 
-class MakeCondition(Protocol):
-    def __call__(self, field: str, operator: str, value: str, /) -> Any: ...
-
-
 class ReadServicer(ReadServiceServicer):
     def __init__(
         self,
         reads: Reads,
         decode: Decode,
-        condition: MakeCondition,
         modules: Callable[[str], Iterable[str]],
     ) -> None:
         self._reads = reads
         self._decode = decode
-        self._condition = condition
         self._modules = modules
 
     async def GetExecutions(self, request: pb.GetExecutionsRequest, context: Any) -> pb.GetExecutionsResponse:
@@ -95,20 +89,15 @@ class ReadServicer(ReadServiceServicer):
     async def ListExecutions(
         self, request: pb.ListExecutionsRequest, context: Any
     ) -> pb.ListExecutionsResponse:
-        operators = pb.Condition.Operator
-        conditions = [
-            self._condition(each.field, operators.Name(each.operator), each.value)
-            for each in request.conditions
-        ]
         try:
             rows = await self._reads.list_executions(
                 request.workspace,
-                conditions,
+                request.conditions,
                 from_execution_id=_id(request.from_execution_id),
                 is_ascending=request.ascending,
                 limit=_limit(request.limit),
             )
-        except (ValueError, KeyError) as fault:
+        except ValueError as fault:
             raise Refusal("INVALID_REQUEST", f"the filter cannot be applied: {fault}") from None
         return pb.ListExecutionsResponse(executions=[execution_record(row) for row in rows])
 

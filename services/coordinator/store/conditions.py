@@ -1,5 +1,8 @@
 """Lists of executions under conditions, composed with SQLAlchemy Core.
 
+`Condition` of reads.proto says what a condition means; api's `core/filters.py` means the same in memory. A comparison
+with a column that is NULL is NULL here, which holds of nothing; only what negates has to say so, and does.
+
 Hazard: a condition on anything but the workspace reads along (workspace, execution_id) until the page is full; there is
 no index on columns that change, on purpose.
 """
@@ -11,12 +14,28 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Column, DateTime, Integer, MetaData, Select, String, Table, Text, cast, select
+from sqlalchemy import (
+    Column,
+    DateTime,
+    Integer,
+    MetaData,
+    Select,
+    String,
+    Table,
+    Text,
+    and_,
+    cast,
+    collate,
+    func,
+    or_,
+    select,
+    true,
+)
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 from sqlalchemy.sql.elements import ColumnElement
 
-from services.coordinator.store.reads import Condition
 from windlass.api.v1.resources_pb2 import Execution
+from windlass.coordinator.v1.reads_pb2 import Condition, Pattern
 
 _executions: Final = Table(
     "executions",
@@ -28,37 +47,53 @@ _executions: Final = Table(
     Column("state", Text),
     Column("priority", Integer),
     Column("trigger_type", Integer),
+    Column("caller", Text),
     Column("create_time", DateTime(timezone=True)),
     Column("start_time", DateTime(timezone=True)),
     Column("end_time", DateTime(timezone=True)),
+    Column("error_node", Text),
     Column("error_type", Text),
+    Column("error_message", Text),
     Column("parent_execution_id", Text),
     Column("labels", JSONB),
 )
 _COLUMNS: Final = {
-    "state": "state",
-    "workflow": "workflow",
-    "version": "version",
-    "priority": "priority",
-    "create_time": "create_time",
-    "start_time": "start_time",
-    "end_time": "end_time",
-    "error.type": "error_type",
-    "trigger.type": "trigger_type",
-    "parent_execution_id": "parent_execution_id",
+    "state": _executions.c.state,
+    "workflow": _executions.c.workflow,
+    "version": _executions.c.version,
+    "priority": _executions.c.priority,
+    "create_time": _executions.c.create_time,
+    "start_time": _executions.c.start_time,
+    "end_time": _executions.c.end_time,
+    "error.type": _executions.c.error_type,
+    "error.node": _executions.c.error_node,
+    "error.message": _executions.c.error_message,
+    "trigger.type": _executions.c.trigger_type,
+    "trigger.caller": _executions.c.caller,
+    "parent_execution_id": _executions.c.parent_execution_id,
 }
-_OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "EQUAL": operator.eq,
-    "NOT_EQUAL": operator.ne,
-    "LESS": operator.lt,
-    "LESS_EQUAL": operator.le,
-    "GREATER": operator.gt,
-    "GREATER_EQUAL": operator.ge,
+# What may stand in a row instead of NULL where there is nothing.
+_NOTHING: Final = {
+    "error.type": "",
+    "error.node": "",
+    "error.message": "",
+    "trigger.type": Execution.Trigger.TYPE_UNSPECIFIED,
+    "trigger.caller": "",
+    "parent_execution_id": "",
+}
+_LABELS: Final = "labels."
+_OPERATORS: Final[dict[int, Callable[[Any, Any], Any]]] = {
+    Condition.EQUAL: operator.eq,
+    Condition.NOT_EQUAL: operator.ne,
+    Condition.LESS: operator.lt,
+    Condition.LESS_EQUAL: operator.le,
+    Condition.GREATER: operator.gt,
+    Condition.GREATER_EQUAL: operator.ge,
 }
 
 
 class ConditionUnknown(ValueError):
-    """A field or a value that no column can be compared with."""
+    """A form, a field or a value that no statement can be made of; of a version to come, perhaps."""
 
 
 def execution_list(
@@ -76,32 +111,79 @@ def execution_list(
         start = cast(from_execution_id, UUID(as_uuid=False))
         statement = statement.where(key > start if is_ascending else key < start)
     for condition in conditions:
-        statement = statement.where(_comparison(condition))
+        statement = statement.where(_holds(condition))
     return statement.order_by(key.asc() if is_ascending else key.desc()).limit(limit)
 
 
+def _holds(condition: Condition) -> ColumnElement[bool]:
+    form = condition.WhichOneof("form")
+    if form == "negated":
+        # Of NULL this is true, as it is to be of what is absent; the database's own NOT of it is NULL.
+        return _holds(condition.negated).is_not(true())
+    if form == "all_of":
+        return and_(*_each(condition.all_of.conditions))
+    if form == "any_of":
+        return or_(*_each(condition.any_of.conditions))
+    if form == "present":
+        return _there(condition.present).is_not(None)
+    return _comparison(condition) if form is None else _likeness(condition.pattern)
+
+
+def _each(conditions: Sequence[Condition]) -> list[ColumnElement[bool]]:
+    if not conditions:
+        raise ConditionUnknown("there is nothing to join")
+    return [_holds(each) for each in conditions]
+
+
 def _comparison(condition: Condition) -> ColumnElement[bool]:
-    compare = _OPERATORS[condition.operator]
-    if condition.field.startswith("labels."):
-        key = condition.field.removeprefix("labels.")
-        found: ColumnElement[bool] = compare(_executions.c.labels[key].astext, condition.value)
-        return found
-    name = _COLUMNS.get(condition.field)
-    if name is None:
-        raise ConditionUnknown(condition.field)
-    column = _executions.c[name]
-    compared: ColumnElement[bool] = compare(column, _value(column, condition.value))
+    compare = _OPERATORS.get(condition.operator)
+    if compare is None:
+        raise ConditionUnknown(f"operator {condition.operator}")
+    there = _there(condition.field)
+    if compare in (operator.eq, operator.ne):
+        is_nothing = condition.value == "" == _NOTHING.get(condition.field)
+        value = None if is_nothing else _value(condition.field, there, condition.value)
+        if compare is operator.ne:
+            return there.is_distinct_from(value)
+        return there.is_(None) if value is None else there == value
+    # By code points, as it is in memory; the database's own order is that of some language.
+    ordered = collate(there, "C") if isinstance(there.type, Text) else there
+    compared: ColumnElement[bool] = compare(ordered, _value(condition.field, there, condition.value))
     return compared
 
 
-def _value(column: Column[Any], text: Any) -> Any:
+def _likeness(pattern: Pattern) -> ColumnElement[bool]:
+    there = _there(pattern.field)
+    if not isinstance(there.type, Text):
+        raise ConditionUnknown(f"{pattern.field} is no text")
+    if pattern.open_start and pattern.open_end:
+        return there.contains(pattern.text, autoescape=True)
+    if pattern.open_start:
+        return there.endswith(pattern.text, autoescape=True)
+    return there.startswith(pattern.text, autoescape=True)
+
+
+def _there(field: str) -> ColumnElement[Any]:
+    """What the execution has; NULL where it has nothing."""
+    if field.startswith(_LABELS):
+        label: ColumnElement[Any] = _executions.c.labels[field.removeprefix(_LABELS)].astext
+        return label
+    column = _COLUMNS.get(field)
+    if column is None:
+        raise ConditionUnknown(field)
+    if field in _NOTHING:
+        return func.nullif(column, _NOTHING[field], type_=column.type)
+    return column
+
+
+def _value(field: str, compared_with: ColumnElement[Any], text: str) -> Any:
     try:
-        if column.name == "trigger_type":
+        if field == "trigger.type":
             return Execution.Trigger.Type.Value(text)
-        if isinstance(column.type, Integer):
+        if isinstance(compared_with.type, Integer):
             return int(text)
-        if isinstance(column.type, DateTime):
+        if isinstance(compared_with.type, DateTime):
             return datetime.fromisoformat(text)
     except ValueError as fault:
-        raise ConditionUnknown(f"{column.name} cannot be compared with {text!r}") from fault
+        raise ConditionUnknown(f"{field} cannot be compared with {text!r}") from fault
     return text

@@ -13,17 +13,9 @@ from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS
 from services.coordinator.handler.ports import Mark, Standing
 from services.coordinator.store.arrays import uuid_array
 from services.coordinator.store.columns import selected
+from windlass.coordinator.v1.reads_pb2 import Condition
 
 Row = Mapping[str, Any]
-
-
-class Condition(NamedTuple):
-    """One comparison of a list's filter."""
-
-    field: str
-    # A name of windlass.coordinator.v1.Condition.Operator.
-    operator: str
-    value: Any
 
 
 class RunPage(NamedTuple):

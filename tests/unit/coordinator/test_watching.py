@@ -54,7 +54,7 @@ class Tables:
 
 
 def hub_of(tables: Any) -> WatchHub:
-    reader = ReadServicer(tables, decode, lambda *_: None, lambda _: ())
+    reader = ReadServicer(tables, decode, lambda _: ())
     return WatchHub(tables, reader, decode, held=lambda: ())
 
 
@@ -96,9 +96,7 @@ async def test_a_watch_that_breaks_says_so() -> None:
             raise RuntimeError("a bug of ours")
 
     tables: Any = Tables()
-    broken = Broken(
-        tables, ReadServicer(tables, decode, lambda *_: None, lambda _: ()), decode, held=lambda: ()
-    )
+    broken = Broken(tables, ReadServicer(tables, decode, lambda _: ()), decode, held=lambda: ())
     with pytest.raises(RuntimeError, match="a bug of ours"):
         await WatchServicer(broken).Watch(None, Call())
 

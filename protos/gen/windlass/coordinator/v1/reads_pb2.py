@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from windlass.api.v1 import resources_pb2 as windlass_dot_api_dot_v1_dot_resources__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#windlass/coordinator/v1/reads.proto\x12\x17windlass.coordinator.v1\x1a\x1fwindlass/api/v1/resources.proto\"r\n\x0f\x45xecutionRecord\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\r\n\x05input\x18\x03 \x01(\x0c\x12\x0e\n\x06output\x18\x04 \x01(\x0c\"Q\n\tRunRecord\x12!\n\x03run\x18\x01 \x01(\x0b\x32\x14.windlass.api.v1.Run\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\x0e\n\x06output\x18\x03 \x01(\x0c\"E\n\x0b\x45ventRecord\x12%\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x16.windlass.api.v1.Event\x12\x0f\n\x07\x64\x65tails\x18\x02 \x01(\x0c\"-\n\x14GetExecutionsRequest\x12\x15\n\rexecution_ids\x18\x01 \x03(\t\"U\n\x15GetExecutionsResponse\x12<\n\nexecutions\x18\x01 \x03(\x0b\x32(.windlass.coordinator.v1.ExecutionRecord\"\xe2\x01\n\tCondition\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12=\n\x08operator\x18\x02 \x01(\x0e\x32+.windlass.coordinator.v1.Condition.Operator\x12\r\n\x05value\x18\x03 \x01(\t\"x\n\x08Operator\x12\x18\n\x14OPERATOR_UNSPECIFIED\x10\x00\x12\t\n\x05\x45QUAL\x10\x01\x12\r\n\tNOT_EQUAL\x10\x02\x12\x08\n\x04LESS\x10\x03\x12\x0e\n\nLESS_EQUAL\x10\x04\x12\x0b\n\x07GREATER\x10\x05\x12\x11\n\rGREATER_EQUAL\x10\x06\"\x9f\x01\n\x15ListExecutionsRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x36\n\nconditions\x18\x02 \x03(\x0b\x32\".windlass.coordinator.v1.Condition\x12\x19\n\x11\x66rom_execution_id\x18\x03 \x01(\t\x12\x11\n\tascending\x18\x04 \x01(\x08\x12\r\n\x05limit\x18\x05 \x01(\x05\"V\n\x16ListExecutionsResponse\x12<\n\nexecutions\x18\x01 \x03(\x0b\x32(.windlass.coordinator.v1.ExecutionRecord\"\xab\x01\n\x0fListRunsRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.windlass.api.v1.Run.State\x12\x14\n\x0c\x61\x66ter_run_id\x18\x05 \x01(\t\x12\r\n\x05limit\x18\x06 \x01(\x05\x12\x11\n\ttakes_cut\x18\x07 \x01(\x08\"T\n\x10ListRunsResponse\x12\x30\n\x04runs\x18\x01 \x03(\x0b\x32\".windlass.coordinator.v1.RunRecord\x12\x0e\n\x06is_cut\x18\x02 \x01(\x08\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"A\n\x0eGetRunResponse\x12/\n\x03run\x18\x01 \x01(\x0b\x32\".windlass.coordinator.v1.RunRecord\"^\n\x11ListEventsRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x11\n\tas_of_seq\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\x05\"]\n\x12ListEventsResponse\x12\x34\n\x06\x65vents\x18\x01 \x03(\x0b\x32$.windlass.coordinator.v1.EventRecord\x12\x11\n\tworkspace\x18\x02 \x01(\t\"\'\n\x12ListModulesRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\"&\n\x13ListModulesResponse\x12\x0f\n\x07modules\x18\x01 \x03(\t\"p\n\x0cWatchRequest\x12<\n\rsubscriptions\x18\x01 \x03(\x0b\x32%.windlass.coordinator.v1.Subscription\x12\x11\n\tcancelled\x18\x02 \x03(\t\x12\x0f\n\x07watcher\x18\x03 \x01(\t\"Y\n\x0cSubscription\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x0e\n\x06\x65vents\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61tch_up\x18\x04 \x01(\x08\"j\n\rWatchResponse\x12\x30\n\x07updates\x18\x01 \x03(\x0b\x32\x1f.windlass.coordinator.v1.Update\x12\x15\n\rknows_watcher\x18\x02 \x01(\x08\x12\x10\n\x08\x66ollowed\x18\x03 \x03(\t\"\x9a\x01\n\x06Update\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x35\n\x05\x65vent\x18\x02 \x01(\x0b\x32$.windlass.coordinator.v1.EventRecordH\x00\x12\x39\n\x05\x66inal\x18\x03 \x01(\x0b\x32(.windlass.coordinator.v1.ExecutionRecordH\x00\x42\x08\n\x06update2\xfd\x04\n\x0bReadService\x12n\n\rGetExecutions\x12-.windlass.coordinator.v1.GetExecutionsRequest\x1a..windlass.coordinator.v1.GetExecutionsResponse\x12q\n\x0eListExecutions\x12..windlass.coordinator.v1.ListExecutionsRequest\x1a/.windlass.coordinator.v1.ListExecutionsResponse\x12_\n\x08ListRuns\x12(.windlass.coordinator.v1.ListRunsRequest\x1a).windlass.coordinator.v1.ListRunsResponse\x12Y\n\x06GetRun\x12&.windlass.coordinator.v1.GetRunRequest\x1a\'.windlass.coordinator.v1.GetRunResponse\x12\x65\n\nListEvents\x12*.windlass.coordinator.v1.ListEventsRequest\x1a+.windlass.coordinator.v1.ListEventsResponse\x12h\n\x0bListModules\x12+.windlass.coordinator.v1.ListModulesRequest\x1a,.windlass.coordinator.v1.ListModulesResponse2j\n\x0cWatchService\x12Z\n\x05Watch\x12%.windlass.coordinator.v1.WatchRequest\x1a&.windlass.coordinator.v1.WatchResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#windlass/coordinator/v1/reads.proto\x12\x17windlass.coordinator.v1\x1a\x1fwindlass/api/v1/resources.proto\"r\n\x0f\x45xecutionRecord\x12-\n\texecution\x18\x01 \x01(\x0b\x32\x1a.windlass.api.v1.Execution\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\r\n\x05input\x18\x03 \x01(\x0c\x12\x0e\n\x06output\x18\x04 \x01(\x0c\"Q\n\tRunRecord\x12!\n\x03run\x18\x01 \x01(\x0b\x32\x14.windlass.api.v1.Run\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\x0e\n\x06output\x18\x03 \x01(\x0c\"E\n\x0b\x45ventRecord\x12%\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x16.windlass.api.v1.Event\x12\x0f\n\x07\x64\x65tails\x18\x02 \x01(\x0c\"-\n\x14GetExecutionsRequest\x12\x15\n\rexecution_ids\x18\x01 \x03(\t\"U\n\x15GetExecutionsResponse\x12<\n\nexecutions\x18\x01 \x03(\x0b\x32(.windlass.coordinator.v1.ExecutionRecord\"\xd7\x03\n\tCondition\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12=\n\x08operator\x18\x02 \x01(\x0e\x32+.windlass.coordinator.v1.Condition.Operator\x12\r\n\x05value\x18\x03 \x01(\t\x12\x35\n\x07negated\x18\x04 \x01(\x0b\x32\".windlass.coordinator.v1.ConditionH\x00\x12\x35\n\x06\x61ll_of\x18\x05 \x01(\x0b\x32#.windlass.coordinator.v1.ConditionsH\x00\x12\x35\n\x06\x61ny_of\x18\x06 \x01(\x0b\x32#.windlass.coordinator.v1.ConditionsH\x00\x12\x11\n\x07present\x18\x07 \x01(\tH\x00\x12\x33\n\x07pattern\x18\x08 \x01(\x0b\x32 .windlass.coordinator.v1.PatternH\x00\"x\n\x08Operator\x12\x18\n\x14OPERATOR_UNSPECIFIED\x10\x00\x12\t\n\x05\x45QUAL\x10\x01\x12\r\n\tNOT_EQUAL\x10\x02\x12\x08\n\x04LESS\x10\x03\x12\x0e\n\nLESS_EQUAL\x10\x04\x12\x0b\n\x07GREATER\x10\x05\x12\x11\n\rGREATER_EQUAL\x10\x06\x42\x06\n\x04\x66orm\"D\n\nConditions\x12\x36\n\nconditions\x18\x01 \x03(\x0b\x32\".windlass.coordinator.v1.Condition\"L\n\x07Pattern\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x12\n\nopen_start\x18\x03 \x01(\x08\x12\x10\n\x08open_end\x18\x04 \x01(\x08\"\x9f\x01\n\x15ListExecutionsRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x36\n\nconditions\x18\x02 \x03(\x0b\x32\".windlass.coordinator.v1.Condition\x12\x19\n\x11\x66rom_execution_id\x18\x03 \x01(\t\x12\x11\n\tascending\x18\x04 \x01(\x08\x12\r\n\x05limit\x18\x05 \x01(\x05\"V\n\x16ListExecutionsResponse\x12<\n\nexecutions\x18\x01 \x03(\x0b\x32(.windlass.coordinator.v1.ExecutionRecord\"\xab\x01\n\x0fListRunsRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.windlass.api.v1.Run.State\x12\x14\n\x0c\x61\x66ter_run_id\x18\x05 \x01(\t\x12\r\n\x05limit\x18\x06 \x01(\x05\x12\x11\n\ttakes_cut\x18\x07 \x01(\x08\"T\n\x10ListRunsResponse\x12\x30\n\x04runs\x18\x01 \x03(\x0b\x32\".windlass.coordinator.v1.RunRecord\x12\x0e\n\x06is_cut\x18\x02 \x01(\x08\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"A\n\x0eGetRunResponse\x12/\n\x03run\x18\x01 \x01(\x0b\x32\".windlass.coordinator.v1.RunRecord\"^\n\x11ListEventsRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x11\n\tas_of_seq\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\x05\"]\n\x12ListEventsResponse\x12\x34\n\x06\x65vents\x18\x01 \x03(\x0b\x32$.windlass.coordinator.v1.EventRecord\x12\x11\n\tworkspace\x18\x02 \x01(\t\"\'\n\x12ListModulesRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\"&\n\x13ListModulesResponse\x12\x0f\n\x07modules\x18\x01 \x03(\t\"p\n\x0cWatchRequest\x12<\n\rsubscriptions\x18\x01 \x03(\x0b\x32%.windlass.coordinator.v1.Subscription\x12\x11\n\tcancelled\x18\x02 \x03(\t\x12\x0f\n\x07watcher\x18\x03 \x01(\t\"Y\n\x0cSubscription\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x0e\n\x06\x65vents\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61tch_up\x18\x04 \x01(\x08\"j\n\rWatchResponse\x12\x30\n\x07updates\x18\x01 \x03(\x0b\x32\x1f.windlass.coordinator.v1.Update\x12\x15\n\rknows_watcher\x18\x02 \x01(\x08\x12\x10\n\x08\x66ollowed\x18\x03 \x03(\t\"\x9a\x01\n\x06Update\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x35\n\x05\x65vent\x18\x02 \x01(\x0b\x32$.windlass.coordinator.v1.EventRecordH\x00\x12\x39\n\x05\x66inal\x18\x03 \x01(\x0b\x32(.windlass.coordinator.v1.ExecutionRecordH\x00\x42\x08\n\x06update2\xfd\x04\n\x0bReadService\x12n\n\rGetExecutions\x12-.windlass.coordinator.v1.GetExecutionsRequest\x1a..windlass.coordinator.v1.GetExecutionsResponse\x12q\n\x0eListExecutions\x12..windlass.coordinator.v1.ListExecutionsRequest\x1a/.windlass.coordinator.v1.ListExecutionsResponse\x12_\n\x08ListRuns\x12(.windlass.coordinator.v1.ListRunsRequest\x1a).windlass.coordinator.v1.ListRunsResponse\x12Y\n\x06GetRun\x12&.windlass.coordinator.v1.GetRunRequest\x1a\'.windlass.coordinator.v1.GetRunResponse\x12\x65\n\nListEvents\x12*.windlass.coordinator.v1.ListEventsRequest\x1a+.windlass.coordinator.v1.ListEventsResponse\x12h\n\x0bListModules\x12+.windlass.coordinator.v1.ListModulesRequest\x1a,.windlass.coordinator.v1.ListModulesResponse2j\n\x0cWatchService\x12Z\n\x05Watch\x12%.windlass.coordinator.v1.WatchRequest\x1a&.windlass.coordinator.v1.WatchResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,39 +43,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETEXECUTIONSRESPONSE']._serialized_start=414
   _globals['_GETEXECUTIONSRESPONSE']._serialized_end=499
   _globals['_CONDITION']._serialized_start=502
-  _globals['_CONDITION']._serialized_end=728
-  _globals['_CONDITION_OPERATOR']._serialized_start=608
-  _globals['_CONDITION_OPERATOR']._serialized_end=728
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=731
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=890
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=892
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=978
-  _globals['_LISTRUNSREQUEST']._serialized_start=981
-  _globals['_LISTRUNSREQUEST']._serialized_end=1152
-  _globals['_LISTRUNSRESPONSE']._serialized_start=1154
-  _globals['_LISTRUNSRESPONSE']._serialized_end=1238
-  _globals['_GETRUNREQUEST']._serialized_start=1240
-  _globals['_GETRUNREQUEST']._serialized_end=1271
-  _globals['_GETRUNRESPONSE']._serialized_start=1273
-  _globals['_GETRUNRESPONSE']._serialized_end=1338
-  _globals['_LISTEVENTSREQUEST']._serialized_start=1340
-  _globals['_LISTEVENTSREQUEST']._serialized_end=1434
-  _globals['_LISTEVENTSRESPONSE']._serialized_start=1436
-  _globals['_LISTEVENTSRESPONSE']._serialized_end=1529
-  _globals['_LISTMODULESREQUEST']._serialized_start=1531
-  _globals['_LISTMODULESREQUEST']._serialized_end=1570
-  _globals['_LISTMODULESRESPONSE']._serialized_start=1572
-  _globals['_LISTMODULESRESPONSE']._serialized_end=1610
-  _globals['_WATCHREQUEST']._serialized_start=1612
-  _globals['_WATCHREQUEST']._serialized_end=1724
-  _globals['_SUBSCRIPTION']._serialized_start=1726
-  _globals['_SUBSCRIPTION']._serialized_end=1815
-  _globals['_WATCHRESPONSE']._serialized_start=1817
-  _globals['_WATCHRESPONSE']._serialized_end=1923
-  _globals['_UPDATE']._serialized_start=1926
-  _globals['_UPDATE']._serialized_end=2080
-  _globals['_READSERVICE']._serialized_start=2083
-  _globals['_READSERVICE']._serialized_end=2720
-  _globals['_WATCHSERVICE']._serialized_start=2722
-  _globals['_WATCHSERVICE']._serialized_end=2828
+  _globals['_CONDITION']._serialized_end=973
+  _globals['_CONDITION_OPERATOR']._serialized_start=845
+  _globals['_CONDITION_OPERATOR']._serialized_end=965
+  _globals['_CONDITIONS']._serialized_start=975
+  _globals['_CONDITIONS']._serialized_end=1043
+  _globals['_PATTERN']._serialized_start=1045
+  _globals['_PATTERN']._serialized_end=1121
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=1124
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=1283
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=1285
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=1371
+  _globals['_LISTRUNSREQUEST']._serialized_start=1374
+  _globals['_LISTRUNSREQUEST']._serialized_end=1545
+  _globals['_LISTRUNSRESPONSE']._serialized_start=1547
+  _globals['_LISTRUNSRESPONSE']._serialized_end=1631
+  _globals['_GETRUNREQUEST']._serialized_start=1633
+  _globals['_GETRUNREQUEST']._serialized_end=1664
+  _globals['_GETRUNRESPONSE']._serialized_start=1666
+  _globals['_GETRUNRESPONSE']._serialized_end=1731
+  _globals['_LISTEVENTSREQUEST']._serialized_start=1733
+  _globals['_LISTEVENTSREQUEST']._serialized_end=1827
+  _globals['_LISTEVENTSRESPONSE']._serialized_start=1829
+  _globals['_LISTEVENTSRESPONSE']._serialized_end=1922
+  _globals['_LISTMODULESREQUEST']._serialized_start=1924
+  _globals['_LISTMODULESREQUEST']._serialized_end=1963
+  _globals['_LISTMODULESRESPONSE']._serialized_start=1965
+  _globals['_LISTMODULESRESPONSE']._serialized_end=2003
+  _globals['_WATCHREQUEST']._serialized_start=2005
+  _globals['_WATCHREQUEST']._serialized_end=2117
+  _globals['_SUBSCRIPTION']._serialized_start=2119
+  _globals['_SUBSCRIPTION']._serialized_end=2208
+  _globals['_WATCHRESPONSE']._serialized_start=2210
+  _globals['_WATCHRESPONSE']._serialized_end=2316
+  _globals['_UPDATE']._serialized_start=2319
+  _globals['_UPDATE']._serialized_end=2473
+  _globals['_READSERVICE']._serialized_start=2476
+  _globals['_READSERVICE']._serialized_end=3113
+  _globals['_WATCHSERVICE']._serialized_start=3115
+  _globals['_WATCHSERVICE']._serialized_end=3221
 # @@protoc_insertion_point(module_scope)

@@ -148,7 +148,10 @@ Global___GetExecutionsResponse: _TypeAlias = GetExecutionsResponse  # noqa: Y015
 
 @_typing.final
 class Condition(_message.Message):
-    """One comparison of a filter; all must hold."""
+    """One comparison of a filter, or what is made of several. What an execution does not have (no error, no parent, no end
+    yet, no such label) fits no comparison but NOT_EQUAL, the opposite of EQUAL; `negated` is true of whatever does not
+    fit. A text of the execution itself is absent when it is empty, and EQUAL to the empty text then.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -162,6 +165,7 @@ class Condition(_message.Message):
         EQUAL: Condition._Operator.ValueType  # 1
         NOT_EQUAL: Condition._Operator.ValueType  # 2
         LESS: Condition._Operator.ValueType  # 3
+        """Of numbers, times and texts; texts are ordered by their code points."""
         LESS_EQUAL: Condition._Operator.ValueType  # 4
         GREATER: Condition._Operator.ValueType  # 5
         GREATER_EQUAL: Condition._Operator.ValueType  # 6
@@ -171,6 +175,7 @@ class Condition(_message.Message):
     EQUAL: Condition.Operator.ValueType  # 1
     NOT_EQUAL: Condition.Operator.ValueType  # 2
     LESS: Condition.Operator.ValueType  # 3
+    """Of numbers, times and texts; texts are ordered by their code points."""
     LESS_EQUAL: Condition.Operator.ValueType  # 4
     GREATER: Condition.Operator.ValueType  # 5
     GREATER_EQUAL: Condition.Operator.ValueType  # 6
@@ -178,27 +183,105 @@ class Condition(_message.Message):
     FIELD_FIELD_NUMBER: _builtins.int
     OPERATOR_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
+    NEGATED_FIELD_NUMBER: _builtins.int
+    ALL_OF_FIELD_NUMBER: _builtins.int
+    ANY_OF_FIELD_NUMBER: _builtins.int
+    PRESENT_FIELD_NUMBER: _builtins.int
+    PATTERN_FIELD_NUMBER: _builtins.int
     field: _builtins.str
-    """"state", "workflow", "version", "priority", "create_time", "end_time", "error.type", "trigger.type",
-    "parent_execution_id", "labels.<key>". Anything else was refused by api.
+    """"state", "workflow", "version", "priority", "create_time", "start_time", "end_time", "error.type", "error.node",
+    "error.message", "trigger.type", "trigger.caller", "parent_execution_id", "labels.<key>". Any other is refused.
     """
     operator: Global___Condition.Operator.ValueType
+    """OPERATOR_UNSPECIFIED beside a `form` and nowhere else. A coordinator refuses a condition without an operator when it
+    knows no form of it, so that one of an earlier version fails the list and never answers with a wider one.
+    """
     value: _builtins.str
     """Text; states by name, times as RFC 3339."""
+    present: _builtins.str
+    """A field, named as above, that the execution has."""
+    @_builtins.property
+    def negated(self) -> Global___Condition: ...
+    @_builtins.property
+    def all_of(self) -> Global___Conditions: ...
+    @_builtins.property
+    def any_of(self) -> Global___Conditions: ...
+    @_builtins.property
+    def pattern(self) -> Global___Pattern: ...
     def __init__(
         self,
         *,
         field: _builtins.str = ...,
         operator: Global___Condition.Operator.ValueType = ...,
         value: _builtins.str = ...,
+        negated: Global___Condition | None = ...,
+        all_of: Global___Conditions | None = ...,
+        any_of: Global___Conditions | None = ...,
+        present: _builtins.str = ...,
+        pattern: Global___Pattern | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["all_of", b"all_of", "any_of", b"any_of", "form", b"form", "negated", b"negated", "pattern", b"pattern", "present", b"present"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_of", b"all_of", "any_of", b"any_of", "field", b"field", "form", b"form", "negated", b"negated", "operator", b"operator", "pattern", b"pattern", "present", b"present", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_form: _TypeAlias = _typing.Literal["negated", "all_of", "any_of", "present", "pattern"]  # noqa: Y015
+    _WhichOneofArgType_form: _TypeAlias = _typing.Literal["form", b"form"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_form) -> _WhichOneofReturnType_form | None: ...
+
+Global___Condition: _TypeAlias = Condition  # noqa: Y015
+
+@_typing.final
+class Conditions(_message.Message):
+    """At least one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONDITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]: ...
+    def __init__(
+        self,
+        *,
+        conditions: _abc.Iterable[Global___Condition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["field", b"field", "operator", b"operator", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conditions", b"conditions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Condition: _TypeAlias = Condition  # noqa: Y015
+Global___Conditions: _TypeAlias = Conditions  # noqa: Y015
+
+@_typing.final
+class Pattern(_message.Message):
+    """A text that begins with this, ends with it (open_start), contains it (both open)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIELD_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    OPEN_START_FIELD_NUMBER: _builtins.int
+    OPEN_END_FIELD_NUMBER: _builtins.int
+    field: _builtins.str
+    """A text or a label, named as in Condition."""
+    text: _builtins.str
+    open_start: _builtins.bool
+    open_end: _builtins.bool
+    def __init__(
+        self,
+        *,
+        field: _builtins.str = ...,
+        text: _builtins.str = ...,
+        open_start: _builtins.bool = ...,
+        open_end: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["field", b"field", "open_end", b"open_end", "open_start", b"open_start", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pattern: _TypeAlias = Pattern  # noqa: Y015
 
 @_typing.final
 class ListExecutionsRequest(_message.Message):
@@ -215,7 +298,9 @@ class ListExecutionsRequest(_message.Message):
     ascending: _builtins.bool
     limit: _builtins.int
     @_builtins.property
-    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]: ...
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]:
+        """All must hold. A filter that only joins comparisons by AND is these and nothing else."""
+
     def __init__(
         self,
         *,
