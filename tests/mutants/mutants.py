@@ -19,6 +19,7 @@ _CORE: Final = "services/coordinator/core"
 _CORE_TESTS: Final = "tests/unit/coordinator_core"
 _QUEUE: Final = "services/dispatcher/store"
 _QUEUE_TESTS: Final = "tests/integration/dispatcher"
+_FILTERS: Final = "tests/integration/coordinator/test_filters.py"
 _TAKING_OVER: Final = "tests/integration/coordinator/test_taking_over.py"
 
 MUTANTS: Final = [
@@ -188,5 +189,20 @@ MUTANTS: Final = [
         "WHERE (t.workspace = '' OR t.workspace = q.workspace) AND",
         "WHERE",
         f"{_QUEUE_TESTS}/test_service.py::test_foreign_and_unknown_executions_are_not_found",
+    ),
+    # Filters.
+    Mutant(
+        "absent_value_lost_under_a_negation",
+        "services/coordinator/store/conditions.py",
+        "return _holds(condition.negated).is_not(true())",
+        "return ~_holds(condition.negated)",
+        f"{_FILTERS}::test_what_is_absent_fits_nothing_but_what_says_no",
+    ),
+    Mutant(
+        "whole_filter_sent_as_one_comparison",
+        "services/api/handler/conditions.py",
+        "return reads_pb2.Condition(negated=_condition(inner))",
+        "return reads_pb2.Condition(operator=reads_pb2.Condition.EQUAL, negated=_condition(inner))",
+        "tests/unit/api/test_list_filters.py::test_what_an_earlier_coordinator_does_not_know_has_no_operator",
     ),
 ]

@@ -1,16 +1,47 @@
-"""What a list may be filtered by: AIP-160, the part of it that is comparisons joined with AND.
+"""What a filter says of an execution, as a small tree, and whether an execution fits.
 
-`state = FAILED AND workflow = "intake" AND labels.region = "eu" AND create_time > "2026-11-01T00:00:00Z"`.
-Everything else (OR, NOT, brackets, functions, bare words) is refused by name rather than half understood. A parsed
-filter is a plain list of conditions, all of which must hold; rows that no service has indexed are matched here.
+A filter is a sequence of these, all of which hold; `filter_text.py` makes it of what a caller wrote. The coordinators'
+statements mean the same by it (`services/coordinator/store/conditions.py`), which an integration test holds them to.
+
+Absence is no third truth. What an execution does not have (no error, no parent, no end yet, no such label) fits no
+comparison but `!=`, which is the opposite of `=`; `NOT` is true of whatever does not fit. A text of the execution
+itself is never there and empty, so an empty one is what it is without; a label may be there and empty.
 """
 
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
-from typing import Any, Final, NamedTuple
+from enum import Enum, auto
+from typing import Any, Final, TypeAlias, assert_never
+
+
+class Kind(Enum):
+    STATE = auto()
+    TRIGGER = auto()
+    TEXT = auto()
+    LABEL = auto()
+    NUMBER = auto()
+    TIME = auto()
+
+
+LABELS: Final = "labels."
+FIELDS: Final[Mapping[str, Kind]] = {
+    "state": Kind.STATE,
+    "workflow": Kind.TEXT,
+    "version": Kind.NUMBER,
+    "priority": Kind.NUMBER,
+    "create_time": Kind.TIME,
+    "start_time": Kind.TIME,
+    "end_time": Kind.TIME,
+    "error.type": Kind.TEXT,
+    "error.node": Kind.TEXT,
+    "error.message": Kind.TEXT,
+    "trigger.type": Kind.TRIGGER,
+    "trigger.caller": Kind.TEXT,
+    "parent_execution_id": Kind.TEXT,
+}
+TEXTS: Final = frozenset({Kind.TEXT, Kind.LABEL})
 
 
 class Operator(Enum):
@@ -22,33 +53,49 @@ class Operator(Enum):
     GREATER_EQUAL = ">="
 
 
-class Condition(NamedTuple):
-    """`value` as text: states by name, numbers in decimal, times as RFC 3339 with an offset."""
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`value` as text: states by name, numbers in decimal, times as RFC 3339 with an offset. Texts are ordered by
+    their code points."""
 
     field: str
     operator: Operator
     value: str
 
 
-class FilterFault(NamedTuple):
-    message: str
+@dataclass(frozen=True, slots=True)
+class Present:
+    field: str
 
 
-STATES: Final = frozenset(
-    {"PENDING", "RUNNING", "WAITING", "PAUSED", "SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"}
-)
-_SYNONYMS: Final = {"COMPLETED": "SUCCESS"}
-TRIGGERS: Final = frozenset({"MANUAL", "CRON", "EVENT", "WEBHOOK", "QUEUE"})
-_TEXTS: Final = frozenset({"workflow", "error.type", "parent_execution_id"})
-_NUMBERS: Final = frozenset({"version", "priority"})
-_TIMES: Final = frozenset({"create_time", "end_time"})
-_FIELDS: Final = ("state", "trigger.type", *sorted(_TEXTS | _NUMBERS | _TIMES), "labels.<key>")
-CONDITIONS_MAX: Final = 32
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A text that begins with, ends with, contains (both ends open) this."""
 
-_TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<operator><=|>=|!=|=|<|>|:)|(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
-    r"""|(?P<bracket>[()])|(?P<word>[^\s"'()=<>!:]+))"""
-)
+    field: str
+    text: str
+    is_start_open: bool
+    is_end_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    filter: "Filter"
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    filters: tuple["Filter", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    filters: tuple["Filter", ...]
+
+
+Filter: TypeAlias = Condition | Present | Pattern | Not | AllOf | AnyOf
+Row: TypeAlias = Mapping[str, str | int | datetime]
+
 _COMPARISONS: Final[Mapping[Operator, Callable[[Any, Any], bool]]] = {
     Operator.EQUAL: operator.eq,
     Operator.NOT_EQUAL: operator.ne,
@@ -57,83 +104,13 @@ _COMPARISONS: Final[Mapping[Operator, Callable[[Any, Any], bool]]] = {
     Operator.GREATER: operator.gt,
     Operator.GREATER_EQUAL: operator.ge,
 }
-_EQUALITY: Final = frozenset({Operator.EQUAL, Operator.NOT_EQUAL})
 
 
-def parse(text: str) -> Sequence[Condition] | FilterFault:
-    """The conditions of a filter; none for the empty text."""
-    tokens = _tokens(text)
-    if isinstance(tokens, FilterFault):
-        return tokens
-    conditions: list[Condition] = []
-    place = 0
-    while place < len(tokens):
-        if conditions:
-            if tokens[place] != ("word", "AND"):
-                return _unsupported(tokens[place][1])
-            place += 1
-        condition = _comparison(tokens[place : place + 3])
-        if isinstance(condition, FilterFault):
-            return condition
-        conditions.append(condition)
-        place += 3
-    if len(conditions) > CONDITIONS_MAX:
-        return FilterFault(f"{len(conditions)} comparisons; at most {CONDITIONS_MAX}")
-    return conditions
-
-
-def _tokens(text: str) -> list[tuple[str, str]] | FilterFault:
-    found: list[tuple[str, str]] = []
-    place = 0
-    text = text.rstrip()
-    while place < len(text):
-        match = _TOKEN.match(text, place)
-        if match is None:
-            return FilterFault(f"cannot be read from {text[place : place + 20].strip()!r} on")
-        assert match.lastgroup is not None
-        kind, token = match.lastgroup, match[match.lastgroup]
-        found.append((kind, re.sub(r"\\(.)", r"\1", token[1:-1]) if kind == "quoted" else token))
-        place = match.end()
-    return found
-
-
-def _comparison(tokens: Sequence[tuple[str, str]]) -> Condition | FilterFault:
-    if not tokens:
-        return FilterFault("a comparison is missing after AND")
-    kind, field = tokens[0]
-    if kind != "word" or field in ("NOT", "OR", "AND") or field.startswith("-"):
-        return _unsupported(field)
-    if len(tokens) < 3 or tokens[1][0] != "operator" or tokens[2][0] not in ("word", "quoted"):
-        return FilterFault(
-            f"{field[:40]!r} must be followed by a comparison and a value, like {field[:40]} = x"
-        )
-    if tokens[1][1] == ":":
-        return _unsupported(":")
-    return _checked(Condition(field, Operator(tokens[1][1]), tokens[2][1]))
-
-
-def _checked(condition: Condition) -> Condition | FilterFault:
-    field, compared_by, value = condition
-    if field == "state" or field == "trigger.type":
-        value = _SYNONYMS.get(value, value)
-        known = STATES if field == "state" else TRIGGERS
-        if value not in known:
-            return FilterFault(f"{value[:40]!r} is no {field}; there are {', '.join(sorted(known))}")
-    elif field in _NUMBERS:
-        if re.fullmatch(r"[0-9]{1,9}", value) is None:
-            return FilterFault(f"{field} is a number, not {value[:40]!r}")
-    elif field in _TIMES:
-        if read_time(value) is None:
-            return FilterFault(f'{field} is a time like "2026-11-01T00:00:00Z", not {value[:40]!r}')
-    elif field not in _TEXTS and not (field.startswith("labels.") and len(field) > len("labels.")):
-        return FilterFault(f"{field[:40]!r} cannot be filtered by; there are {', '.join(_FIELDS)}")
-    if compared_by not in _EQUALITY and field not in _NUMBERS | _TIMES:
-        return FilterFault(f"{field[:40]} is compared by = or != only")
-    return Condition(field, compared_by, value)
-
-
-def _unsupported(token: str) -> FilterFault:
-    return FilterFault(f"{token[:40]!r} is not supported here: a filter is comparisons joined with AND")
+def kind_of(field: str) -> Kind | None:
+    """None: there is no such field."""
+    if field.startswith(LABELS) and field != LABELS:
+        return Kind.LABEL
+    return FIELDS.get(field)
 
 
 def read_time(text: str) -> datetime | None:
@@ -144,17 +121,61 @@ def read_time(text: str) -> datetime | None:
     return time if time.tzinfo is not None else None
 
 
-def matches(conditions: Sequence[Condition], row: Mapping[str, str | int | datetime]) -> bool:
-    """Whether a row with these fields fits. An absent field equals nothing, so only != holds of it."""
-    return all(_holds(condition, row.get(condition.field)) for condition in conditions)
+def matches(filters: Sequence[Filter], row: Row) -> bool:
+    """Whether an execution with these fields fits; what it does not have is not in `row`."""
+    return all(_holds(each, row) for each in filters)
 
 
-def _holds(condition: Condition, have: str | int | datetime | None) -> bool:
+def asks_of(filters: Sequence[Filter], field: str) -> bool:
+    """Whether what the execution has there can decide."""
+    return any(_asks(each, field) for each in filters)
+
+
+def _holds(filter_: Filter, row: Row) -> bool:
+    match filter_:
+        case Condition():
+            return _compared(filter_, row.get(filter_.field))
+        case Present(field):
+            return field in row
+        case Pattern(field):
+            return _is_like(filter_, row.get(field))
+        case Not(inner):
+            return not _holds(inner, row)
+        case AllOf(inner):
+            return all(_holds(each, row) for each in inner)
+        case AnyOf(inner):
+            return any(_holds(each, row) for each in inner)
+        case _:
+            assert_never(filter_)
+
+
+def _asks(filter_: Filter, field: str) -> bool:
+    match filter_:
+        case Condition() | Present() | Pattern():
+            return filter_.field == field
+        case Not(inner):
+            return _asks(inner, field)
+        case AllOf(inner) | AnyOf(inner):
+            return asks_of(inner, field)
+        case _:
+            assert_never(filter_)
+
+
+def _compared(condition: Condition, have: str | int | datetime | None) -> bool:
+    compare = _COMPARISONS[condition.operator]
     if have is None:
-        return condition.operator is Operator.NOT_EQUAL
-    want: str | int | datetime | None = condition.value
+        is_equal = not condition.value and kind_of(condition.field) is Kind.TEXT
+        return {Operator.EQUAL: is_equal, Operator.NOT_EQUAL: not is_equal}.get(condition.operator, False)
     if isinstance(have, int):
-        want = int(condition.value)
-    elif isinstance(have, datetime):
-        want = read_time(condition.value)
-    return _COMPARISONS[condition.operator](have, want)
+        return compare(have, int(condition.value))
+    if isinstance(have, datetime):
+        return compare(have, read_time(condition.value))
+    return compare(have, condition.value)
+
+
+def _is_like(pattern: Pattern, have: str | int | datetime | None) -> bool:
+    if not isinstance(have, str):
+        return False
+    if pattern.is_start_open:
+        return pattern.text in have if pattern.is_end_open else have.endswith(pattern.text)
+    return have.startswith(pattern.text)

@@ -16,12 +16,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from services.api.core.filters import Condition, Operator, matches
+from services.api.core.filters import Filter, asks_of, matches
 from services.api.core.paging import PAGE_SIZE_MAX
 from services.api.handler import refusals
+from services.api.handler.conditions import conditions_of
 from services.api.handler.identifiers import is_execution_id
 from services.api.handler.ports import Queue, Reads, Watch, Watches
-from services.api.handler.queued import fields_of, given_up, record_of
+from services.api.handler.queued import execution_of, fields_of, given_up, record_of
 from services.chassis.clock import Clock
 from services.chassis.crash import crash_point
 from services.chassis.errors import DependencyUnavailable, Refusal
@@ -43,14 +44,8 @@ _GOING_MAX: Final = 10_000
 _QUEUE_PAGE: Final = 200
 # A filter that fits nothing must not read a queue of millions for one answer.
 _QUEUE_PAGES_MAX: Final = 500
-_OPERATORS: Final = {
-    Operator.EQUAL: reads_pb2.Condition.EQUAL,
-    Operator.NOT_EQUAL: reads_pb2.Condition.NOT_EQUAL,
-    Operator.LESS: reads_pb2.Condition.LESS,
-    Operator.LESS_EQUAL: reads_pb2.Condition.LESS_EQUAL,
-    Operator.GREATER: reads_pb2.Condition.GREATER,
-    Operator.GREATER_EQUAL: reads_pb2.Condition.GREATER_EQUAL,
-}
+# What a row of the queue cannot tell of an execution that had begun before it was given up.
+_COORDINATORS_TELL: Final = "start_time"
 
 
 class Page(NamedTuple):
@@ -115,15 +110,15 @@ class Executions:
         return record
 
     async def page(
-        self, workspace: str, conditions: Sequence[Condition], from_id: str, size: int, *, ascending: bool
+        self, workspace: str, filters: Sequence[Filter], from_id: str, size: int, *, ascending: bool
     ) -> Page:
         by_id = {
             record.execution.id: record
-            for record in await self._waiting(workspace, conditions, from_id, size + 1, ascending=ascending)
+            for record in await self._waiting(workspace, filters, from_id, size + 1, ascending=ascending)
         }
         request = reads_pb2.ListExecutionsRequest(
             workspace=workspace,
-            conditions=[_wire(condition) for condition in conditions],
+            conditions=conditions_of(filters),
             from_execution_id=from_id,
             ascending=ascending,
             limit=size + 1,
@@ -190,18 +185,18 @@ class Executions:
         return found[: request.limit]
 
     async def _waiting(
-        self, workspace: str, conditions: Sequence[Condition], from_id: str, wanted: int, *, ascending: bool
+        self, workspace: str, filters: Sequence[Filter], from_id: str, wanted: int, *, ascending: bool
     ) -> list[Record]:
         """The first `wanted` of the queue's rows that fit."""
         found: list[Record] = []
         for _ in range(_QUEUE_PAGES_MAX):
             rows = await self._queue.page(workspace, from_id, _QUEUE_PAGE, ascending=ascending)
-            fitting = [
-                row
-                for row in rows
-                if row.start.workspace == workspace and matches(conditions, fields_of(row))
+            fitting = [row for row in rows if row.start.workspace == workspace and _may_fit(filters, row)]
+            found += [
+                record
+                for record in await self._unknown_there(fitting)
+                if matches(filters, fields_of(record.execution))
             ]
-            found.extend(await self._unknown_there(fitting))
             if len(rows) < _QUEUE_PAGE or len(found) >= wanted:
                 return found[:wanted]
             from_id = rows[-1].start.execution_id
@@ -223,6 +218,12 @@ class Executions:
         return found
 
 
+def _may_fit(filters: Sequence[Filter], queued: queue_pb2.Queued) -> bool:
+    """By the row alone, for which coordinators need not be asked."""
+    is_untold = queued.state == queue_pb2.Queued.FAILED and asks_of(filters, _COORDINATORS_TELL)
+    return is_untold or matches(filters, fields_of(execution_of(queued)))
+
+
 def _ended(started: Record | None, queued: queue_pb2.Queued) -> Record:
     if started is None:
         return record_of(queued)
@@ -240,9 +241,3 @@ def _cancelled(record: Record) -> Record:
     if record.execution.state != _State.CANCELLED:
         raise refusals.execution_final(record.execution.id, _State.State.Name(record.execution.state))
     return record
-
-
-def _wire(condition: Condition) -> reads_pb2.Condition:
-    return reads_pb2.Condition(
-        field=condition.field, operator=_OPERATORS[condition.operator], value=condition.value
-    )

@@ -26,6 +26,13 @@ GIVEN_UP: Final = "ExecutionGivenUp"
 
 def record_of(queued: queue_pb2.Queued) -> reads_pb2.ExecutionRecord:
     order = queued.start
+    return reads_pb2.ExecutionRecord(
+        execution=execution_of(queued), workspace=order.workspace, input=order.input
+    )
+
+
+def execution_of(queued: queue_pb2.Queued) -> Execution:
+    order = queued.start
     trace = parse_traceparent(order.traceparent)
     execution = Execution(
         id=order.execution_id,
@@ -43,7 +50,7 @@ def record_of(queued: queue_pb2.Queued) -> reads_pb2.ExecutionRecord:
         execution.deadline_time.CopyFrom(order.deadline_time)
     if queued.state == queue_pb2.Queued.FAILED:
         _end(execution, queued)
-    return reads_pb2.ExecutionRecord(execution=execution, workspace=order.workspace, input=order.input)
+    return execution
 
 
 def given_up(record: reads_pb2.ExecutionRecord, queued: queue_pb2.Queued) -> reads_pb2.ExecutionRecord:
@@ -68,24 +75,28 @@ def _end(execution: Execution, queued: queue_pb2.Queued) -> None:
     execution.last_seq += 1
 
 
-def fields_of(queued: queue_pb2.Queued) -> dict[str, str | int | datetime]:
-    """By the names that a filter uses."""
-    order = queued.start
-    is_failed = queued.state == queue_pb2.Queued.FAILED
-    fields: dict[str, str | int | datetime] = {
-        "state": "FAILED" if is_failed else "PENDING",
-        "workflow": order.workflow,
-        "version": order.version,
-        "priority": order.priority,
-        "create_time": order.create_time.ToDatetime(UTC),
-        "trigger.type": Execution.Trigger.Type.Name(order.trigger_type),  # type: ignore[arg-type] # by number
+def fields_of(execution: Execution) -> dict[str, str | int | datetime]:
+    """By the names that a filter uses; without those that it does not have."""
+    texts = {
+        "error.type": execution.error.type,
+        "error.node": execution.error.node,
+        "error.message": execution.error.message,
+        "trigger.caller": execution.trigger.caller,
+        "parent_execution_id": execution.parent_execution_id,
     }
-    if order.parent_execution_id:
-        fields["parent_execution_id"] = order.parent_execution_id
-    if is_failed:
-        fields["error.type"] = ADMISSION
-        fields["end_time"] = queued.failure_time.ToDatetime(UTC)
-    fields.update((f"labels.{key}", value) for key, value in order.labels.items())
+    fields: dict[str, str | int | datetime] = {
+        "state": Execution.State.Name(execution.state),
+        "workflow": execution.workflow,
+        "version": execution.version,
+        "priority": execution.priority,
+        **{name: text for name, text in texts.items() if text},
+        **{f"labels.{key}": value for key, value in execution.labels.items()},
+    }
+    for name in ("create_time", "start_time", "end_time"):
+        if execution.HasField(name):
+            fields[name] = getattr(execution, name).ToDatetime(UTC)
+    if execution.trigger.type:
+        fields["trigger.type"] = Execution.Trigger.Type.Name(execution.trigger.type)
     return fields
 
 

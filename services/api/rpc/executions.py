@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import grpc
 
-from services.api.core import filters
+from services.api.core.filter_text import FilterFault, parse
 from services.api.handler import refusals
 from services.api.handler.authenticator import Authenticator
 from services.api.handler.executions import Executions
@@ -69,9 +69,9 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
     async def ListExecutions(
         self, request: executions_pb2.ListExecutionsRequest, context: Context
     ) -> executions_pb2.ListExecutionsResponse:
-        conditions = filters.parse(request.filter)
-        if isinstance(conditions, filters.FilterFault):
-            raise refusals.invalid_field("filter", "BAD_FILTER", conditions.message)
+        filters = parse(request.filter)
+        if isinstance(filters, FilterFault):
+            raise refusals.invalid_field("filter", "BAD_FILTER", filters.message)
         ascending = _ORDERS.get(" ".join(request.order_by.split()))
         if ascending is None:
             raise refusals.invalid_field(
@@ -80,7 +80,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         workspace = caller().workspace
         list_of = ("executions", workspace, request.filter, str(ascending))
         from_id, size = pages.begin(request, *list_of)
-        page = await self._executions.page(workspace, conditions, from_id, size, ascending=ascending)
+        page = await self._executions.page(workspace, filters, from_id, size, ascending=ascending)
         shown, token = pages.cut(
             page.records,
             size,

@@ -1,17 +1,172 @@
-"""Filters on the table: what is understood of them."""
+"""Filters on the table: the statement means what the rules of api mean by the same filter in memory."""
 
 from __future__ import annotations
 
+import itertools
+import random
+from collections.abc import Sequence
 from typing import Any
 
+import orjson
+import psycopg
 import pytest
+import pytest_asyncio
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
+from services.api.core.filter_text import FilterFault, parse
+from services.api.core.filters import Filter, matches
+from services.api.handler.conditions import conditions_of
+from services.api.handler.queued import fields_of
+from services.chassis.composed import compiled
 from services.chassis.database import Database
 from services.chassis.errors import Refusal
 from services.coordinator.rpc.reads import ReadServicer
+from services.coordinator.rpc.translate import execution_record
 from services.coordinator.store.conditions import ConditionUnknown, execution_list
 from services.coordinator.store.reads import PostgresReads
+from tests.support.filters import LABEL_KEYS, TEXTS, TIMES, trees, written
+from windlass.api.v1.resources_pb2 import Execution
 from windlass.coordinator.v1 import reads_pb2 as pb
+
+ROWS = 150
+STATES = ("RUNNING", "WAITING", "SUCCESS", "FAILED", "CANCELLED", "TIMEOUT")
+TABLE_TIMES = [time for time in TIMES if time.startswith("2026")]
+COLUMNS = [
+    *("execution_id", "state", "workflow", "version", "priority", "trigger_type", "caller"),
+    *("create_time", "start_time", "end_time", "error_node", "error_type", "error_message"),
+    *("parent_execution_id", "labels"),
+]
+INSERT = f"""
+INSERT INTO executions ({", ".join(COLUMNS)}, epoch, last_seq, runs, retries, cost_tokens, workspace, version_id,
+    holder, request_id, traceparent, input)
+VALUES ({", ".join(f"%({column})s" for column in COLUMNS)}, 1, 1, 0, 0, 0, 'team', 'v', '', '', '', '')
+"""
+
+
+def id_of(number: int) -> str:
+    return f"01a1ef02-cd5c-7fc1-ac68-{number:012x}"
+
+
+def row(number: int, chance: random.Random) -> dict[str, Any]:
+    failed = chance.random() < 0.5
+    labels = {key: chance.choice(TEXTS) for key in LABEL_KEYS if chance.random() < 0.5}
+    return {
+        "execution_id": id_of(number),
+        "state": chance.choice(STATES),
+        "workflow": chance.choice([text for text in TEXTS if text]),
+        "version": chance.randint(1, 3),
+        "priority": chance.randint(1, 3),
+        "trigger_type": chance.choice(Execution.Trigger.Type.values()),
+        "caller": chance.choice(TEXTS),
+        "create_time": chance.choice(TABLE_TIMES),
+        "start_time": chance.choice(TABLE_TIMES),
+        "end_time": chance.choice([*TABLE_TIMES, None]),
+        "error_node": chance.choice(TEXTS) if failed else None,
+        "error_type": chance.choice(TEXTS) if failed else None,
+        "error_message": chance.choice(TEXTS) if failed else None,
+        "parent_execution_id": chance.choice(TEXTS),
+        "labels": orjson.dumps(labels).decode(),
+    }
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def reads(tables: Database, database: Any) -> PostgresReads:
+    """Of a table with executions of all kinds; the same in every run."""
+    chance = random.Random(160)
+    with psycopg.connect(database.url("coordinator")) as connection:
+        connection.execute("DELETE FROM executions")
+        for number in range(ROWS):
+            connection.execute(INSERT, row(number, chance))
+    return PostgresReads(tables)
+
+
+def parsed(text: str) -> Sequence[Filter]:
+    found = parse(text)
+    assert not isinstance(found, FilterFault), found.message
+    return found
+
+
+async def listed(reads: PostgresReads, text: str, **more: Any) -> list[str]:
+    asked: dict[str, Any] = {"from_execution_id": "", "is_ascending": True, "limit": ROWS} | more
+    found = await reads.list_executions("team", conditions_of(parsed(text)), **asked)
+    return [each["execution_id"] for each in found]
+
+
+async def test_table_and_memory_are_of_one_mind(reads: PostgresReads) -> None:
+    stored = await reads.executions([id_of(number) for number in range(ROWS)])
+    shown = {each["execution_id"]: fields_of(execution_record(each).execution) for each in stored}
+    asked: list[str] = []
+
+    @settings(max_examples=250, database=None, deadline=None, phases=[Phase.generate])
+    @given(st.lists(trees(), min_size=1, max_size=3))
+    def gather(filters: list[Filter]) -> None:
+        asked.append(" AND ".join(f"({written(each)})" for each in filters))
+
+    gather()
+    hits = 0
+    for text in asked:
+        expected = sorted(id_ for id_, fields in shown.items() if matches(parsed(text), fields))
+        assert await listed(reads, text) == expected, text
+        hits += 0 < len(expected) < ROWS
+    assert hits > len(asked) / 4, "most filters fit all or nothing: that proves little"
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["labels.region {} a", "error.type {} a", 'end_time {} "2026-11-01T00:00:00Z"', "trigger.caller {} a"],
+)
+async def test_what_is_absent_fits_nothing_but_what_says_no(reads: PostgresReads, part: str) -> None:
+    has = f"{part.split(maxsplit=1)[0]}:*"
+    absent = set(await listed(reads, f"NOT {has}"))
+    assert 0 < len(absent) < ROWS
+    for comparator in ("=", "<", "<=", ">", ">="):
+        found = set(await listed(reads, part.format(comparator)))
+        assert not found & absent
+        assert {*await listed(reads, f"-{part.format(comparator)}")} == {*map(id_of, range(ROWS))} - found
+    assert absent < set(await listed(reads, part.format("!=")))
+
+
+@pytest.mark.parametrize("is_ascending", [True, False])
+async def test_pages_of_a_filter_are_its_whole_list(reads: PostgresReads, is_ascending: bool) -> None:
+    text = "(state = FAILED OR state = RUNNING) AND NOT labels:region"
+    whole = await listed(reads, text, is_ascending=is_ascending)
+    found: list[str] = []
+    while page := await listed(
+        reads, text, is_ascending=is_ascending, limit=4, from_execution_id=found[-1] if found else ""
+    ):
+        found += page
+    assert found == whole
+    assert len(found) > 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "state = FAILED",
+        'workflow = "a" AND state != FAILED',
+        'create_time > "2026-11-01T00:00:00Z"',
+        "labels.region = a AND priority >= 2",
+        "(state = FAILED OR labels:region) AND NOT error.type = a*",
+    ],
+)
+async def test_lists_read_along_the_index(reads: PostgresReads, tables: Database, text: str) -> None:
+    conditions = conditions_of(parsed(text))
+    bounds: dict[str, Any] = {"from_execution_id": id_of(ROWS), "is_ascending": False, "limit": 10}
+    sql, parameters = compiled(execution_list("team", conditions, **bounds))
+
+    async def explained(connection: psycopg.AsyncConnection[Any]) -> list[str]:
+        # So small a table is faster read as a whole, but then it would have to be sorted.
+        await connection.execute("SET LOCAL enable_seqscan = off")
+        await connection.execute("SET LOCAL enable_bitmapscan = off")
+        answer = await connection.execute(f"EXPLAIN {sql}".encode(), parameters)
+        return [line for (line,) in await answer.fetchall()]
+
+    plan = "\n".join(await tables.transaction(explained))
+    assert "Index Scan Backward" in plan
+    assert "_workspace_execution_id_idx" in plan
+    assert "Sort" not in plan.replace("Sort Key", "")
+
 
 CONDITIONS = {
     "no form and no operator": pb.Condition(),
@@ -26,7 +181,7 @@ CONDITIONS = {
 
 @pytest.mark.parametrize("name", CONDITIONS)
 @pytest.mark.parametrize("is_inside", [False, True])
-async def test_what_is_not_understood_is_refused(tables: Database, name: str, is_inside: bool) -> None:
+async def test_what_is_not_understood_is_refused(reads: PostgresReads, name: str, is_inside: bool) -> None:
     condition = CONDITIONS[name]
     if is_inside:
         joined = pb.Conditions(conditions=[pb.Condition(present="workflow"), condition])
@@ -34,9 +189,22 @@ async def test_what_is_not_understood_is_refused(tables: Database, name: str, is
     bounds: dict[str, Any] = {"from_execution_id": "", "is_ascending": True, "limit": 1}
     with pytest.raises(ConditionUnknown):
         execution_list("team", [condition], **bounds)
-    servicer = ReadServicer(PostgresReads(tables), lambda data: pytest.fail(str(data)), lambda workspace: ())
+    servicer = ReadServicer(reads, lambda data: pytest.fail(str(data)), lambda workspace: ())
     with pytest.raises(Refusal) as refused:
         await servicer.ListExecutions(
             pb.ListExecutionsRequest(workspace="team", conditions=[condition]), None
         )
     assert refused.value.reason == "INVALID_REQUEST"
+
+
+async def test_no_text_of_a_caller_is_in_the_statement(reads: PostgresReads) -> None:
+    marks = (f"mark{number}" for number in itertools.count())
+    text = (
+        f"workflow = {next(marks)} (labels.{next(marks)} < {next(marks)} OR error.type:*{next(marks)}*)"
+        f" NOT labels:{next(marks)} trigger.caller != {next(marks)}*"
+    )
+    bounds: dict[str, Any] = {"from_execution_id": "", "is_ascending": True, "limit": 1}
+    sql, parameters = compiled(execution_list("team", conditions_of(parsed(text)), **bounds))
+    assert "mark" not in sql
+    assert {each for each in parameters.values() if "mark" in str(each)} == {f"mark{n}" for n in range(6)}
+    assert await listed(reads, text) == []

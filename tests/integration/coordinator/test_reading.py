@@ -7,6 +7,8 @@ import grpc
 import orjson
 import pytest
 
+from services.api.core.filter_text import FilterFault, parse
+from services.api.handler.conditions import conditions_of
 from tests.support.coordinator_stage import Stage, eventually
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -105,6 +107,24 @@ async def test_a_list_is_of_one_kind_of_trigger(on_stage: Stage) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await ids("nonsense")
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("filter_", "is_found"),
+    [
+        ("(state = FAILED OR labels:region) AND NOT error:type", True),
+        ("(workflow = w AND labels.region = e*) OR state = FAILED", True),
+        ("NOT (state = SUCCESS OR labels.region = us)", False),
+    ],
+)
+async def test_a_list_is_of_what_a_whole_filter_says(on_stage: Stage, filter_: str, is_found: bool) -> None:
+    address, id_ = await finished(on_stage)
+    reads = ReadServiceStub(on_stage.channel(address))
+    filters = parse(filter_)
+    assert not isinstance(filters, FilterFault)
+    request = pb.ListExecutionsRequest(workspace="default", conditions=conditions_of(filters), limit=10)
+    listed = await reads.ListExecutions(request, metadata=on_stage.api_metadata, timeout=5)
+    assert (id_ in [each.execution.id for each in listed.executions]) == is_found
 
 
 async def test_modules_are_those_of_the_runners_that_are_attached(on_stage: Stage) -> None:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.api.core.filters import Condition, FilterFault, parse
+from services.api.core.filter_text import FilterFault, parse
+from services.api.core.filters import Filter
 from services.api.core.paging import PAGE_SIZE_MAX
 from services.api.handler.executions import Executions
 from services.chassis.clock import ManualClock
@@ -118,7 +119,7 @@ def executions(places: MemoryPlaces) -> Executions:
     return Executions(places, places, places, ManualClock())
 
 
-def conditions_of(text: str) -> Sequence[Condition]:
+def filters_of(text: str) -> Sequence[Filter]:
     parsed = parse(text)
     assert not isinstance(parsed, FilterFault)
     return parsed
@@ -129,7 +130,7 @@ async def walked(places: MemoryPlaces, text: str, size: int, *, ascending: bool)
     found: list[tuple[str, int]] = []
     from_id = ""
     while True:
-        page = await executions(places).page("team", conditions_of(text), from_id, size, ascending=ascending)
+        page = await executions(places).page("team", filters_of(text), from_id, size, ascending=ascending)
         found += [(record.execution.id, record.execution.state) for record in page.records]
         if page.found <= size:
             return found
@@ -172,6 +173,27 @@ async def test_long_queue_with_few_that_fit_is_read_to_its_end() -> None:
     assert await walked(MemoryPlaces(places), "state = FAILED", 5, ascending=False) == [
         (id_of(3), Execution.FAILED)
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("start_time:*", True),
+        ("NOT start_time:*", False),
+        ('start_time < "2026-11-02T00:00:00Z" AND error.type = ADMISSION', True),
+        ("start_time:* AND state = RUNNING", False),
+        ("error:type AND workflow = w*", True),
+    ],
+)
+async def test_what_was_given_up_is_listed_by_what_is_shown_of_it(text: str, is_found: bool) -> None:
+    class Begun(MemoryPlaces):
+        def _started(self, execution_id: str) -> reads_pb2.ExecutionRecord:
+            record = super()._started(execution_id)
+            record.execution.start_time.FromJsonString("2026-11-01T00:00:00Z")
+            return record
+
+    found = await walked(Begun({id_of(1): GIVEN_UP}), text, 5, ascending=False)
+    assert found == [(id_of(1), Execution.FAILED)] * is_found
 
 
 async def test_largest_page_does_not_end_the_list_where_some_were_given_up() -> None:

@@ -239,7 +239,25 @@ class ListExecutionsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     filter: _builtins.str
-    """`state = FAILED AND workflow = "intake" AND labels.region = "eu" AND create_time > "2026-11-01T00:00:00Z"`."""
+    """AIP-160: `state = FAILED AND workflow = "intake" AND labels.region = "eu" AND create_time > "2026-11-01T00:00:00Z"`.
+
+    Fields: state, workflow, version, priority, create_time, start_time, end_time, error.type, error.node, error.message,
+    trigger.type, trigger.caller, parent_execution_id, labels.<key> (`labels."any key"`). State and trigger.type by name.
+
+    Comparisons: = != < <= > >=; state and trigger.type by = and != only, texts in the order of their code points.
+    `:` is "has": `labels:region` and `end_time:*` are true where there is one, any other value is as with =. An
+    asterisk at the beginning or the end of a text stands for any text, with =, != and `:`; `"\\*"` is the asterisk.
+
+    AND (also by putting side by side), OR, NOT or `-`, parentheses. OR binds tighter than AND: `a AND b OR c` is
+    `a AND (b OR c)`.
+
+    What an execution does not have fits no comparison but !=, which is the opposite of =; NOT is true of whatever does
+    not fit. So `labels.region != "eu"` and `NOT labels.region = "eu"` are also true without that label. A text of the
+    execution itself is absent when it is empty: `parent_execution_id = ""` has none; a label may be there and empty.
+
+    At most 64 comparisons and 10 parentheses inside each other. Not there: functions, bare words. What is faulty is
+    INVALID_ARGUMENT INVALID_REQUEST and says at which character.
+    """
     order_by: _builtins.str
     """"create_time desc" (default) or "create_time"."""
     page_size: _builtins.int

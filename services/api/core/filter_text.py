@@ -1,0 +1,179 @@
+"""A filter as a caller writes it: the grammar of AIP-160 (https://google.aip.dev/160), for fields of executions.
+
+    expression  factor { [AND] factor }          what stands side by side is joined by AND
+    factor      term { OR term }                 OR binds tighter than AND
+    term        [NOT | -] (comparison | "(" expression ")")
+    comparison  field (= | != | < | <= | > | >= | :) value
+
+What a comparison may say is in `filter_values.py`. Not understood, and refused by name: functions, bare words that
+would be searched for everywhere, lists of values.
+
+Hazard: the depth is bounded because it is the depth of our own stack, and that of the messages and the statement that
+are made of the tree.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple, NoReturn
+
+from services.api.core.filter_values import Faulty, Text, restriction, shown, value_of
+from services.api.core.filters import AllOf, AnyOf, Filter, Not
+
+
+class FilterFault(NamedTuple):
+    message: str
+
+
+CHARACTERS_MAX: Final = 4_096
+CONDITIONS_MAX: Final = 64
+# Of parentheses; NOT takes none of it, since it stands before a comparison or a parenthesis only.
+DEPTH_MAX: Final = 10
+
+_KEYWORDS: Final = frozenset({"AND", "OR", "NOT"})
+_WORD: Final = re.compile(r"""[^\s"'()=<>!:]+""")
+# Behind a comparison a colon is text: of a time, or of a label's value.
+_VALUE: Final = re.compile(r"""[^\s"'()=<>!]+""")
+_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"' + r"|'((?:[^'\\]|\\.)*+)'", re.DOTALL)
+_COMPARATOR: Final = re.compile(r"<=|>=|!=|[=<>:]")
+
+
+def parse(text: str) -> Sequence[Filter] | FilterFault:
+    """What must all hold; nothing for a text without a word."""
+    if len(text) > CHARACTERS_MAX:
+        return FilterFault(f"{len(text)} characters; at most {CHARACTERS_MAX}")
+    try:
+        return _Reader(text).whole()
+    except Faulty as fault:
+        return FilterFault(fault.message)
+
+
+class _Reader:
+    """Goes through the text once; `_place` is always behind what was understood and the blanks that follow."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._conditions = 0
+        self._place = 0
+        self._go_to(0)
+
+    def whole(self) -> Sequence[Filter]:
+        if self._is_at_end():
+            return ()
+        found = self._expression(0)
+        if not self._is_at_end():
+            self._refuse("')' closes what no '(' has opened")
+        return found
+
+    def _expression(self, depth: int) -> tuple[Filter, ...]:
+        found: list[Filter] = []
+        while True:
+            factor = self._factor(depth)
+            found += factor.filters if isinstance(factor, AllOf) else (factor,)
+            if not self._takes("AND") and (self._is_at_end() or self._is_before(")")):
+                return tuple(found)
+
+    def _factor(self, depth: int) -> Filter:
+        terms = [self._term(depth)]
+        while self._takes("OR"):
+            terms.append(self._term(depth))
+        return terms[0] if len(terms) == 1 else AnyOf(tuple(terms))
+
+    def _term(self, depth: int) -> Filter:
+        if not self._takes("NOT"):
+            if not self._is_before("-"):
+                return self._simple(depth)
+            self._go_to(self._place + 1)
+        return Not(self._simple(depth))
+
+    def _simple(self, depth: int) -> Filter:
+        opened = self._place
+        if not self._is_before("("):
+            return self._comparison()
+        if depth == DEPTH_MAX:
+            self._refuse(f"more than {DEPTH_MAX} parentheses inside each other")
+        self._go_to(opened + 1)
+        found = self._expression(depth + 1)
+        if not self._is_before(")"):
+            self._refuse("this '(' is never closed", opened)
+        self._go_to(self._place + 1)
+        return found[0] if len(found) == 1 else AllOf(found)
+
+    def _comparison(self) -> Filter:
+        place, field = self._place, self._field()
+        comparator = _COMPARATOR.match(self._text, self._place)
+        if comparator is None:
+            self._refuse_bare(place, field)
+        self._go_to(comparator.end())
+        value = self._value(comparator[0])
+        self._conditions += 1
+        if self._conditions > CONDITIONS_MAX:
+            self._refuse(f"more than {CONDITIONS_MAX} comparisons", place)
+        return restriction(place, field, comparator[0], value)
+
+    def _field(self) -> str:
+        """`labels."any key"` too."""
+        word = _WORD.match(self._text, self._place)
+        if word is None or word[0] in _KEYWORDS or word[0].startswith("-"):
+            self._refuse_missing()
+        field, end = word[0], word.end()
+        if field.endswith(".") and (quoted := _QUOTED.match(self._text, end)) is not None:
+            field, end = field + _unescaped(quoted), quoted.end()
+        if self._text.startswith("(", end):
+            self._refuse(f"{shown(field)} is followed by '(': there are no functions here")
+        self._go_to(end)
+        return field
+
+    def _value(self, comparator: str) -> Text:
+        place = self._place
+        if (quoted := _QUOTED.match(self._text, place)) is not None:
+            self._go_to(quoted.end())
+            return value_of(place, quoted[0][1:-1])
+        word = _VALUE.match(self._text, place)
+        if word is None or word[0] in _KEYWORDS:
+            if self._is_before('"') or self._is_before("'"):
+                self._refuse("this quote is never closed")
+            if self._is_before("("):
+                self._refuse(f"{comparator!r} takes one value: repeat the field, as in (a = 1 OR a = 2)")
+            self._refuse(f"a value is missing after {comparator!r}")
+        if self._text.startswith("(", word.end()):
+            self._refuse(f"{shown(word[0])} is followed by '(': there are no functions here")
+        self._go_to(word.end())
+        # No escapes outside quotes.
+        return value_of(place, word[0].replace("\\", "\\\\"))
+
+    def _go_to(self, place: int) -> None:
+        self._place = len(self._text) - len(self._text[place:].lstrip())
+
+    def _takes(self, keyword: str) -> bool:
+        word = _WORD.match(self._text, self._place)
+        if word is None or word[0] != keyword:
+            return False
+        self._go_to(word.end())
+        return True
+
+    def _is_at_end(self) -> bool:
+        return self._place == len(self._text)
+
+    def _is_before(self, character: str) -> bool:
+        return self._text.startswith(character, self._place)
+
+    def _refuse(self, message: str, place: int | None = None) -> NoReturn:
+        raise Faulty(self._place if place is None else place, message)
+
+    def _refuse_missing(self) -> NoReturn:
+        if self._is_at_end():
+            self._refuse("a comparison is missing at the end")
+        rest = self._text[self._place :].split(maxsplit=1)[0]
+        self._refuse(f"a comparison like state = FAILED is missing before {shown(rest)}")
+
+    def _refuse_bare(self, place: int, field: str) -> NoReturn:
+        if field.upper() in _KEYWORDS:
+            self._refuse(f"{shown(field)} is written in capitals: AND, OR, NOT", place)
+        self._refuse(
+            f"{shown(field)} must be followed by a comparison and a value, like {field[:40]} = x",
+            place,
+        )
+
+
+def _unescaped(quoted: re.Match[str]) -> str:
+    return re.sub(r"\\(.)", r"\1", quoted[0][1:-1], flags=re.DOTALL)

@@ -1,0 +1,128 @@
+"""One comparison of a filter: whether there is such a field, and whether the value is one of it.
+
+`:` is "has": `labels:region` and `end_time:*` ask whether it is there, anything else is `=`. An asterisk at the
+beginning or the end of a text stands for any text, with `=`, `!=` and `:`; in quotes, `\\*` is the asterisk itself.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from services.api.core.filters import (
+    FIELDS,
+    LABELS,
+    TEXTS,
+    Condition,
+    Filter,
+    Kind,
+    Not,
+    Operator,
+    Pattern,
+    Present,
+    kind_of,
+    read_time,
+)
+
+STATES: Final = frozenset(
+    {"PENDING", "RUNNING", "WAITING", "PAUSED", "SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"}
+)
+TRIGGERS: Final = frozenset({"MANUAL", "CRON", "EVENT", "WEBHOOK", "QUEUE"})
+_SYNONYMS: Final = {"COMPLETED": "SUCCESS"}
+_NAMES: Final = ", ".join((*FIELDS, f"{LABELS}<key>"))
+_HAS: Final = ":"
+_EQUALITY: Final = frozenset({_HAS, "=", "!="})
+_CHARACTER: Final = re.compile(r"\\.|[^\\]", re.DOTALL)
+_SHOWN_CHARACTERS: Final = 40
+
+
+def shown(text: str) -> str:
+    return repr(text[:_SHOWN_CHARACTERS])
+
+
+class Faulty(Exception):
+    """Carries a fault out of the descent; never leaves `filter_text.parse`."""
+
+    def __init__(self, place: int, message: str) -> None:
+        super().__init__(message)
+        self.message = f"at character {place + 1}: {message}"
+
+
+class Text(NamedTuple):
+    place: int
+    # Without the asterisks that stand for any text.
+    text: str
+    is_start_open: bool
+    is_end_open: bool
+
+    @property
+    def is_open(self) -> bool:
+        return self.is_start_open or self.is_end_open
+
+    @property
+    def is_anything(self) -> bool:
+        return self.is_open and not self.text
+
+    @property
+    def written(self) -> str:
+        return f"{'*' * self.is_start_open}{self.text}{'*' * self.is_end_open}" if self.text else "*"
+
+    @property
+    def shown(self) -> str:
+        return shown(self.written if self.is_open else self.text)
+
+
+def value_of(place: int, raw: str) -> Text:
+    """An asterisk behind a backslash is text."""
+    characters = _CHARACTER.findall(raw)
+    is_start_open = characters[:1] == ["*"]
+    is_end_open = characters[-1:] == ["*"]
+    inner = characters[is_start_open : len(characters) - is_end_open]
+    if "*" in inner:
+        raise Faulty(
+            place,
+            "an asterisk stands for any text at the beginning and the end only; in quotes, \\* is an asterisk",
+        )
+    return Text(place, "".join(each[-1] for each in inner), is_start_open, is_end_open)
+
+
+def restriction(place: int, field: str, comparator: str, value: Text) -> Filter:
+    kind = kind_of(field)
+    if kind is None and comparator == _HAS and not value.is_open and kind_of(f"{field}.{value.text}"):
+        return Present(f"{field}.{value.text}")
+    if kind is None:
+        raise Faulty(place, f"{shown(field)} cannot be filtered by; there are {_NAMES}")
+    if comparator not in _EQUALITY and kind in (Kind.STATE, Kind.TRIGGER):
+        raise Faulty(place, f"{field} is compared by =, != and : only")
+    if comparator == _HAS and value.is_anything:
+        return Present(field)
+    if not value.is_open or kind not in TEXTS:
+        return Condition(
+            field, Operator("=" if comparator == _HAS else comparator), _checked(kind, field, value)
+        )
+    if comparator not in _EQUALITY:
+        raise Faulty(value.place, "an asterisk stands for any text with =, != and : only")
+    like = (
+        Present(field)
+        if value.is_anything
+        else Pattern(field, value.text, value.is_start_open, value.is_end_open)
+    )
+    return Not(like) if comparator == "!=" else like
+
+
+def _checked(kind: Kind, field: str, value: Text) -> str:
+    """The value as the tree has it."""
+    if kind in TEXTS:
+        return value.text
+    written = value.written if value.is_open else value.text
+    if kind is Kind.NUMBER:
+        if re.fullmatch(r"-?[0-9]{1,9}", written) is None:
+            raise Faulty(value.place, f"{field} is a number, not {value.shown}")
+        return written
+    if kind is Kind.TIME:
+        if read_time(written) is None:
+            raise Faulty(value.place, f'{field} is a time like "2026-11-01T00:00:00Z", not {value.shown}')
+        return written
+    name = _SYNONYMS.get(written, written)
+    known = STATES if kind is Kind.STATE else TRIGGERS
+    if name not in known:
+        raise Faulty(value.place, f"{value.shown} is no {field}; there are {', '.join(sorted(known))}")
+    return name

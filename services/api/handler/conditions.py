@@ -1,0 +1,65 @@
+"""A filter in the words in which coordinators are asked.
+
+Hazard: a comparison that stands by itself is sent as it was before there was anything else. All other forms leave the
+operator unset, which coordinators of earlier versions refuse (reads.proto); so does the order of texts, which they
+would take for that of a language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, assert_never
+
+from services.api.core.filters import (
+    TEXTS,
+    AllOf,
+    AnyOf,
+    Condition,
+    Filter,
+    Not,
+    Operator,
+    Pattern,
+    Present,
+    kind_of,
+)
+from windlass.coordinator.v1 import reads_pb2
+
+_OPERATORS: Final = {
+    Operator.EQUAL: reads_pb2.Condition.EQUAL,
+    Operator.NOT_EQUAL: reads_pb2.Condition.NOT_EQUAL,
+    Operator.LESS: reads_pb2.Condition.LESS,
+    Operator.LESS_EQUAL: reads_pb2.Condition.LESS_EQUAL,
+    Operator.GREATER: reads_pb2.Condition.GREATER,
+    Operator.GREATER_EQUAL: reads_pb2.Condition.GREATER_EQUAL,
+}
+
+
+def conditions_of(filters: Iterable[Filter]) -> list[reads_pb2.Condition]:
+    return [_condition(each) for each in filters]
+
+
+def _condition(filter_: Filter) -> reads_pb2.Condition:
+    match filter_:
+        case Condition(field, operator, value):
+            sent = reads_pb2.Condition(field=field, operator=_OPERATORS[operator], value=value)
+            is_order = operator not in (Operator.EQUAL, Operator.NOT_EQUAL)
+            return _all_of([sent]) if is_order and kind_of(field) in TEXTS else sent
+        case Present(field):
+            return reads_pb2.Condition(present=field)
+        case Pattern(field, text, is_start_open, is_end_open):
+            pattern = reads_pb2.Pattern(
+                field=field, text=text, open_start=is_start_open, open_end=is_end_open
+            )
+            return reads_pb2.Condition(pattern=pattern)
+        case Not(inner):
+            return reads_pb2.Condition(negated=_condition(inner))
+        case AllOf(inner):
+            return _all_of(conditions_of(inner))
+        case AnyOf(inner):
+            return reads_pb2.Condition(any_of=reads_pb2.Conditions(conditions=conditions_of(inner)))
+        case _:
+            assert_never(filter_)
+
+
+def _all_of(conditions: list[reads_pb2.Condition]) -> reads_pb2.Condition:
+    return reads_pb2.Condition(all_of=reads_pb2.Conditions(conditions=conditions))
