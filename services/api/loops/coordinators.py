@@ -7,10 +7,12 @@ from typing import Final
 
 from services.api.loops.peers import Peers
 from services.chassis.client import Channel
+from services.chassis.errors import DependencyUnavailable, Refusal
 from windlass.coordinator.v1 import reads_pb2, reads_pb2_grpc
 
 # A record carries an input and an output of up to 256 KiB each, an answer 64 MiB.
 IDS_PER_CALL: Final = 100
+_UPGRADE_SECONDS: Final = 5.0
 
 
 class CoordinatorReads:
@@ -32,7 +34,14 @@ class CoordinatorReads:
         async def invoke(channel: Channel, seconds: float) -> reads_pb2.ListExecutionsResponse:
             return await reads_pb2_grpc.ReadServiceStub(channel).ListExecutions(request, timeout=seconds)
 
-        return (await self._peers.call(invoke)).executions
+        try:
+            return (await self._peers.call(invoke)).executions
+        except Refusal as refused:
+            # Whoever asked is not at fault: the filter was found good here. An upgrade is under way.
+            if refused.reason == "INVALID_REQUEST":
+                told = "a coordinator of another version cannot apply this filter"
+                raise DependencyUnavailable(self._peers.name, told, retry_after=_UPGRADE_SECONDS) from None
+            raise
 
     async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse:
         async def invoke(channel: Channel, seconds: float) -> reads_pb2.ListRunsResponse:

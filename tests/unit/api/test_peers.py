@@ -10,13 +10,17 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
 from services.api.handler.starts import INPUT_BYTES_MAX
+from services.api.loops.coordinators import CoordinatorReads
 from services.api.loops.dispatchers import DispatcherQueue
 from services.api.loops.peers import Peers
 from services.chassis.addresses import AddressBook
 from services.chassis.client import MEBIBYTE, Channel, ChannelPool
+from services.chassis.errors import DependencyUnavailable, Refusal
 from tests.support.probe import until
+from windlass.coordinator.v1 import reads_pb2
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 from windlass.types.v1.start_pb2 import StartOrder
 
@@ -88,3 +92,19 @@ async def test_rows_with_the_largest_inputs_are_read_in_answers_that_can_be_take
         async with following(peers):
             found = await DispatcherQueue(peers).queued(ids)
     assert [each.start.execution_id for each in found] == ids
+
+
+class Refusing(Peers):
+    def __init__(self, reason: str) -> None:
+        self.name = "the coordinator"
+        self.reason = reason
+
+    async def call(self, invoke: Any) -> Any:
+        raise Refusal(self.reason, "the filter cannot be applied: 'OPERATOR_UNSPECIFIED'")
+
+
+async def test_filter_that_a_coordinator_of_another_version_refuses_is_no_fault_of_the_caller() -> None:
+    with pytest.raises(DependencyUnavailable, match="of another version"):
+        await CoordinatorReads(Refusing("INVALID_REQUEST")).execution_page(reads_pb2.ListExecutionsRequest())
+    with pytest.raises(Refusal):
+        await CoordinatorReads(Refusing("INTERNAL")).execution_page(reads_pb2.ListExecutionsRequest())
