@@ -23,6 +23,8 @@ from windlass.cli.connection import (
 from windlass.cli.invocation import DEFAULT_HOME
 
 FINAL = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
+_FILTER_HELP = """AIP-160, like (state = FAILED OR error:type) AND workflow = "in*" AND NOT labels.region = eu; OR binds
+tighter than AND. docs/filters.md has the fields."""
 IdArgument = Annotated[str, typer.Argument(metavar="EXECUTION_ID")]
 
 
@@ -114,7 +116,7 @@ def get(
 
 
 def list_(
-    filter_: Annotated[str, typer.Option("--filter", help='AIP-160: state = FAILED AND workflow = "x"')] = "",
+    filter_: Annotated[str, typer.Option("--filter", help=_FILTER_HELP)] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
