@@ -19,7 +19,7 @@ import psycopg
 
 from services.chassis.arrays import BigInts
 from services.chassis.crash import crash_point
-from services.chassis.lane import BY_INDEX, Lane
+from services.chassis.lane import BY_INDEX, Lane, is_of_values
 from services.chassis.lease.frames import Lease
 from services.coordinator.handler.ports import Append, AppendRejected, Fence, Loaded
 from services.coordinator.store.append import composed
@@ -62,6 +62,10 @@ class PostgresJournal:
         try:
             (rows,) = await self._writer.exchange([composed(appends)])
         except psycopg.Error as failure:
+            if not (is_of_values(failure) or _is_damage(failure)):
+                # It would be the fate of every execution, one after the other: rather this process ends, and what was
+                # not written is told again.
+                raise
             # Only the primary message: the detail would quote the row.
             raise AppendRejected(failure.diag.message_primary or type(failure).__name__) from None
         return {place - 1: Fence(epoch, last_seq) for place, epoch, last_seq in rows}
@@ -92,3 +96,8 @@ async def _load(lane: Lane, leases: Sequence[Lease]) -> Sequence[Loaded]:
         Loaded(epochs.get(place, 0), journals[place] if epochs.get(place, 0) == lease.epoch else ())
         for place, lease in enumerate(leases)
     ]
+
+
+def _is_damage(failure: psycopg.Error) -> bool:
+    """Of a row or an index: whoever has to write there cannot, and all others can."""
+    return (failure.sqlstate or "").startswith("XX")

@@ -74,6 +74,24 @@ async def test_execution_that_cannot_be_written_harms_none_of_the_same_flush(
     assert goes_on(on_stage)
 
 
+async def test_fault_of_the_database_that_is_no_executions_ends_the_process_and_gives_up_nothing(
+    on_stage: Stage, tables: Database
+) -> None:
+    address, session = await on_stage.coordinator()
+    runner = await on_stage.runner(address)
+    runner.work = lambda grant: None
+    order = on_stage.dispatcher.order(on_stage.catalog.add("v-line", **line(1)))
+    on_stage.dispatcher.grant(session, [order])
+    await eventually(lambda: runner.grants)
+    await tables.execute("ALTER TABLE journal RENAME TO elsewhere")
+    try:
+        runner.answer(runner.grants[0], None)
+        await eventually(lambda: not goes_on(on_stage))
+    finally:
+        await tables.execute("ALTER TABLE elsewhere RENAME TO journal")
+    assert not any(released.failed for released in reports_of(on_stage, order, "released"))
+
+
 async def test_grant_that_cannot_be_made_costs_nobody_else_anything(
     on_stage: Stage, tables: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
