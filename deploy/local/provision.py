@@ -1,12 +1,13 @@
 """The database, its roles and their schemas: one role and one schema per service that owns tables.
 
 Each role owns its own schema and may not even look into another's; `public` is closed to all of them. Works
-on any PostgreSQL from 15 with a superuser's (or CREATEROLE + CREATEDB) address, and may be repeated at every
-start.
+on any PostgreSQL from 15 with the address of a superuser, or of an operator with CREATEROLE and CREATEDB (managed
+servers give no more), and may be repeated at every start.
 
 Hazards: roles belong to the whole server, not to one database, so a second database on the same server shares
-them and their passwords. Passwords travel as scram verifiers, never in clear, so that no server log can hold
-one.
+them and their passwords. From 16 on, an operator who is no superuser rules only roles that it made: all runs on
+one server are the same operator's, or a superuser's. Passwords travel as scram verifiers, never in clear, so that
+no server log can hold one.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,16 @@ from psycopg import sql
 DATABASE = "windlass"
 OWNERS = ("api", "dispatcher", "coordinator")
 POSTGRES_VERSION_MIN = 150000
+# From here on a membership says by itself whether it lets one become the role, and have its rights unasked.
+POSTGRES_VERSION_OPTIONS = 160000
+# What a service's role must not have (as pg_roles names it), and how it is denied.
+EXCESSIVE = {
+    "rolsuper": "NOSUPERUSER",
+    "rolcreatedb": "NOCREATEDB",
+    "rolcreaterole": "NOCREATEROLE",
+    "rolreplication": "NOREPLICATION",
+    "rolbypassrls": "NOBYPASSRLS",
+}
 
 
 class TooOld(Exception):
@@ -58,12 +69,38 @@ async def provision(superuser_url: str, passwords: Mapping[str, str], database: 
 
 async def _role(connection: psycopg.AsyncConnection, role: str, password: str) -> None:
     verifier = connection.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256").decode()
-    found = await connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,))
-    verb = sql.SQL("ALTER ROLE" if await found.fetchone() else "CREATE ROLE")
-    rights = sql.SQL("LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOINHERIT NOREPLICATION NOBYPASSRLS PASSWORD")
-    await connection.execute(
-        sql.SQL("{} {} {} {}").format(verb, sql.Identifier(role), rights, sql.Literal(verifier))
+    found = await connection.execute(
+        sql.SQL("SELECT {} FROM pg_roles WHERE rolname = %s").format(
+            sql.SQL(", ").join(map(sql.Identifier, EXCESSIVE))
+        ),
+        (role,),
     )
+    rights = await found.fetchone()
+    verb = sql.SQL("CREATE ROLE" if rights is None else "ALTER ROLE")
+    # A new role has none of them, and whoever names one must have it, though only to deny it.
+    denied = [no for no, has in zip(EXCESSIVE.values(), rights or (), strict=False) if has]
+    await connection.execute(
+        sql.SQL("{} {} LOGIN NOINHERIT {} PASSWORD {}").format(
+            verb, sql.Identifier(role), sql.SQL(" ").join(map(sql.SQL, denied)), sql.Literal(verifier)
+        )
+    )
+
+
+async def _become_member(connection: psycopg.AsyncConnection, role: str) -> None:
+    """Nobody hands a schema to a role that it could not become; a superuser is a member of all.
+
+    An operator stays a member: `windlass admin verify` reads what the roles own. From 16 on, who makes a role may
+    give itself that, but does not have it.
+    """
+    grants_say = connection.info.server_version >= POSTGRES_VERSION_OPTIONS
+    found = await connection.execute(
+        "SELECT bool_and(pg_has_role(%s, each)) FROM unnest(%s::text[]) each",
+        (role, ["SET", "USAGE"] if grants_say else ["MEMBER"]),
+    )
+    if (await found.fetchone()) == (True,):
+        return
+    options = sql.SQL("WITH SET TRUE, INHERIT TRUE" if grants_say else "")
+    await connection.execute(sql.SQL("GRANT {} TO CURRENT_USER {}").format(sql.Identifier(role), options))
 
 
 async def _schemas(connection: psycopg.AsyncConnection, database: str) -> None:
@@ -75,8 +112,8 @@ async def _schemas(connection: psycopg.AsyncConnection, database: str) -> None:
         await connection.execute(sql.SQL("GRANT CONNECT, TEMPORARY ON DATABASE {} TO {}").format(name, role))
         found = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (service,))
         if await found.fetchone() is None:
-            # A CREATEROLE user of PostgreSQL 16+ must be able to become the role to hand the schema over.
             await connection.execute(sql.SQL("CREATE SCHEMA {}").format(schema))
+        await _become_member(connection, role_of(service))
         await connection.execute(sql.SQL("ALTER SCHEMA {} OWNER TO {}").format(schema, role))
         await connection.execute(
             sql.SQL("ALTER ROLE {} IN DATABASE {} SET search_path = {}").format(role, name, schema)

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest_asyncio
@@ -55,6 +56,20 @@ def reachable_directory(prefix: str) -> Path:
     directory = Path(tempfile.mkdtemp(prefix=prefix))
     directory.chmod(0o711)
     return directory
+
+
+async def make_operator(superuser_url: str, name: str = "operator") -> str:
+    """The address of a new user such as managed servers give: CREATEROLE and CREATEDB, and no superuser."""
+    password = "of-the-operator"
+    async with await psycopg.AsyncConnection.connect(superuser_url, autocommit=True) as connection:
+        await connection.execute(
+            sql.SQL("CREATE ROLE {} LOGIN CREATEROLE CREATEDB PASSWORD {}").format(
+                sql.Identifier(name), sql.Literal(password)
+            )
+        )
+    parts = urlsplit(superuser_url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{name}:{password}@{host}"))
 
 
 @dataclass(frozen=True)

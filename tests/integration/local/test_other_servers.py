@@ -1,4 +1,7 @@
-"""Windlass runs on any PostgreSQL from 15: roles, schemas and every migration, twice over, and executions on them."""
+"""Windlass runs on any PostgreSQL from 15: roles, schemas and every migration, twice over, and executions on them.
+
+And for an operator that is no superuser, as managed servers give.
+"""
 
 import asyncio
 import importlib.util
@@ -18,7 +21,7 @@ from deploy.local.schemas import migrate
 from deploy.local.signals import tell
 from tests.chaos.verify import verify
 from tests.support.api import Client
-from tests.support.postgres import PASSWORDS, free_port, reachable_directory
+from tests.support.postgres import PASSWORDS, free_port, make_operator, reachable_directory
 from tests.support.probe import eventually
 from tests.support.stack import running_stack
 from windlass.api.v1 import resources_pb2
@@ -82,13 +85,14 @@ async def answers(url: str) -> bool:
     return True
 
 
-async def test_older_server_is_prepared_whole_and_again(superuser_url: str) -> None:
+@pytest.mark.parametrize("who", ["superuser", "operator"])
+async def test_older_server_is_prepared_whole_and_again(superuser_url: str, who: str) -> None:
+    own_url = superuser_url if who == "superuser" else await make_operator(superuser_url)
     urls = {
-        service: provision.service_url(superuser_url, service, PASSWORDS[service])
-        for service in provision.OWNERS
+        service: provision.service_url(own_url, service, PASSWORDS[service]) for service in provision.OWNERS
     }
     for _ in range(2):
-        await provision.provision(superuser_url, PASSWORDS)
+        await provision.provision(own_url, PASSWORDS)
         await migrate(urls)
     for service, url in urls.items():
         async with await psycopg.AsyncConnection.connect(url) as connection:
@@ -101,10 +105,10 @@ async def test_older_server_is_prepared_whole_and_again(superuser_url: str) -> N
 
 
 @pytest.mark.long
-async def test_executions_are_carried_on_an_older_server(
+async def test_executions_are_carried_on_an_older_server_of_an_operator_without_superuser(
     superuser_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WINDLASS_DATABASE_URL", superuser_url)
+    monkeypatch.setenv("WINDLASS_DATABASE_URL", await make_operator(superuser_url))
     async with running_stack(coordinators=2) as stack:
         client = Client(stack)
         nodes: list[dict[str, Any]] = [

@@ -1,0 +1,90 @@
+"""Who may prepare a server, and what its roles are allowed to be afterwards."""
+
+import shutil
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg import sql
+
+from deploy.local import provision
+from deploy.local.postgres import PostgresServer
+from deploy.local.schemas import migrate
+from tests.support.postgres import PASSWORDS, free_port, make_operator, reachable_directory
+
+RIGHTS = ("rolsuper", "rolcreatedb", "rolcreaterole", "rolreplication", "rolbypassrls", "rolinherit")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def server() -> AsyncIterator[PostgresServer]:
+    """Fresh each time: its roles must not have been made by somebody else."""
+    directory = reachable_directory("windlass-provision-")
+    log, password = directory / "log", directory / "password"
+    made = PostgresServer(directory / "data", port=free_port(), log=log, password_file=password)
+    await made.start()
+    yield made
+    await made.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+async def rights(url: str, role: str) -> tuple[bool, ...]:
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        query = sql.SQL("SELECT {} FROM pg_roles WHERE rolname = %s").format(
+            sql.SQL(", ").join(map(sql.Identifier, RIGHTS))
+        )
+        row = await (await connection.execute(query, (role,))).fetchone()
+    assert row is not None
+    return row
+
+
+async def prepare(url: str, database: str = provision.DATABASE) -> None:
+    await provision.provision(url, PASSWORDS, database)
+    await migrate(
+        {owner: provision.service_url(url, owner, PASSWORDS[owner], database) for owner in provision.OWNERS}
+    )
+
+
+async def test_operator_without_superuser_prepares_a_server_and_again(server: PostgresServer) -> None:
+    operator = await make_operator(server.url())
+    for database in (provision.DATABASE, provision.DATABASE, "second", "second"):
+        await prepare(operator, database)
+    for owner in provision.OWNERS:
+        role = provision.role_of(owner)
+        assert not any(await rights(server.url(), role)), role
+        async with await psycopg.AsyncConnection.connect(
+            provision.service_url(operator, owner, PASSWORDS[owner])
+        ) as connection:
+            await connection.execute(f"SELECT FROM {owner}.schema_version")
+
+
+async def test_superuser_goes_on_where_an_operator_began(server: PostgresServer) -> None:
+    operator = await make_operator(server.url())
+    await prepare(operator)
+    await prepare(server.url())
+    await prepare(operator)
+
+
+async def test_role_with_too_many_rights_is_brought_into_order_by_a_superuser(
+    server: PostgresServer,
+) -> None:
+    await prepare(server.url())
+    role = provision.role_of("dispatcher")
+    async with await psycopg.AsyncConnection.connect(server.url()) as connection:
+        await connection.execute(
+            f"ALTER ROLE {role} SUPERUSER CREATEDB CREATEROLE REPLICATION BYPASSRLS INHERIT"
+        )
+    assert all(await rights(server.url(), role))
+    await prepare(server.url())
+    assert not any(await rights(server.url(), role))
+
+
+async def test_operator_does_not_pass_over_a_role_that_it_cannot_bring_into_order(
+    server: PostgresServer,
+) -> None:
+    operator = await make_operator(server.url())
+    await prepare(operator)
+    async with await psycopg.AsyncConnection.connect(server.url()) as connection:
+        await connection.execute(f"ALTER ROLE {provision.role_of('api')} SUPERUSER")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        await prepare(operator)
