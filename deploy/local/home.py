@@ -3,6 +3,7 @@
 Layout:
     up.lock  up.json  admin.key  system.key  runner.key
     credentials/<owner>.password  credentials/<service>.url  credentials/service.secret  credentials/database
+    credentials/operator.url    of the database server, while a stack runs on it
     peers/<service>s        addresses of the replicas, one a line; services read them again when they change
     postgres/  logs/<service>-<replica>.log  outputs/
 
@@ -21,6 +22,9 @@ from deploy.local.files import write_private, write_whole
 
 DEFAULT_HOME = Path(".windlass")
 KEYS = ("admin", "system", "runner")
+# What the owner of a home is doing with it.
+STARTING, RUNNING, STOPPING, MIGRATING = "starting", "running", "stopping", "migrating"
+_DOING_CHARACTERS = 9
 
 
 class HomeTaken(Exception):
@@ -41,7 +45,7 @@ class Home:
         self._lock_file = self.root / "up.lock"
         self._lock: int | None = None
 
-    def take(self) -> None:
+    def take(self, doing: str = STARTING) -> None:
         """Make the folders and hold the lock until the process ends; HomeTaken names who has it."""
         self.root.mkdir(parents=True, exist_ok=True)
         for folder in (self.logs, self.outputs, self.root / "peers", self.service_secret.parent):
@@ -55,15 +59,24 @@ class Home:
             os.close(lock)
             raise HomeTaken(self.root, self._pid_in_lock()) from None
         os.ftruncate(lock, 0)
-        os.write(lock, f"{os.getpid()}\n".encode())
         self._lock = lock
-        self.up_file.unlink(missing_ok=True)
+        self.tell(doing)
+        self.forget_up()
+
+    def tell(self, doing: str) -> None:
+        """For those who look at the lock. Always of one length and in one piece: nobody reads half of it."""
+        assert self._lock is not None, "not taken"
+        os.pwrite(self._lock, f"{os.getpid()}\n{doing:<{_DOING_CHARACTERS}}\n".encode(), 0)
+
+    def doing(self) -> str:
+        """What the holder last said that it does; tells nothing when there is none."""
+        return "".join(self._lock_file.read_text().split()[1:2]) or STARTING
 
     def holder(self) -> int | None:
         """The pid of the `up` that has this home now."""
         try:
             lock = os.open(self._lock_file, os.O_RDONLY)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -74,7 +87,7 @@ class Home:
         return None
 
     def _pid_in_lock(self) -> int:
-        text = self._lock_file.read_text().strip()
+        text = "".join(self._lock_file.read_text().split()[:1])
         return int(text) if text.isdigit() else 0  # taken a moment ago, its name not yet written
 
     @property
@@ -90,6 +103,11 @@ class Home:
 
     def write_up(self, content: dict[str, Any]) -> None:
         write_whole(self.up_file, json.dumps(content, indent=1) + "\n")
+
+    def forget_up(self) -> None:
+        """Nothing runs any more, or again."""
+        for path in (self.up_file, self.operator_url_file):
+            path.unlink(missing_ok=True)
 
     def key_file(self, name: str) -> Path:
         return self.root / f"{name}.key"
@@ -109,6 +127,11 @@ class Home:
     def database_file(self) -> Path:
         """Which database the keys belong to; another one needs keys of its own."""
         return self.root / "credentials" / "database"
+
+    @property
+    def operator_url_file(self) -> Path:
+        """The address with which this stack's database was prepared; what looks into all schemas needs it."""
+        return self.root / "credentials" / "operator.url"
 
     def peers_file(self, service: str) -> Path:
         return self.root / "peers" / f"{service}s"

@@ -13,12 +13,23 @@ import psycopg
 
 from deploy.local import provision
 from deploy.local.files import write_private
-from deploy.local.home import KEYS, Home, HomeTaken
+from deploy.local.home import KEYS, MIGRATING, Home, HomeTaken
 from deploy.local.schemas import migrate as migrate_schemas
+from services.chassis.errors import DependencyUnavailable
 from services.chassis.logs import setup_logging
+from services.chassis.migrations import SchemaMismatch
 from services.chassis.system_key import hash_of
 
 CONNECT_SECONDS = 10
+# What may happen without a fault of ours: said in a line, and no more of it.
+EXPECTED = (
+    HomeTaken,
+    provision.TooOld,
+    SchemaMismatch,
+    DependencyUnavailable,
+    psycopg.Error,
+    OSError,
+)
 Say = Callable[[str], None]
 
 
@@ -87,9 +98,9 @@ def bootstrap(root: Path, superuser_url: str, say: Say) -> int:
 def _run(home: Home, work: Coroutine[Any, Any, None], say: Say) -> int:
     setup_logging(service="installation", level="WARNING")  # it speaks to a person, by `say`
     try:
-        home.take()
+        home.take(MIGRATING)
         asyncio.run(work)
-    except (HomeTaken, provision.TooOld, psycopg.Error, OSError) as error:
+    except EXPECTED as error:
         work.close()
         say(str(error))
         return 1

@@ -113,6 +113,7 @@ class PostgresServer:
         self._report: Report = report or (lambda _text: None)
         self._process: asyncio.subprocess.Process | None = None
         self._lock: int | None = None
+        self.start_time = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -140,6 +141,7 @@ class PostgresServer:
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         self._write_settings()
         self._process = await self._launch("postgres", ["-D", str(self.data)], death_signal="SIGINT")
+        self.start_time = time.time()
         await self._ready()
 
     async def wait(self) -> int:

@@ -15,9 +15,11 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 DATABASE = "windlass"
 OWNERS = ("api", "dispatcher", "coordinator")
+POSTGRES_PORT_USUAL = 5432
 POSTGRES_VERSION_MIN = 150000
 # From here on a membership says by itself whether it lets one become the role, and have its rights unasked.
 POSTGRES_VERSION_OPTIONS = 160000
@@ -45,6 +47,13 @@ def service_url(superuser_url: str, service: str, password: str, database: str =
     return urlunsplit(
         parts._replace(netloc=f"{role_of(service)}:{quote(password, safe='')}@{host}", path=f"/{database}")
     )
+
+
+def address_of(url: str) -> tuple[str, int]:
+    """Host and port to show to a person; of several, the hosts and the first port. No secret is in them."""
+    given = conninfo_to_dict(url)
+    host = given.get("host") or given.get("hostaddr") or "localhost"
+    return str(host), int(str(given.get("port") or POSTGRES_PORT_USUAL).split(",")[0])
 
 
 def with_database(url: str, database: str) -> str:

@@ -15,11 +15,11 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
-from urllib.parse import urlsplit
 
-from deploy.local import ports
+from deploy.local import ports, provision
 from deploy.local.child import BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX, Child
-from deploy.local.home import Home
+from deploy.local.files import write_private
+from deploy.local.home import RUNNING, STOPPING, Home
 from deploy.local.installation import ensure_keys, prepare
 from deploy.local.plan import LOOPBACK, STOP_SECONDS, Options, members, port_of, postgres_port, write_peers
 from deploy.local.postgres import PostgresFailed, PostgresServer
@@ -82,10 +82,11 @@ class Supervisor:
                 finally:
                     await self._end()
         finally:
-            self.home.up_file.unlink(missing_ok=True)
+            self.home.forget_up()
 
     async def _start(self, keepers: asyncio.TaskGroup) -> None:
         superuser_url = await self._database(keepers)
+        write_private(self.home.operator_url_file, superuser_url)
         await prepare(self.home, superuser_url)
         await ensure_keys(self.home, superuser_url)
         write_peers(self.home, [child.member for child in self._children])
@@ -101,6 +102,7 @@ class Supervisor:
             self._keepers.append(keepers.create_task(child.keep(restart=self.options.restart)))
         self._is_up = True
         self._changed()
+        self.home.tell(RUNNING)
 
     async def _tell_who_is_awaited(self) -> None:
         while True:
@@ -113,6 +115,8 @@ class Supervisor:
     async def _database(self, keepers: asyncio.TaskGroup) -> str:
         """A superuser's address of the database server; the embedded one is started."""
         if self.options.database_url is not None:
+            host, port = provision.address_of(self.options.database_url)
+            self._say(f"its database is in PostgreSQL at {host}, port {port}")
             return self.options.database_url
         self._postgres = PostgresServer(
             self.home.postgres,
@@ -150,6 +154,7 @@ class Supervisor:
         """Stop what still runs, in order."""
         self._stop.set()
         self._is_up = False
+        self.home.tell(STOPPING)
         for keeper in self._keepers:
             keeper.cancel()  # before anything is stopped, lest it be started again
         await asyncio.gather(*self._keepers, return_exceptions=True)
@@ -170,16 +175,25 @@ class Supervisor:
             self.home.write_up(self._described())
 
     def _described(self) -> dict[str, Any]:
-        if self._postgres is not None:
-            postgres = {"pid": self._postgres.pid, "port": self._postgres.port}
-        else:
-            postgres = {"pid": None, "port": urlsplit(self.options.database_url or "").port or 5432}
         return {
             "home": str(self.home.root),
             "pid": self.home.holder(),
-            "postgres": postgres,
+            "postgres": self._postgres_entry(),
             "processes": [_entry(child) for child in self._children if child.pid is not None],
         }
+
+    def _postgres_entry(self) -> dict[str, Any]:
+        """A server of somebody else's has neither pid nor start_time."""
+        if self._postgres is None:
+            host, port = provision.address_of(self.options.database_url or "")
+            return {"pid": None, "host": host, "port": port}
+        server = self._postgres
+        start_time = _rfc3339(server.start_time)
+        return {"pid": server.pid, "host": LOOPBACK, "port": server.port, "start_time": start_time}
+
+
+def _rfc3339(time_seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_seconds))
 
 
 def _entry(child: Child) -> dict[str, Any]:
@@ -192,5 +206,5 @@ def _entry(child: Child) -> dict[str, Any]:
         "http": None,  # no service has an HTTP face yet
         "metrics": member.metrics,
         "ready": child.is_ready,
-        "start_time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(child.start_time)),
+        "start_time": _rfc3339(child.start_time),
     }

@@ -12,23 +12,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
-
+from deploy.local import installation
 from deploy.local.child import ChildFailed
-from deploy.local.home import Home, HomeTaken
+from deploy.local.home import STOPPING, Home, HomeTaken
 from deploy.local.plan import Options
 from deploy.local.ports import PortTaken
 from deploy.local.postgres import PostgresFailed
-from deploy.local.provision import TooOld
 from deploy.local.supervisor import Supervisor
 from windlass.cli.invocation import as_typed
 
 DONE, FAILED = 0, 1
-# A stop is promised within 15 s; who waits longer than this waits for something that will not come.
-DOWN_SECONDS = 20.0
+# A stop is promised within this; who waits longer waits for something that will not come.
+DOWN_SECONDS = 15.0
 POLL_SECONDS = 0.1
 
-EXPECTED = (HomeTaken, PortTaken, PostgresFailed, ChildFailed, TooOld, psycopg.Error, OSError)
+EXPECTED = (*installation.EXPECTED, PortTaken, PostgresFailed, ChildFailed)
 Say = Callable[[str], None]
 
 
@@ -63,7 +61,13 @@ def down(home: Home, say: Say) -> int:
     if not pid:
         say(f"nothing runs on {home.root}")
         return DONE
-    os.kill(pid, signal.SIGTERM)
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it has ended by itself just now
+    except PermissionError:
+        say(f"{home.root} is run by process {pid}, which is not yours to stop")
+        return FAILED
     until = time.monotonic() + DOWN_SECONDS
     while home.holder() == pid:
         if time.monotonic() > until:
@@ -74,9 +78,17 @@ def down(home: Home, say: Say) -> int:
     return DONE
 
 
-def status(home: Home) -> dict[str, Any] | None:
-    """What up.json says, if the stack it speaks of runs; None when nothing does."""
-    return home.read_up() if home.holder() else None
+def status(home: Home, say: Say) -> dict[str, Any] | None:
+    """What up.json says while the stack it speaks of is up; else None, and a word about what there is instead."""
+    pid = home.holder()
+    if pid is None:
+        say(f"nothing runs on {home.root}; start it with: {as_typed('windlass up', home.root)}")
+        return None
+    found, doing = home.read_up(), home.doing()
+    if found is None or doing == STOPPING:
+        say(f"{home.root} is {doing} (process {pid})")
+        return None
+    return found
 
 
 def leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:

@@ -49,6 +49,7 @@ async def test_up_file_describes_what_runs(stack: Stack) -> None:
     up = stack.up()
     assert up["home"] == str(stack.options.home)
     assert is_alive(up["postgres"]["pid"])
+    assert {"host", "port", "start_time"} <= set(up["postgres"])
     services = [(each["service"], each["replica"]) for each in up["processes"]]
     assert services == [("api", 0), ("dispatcher", 0), ("coordinator", 0), ("coordinator", 1), ("runner", 0)]
     for each in up["processes"]:
@@ -91,6 +92,8 @@ async def test_status_tells_what_runs_and_where(stack: Stack) -> None:
     assert shown.returncode == 0
     for each in stack.up()["processes"]:
         assert each["grpc"] in shown.stdout
+    database = next(line for line in shown.stdout.splitlines() if "postgres" in line)
+    assert stack.up()["postgres"]["start_time"] in database
     assert json.loads(windlass("status", "--json", home=stack.options.home).stdout) == stack.up()
 
 
@@ -240,12 +243,16 @@ async def test_taken_port_is_named_with_its_process(home: Path) -> None:
 async def test_another_server_serves_and_a_dead_child_is_left_so_on_request(home: Path) -> None:
     async with running_stack(home=home, own_postgres=True, restart=False) as stack:
         assert stack.postgres is not None
-        assert stack.up()["postgres"] == {"pid": None, "port": stack.postgres.port}
+        assert stack.up()["postgres"] == {"pid": None, "host": "127.0.0.1", "port": stack.postgres.port}
         assert windlass("list", home=home).returncode == 0
+        assert stack.home.operator_url_file.stat().st_mode & 0o777 == 0o600
+        verified = windlass("admin", "verify", home=home)  # of the database that the home knows of
+        assert verified.returncode == 0, verified.stderr
         killed = stack.kill("runner")
         await until(lambda: not stack.entries("runner"), ENDED_SECONDS, "up.json to forget the dead runner")
         assert not is_alive(killed)
         assert len(stack.entries("api")) == 1
+    assert not stack.home.operator_url_file.exists()
 
 
 def alive(pids: set[int]) -> list[int]:

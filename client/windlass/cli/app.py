@@ -43,6 +43,8 @@ app.add_typer(access.workspaces, name="workspace")
 app.add_typer(stack.admin, name="admin")
 
 FAILED, INTERRUPTED = 1, 130
+# What every installation has; one of these that is missing is our fault, and is not explained away.
+OURS = {"windlass", "services", "deploy"}
 
 
 def run(tree: typer.Typer) -> int:
@@ -56,4 +58,12 @@ def run(tree: typer.Typer) -> int:
     except BrokenPipeError:  # `windlass list | head`
         sys.stderr.close()
         return 0
+    except OSError as error:  # a file or a folder of the person's: not there, not theirs, no room
+        sys.stderr.write(f"{error}\n")
+        return FAILED
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] in OURS:
+            raise
+        sys.stderr.write(f"{missing.name} is not installed; this command needs windlass[local]\n")
+        return FAILED
     return 0

@@ -15,10 +15,36 @@ import typer
 
 from windlass.cli.invocation import DEFAULT_HOME, as_typed
 
+
+def _as_url(given: str | None) -> str | None:
+    """What is wrong with it is not repeated: it may hold a password."""
+    if not given:
+        return None
+    import psycopg
+
+    from deploy.local.provision import DATABASE, address_of, with_database
+
+    try:
+        if not given.startswith(("postgresql://", "postgres://")):
+            raise ValueError
+        address_of(with_database(given, DATABASE))
+    except (ValueError, psycopg.Error):
+        raise typer.BadParameter("is not like postgresql://USER:PASSWORD@HOST:PORT/postgres") from None
+    return given
+
+
 HomeOption = Annotated[
     Path, typer.Option("--home", help="Where the stack keeps its state.", show_default=True)
 ]
-USAGE = 2
+OperatorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        help="Any PostgreSQL from 15 instead of the embedded one, as a user with CREATEROLE and CREATEDB.",
+        envvar="WINDLASS_DATABASE_URL",
+        callback=_as_url,
+    ),
+]
 
 admin = typer.Typer(
     help="First keys, and what only an operator does.", no_args_is_help=True, rich_markup_mode=None
@@ -51,13 +77,7 @@ def up(
         typer.Option(help="A file of user modules for the runners; repeatable.", exists=True, dir_okay=False),
     ] = None,
     lease_scale: Annotated[float, typer.Option(help="All lease times, times this.", min=0.01, max=100)] = 1.0,
-    database_url: Annotated[
-        str | None,
-        typer.Option(
-            help="A superuser's URL of any PostgreSQL from 15, instead of the embedded one.",
-            envvar="WINDLASS_DATABASE_URL",
-        ),
-    ] = None,
+    database_url: OperatorOption = None,
     otlp_endpoint: Annotated[str | None, typer.Option(help="OTLP/gRPC collector; no traces without.")] = None,
     no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave a dead process dead.")] = False,
     env: Annotated[list[str] | None, typer.Option(hidden=True, help="SERVICE[-REPLICA]:KEY=VALUE")] = None,
@@ -91,13 +111,12 @@ def down(home: HomeOption = DEFAULT_HOME) -> None:
 
 
 def status(home: HomeOption = DEFAULT_HOME, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
-    """What runs, where, since when. Exit code 1 when nothing does."""
+    """What runs, where, since when. Exit code 1 when nothing does, or the stack is starting or stopping."""
     from deploy.local import up as stack
     from deploy.local.home import Home
 
-    found = stack.status(Home(home))
+    found = stack.status(Home(home), _say)
     if found is None:
-        _say(f"nothing runs on {home}; start it with: {as_typed('windlass up', home)}")
         raise typer.Exit(1)
     if as_json:
         typer.echo(json.dumps(found, indent=1))
@@ -127,30 +146,14 @@ def serve(
     runpy.run_module(f"services.{service.value}", run_name="__main__", alter_sys=True)
 
 
-def migrate(
-    home: HomeOption = DEFAULT_HOME,
-    database_url: Annotated[
-        str | None,
-        typer.Option(
-            help="A superuser's URL; WINDLASS_DATABASE_URL when absent.", envvar="WINDLASS_DATABASE_URL"
-        ),
-    ] = None,
-) -> None:
+def migrate(home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
     """Create or upgrade database, roles and schemas. The passwords of the roles are kept in the home."""
     from deploy.local.installation import migrate as run
 
     raise typer.Exit(run(home, _needed(database_url), _say))
 
 
-def bootstrap(
-    home: HomeOption = DEFAULT_HOME,
-    database_url: Annotated[
-        str | None,
-        typer.Option(
-            help="A superuser's URL; WINDLASS_DATABASE_URL when absent.", envvar="WINDLASS_DATABASE_URL"
-        ),
-    ] = None,
-) -> None:
+def bootstrap(home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
     """Make the workspace `default` and the first keys, kept in the home (mode 0600)."""
     from deploy.local.installation import bootstrap as run
 
@@ -158,34 +161,18 @@ def bootstrap(
 
 
 def verify(
-    home: HomeOption = DEFAULT_HOME,
-    database_url: Annotated[
-        str | None,
-        typer.Option(
-            help="A superuser's URL, instead of the home's database.", envvar="WINDLASS_DATABASE_URL"
-        ),
-    ] = None,
+    context: typer.Context, home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None
 ) -> None:
-    """Fold every journal anew and check the promises that rows can show; exit code 1 for a broken one."""
-    import asyncio
+    """Fold every journal anew and check the promises that rows can show; exit code 1 for a broken one.
 
-    from deploy.local.provision import DATABASE, with_database
-    from services.coordinator.store.audit.report import report
-
-    url = with_database(database_url or _superuser_url(home), DATABASE)
-    raise typer.Exit(asyncio.run(report(url, typer.echo)))
-
-
-def _superuser_url(home: Path) -> str:
-    """Of the embedded server, while it runs."""
+    Of the database of the home's stack while that runs, or of the one that is given.
+    """
     from deploy.local.home import Home
-    from deploy.local.postgres import SUPERUSER
+    from deploy.local.verify import verify as run
 
-    found = Home(home).read_up()
-    if found is None or not found["postgres"]["pid"]:
-        raise typer.BadParameter(f"no database of {home} runs; give --database-url", param_hint="--home")
-    password = Home(home).password("postgres")
-    return f"postgresql://{SUPERUSER}:{password}@127.0.0.1:{found['postgres']['port']}/postgres"
+    # What was typed says more than what happens to be in the environment.
+    is_home_meant = _is_typed(context, "home") and not _is_typed(context, "database_url")
+    raise typer.Exit(run(Home(home), None if is_home_meant else database_url, _say, typer.echo))
 
 
 def demo() -> None:
@@ -199,6 +186,11 @@ def _needed(database_url: str | None) -> str:
     if not database_url:
         raise typer.BadParameter("give --database-url or WINDLASS_DATABASE_URL", param_hint="--database-url")
     return database_url
+
+
+def _is_typed(context: typer.Context, parameter: str) -> bool:
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _say(text: str) -> None:
@@ -219,16 +211,7 @@ def _show_up(home: Any) -> None:
 def _show_processes(found: dict[str, Any]) -> None:
     from windlass.cli.render import table
 
-    rows = [
-        (
-            "postgres",
-            "",
-            str(found["postgres"]["pid"] or "elsewhere"),
-            f"127.0.0.1:{found['postgres']['port']}",
-            "",
-            "",
-        )
-    ]
+    rows = [_postgres_row(found["postgres"])]
     for each in found["processes"]:
         state = each["start_time"] if each["ready"] else "starting"
         rows.append(
@@ -242,3 +225,12 @@ def _show_processes(found: dict[str, Any]) -> None:
             )
         )
     table(("service", "replica", "pid", "gRPC", "metrics", "since"), rows)
+
+
+def _postgres_row(entry: dict[str, Any]) -> tuple[str, ...]:
+    """A server that is not the stack's own has no start_time."""
+    is_own = "start_time" in entry
+    pid = str(entry["pid"] or ("" if is_own else "elsewhere"))
+    host = f"[{entry['host']}]" if ":" in entry["host"] else entry["host"]
+    since = "" if not is_own else entry["start_time"] if entry["pid"] else "starting"
+    return "postgres", "", pid, f"{host}:{entry['port']}", "", since

@@ -1,6 +1,8 @@
 """Who may prepare a server, and what its roles are allowed to be afterwards."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 
 import psycopg
@@ -38,6 +40,11 @@ async def rights(url: str, role: str) -> tuple[bool, ...]:
     return row
 
 
+def verified(url: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "windlass.cli", "admin", "verify", "--database-url", url]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
 async def prepare(url: str, database: str = provision.DATABASE) -> None:
     await provision.provision(url, PASSWORDS, database)
     await migrate(
@@ -56,6 +63,18 @@ async def test_operator_without_superuser_prepares_a_server_and_again(server: Po
             provision.service_url(operator, owner, PASSWORDS[owner])
         ) as connection:
             await connection.execute(f"SELECT FROM {owner}.schema_version")
+
+
+async def test_operator_verifies_what_it_has_prepared(server: PostgresServer) -> None:
+    operator = await make_operator(server.url())
+    await provision.provision(operator, PASSWORDS)
+    said = verified(operator)
+    assert said.returncode == 1
+    assert said.stderr.endswith("windlass migrate makes what is missing\n")
+    assert len(said.stderr.splitlines()) == 1
+    await prepare(operator)
+    said = verified(operator)
+    assert (said.returncode, said.stderr) == (0, "")
 
 
 async def test_superuser_goes_on_where_an_operator_began(server: PostgresServer) -> None:

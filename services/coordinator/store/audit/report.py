@@ -10,10 +10,14 @@ from psycopg import IsolationLevel
 
 from services.coordinator.store.audit.auditor import Auditor
 
+CONNECT_SECONDS = 10
 
-async def report(superuser_url: str, say: Callable[[str], None]) -> int:
+
+async def report(operator_url: str, say: Callable[[str], None]) -> int:
     """0: every promise that rows can show is kept; 1: one is broken."""
-    async with await psycopg.AsyncConnection.connect(superuser_url) as connection:
+    async with await psycopg.AsyncConnection.connect(
+        operator_url, connect_timeout=CONNECT_SECONDS
+    ) as connection:
         await connection.set_isolation_level(IsolationLevel.REPEATABLE_READ)
         async with connection.transaction():
             findings = await Auditor(connection).audit()
