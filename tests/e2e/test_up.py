@@ -1,5 +1,6 @@
 """`windlass up` as a person meets it: one command, one home, nothing left behind, whatever is killed."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -7,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -20,7 +21,15 @@ from deploy.local.home import KEYS
 from deploy.local.plan import Options
 from tests.support.postgres import reachable_directory
 from tests.support.probe import until
-from tests.support.stack import Stack, free_options, is_alive, running_stack, stack_is_up, start_stack
+from tests.support.stack import (
+    STOP_SECONDS,
+    Stack,
+    free_options,
+    is_alive,
+    running_stack,
+    stack_is_up,
+    start_stack,
+)
 
 ENDED_SECONDS = 20.0
 LONG_NODE = "name: long\nnodes:\n  - {id: only, module: delay@1, config: {duration: 600s}}\n"
@@ -205,6 +214,28 @@ async def test_down_ends_every_process_and_work_in_hand_goes_on_after_the_next_u
         assert "RunLost" not in journal
 
 
+async def test_interrupt_with_runs_going_ends_all_in_order(home: Path, tmp_path: Path) -> None:
+    definition = tmp_path / "long.yaml"
+    definition.write_text(LONG_NODE)
+    async with running_stack(home=home, coordinators=2) as stack:
+        windlass("workflow", "apply", str(definition), home=home)
+        begun = [json.loads(windlass("start", "long", "--json", home=home).stdout)["id"] for _ in range(3)]
+        await until(
+            lambda: all("RUNNING" in windlass("runs", each, home=home).stdout for each in begun),
+            30,
+            "the nodes to run",
+        )
+        services = {each["pid"] for each in stack.up()["processes"]}
+        survivors = when_ended(stack.up()["postgres"]["pid"], lambda: alive(services))
+        stack.process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(STOP_SECONDS):
+            assert await stack.process.wait() == 0, stack.output.read_text()
+        assert await survivors == []  # PostgreSQL was the last
+        assert alive(stack.seen) == []
+        assert not stack.home.up_file.exists()
+        assert "is killed" not in stack.output.read_text()
+
+
 @pytest.mark.chaos
 async def test_stack_comes_back_after_a_kill_of_everything(home: Path) -> None:
     options = free_options(Options(home=home, lease_scale=0.1))
@@ -253,6 +284,20 @@ async def test_another_server_serves_and_a_dead_child_is_left_so_on_request(home
         assert not is_alive(killed)
         assert len(stack.entries("api")) == 1
     assert not stack.home.operator_url_file.exists()
+
+
+def when_ended(pid: int, look: Callable[[], list[int]]) -> asyncio.Future[list[int]]:
+    """What `look` sees at the moment at which the process has ended."""
+    loop, handle = asyncio.get_running_loop(), os.pidfd_open(pid)
+    seen: asyncio.Future[list[int]] = loop.create_future()
+
+    def ended() -> None:
+        loop.remove_reader(handle)
+        os.close(handle)
+        seen.set_result(look())
+
+    loop.add_reader(handle, ended)
+    return seen
 
 
 def alive(pids: set[int]) -> list[int]:
