@@ -2,9 +2,9 @@
 
 config: method (GET), url, headers{}, query{}, body, timeout. A body that is text goes as it is, anything else as JSON,
 or as a form when the content-type says so; `json` is a body that is always JSON. Output: {status, headers, body}, body
-parsed when the answer says it is JSON. 5xx, 408, 425, 429 and network faults are TRANSIENT (Retry-After is honoured),
-other 4xx PERMANENT. Every request carries `Idempotency-Key: <effect key>`, so that a second attempt need be no second
-effect.
+parsed when the answer says it is JSON. 5xx, 408, 425, 429 and network faults are TRANSIENT (Retry-After is honoured, in
+seconds or as a date), other 4xx PERMANENT. Every request carries `Idempotency-Key: <effect key>`, so that a second
+attempt need be no second effect.
 
 Hazards: the address is checked after the name was resolved, at each connection, so that redirects and rebinding cannot
 reach what is denied; bodies are cut off at a bound rather than read into memory.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
@@ -23,6 +24,7 @@ import orjson
 
 from services.chassis.telemetry import emit_span, parse_traceparent
 from services.runner.core.failures import ErrorClass, of_status
+from services.runner.core.retry_after import seconds_asked
 from services.runner.modules.flow import seconds_of
 from windlass.sdk import Context, ModuleTimeout, PermanentError, Registry, TransientError
 from windlass.sdk.registry import Returned
@@ -196,5 +198,5 @@ async def _bounded_body(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _retry_after(answer: aiohttp.ClientResponse) -> float | None:
-    value = answer.headers.get("Retry-After", "")
-    return float(value) if value.isdecimal() else None
+    headers = answer.headers
+    return seconds_asked(headers.get("Retry-After", ""), headers.get("Date", ""), datetime.now(UTC))

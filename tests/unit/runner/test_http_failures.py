@@ -1,0 +1,143 @@
+"""http.request@1 against a server that fails in every way: which class, which type, and when to come back."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from services.runner.core.failures import ErrorClass, Failure
+from services.runner.core.telling import RETRY_AFTER_SECONDS_MAX
+from tests.support.postgres import free_port
+from tests.support.runner_bench import Bench, a_job
+
+# Of a clock that is far behind ours: only the difference of the two counts.
+DATE = {"Date": "Sun, 06 Nov 1994 08:49:37 GMT"}
+DATED = DATE | {"Retry-After": "Sun, 06 Nov 1994 08:51:07 GMT"}
+FOR_EVER = {"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}
+
+
+class Server:
+    """Answers each request with what it was given last."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.status = 200
+        self.headers: dict[str, str] = {}
+        self.is_closing = False
+        self.holds: asyncio.Event | None = None
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if self.is_closing:
+            assert request.transport is not None
+            request.transport.close()
+        if self.holds is not None:
+            await self.holds.wait()
+        return web.Response(status=self.status, headers=self.headers, text="no")
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    made = Server()
+    application = web.Application()
+    application.router.add_route("*", "/", made.answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    made.url = f"http://{host}:{port}/"
+    yield made
+    if made.holds is not None:
+        made.holds.set()
+    await runner.cleanup()
+
+
+async def failure(tmp_path: Any, url: str, *, timeout_seconds: float = 0.0, **config: Any) -> Failure:
+    job = a_job("http.request@1", config={"url": url} | config, timeout_seconds=timeout_seconds)
+    outcome = await Bench(tmp_path).outcome(job)
+    assert isinstance(outcome, Failure), outcome
+    return outcome
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 422, 451])
+async def test_refusal_is_permanent_whatever_it_says_of_later(
+    tmp_path: Any, server: Server, status: int
+) -> None:
+    server.status, server.headers = status, {"Retry-After": "7"}
+    found = await failure(tmp_path, server.url)
+    assert found == Failure(ErrorClass.PERMANENT, f"HTTP_{status}", f"HTTP {status}: no")
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"Retry-After": "7"}, 7.0),
+        (DATED, 90.0),
+        (FOR_EVER, RETRY_AFTER_SECONDS_MAX),
+        ({"Retry-After": "soon"}, None),
+    ],
+    ids=["unsaid", "seconds", "date", "for-ever", "senseless"],
+)
+async def test_trouble_is_transient_and_says_when_to_come_back(
+    tmp_path: Any, server: Server, status: int, headers: dict[str, str], seconds: float | None
+) -> None:
+    server.status, server.headers = status, headers
+    found = await failure(tmp_path, server.url)
+    assert found == Failure(ErrorClass.TRANSIENT, f"HTTP_{status}", f"HTTP {status}: no", seconds)
+
+
+async def test_connection_that_is_closed_without_an_answer_is_transient(
+    tmp_path: Any, server: Server
+) -> None:
+    server.is_closing = True
+    found = await failure(tmp_path, server.url)
+    assert (found.error_class, found.type) == (ErrorClass.TRANSIENT, "HTTP_NETWORK")
+
+
+async def test_answer_that_breaks_off_is_transient(tmp_path: Any) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbut")
+            await writer.drain()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        found = await failure(tmp_path, f"http://{host}:{port}/")
+    assert (found.error_class, found.type) == (ErrorClass.TRANSIENT, "HTTP_NETWORK")
+
+
+async def test_server_that_is_not_there_is_transient(tmp_path: Any) -> None:
+    found = await failure(tmp_path, f"http://127.0.0.1:{free_port()}/")
+    assert (found.error_class, found.type) == (ErrorClass.TRANSIENT, "HTTP_NETWORK")
+
+
+@pytest.mark.parametrize(
+    ("limits", "type_"),
+    [({"timeout": "50ms"}, "HTTP_TIMEOUT"), ({"timeout_seconds": 0.05}, "NODE_TIMEOUT")],
+)
+async def test_answer_that_does_not_come_in_time_is_a_timeout(
+    tmp_path: Any, server: Server, limits: dict[str, Any], type_: str
+) -> None:
+    server.holds = asyncio.Event()
+    found = await failure(tmp_path, server.url, **limits)
+    assert (found.error_class, found.type) == (ErrorClass.TIMEOUT, type_)
+    assert found.retry_after_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("url", "type_"),
+    [
+        ("ftp://127.0.0.1/", "INVALID_CONFIG"),
+        ("http://[::1/", "HTTP_INVALID"),
+        ("http://169.254.169.254/", "ADDRESS_DENIED"),
+    ],
+)
+async def test_address_that_cannot_be_called_is_permanent(tmp_path: Any, url: str, type_: str) -> None:
+    found = await failure(tmp_path, url)
+    assert (found.error_class, found.type) == (ErrorClass.PERMANENT, type_)
