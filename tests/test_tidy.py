@@ -82,6 +82,15 @@ def test_every_dependency_has_its_line() -> None:
     assert described == declared
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "ARCHITECTURE.md"])
+def test_page_names_files_that_are_there(page: str) -> None:
+    """By their path from here, or from the folder of a service."""
+    named = set(re.findall(r"`([\w./-]*/[\w./-]*)`", (ROOT / page).read_text()))
+    assert named
+    roots = [ROOT, *(ROOT / "services").iterdir()]
+    assert [name for name in sorted(named) if not any((root / name).exists() for root in roots)] == []
+
+
 def test_dependencies_that_break_others_stay_out() -> None:
     """xds-protos overwrites files of opentelemetry-proto, and the OTLP exporter then fails at import."""
     locked = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
