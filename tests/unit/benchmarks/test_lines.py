@@ -1,0 +1,145 @@
+"""`make bench` prints one JSON line per peer in the shape of the contract, medians of its rounds; the workloads stand
+in for themselves here, and the figures are made of what they say."""
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks import __main__ as bench
+from tests.support.stack import Stack
+
+NUMBER = float
+SHAPE = {
+    "peer": str,
+    "W1": {"p50_ms": NUMBER, "p95_ms": NUMBER},
+    "W2": {"steps_per_s": NUMBER, "cpu_s_per_1000_steps": NUMBER},
+    "W2b": {"steps_per_s": NUMBER, "cpu_s_per_1000_steps": NUMBER},
+    "W3": {"wall_s": NUMBER},
+    "L": {"p50_ms": NUMBER, "p95_ms": NUMBER},
+    "memory_pss_mb": NUMBER,
+    "cores": int,
+}
+# Of three rounds; the middle one is neither the first nor the last.
+WALL_S = [40.0, 10.0, 20.0]
+
+
+class Idle:
+    """Stands for a client and its stack."""
+
+    home = SimpleNamespace(root=Path("nowhere"))
+    process = SimpleNamespace(pid=os.getpid())
+
+    @classmethod
+    def of_home(cls, _home: Path, _address: str) -> "Idle":
+        return cls()
+
+    async def apply(self, _definition: Any) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def entries(self, _service: str) -> list[dict[str, str]]:
+        return [{"grpc": "nowhere"}]
+
+    def up(self) -> dict[str, Any]:
+        return {"processes": [{"pid": os.getpid()}]}
+
+
+@pytest.fixture
+def _without_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.asynccontextmanager
+    async def running_stack(**_options: Any) -> AsyncIterator[Stack]:
+        yield Idle()  # type: ignore[misc] # stands for it
+
+    walls, cpus = itertools.cycle(WALL_S), itertools.count(0.0, 5.0)
+
+    async def one_by_one(_client: Any, count: int = 200) -> list[float]:
+        return [float(number) for number in range(count)]
+
+    async def wall(_client: Any) -> float:
+        return next(walls)
+
+    async def latency(_client: Any, per_second: float) -> dict[str, float]:
+        return {"p50_ms": per_second, "p95_ms": per_second}
+
+    for name, stand_in in {
+        "running_stack": running_stack,
+        "Client": Idle,
+        "w1": one_by_one,
+        "w2": wall,
+        "w2b": wall,
+        "w3": wall,
+        "latency": latency,
+        "cpu_seconds": lambda _pids: next(cpus),
+    }.items():
+        monkeypatch.setattr(bench, name, stand_in)
+
+
+class Quick:
+    """A peer that has only some of the workloads."""
+
+    def install(self) -> None: ...
+
+    async def run_round(self) -> dict[str, Any]:
+        return {"peer": "quick", "W3": {"wall_s": 0.5}}
+
+
+def fits(value: Any, shape: Any) -> bool:
+    """Everything of the shape is there and is what it says; more may be."""
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(key in value and fits(value[key], shape[key]) for key in shape)
+    if shape is NUMBER:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, shape)
+
+
+async def lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *given: str) -> Any:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *given])
+    await bench.main()
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.usefixtures("_without_work")
+async def test_line_has_the_shape_of_the_contract(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (line,) = await lines(capsys, monkeypatch, "--peers", "")
+    assert fits(line, SHAPE), line
+    assert (line["peer"], line["cores"]) == ("windlass", os.cpu_count())
+    assert line["W1"] == {"p50_ms": 100.0, "p95_ms": 190.0}
+
+
+@pytest.mark.usefixtures("_without_work")
+async def test_figures_are_medians_of_three_rounds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (line,) = await lines(capsys, monkeypatch, "--peers", "", "--parts", "W2")
+    assert line["W2"] == {"steps_per_s": bench.STEPS / 20.0, "cpu_s_per_1000_steps": 0.5}
+    assert set(line) == {"peer", "W2", "memory_pss_mb", "cores"}
+
+
+@pytest.mark.usefixtures("_without_work")
+async def test_each_peer_has_a_line_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "PEERS", {"quick": Quick()})
+    first, second = await lines(capsys, monkeypatch, "--peers", "quick", "--rounds", "1")
+    assert fits(first, SHAPE), first
+    assert second == {"peer": "quick", "W3": {"wall_s": 0.5}, "cores": os.cpu_count()}
+
+
+@pytest.mark.parametrize("part", ["W1", "W2b", "L", "memory_pss_mb"])
+def test_line_without_a_part_does_not_fit(part: str) -> None:
+    def example(shape: Any) -> Any:
+        return {key: example(each) for key, each in shape.items()} if isinstance(shape, dict) else shape(0)
+
+    whole = example(SHAPE)
+    assert fits(whole, SHAPE)
+    assert not fits({key: value for key, value in whole.items() if key != part}, SHAPE)
