@@ -45,25 +45,29 @@ class Pace:
     """Of a loop that commits all that has gathered, turn by turn.
 
     While items come faster than one in ITEM_SECONDS, its turns begin up to TURN_SECONDS apart, so that fewer of them
-    carry the same; a slower loop turns at once, and so does one that carries one thing at a time, however fast. Network
-    cards moderate their interrupts in the same way.
+    carry the same; a loop that carries one thing at a time turns at once, however fast. It rests no longer than it
+    worked: on a machine with time to spare a turn is soon done, and waiting for company would cost more than it
+    saves; on a full one it takes long, and so does the rest. Network cards moderate their interrupts likewise.
     """
 
-    __slots__ = ("_began", "_clock", "_usual")
+    __slots__ = ("_began", "_clock", "_took", "_usual")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began = 0.0
-        # Items of a turn, the latest ones counting most.
+        # Of a turn, the latest ones counting most: its items, and its seconds.
         self._usual = 1.0
+        self._took = 0.0
 
     async def begin(self) -> None:
         """Before each turn."""
-        apart = min(TURN_SECONDS, ITEM_SECONDS * (self._usual - 1))
+        apart = min(TURN_SECONDS, 2 * self._took, ITEM_SECONDS * (self._usual - 1))
         pause = self._began + apart - self._clock.monotonic()
         if pause >= _PAUSE_SECONDS_MIN:
             await self._clock.sleep(pause)
         self._began = self._clock.monotonic()
 
     def carried(self, items: int) -> None:
+        """After each turn that had any."""
         self._usual += (items - self._usual) / 4
+        self._took += (self._clock.monotonic() - self._began - self._took) / 4

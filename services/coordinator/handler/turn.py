@@ -103,10 +103,10 @@ class TurnLoop:
             self._assign(moves, now)
         if not moves:
             return
-        self._pace.carried(len(moves))
         written = await self._write([move for move in moves.values() if move.events])
         unmoved = [move for move in moves.values() if not move.events and not move.held.is_dropped]
         self._settler.settle([*written, *unmoved])
+        self._pace.carried(len(moves))
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -206,7 +206,6 @@ class Dispatcher:
 
     async def _run_turn(self) -> None:
         arrivals, told = self._gather()
-        self._pace.carried(len(arrivals) + len(told))
         reserved: list[Reserved] = []
         try:
             await self._store_new_limits(arrivals)
@@ -228,6 +227,7 @@ class Dispatcher:
             arrival.asker.answered(arrival.newcomer, admission)
         self._demand(self._lanes.ready_count * DEMAND_PER_LANE)
         await self._answer_reports(told, turn, result)
+        self._pace.carried(len(arrivals) + len(told))
 
     def _gather(self) -> tuple[list[Arrival], list[Told]]:
         told = [self._told.popleft() for _ in range(min(len(self._told), REPORTS_PER_TURN))]
