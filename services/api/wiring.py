@@ -14,6 +14,7 @@ from typing import Final
 
 import uvloop
 
+from services.api.checking.aside import InputsAside
 from services.api.config import ApiSettings
 from services.api.handler.authenticator import Authenticator
 from services.api.handler.executions import Executions
@@ -129,6 +130,7 @@ async def start(process: Process, settings: ApiSettings) -> int:
         startables,
         peers.enqueuer,
         peers.queue,
+        InputsAside(),
         Identifiers(clock),
         clock,
         enqueue_seconds=settings.enqueue_seconds,

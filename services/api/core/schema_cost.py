@@ -32,7 +32,7 @@ _CATEGORY_STATES: Final = 700
 _WIDE_STATES: Final = 10
 _TOKEN: Final = re.compile(
     r"(?P<times>\{(?P<least>\d+)(?:,(?P<most>\d*))?\})|(?P<open>\()(?:\?(?:P?<\w+>|[a-zA-Z-]*:?))?|(?P<close>\))|(?P<sign>[*+?])"
-    r"|\\[ux]\{[0-9a-fA-F]+\}|\\[pP](?:\{[^}]*\}|.)|\\.|\[(?:\\.|[^\]\\])*\]|.",
+    r"|\\[ux]\{[0-9a-fA-F]+\}|\\[pP](?:\{[^}]*(?:\}|\Z)|.)|\\.|\[(?:\\.|[^\]\\])*(?:\]|\Z)|.",
     re.DOTALL,
 )
 _CATEGORY: Final = re.compile(r"\\[pP]")

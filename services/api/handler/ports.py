@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
+from services.chassis.errors import Violation
 from windlass.coordinator.v1 import reads_pb2
 from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
 
@@ -170,6 +171,13 @@ class Enqueuer(Protocol):
     def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> Awaitable[queue_pb2.EnqueueAnswer]:
         """On its way at once; the answer comes after the commit that holds it. An answer without an outcome means
         that no dispatcher gave one in time."""
+        ...
+
+
+class Aside(Protocol):
+    async def violations(self, schema: bytes, document: bytes) -> Sequence[Violation]:
+        """Of an input whose check might take long, without holding up anybody else. Raises DependencyUnavailable when
+        too many such wait."""
         ...
 
 

@@ -97,7 +97,7 @@ def invalid_fields(faults: Sequence[Fault]) -> Refusal:
     )
 
 
-def input_mismatch(workflow: str, violations: list[Violation]) -> Refusal:
+def input_mismatch(workflow: str, violations: Sequence[Violation]) -> Refusal:
     first = violations[0]
     return Refusal(
         "INPUT_MISMATCH",

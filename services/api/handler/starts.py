@@ -16,17 +16,16 @@ import orjson
 
 from services.api.handler import refusals
 from services.api.handler.identifiers import Identifiers
-from services.api.handler.ports import Enqueuer, UsedRequests
-from services.api.handler.schema_reader import VIOLATIONS_MAX
+from services.api.handler.ports import Aside, Enqueuer, UsedRequests
+from services.api.handler.schema_reader import INPUT_BYTES_MAX, VIOLATIONS_MAX, InputCheck
 from services.api.handler.startables import Startables
 from services.chassis.clock import Clock
 from services.chassis.crash import crash_point
-from services.chassis.errors import DependencyUnavailable, Refusal
+from services.chassis.errors import DependencyUnavailable, Refusal, Violation
 from services.chassis.telemetry import TraceContext
 from windlass.dispatcher.v1 import queue_pb2
 from windlass.types.v1 import start_pb2
 
-INPUT_BYTES_MAX: Final = 256 * 1024
 PRIORITY_DEFAULT: Final = 3
 MANUAL: Final = 1
 _Outcome = queue_pb2.EnqueueAnswer
@@ -61,6 +60,7 @@ class Starter:
         startables: Startables,
         enqueuer: Enqueuer,
         used: UsedRequests,
+        aside: Aside,
         identifiers: Identifiers,
         clock: Clock,
         *,
@@ -69,6 +69,7 @@ class Starter:
         self._startables = startables
         self._enqueuer = enqueuer
         self._used = used
+        self._aside = aside
         self._identifiers = identifiers
         self._clock = clock
         self._enqueue_seconds = enqueue_seconds
@@ -89,10 +90,10 @@ class Starter:
                 "input", "TOO_LARGE", f"{len(content)} bytes; at most {INPUT_BYTES_MAX}"
             )
         check = startable.schema.check
-        if check is not None and (
-            violations := check.violations(command.input, violations_max, len(content))
-        ):
-            raise refusals.input_mismatch(command.workflow, violations)
+        if check is not None:
+            violations = await self._violations(check, command.input, content, violations_max)
+            if violations:
+                raise refusals.input_mismatch(command.workflow, violations)
         # Tables keep microseconds: what is answered now must equal what is read later.
         now = self._clock.epoch_ns() // 1_000 * 1_000
         order = start_pb2.StartOrder(
@@ -117,6 +118,13 @@ class Starter:
         if command.request_id:
             item.request_hash = _request_hash(command)
         return item
+
+    async def _violations(
+        self, check: InputCheck, document: Mapping[str, Any], content: bytes, most: int
+    ) -> Sequence[Violation]:
+        if check.may_take_long(document, len(content)):
+            return await self._aside.violations(check.source, content)
+        return check.violations(document, most)
 
     async def recall(
         self, workspace: str, commands: Sequence[StartCommand]

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from services.api.handler.starts import INPUT_BYTES_MAX
+from services.api.handler.schema_reader import INPUT_BYTES_MAX
 from services.api.loops.coordinators import CoordinatorReads
 from services.api.loops.dispatchers import DispatcherQueue
 from services.api.loops.peers import Peers

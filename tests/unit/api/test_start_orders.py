@@ -13,11 +13,11 @@ import pytest
 from services.api.handler import startables as startables_module
 from services.api.handler.identifiers import Identifiers, is_execution_id
 from services.api.handler.ports import StartableRecord
-from services.api.handler.schema_reader import InputCheck
+from services.api.handler.schema_reader import INPUT_BYTES_MAX, InputCheck
 from services.api.handler.startables import READ_HERE_BYTES_MAX, Startables
-from services.api.handler.starts import INPUT_BYTES_MAX, Existing, StartCommand, Starter
+from services.api.handler.starts import Existing, StartCommand, Starter
 from services.chassis.clock import ManualClock
-from services.chassis.errors import DependencyUnavailable, Refusal
+from services.chassis.errors import DependencyUnavailable, Refusal, Violation
 from services.chassis.telemetry import new_trace
 from tests.support.schemas import MULTIPLYING
 from windlass.dispatcher.v1 import queue_pb2
@@ -78,6 +78,23 @@ class MemoryRequests:
         return [each for each in self.used if workspace == "team" and each.request_id in request_ids]
 
 
+class MemoryAside:
+    """Finds what it is told to find."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[bytes, bytes]] = []
+        self.found: list[Violation] = []
+
+    async def violations(self, schema: bytes, document: bytes) -> Sequence[Violation]:
+        self.asked.append((schema, document))
+        return self.found
+
+
+@pytest.fixture
+def aside() -> MemoryAside:
+    return MemoryAside()
+
+
 @pytest.fixture
 def used() -> MemoryRequests:
     return MemoryRequests()
@@ -104,8 +121,10 @@ def startables(workflows: MemoryWorkflows, clock: ManualClock) -> Startables:
 
 
 @pytest.fixture
-def starter(startables: Startables, queue: MemoryQueue, used: MemoryRequests, clock: ManualClock) -> Starter:
-    return Starter(startables, queue, used, Identifiers(clock), clock, enqueue_seconds=1.0)
+def starter(
+    startables: Startables, queue: MemoryQueue, used: MemoryRequests, aside: MemoryAside, clock: ManualClock
+) -> Starter:
+    return Starter(startables, queue, used, aside, Identifiers(clock), clock, enqueue_seconds=1.0)
 
 
 async def prepared(starter: Starter, *, workspace: str = "team", **changed: Any) -> queue_pb2.EnqueueItem:
@@ -144,14 +163,19 @@ async def test_small_schema_is_read_at_once(starter: Starter, workflows: MemoryW
     assert workflows.reads == 2
 
 
-async def test_input_that_costs_too_much_to_check_is_refused(
-    starter: Starter, workflows: MemoryWorkflows, queue: MemoryQueue
+async def test_input_whose_check_might_take_long_is_checked_aside(
+    starter: Starter, workflows: MemoryWorkflows, aside: MemoryAside
 ) -> None:
     comparing = {"items": {"enum": [*range(5_000), "x"]}}
     workflows.definition = {**DEFINITION, "inputSchema": {"properties": {"list": comparing}}}
     assert (await prepared(starter, input={"list": ["x"] * 100})).start.version == 3
-    refused = await refusal(starter, input={"list": ["x"] * 10_000})
-    assert [(each.field, each.reason) for each in refused.violations] == [("input", "TOO_LARGE")]
+    assert aside.asked == []
+    large = {"list": ["x"] * 10_000}
+    assert (await prepared(starter, input=large)).start.version == 3
+    aside.found = [Violation("input.list", "ENUM", "is not one of them")]
+    assert (await refusal(starter, input=large)).violations == tuple(aside.found)
+    schema = workflows.definition["inputSchema"]
+    assert [tuple(map(orjson.loads, asked)) for asked in aside.asked] == [(schema, large)] * 2
 
 
 async def test_stored_schema_beyond_the_bound_refuses_starts(

@@ -25,7 +25,7 @@ from services.chassis.errors import DependencyUnavailable, remote_status
 from services.chassis.identity import Identity, Kind, set_caller
 from services.chassis.telemetry import Sampler, new_trace
 from tests.support.probe import until
-from tests.unit.api.test_start_orders import MemoryRequests, MemoryWorkflows
+from tests.unit.api.test_start_orders import MemoryAside, MemoryRequests, MemoryWorkflows
 from windlass.api.v1 import executions_pb2, resources_pb2
 from windlass.coordinator.v1 import reads_pb2
 from windlass.dispatcher.v1 import queue_pb2
@@ -67,7 +67,13 @@ class Api:
         self.starts._opened(self.dispatcher)
         startables = Startables(MemoryWorkflows(), clock)
         starter = Starter(
-            startables, self.starts, MemoryRequests(), Identifiers(clock), clock, enqueue_seconds=5.0
+            startables,
+            self.starts,
+            MemoryRequests(),
+            MemoryAside(),
+            Identifiers(clock),
+            clock,
+            enqueue_seconds=5.0,
         )
         executions = Executions(running, running, self.hub, clock)
         self.starting = Starting(starter, executions, self.hub, keys, Sampler(0.0), clock)

@@ -1,0 +1,58 @@
+"""JSON Schema as jsonschema-rs reads it, shut off from everything outside the schema itself.
+
+Hazards: by default the library follows `$ref` to http and files: the retriever here refuses whatever it is asked for.
+Patterns run on an engine without backtracking, so no input can make one take for ever. It holds the interpreter's lock
+for as long as it is at work.
+"""
+
+from typing import Any, Final, NamedTuple, NoReturn
+
+import jsonschema_rs
+
+# Of the schema, before it and the input on the way to the child.
+LENGTH_BYTES: Final = 4
+MESSAGE_CHARACTERS_MAX: Final = 500
+PATH_CHARACTERS_MAX: Final = 200
+
+
+class Misfit(NamedTuple):
+    """Where an input does not fit, which keyword was not kept, and how."""
+
+    path: str
+    reason: str
+    message: str
+
+
+def compiled(schema: Any) -> Any:
+    """Raises jsonschema_rs.ValidationError, or ValueError, for what is no schema."""
+    return jsonschema_rs.validator_for(
+        schema, retriever=_refuse, pattern_options=jsonschema_rs.RegexOptions()
+    )
+
+
+def first_misfit(validator: Any, document: Any) -> Misfit | None:
+    try:
+        validator.validate(document)
+    except jsonschema_rs.ValidationError as error:
+        return misfit(error)
+    return None
+
+
+def misfit(error: jsonschema_rs.ValidationError) -> Misfit:
+    return Misfit(_path(error.instance_path), _reason(error), error.message[:MESSAGE_CHARACTERS_MAX])
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError("a schema must not point outside itself")
+
+
+def _path(instance_path: list[str | int]) -> str:
+    parts = ["input"]
+    parts.extend(f"[{part}]" if isinstance(part, int) else f".{part}" for part in instance_path)
+    return "".join(parts)[:PATH_CHARACTERS_MAX]
+
+
+def _reason(error: jsonschema_rs.ValidationError) -> str:
+    """`required` → REQUIRED: the keyword of the schema that was not kept."""
+    keyword = str(error.schema_path[-1]) if error.schema_path else "schema"
+    return "".join(f"_{letter}" if letter.isupper() else letter for letter in keyword).upper()
