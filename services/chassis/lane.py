@@ -84,6 +84,11 @@ def is_of_values(failure: psycopg.Error) -> bool:
     return failure.sqlstate.startswith(_VALUE_CLASSES)
 
 
+def is_damage(failure: psycopg.Error) -> bool:
+    """Of a row or an index: whoever needs what is stored there cannot have it, and all others can."""
+    return (failure.sqlstate or "").startswith("XX")
+
+
 async def connect(
     url: str, *, name: str, statement_seconds: float, settings: Mapping[str, str] = NO_SETTINGS
 ) -> Connection:

@@ -35,6 +35,7 @@ from services.coordinator.handler.ports import (
     Definitions,
     Dispatch,
     Journal,
+    JournalDamaged,
     Loaded,
     Version,
 )
@@ -84,6 +85,8 @@ class ArrivalLoop:
         self._without: dict[str, list[Held]] = {}
         self._unasked: list[str] = []
         self._ready: list[Held] = []
+        # Of them at once: fewer after what failed, perhaps since all of it is slow.
+        self._loads_max = _LOADS_MAX
         # Of batches that could not be read.
         self._parts: deque[list[Held]] = deque()
         self._is_turn_of_parts = False
@@ -116,6 +119,8 @@ class ArrivalLoop:
                     is_read = await self._load(batch, self._journal.load)
                     self._ask(group)
                     if is_read:
+                        if len(batch) >= self._loads_max:
+                            self._loads_max = min(2 * self._loads_max, _LOADS_MAX)
                         backoff.reset()
                     else:
                         self._part(batch)
@@ -188,12 +193,13 @@ class ArrivalLoop:
             self._is_turn_of_parts = False
             return self._parts.popleft()
         self._is_turn_of_parts = True
-        batch, self._ready = self._ready[:_LOADS_MAX], self._ready[_LOADS_MAX:]
+        count = self._loads_max
+        batch, self._ready = self._ready[:count], self._ready[count:]
         return batch
 
     def _part(self, batch: list[Held]) -> None:
+        size = self._loads_max = max(1, len(batch) // _PARTS)
         if len(batch) > 1:
-            size = max(1, len(batch) // _PARTS)
             self._parts += [batch[at : at + size] for at in range(0, len(batch), size)]
         else:
             self._hard += batch
@@ -212,6 +218,13 @@ class ArrivalLoop:
         except DependencyUnavailable as failure:
             log.warning("journals cannot be read", executions=len(known), error=str(failure))
             return False
+        except JournalDamaged as damaged:
+            log.error(
+                "a journal is damaged", executions=len(known), first=known[0].execution_id, error=str(damaged)
+            )
+            if len(known) == 1:
+                self._corrupt(known[0])
+            return len(known) == 1
         for held, found in zip(known, loaded, strict=True):
             if not held.is_dropped:
                 self._arrived(held, found, live.keys())
@@ -236,9 +249,7 @@ class ArrivalLoop:
             self._rest(held, functools.partial(released, *lease, reason="EVENT_UNKNOWN"))
         except Exception:
             log.exception("a journal cannot be folded", execution_id=held.execution_id)
-            self._refuse(
-                held, "JOURNAL_CORRUPT", "the journal of this execution cannot be read", permanent=False
-            )
+            self._corrupt(held)
         else:
             _adopted.inc()
             log.info("took over", execution_id=held.execution_id, epoch=held.epoch, seq=held.execution.seq)
@@ -251,6 +262,9 @@ class ArrivalLoop:
                 self._carrier().drop(held)
 
         asyncio.get_running_loop().call_later(_REST_SECONDS, rested)
+
+    def _corrupt(self, held: Held) -> None:
+        self._refuse(held, "JOURNAL_CORRUPT", "the journal of this execution cannot be read", permanent=False)
 
     def _refuse(self, held: Held, reason: str, message: str, *, permanent: bool) -> None:
         self._dispatch.released(

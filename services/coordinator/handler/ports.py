@@ -54,6 +54,10 @@ class AppendRejected(Exception):
     """The database will not take this append, now or ever: a fault of ours, to be told apart from an outage."""
 
 
+class JournalDamaged(Exception):
+    """What is stored of one of them cannot be read from the disk; of the others nothing is known."""
+
+
 class Loaded(NamedTuple):
     """A journal as read under our raised fence. `epoch` above the one asked for: another holds it, no events."""
 

@@ -19,9 +19,9 @@ import psycopg
 
 from services.chassis.arrays import BigInts
 from services.chassis.crash import crash_point
-from services.chassis.lane import BY_INDEX, Lane, is_of_values
+from services.chassis.lane import BY_INDEX, Lane, is_damage, is_of_values
 from services.chassis.lease.frames import Lease
-from services.coordinator.handler.ports import Append, AppendRejected, Fence, Loaded
+from services.coordinator.handler.ports import Append, AppendRejected, Fence, JournalDamaged, Loaded
 from services.coordinator.store.append import composed
 from services.coordinator.store.arrays import Uuids
 
@@ -62,7 +62,7 @@ class PostgresJournal:
         try:
             (rows,) = await self._writer.exchange([composed(appends)])
         except psycopg.Error as failure:
-            if not (is_of_values(failure) or _is_damage(failure)):
+            if not (is_of_values(failure) or is_damage(failure)):
                 # It would be the fate of every execution, one after the other: rather this process ends, and what was
                 # not written is told again.
                 raise
@@ -84,9 +84,13 @@ async def _load(lane: Lane, leases: Sequence[Lease]) -> Sequence[Loaded]:
     ids = Uuids([lease.lease_id for lease in leases])
     epochs_given = BigInts([lease.epoch for lease in leases])
     crash_point("coordinator.take_over.before_commit")
-    _, fences, events = await lane.exchange(
-        [(FENCE, (ids, epochs_given)), (READ_FENCES, (ids,)), (READ_EVENTS, (ids,))]
-    )
+    statements = [(FENCE, (ids, epochs_given)), (READ_FENCES, (ids,)), (READ_EVENTS, (ids,))]
+    try:
+        _, fences, events = await lane.exchange(statements)
+    except psycopg.Error as failure:
+        if is_damage(failure):
+            raise JournalDamaged(failure.diag.message_primary or type(failure).__name__) from None
+        raise
     crash_point("coordinator.take_over.after_commit")
     epochs = {place - 1: epoch for place, epoch in fences}
     journals: list[list[bytes]] = [[] for _ in leases]
@@ -96,8 +100,3 @@ async def _load(lane: Lane, leases: Sequence[Lease]) -> Sequence[Loaded]:
         Loaded(epochs.get(place, 0), journals[place] if epochs.get(place, 0) == lease.epoch else ())
         for place, lease in enumerate(leases)
     ]
-
-
-def _is_damage(failure: psycopg.Error) -> bool:
-    """Of a row or an index: whoever has to write there cannot, and all others can."""
-    return (failure.sqlstate or "").startswith("XX")

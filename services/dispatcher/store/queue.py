@@ -15,7 +15,7 @@ import psycopg
 from services.chassis.arrays import Array, BigInts, Bytes, Ints, Texts, Times
 from services.chassis.crash import crash_point
 from services.chassis.exchange import HotStatement, Rows
-from services.chassis.lane import BY_INDEX, Lane, is_of_values
+from services.chassis.lane import BY_INDEX, Lane, is_damage, is_of_values
 from services.dispatcher.core.items import Admission, LaneView, Limits, Outcome, Parked, Place
 from services.dispatcher.core.seats import reach
 from services.dispatcher.core.turn import Turn, TurnResult
@@ -72,12 +72,12 @@ class PostgresQueue:
 
 @contextlib.contextmanager
 def _as_unstorable() -> Iterator[None]:
-    """What an item may be to blame for. Anything else would be the fate of every turn, item by item: it ends the
-    process, and what it had was not answered."""
+    """What an item may be to blame for, or its row. Anything else would be the fate of every turn, item by item: it
+    ends the process, and what it had was not answered."""
     try:
         yield
     except psycopg.Error as failure:
-        if is_of_values(failure):
+        if is_of_values(failure) or is_damage(failure):
             raise Unstorable(str(failure)) from failure
         raise
 

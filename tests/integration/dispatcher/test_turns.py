@@ -144,7 +144,7 @@ async def test_item_that_cannot_be_stored_stands_alone(rig: Rig) -> None:
 REFUSES = """
 CREATE FUNCTION dispatcher.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  RAISE EXCEPTION 'array size exceeds the maximum allowed' USING ERRCODE = 'program_limit_exceeded';
+  RAISE EXCEPTION 'not this one' USING ERRCODE = '{code}';
 END $$;
 CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON dispatcher.queue
   FOR EACH ROW WHEN (NEW.workspace = 'refused' AND NEW.state = {state}) EXECUTE FUNCTION dispatcher.refuse();
@@ -160,9 +160,9 @@ CREATE TRIGGER refuse BEFORE {operation} ON dispatcher.queue
 REFUSES_NO_MORE = "DROP TRIGGER refuse ON dispatcher.queue"
 
 
-async def refusing(rig: Rig, state: State) -> None:
+async def refusing(rig: Rig, state: State, code: str = "program_limit_exceeded") -> None:
     """The database refuses to bring rows of one workspace into this state, as it does what passes its limits."""
-    await execute(rig, REFUSES.format(state=int(state)))
+    await execute(rig, REFUSES.format(state=int(state), code=code))
 
 
 async def execute(rig: Rig, statements: str) -> None:
@@ -170,8 +170,9 @@ async def execute(rig: Rig, statements: str) -> None:
         await connection.execute(statements.encode())
 
 
-async def test_item_that_passes_a_limit_of_the_database_stands_alone(empty_rig: Rig) -> None:
-    await refusing(empty_rig, State.PENDING)
+@pytest.mark.parametrize("code", ["program_limit_exceeded", "data_corrupted"])
+async def test_item_that_the_database_refuses_by_itself_stands_alone(empty_rig: Rig, code: str) -> None:
+    await refusing(empty_rig, State.PENDING, code)
     stage = Stage(empty_rig, credit=0)
     good, bad = newcomer("good"), newcomer("refused")
     stage.bring(good, bad)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from services.chassis.backoff import Backoff
 from services.chassis.errors import DependencyUnavailable
 from services.chassis.lease.frames import Lease
 from services.chassis.lease.timing import RUN
@@ -15,7 +16,7 @@ from services.coordinator.handler import arriving
 from services.coordinator.handler.arriving import ArrivalLoop
 from services.coordinator.handler.effect_keys import EffectKeys
 from services.coordinator.handler.held import Held, held_from
-from services.coordinator.handler.ports import DefinitionRefused, Loaded, Version
+from services.coordinator.handler.ports import DefinitionRefused, JournalDamaged, Loaded, Version
 from tests.support.probe import eventually
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
@@ -39,6 +40,10 @@ class World:
         self.hard_loads: list[list[str]] = []
         # Not to be read with others, nor in little time.
         self.giants: set[str] = set()
+        # Not to be read at all.
+        self.damaged: set[str] = set()
+        # More than these are too many for the time that a load has.
+        self.most = 1_000
         self.may_read_hard = asyncio.Event()
         self.loop = ArrivalLoop(
             journal=self,  # type: ignore[arg-type] # appends nothing here
@@ -62,9 +67,11 @@ class World:
 
     async def load(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
         self.loads.append(len(leases))
-        if not self.giants.isdisjoint(lease.lease_id for lease in leases):
+        if len(leases) > self.most or not self.giants.isdisjoint(lease.lease_id for lease in leases):
             self.failed.append(len(leases))
             raise DependencyUnavailable("the database")
+        if not self.damaged.isdisjoint(lease.lease_id for lease in leases):
+            raise JournalDamaged("missing chunk number 0")
         return [Loaded(0, ()) for _ in leases]
 
     async def load_hard(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
@@ -208,6 +215,34 @@ async def test_few_tries_find_the_journal_that_cannot_be_read() -> None:
         await until(lambda: world.hard_loads)
         # All, a part, and it alone.
         assert world.failed == [200, 14, 1]
+
+
+async def test_what_is_slow_is_read_in_batches_that_its_time_is_enough_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Backoff, "next", lambda _: 0.0)
+    world = World()
+    world.answers["there"] = VERSION
+    world.most = 20
+    async with world.running():
+        for each in arrivals(1_000):
+            world.loop.add(each)
+        await until(lambda: len(world.begun) == 1_000)
+        # Once all at once, and never again more than twice of what went well.
+        assert max(world.failed[1:]) <= 2 * world.most
+
+
+async def test_a_journal_that_is_damaged_is_handed_back_as_failed_and_harms_no_other() -> None:
+    world = World()
+    world.answers["there"] = VERSION
+    world.damaged = {"7"}
+    async with world.running():
+        for each in arrivals(50):
+            world.loop.add(each)
+        await until(lambda: len(world.begun) == 49)
+        await until(lambda: world.refused)
+    assert world.refused == [("JOURNAL_CORRUPT", False)]
+    assert [each.execution_id for each in world.dropped] == ["7"]
 
 
 async def test_newcomers_and_what_failed_are_read_by_turns() -> None:
