@@ -19,7 +19,7 @@ def verify(home: Home, url: str | None, say: Say, tell: Say) -> int:
     """The verdict's lines go to `tell`, what a person needs to know to `say`. Without `url`: of the home's stack."""
     setup_logging(service="verify", level="WARNING")  # it speaks to a person, by `say`
     try:
-        found = url or home.operator_url_file.read_text().strip()
+        found = url or _of_stack(home)
     except (FileNotFoundError, NotADirectoryError):
         start = as_typed("windlass up", home.root)
         say(f"nothing runs on {home.root}; start it with: {start}, or give --database-url")
@@ -32,6 +32,13 @@ def verify(home: Home, url: str | None, say: Say, tell: Say) -> int:
     except (psycopg.Error, OSError) as error:
         say(f"the database cannot be verified: {explain(error)}")
         return FAILED
+
+
+def _of_stack(home: Home) -> str:
+    """Of one that was killed the address may still lie there."""
+    if not home.holder():
+        raise FileNotFoundError
+    return home.operator_url_file.read_text().strip()
 
 
 def explain(error: Exception) -> str:

@@ -200,11 +200,9 @@ class Worker:
         """Give up what is still going at the end of a drain: it goes elsewhere at once, no attempt is charged."""
         for going in list(self._going.values()):
             self._stop(going)
-            self._report(
-                Ended(
-                    going.job, Released(reason, may_have_begun=True), going.start_ns, self._clock.epoch_ns()
-                )
-            )
+            # Without a context it waits: for its outputs, or in line for the child that renders.
+            released = Released(reason, may_have_begun=going.context is not None)
+            self._report(Ended(going.job, released, going.start_ns, self._clock.epoch_ns()))
 
     def tend(self) -> None:
         """Once a second or so: narrow the window, hand back what waits behind long work or slow templates, say when

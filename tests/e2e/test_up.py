@@ -283,7 +283,11 @@ async def test_another_server_serves_and_a_dead_child_is_left_so_on_request(home
         await until(lambda: not stack.entries("runner"), ENDED_SECONDS, "up.json to forget the dead runner")
         assert not is_alive(killed)
         assert len(stack.entries("api")) == 1
+        address = stack.home.operator_url_file.read_text()
     assert not stack.home.operator_url_file.exists()
+    # As after a kill of everything.
+    stack.home.operator_url_file.write_text(address)
+    assert "nothing runs on" in windlass("admin", "verify", home=home).stderr
 
 
 def when_ended(pid: int, look: Callable[[], list[int]]) -> asyncio.Future[list[int]]:

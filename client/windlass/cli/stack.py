@@ -231,6 +231,8 @@ def _postgres_row(entry: dict[str, Any]) -> tuple[str, ...]:
     """A server that is not the stack's own has no start_time."""
     is_own = "start_time" in entry
     pid = str(entry["pid"] or ("" if is_own else "elsewhere"))
-    host = f"[{entry['host']}]" if ":" in entry["host"] else entry["host"]
+    # A stack of an older version does not say it, and has its own server here.
+    named = entry.get("host", "127.0.0.1")
+    host = f"[{named}]" if ":" in named else named
     since = "" if not is_own else entry["start_time"] if entry["pid"] else "starting"
     return "postgres", "", pid, f"{host}:{entry['port']}", "", since

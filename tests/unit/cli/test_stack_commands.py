@@ -88,6 +88,13 @@ def test_status_tells_where_a_database_elsewhere_is(tmp_path: Path) -> None:
     assert "secret-word" not in json.dumps(entry)
 
 
+def running_on(place: Path, database_url: str) -> None:
+    """As by a stack, which holds the home for as long as it runs."""
+    home = Home(place)
+    home.take(RUNNING)
+    write_private(home.operator_url_file, database_url)
+
+
 def test_verify_says_that_nothing_runs(tmp_path: Path) -> None:
     refused = windlass("admin", "verify", home=tmp_path)
     assert (refused.returncode, refused.stdout) == (1, "")
@@ -98,7 +105,7 @@ def test_verify_says_that_nothing_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["home", "option"])
 def test_verify_says_in_a_line_that_the_database_is_away(tmp_path: Path, where: str) -> None:
     if where == "home":
-        write_private(Home(tmp_path).operator_url_file, NOWHERE)
+        running_on(tmp_path, NOWHERE)
         refused = windlass("admin", "verify", home=tmp_path)
     else:
         refused = windlass("admin", "verify", "--database-url", NOWHERE, home=tmp_path)
@@ -110,7 +117,7 @@ def test_verify_says_in_a_line_that_the_database_is_away(tmp_path: Path, where: 
 
 def test_home_that_was_typed_counts_for_more_than_the_environment(tmp_path: Path) -> None:
     other = NOWHERE.replace("127.0.0.1:1", "127.0.0.1:2")
-    write_private(Home(tmp_path).operator_url_file, NOWHERE)
+    running_on(tmp_path, NOWHERE)
     asked = {
         "port 1 ": windlass("admin", "verify", home=tmp_path, WINDLASS_DATABASE_URL=other),
         "port 2 ": windlass("admin", "verify", "--database-url", other, home=tmp_path),

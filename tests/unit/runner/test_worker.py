@@ -196,6 +196,8 @@ async def test_a_plain_function_that_is_stopped_is_given_up(bench: Bench) -> Non
 async def test_drain_hands_back_what_has_not_begun_and_then_what_is_going(tmp_path: Any) -> None:
     bench = Bench(tmp_path, concurrency=1)
     bench.worker.take([a_job("delay@1", 1, config={"duration": "60s"}), a_job("noop@1", 2)])
+    for _ in range(5):
+        await asyncio.sleep(0)
     bench.worker.drain()
     bench.worker.hand_back_going("DRAINING")
     assert [(e.job.run_id, e.outcome) for e in bench.desk.ended] == [
