@@ -25,7 +25,7 @@ TURN_SECONDS_MAX: Final = 5.0
 SILENT_SECONDS_MAX: Final = 15.0
 _RETRY_SECONDS: Final = 5.0
 # By which its limits end it: time, memory (allocators abort), and the stack.
-_LIMITS: Final = (signal.SIGXCPU, signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV)
+_LIMITS: Final = (signal.SIGPROF, signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV)
 
 
 class InputsAside:
