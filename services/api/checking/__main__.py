@@ -4,7 +4,6 @@ On its input the length of the schema, the schema, and the input; on its output 
 dies of its limits rather than be asked to obey: the library at work hears nothing.
 """
 
-import resource
 import signal
 import sys
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 import orjson
 
 from services.api.checking.engine import LENGTH_BYTES, compiled, first_misfit
+from services.chassis.confined import limit_memory, settle
 
 # While its caller waits. The dearest input that means no harm (256 KiB of fractions against an enum of integers) was
 # seen to take half a second.
@@ -20,9 +20,9 @@ MEMORY_BYTES_MAX: Final = 1 << 30
 
 
 def main() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    settle()
+    limit_memory(MEMORY_BYTES_MAX)
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS_MAX)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     given = sys.stdin.buffer.read()
     end = LENGTH_BYTES + int.from_bytes(given[:LENGTH_BYTES], "big")
     found = first_misfit(compiled(orjson.loads(given[LENGTH_BYTES:end])), orjson.loads(given[end:]))

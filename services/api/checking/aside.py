@@ -18,11 +18,13 @@ from typing import Final
 import orjson
 
 from services.api.checking.engine import LENGTH_BYTES
+from services.chassis.confined import environment
 from services.chassis.errors import DependencyUnavailable, Violation
 
 TURN_SECONDS_MAX: Final = 5.0
 # Its CPU time ends it long before; only a full machine, or somebody who stops it, keeps it so long.
 SILENT_SECONDS_MAX: Final = 15.0
+SAID_BYTES_MAX: Final = 500
 _RETRY_SECONDS: Final = 5.0
 # By which its limits end it: time, memory (allocators abort), and the stack.
 _LIMITS: Final = (signal.SIGPROF, signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV)
@@ -40,28 +42,30 @@ class InputsAside:
         except TimeoutError:
             raise _busy() from None
         try:
-            code, answer = await _checked(len(schema).to_bytes(LENGTH_BYTES, "big") + schema + document)
+            code, answer, said = await _checked(len(schema).to_bytes(LENGTH_BYTES, "big") + schema + document)
         finally:
             self._turn.release()
         if -code in _LIMITS:
             message = "takes too long to check against the inputSchema"
             return [Violation("input", "TOO_LARGE", message)]
         if code:
-            raise RuntimeError(f"the child that checks inputs ended with {code}")
+            raise RuntimeError(f"the child that checks inputs ended with {code}: {said[-SAID_BYTES_MAX:]!r}")
         found = orjson.loads(answer)
         return [] if found is None else [Violation(*found)]
 
 
-async def _checked(request: bytes) -> tuple[int, bytes]:
-    """Exit code, negative for a signal, and what it said."""
+async def _checked(request: bytes) -> tuple[int, bytes, bytes]:
+    """Exit code, negative for a signal; its answer; and what it said besides, which is no line of our log."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "services.api.checking"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(),
     )
     try:
         async with asyncio.timeout(SILENT_SECONDS_MAX):
-            answer, _ = await child.communicate(request)
+            answer, said = await child.communicate(request)
     except TimeoutError:
         raise _busy() from None
     finally:
@@ -69,7 +73,7 @@ async def _checked(request: bytes) -> tuple[int, bytes]:
             child.kill()
             await child.wait()
     assert child.returncode is not None
-    return child.returncode, answer
+    return child.returncode, answer, said
 
 
 def _busy() -> DependencyUnavailable:

@@ -12,11 +12,11 @@ import os
 import resource
 import signal
 import sys
-from contextlib import suppress
 from typing import Any, BinaryIO, Final
 
 import orjson
 
+from services.chassis.confined import limit_memory, settle
 from services.runner.rendering.aside import BYTES_PER_SECOND, LENGTH_BYTES
 from services.runner.rendering.engine import Renderer
 from windlass.sdk import PermanentError
@@ -96,28 +96,13 @@ def _send(target: BinaryIO, *frames: bytes) -> None:
 
 
 def _settle() -> None:
-    """A child of a service that is told to end by its group: it ends with its input, when its runner has drained."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    settle()
     # What templates compute comes after what services do.
     os.nice(5)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # When the machine has no more memory, this process goes before any other.
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:  # noqa: PTH123
-        score.write("1000")
     # The engine tells there of what it dies, which is told to the run.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)
-
-
-def _limit_memory(limit: int) -> None:
-    """As far as whoever started the runner allows it."""
-    most = resource.getrlimit(resource.RLIMIT_AS)[1]
-    if most != resource.RLIM_INFINITY:
-        limit = most if limit == resource.RLIM_INFINITY else min(limit, most)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
 
 
 def serve(source: BinaryIO, target: BinaryIO) -> None:
@@ -126,11 +111,11 @@ def serve(source: BinaryIO, target: BinaryIO) -> None:
     _send(target, b"")
     is_last = False
     while not is_last and (request := _received(source)) is not None:
-        _limit_memory(memory_bytes() + MEMORY_BYTES_MAX + MEMORY_PER_REQUEST_BYTE * len(request))
+        limit_memory(memory_bytes() + MEMORY_BYTES_MAX + MEMORY_PER_REQUEST_BYTE * len(request))
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS_MAX + len(request) / BYTES_PER_SECOND)
         is_good, body = answered(renderer, request)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        _limit_memory(resource.RLIM_INFINITY)
+        limit_memory(resource.RLIM_INFINITY)
         del request
         is_last = memory_bytes() - at_start > LEFT_OVER_BYTES_MAX
         _send(target, orjson.dumps({"isGood": is_good, "isLast": is_last}), body)

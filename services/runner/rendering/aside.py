@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import orjson
 
+from services.chassis.confined import environment
 from windlass.sdk import ModuleError, PermanentError, TransientError
 
 # Lengths travel as so many bytes before what they are of.
@@ -62,13 +63,11 @@ class _Child:
     """One process and its pipes."""
 
     def __init__(self) -> None:
-        # Nothing of this process's settings is its business.
-        paths = [path or os.getcwd() for path in sys.path]  # noqa: PTH109 - a text for another's sys.path
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "services.runner.rendering"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={"PYTHONPATH": os.pathsep.join(paths)},
+            env=environment(),
             bufsize=0,
         )
         assert self._process.stdin is not None

@@ -92,3 +92,11 @@ async def test_caller_who_goes_takes_the_child_along(monkeypatch: pytest.MonkeyP
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert started[0].returncode is not None
+
+
+async def test_what_a_broken_child_says_is_told_and_is_no_line_of_the_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(RuntimeError, match=r"ended with 1: .*JSONDecodeError"):
+        await InputsAside().violations(b"no schema", b"{}")
+    assert capfd.readouterr().err == ""
