@@ -15,10 +15,10 @@ from typing import Any
 
 import grpc
 
-from services.chassis.clock import SystemClock
 from services.chassis.lease.frames import Attach, Grant, Refused, Report, ServerFrame
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import RUN
+from services.chassis.process.clock import SystemClock
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.memory import MemorySessionStore

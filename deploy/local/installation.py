@@ -15,10 +15,10 @@ from deploy.local import provision
 from deploy.local.files import write_private
 from deploy.local.home import KEYS, MIGRATING, Home, HomeTaken
 from deploy.local.schemas import migrate as migrate_schemas
-from services.chassis.errors import DependencyUnavailable
-from services.chassis.logs import setup_logging
-from services.chassis.migrations import SchemaMismatch
-from services.chassis.system_key import hash_of
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.identity.system_key import hash_of
+from services.chassis.postgres.migrations import SchemaMismatch
+from services.chassis.telemetry.logs import setup_logging
 
 CONNECT_SECONDS = 10
 # What may happen without a fault of ours: said in a line, and no more of it.
@@ -49,7 +49,7 @@ async def prepare(home: Home, superuser_url: str) -> list[str]:
 
 async def ensure_keys(home: Home, superuser_url: str) -> bool:
     """Make the three keys unless the home has those of this very database; whether they were made."""
-    from services.api.bootstrap import bootstrap
+    from services.api.store.bootstrap import bootstrap
 
     database = await _database_name(superuser_url)
     kept = home.database_file.read_text().strip() if home.database_file.exists() else None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.resources import as_file, files
 
 from deploy.local.provision import OWNERS
-from services.chassis import migrations
+from services.chassis.postgres import migrations
 
 
 async def migrate(urls: Mapping[str, str]) -> list[str]:

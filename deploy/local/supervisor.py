@@ -23,7 +23,7 @@ from deploy.local.home import RUNNING, STOPPING, Home
 from deploy.local.installation import ensure_keys, prepare
 from deploy.local.plan import LOOPBACK, STOP_SECONDS, Options, members, port_of, postgres_port, write_peers
 from deploy.local.postgres import PostgresFailed, PostgresServer
-from services.chassis.logs import setup_logging
+from services.chassis.telemetry.logs import setup_logging
 
 POSTGRES_STOP_SECONDS = 2.0
 TELL_SECONDS = 5.0

@@ -7,7 +7,7 @@ import psycopg
 
 from deploy.local.home import Home
 from deploy.local.provision import DATABASE, with_database
-from services.chassis.logs import setup_logging
+from services.chassis.telemetry.logs import setup_logging
 from services.coordinator.store.audit.report import report
 from windlass.cli.invocation import as_typed
 

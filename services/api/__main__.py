@@ -4,7 +4,7 @@ import sys
 
 from services.api.config import ApiSettings
 from services.api.wiring import main
-from services.chassis.config import read_or_exit
+from services.chassis.process.config import read_or_exit
 
 if __name__ == "__main__":
     sys.exit(main(read_or_exit(ApiSettings)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.chassis.config import Field, StoringSettings
-from services.chassis.settings import variable
+from services.chassis.process.config import Field, StoringSettings
+from services.chassis.process.settings import variable
 
 
 class ApiSettings(StoringSettings):
@@ -23,7 +23,7 @@ class ApiSettings(StoringSettings):
     # How long a read is tried at one peer after another: as long as one takes to be started again.
     read_seconds: float = Field(default=6.0, gt=0)
     # The same in every replica and after every start: with it a repeated CreateApiKey is answered with the same key
-    # (handler/key_material.py). None: the service secret.
+    # (app/key_material.py). None: the service secret.
     key_secret_file: Path | None = None
 
     def faults(self) -> list[str]:

@@ -14,23 +14,23 @@ from typing import Final
 
 import uvloop
 
-from services.api.checking.aside import InputsAside
+from services.api.app.authenticator import Authenticator
+from services.api.app.checking.checker_process import CheckerProcess
+from services.api.app.executions import Executions
+from services.api.app.identifiers import Identifiers
+from services.api.app.key_material import KeyMint
+from services.api.app.schema_reader import JsonSchemaReader
+from services.api.app.startables import Startables
+from services.api.app.starts import Starter
+from services.api.app.template_reader import MinijinjaReader
+from services.api.app.watching import EventWatcher
 from services.api.config import ApiSettings
-from services.api.handler.authenticator import Authenticator
-from services.api.handler.executions import Executions
-from services.api.handler.identifiers import Identifiers
-from services.api.handler.key_material import KeyMint
-from services.api.handler.schema_reader import JsonSchemaReader
-from services.api.handler.startables import Startables
-from services.api.handler.starts import Starter
-from services.api.handler.template_reader import MinijinjaReader
-from services.api.handler.watching import EventWatcher
-from services.api.loops.coordinators import CoordinatorReads
-from services.api.loops.dispatchers import DispatcherQueue
-from services.api.loops.duties import AdmissionReader, Changes, LimitsConfigurer
-from services.api.loops.enqueues import EnqueueStreams
-from services.api.loops.peers import Peers
-from services.api.loops.watches import WatchHub
+from services.api.peers.coordinators import CoordinatorReads
+from services.api.peers.dispatchers import DispatcherQueue
+from services.api.peers.duties import AdmissionReader, Changes, LimitsConfigurer
+from services.api.peers.enqueue_streams import EnqueueStreams
+from services.api.peers.replicas import Replicas
+from services.api.peers.watch_streams import WatchStreams
 from services.api.rpc.executions import ExecutionServicer
 from services.api.rpc.rules import RULES
 from services.api.rpc.runs import RunServicer
@@ -41,19 +41,19 @@ from services.api.store.audit import CHANNEL
 from services.api.store.keys import PostgresKeys
 from services.api.store.workflows import PostgresWorkflows
 from services.api.store.workspaces import PostgresWorkspaces
-from services.chassis import migrations
-from services.chassis.addresses import AddressBook
-from services.chassis.batcher import Level
-from services.chassis.client import ChannelPool
-from services.chassis.clock import SystemClock
-from services.chassis.database import Database
-from services.chassis.guard import Guard
-from services.chassis.lifecycle import Process
-from services.chassis.logs import setup_logging
-from services.chassis.metrics import LoopLag, MetricsEndpoint
-from services.chassis.notifications import Notifications
-from services.chassis.server import GrpcServer
-from services.chassis.telemetry import Sampler, flush_tracing, setup_tracing
+from services.chassis.grpc.addresses import AddressBook
+from services.chassis.grpc.client import ChannelPool
+from services.chassis.grpc.guard import Guard
+from services.chassis.grpc.server import GrpcServer
+from services.chassis.postgres import migrations
+from services.chassis.postgres.database import Database
+from services.chassis.postgres.notifications import Notifications
+from services.chassis.process.batcher import Level
+from services.chassis.process.clock import SystemClock
+from services.chassis.process.lifecycle import Process
+from services.chassis.telemetry.logs import setup_logging
+from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
+from services.chassis.telemetry.tracing import Sampler, flush_tracing, setup_tracing
 from windlass.api.v1 import (
     executions_pb2_grpc,
     runs_pb2_grpc,
@@ -98,11 +98,11 @@ class _Stores:
 class _Peers:
     """The ways to the other services."""
 
-    dispatchers: Peers
+    dispatchers: Replicas
     enqueuer: EnqueueStreams
     queue: DispatcherQueue
     reads: CoordinatorReads
-    hub: WatchHub
+    watches: WatchStreams
 
 
 async def start(process: Process, settings: ApiSettings) -> int:
@@ -124,25 +124,25 @@ async def start(process: Process, settings: ApiSettings) -> int:
         tls=settings.tls,
         public=settings.public,
     )
-    executions = Executions(peers.reads, peers.queue, peers.hub, clock)
-    process.loop("admissions", AdmissionReader(peers.hub, executions).run)
+    executions = Executions(peers.reads, peers.queue, peers.watches, clock)
+    process.loop("admissions", AdmissionReader(peers.watches, executions).run)
     starter = Starter(
         startables,
         peers.enqueuer,
         peers.queue,
-        InputsAside(),
+        CheckerProcess(),
         Identifiers(clock),
         clock,
         enqueue_seconds=settings.enqueue_seconds,
     )
-    watcher = EventWatcher(executions, peers.reads, peers.hub)
+    watcher = EventWatcher(executions, peers.reads, peers.watches)
     workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(
         WorkflowServicer(stores.workflows, startables, peers.reads, MinijinjaReader(), JsonSchemaReader()),
         server,
     )
     executions_pb2_grpc.add_ExecutionServiceServicer_to_server(
         ExecutionServicer(
-            Starting(starter, executions, peers.hub, authenticator, sampler, clock),
+            Starting(starter, executions, peers.watches, authenticator, sampler, clock),
             executions,
             watcher,
             peers.reads,
@@ -167,7 +167,7 @@ async def start(process: Process, settings: ApiSettings) -> int:
     process.loop("health", lambda: server.health.follow(database.probe))
     await _serve_metrics(process, settings)
     port = await server.start()
-    process.on_drain("waiting callers", peers.hub.drain)
+    process.on_drain("waiting callers", peers.watches.drain)
     process.on_drain("server", lambda: server.stop(settings.drain_seconds * 0.8))
     process.on_close("spans", flush_tracing)
     return port
@@ -183,7 +183,7 @@ def _connect(process: Process, settings: ApiSettings) -> _Peers:
     credential = settings.credential(SERVICE)
     # A pool for each service: what one does to its connections is nothing to the other.
     dispatchers, coordinators = (
-        Peers(
+        Replicas(
             name,
             AddressBook(source),
             ChannelPool(credential=credential, tls=settings.tls),
@@ -194,19 +194,19 @@ def _connect(process: Process, settings: ApiSettings) -> _Peers:
             ("the coordinator", settings.coordinators),
         )
     )
-    hub = WatchHub()
+    watches = WatchStreams()
     # Whoever waits for a start subscribes just before the start goes out.
-    enqueuer = EnqueueStreams(before_send=hub.flush)
+    enqueuer = EnqueueStreams(before_send=watches.flush)
     dispatchers.keep(enqueuer.serve)
-    coordinators.keep(hub.serve)
+    coordinators.keep(watches.serve)
     queue = DispatcherQueue(dispatchers)
     process.loop("dispatchers", dispatchers.run)
     process.loop("coordinators", coordinators.run)
     process.loop("late starts", enqueuer.sweep)
-    process.loop("long waits", hub.sweep)
+    process.loop("long waits", watches.sweep)
     process.on_close("dispatchers", dispatchers.close)
     process.on_close("coordinators", coordinators.close)
-    return _Peers(dispatchers, enqueuer, queue, CoordinatorReads(coordinators), hub)
+    return _Peers(dispatchers, enqueuer, queue, CoordinatorReads(coordinators), watches)
 
 
 async def _serve_metrics(process: Process, settings: ApiSettings) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 
-from services.chassis.config import read_or_exit
+from services.chassis.process.config import read_or_exit
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.wiring import main
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.chassis.config import Field, StoringSettings
+from services.chassis.process.config import Field, StoringSettings
 
 
 class CoordinatorSettings(StoringSettings):

@@ -13,24 +13,24 @@ from pathlib import Path
 
 import uvloop
 
-from services.chassis import migrations
-from services.chassis.addresses import AddressBook
-from services.chassis.client import ChannelPool
-from services.chassis.clock import SystemClock
-from services.chassis.database import Database
-from services.chassis.guard import Guard
-from services.chassis.lane import BY_INDEX, Lane
+from services.chassis.grpc.addresses import AddressBook
+from services.chassis.grpc.client import ChannelPool
+from services.chassis.grpc.guard import Guard
+from services.chassis.grpc.server import GrpcServer
+from services.chassis.identity.system_key import SystemKey
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import EXECUTION, RUN
-from services.chassis.lifecycle import Process
-from services.chassis.logs import logger, setup_logging
-from services.chassis.metrics import LoopLag, MetricsEndpoint
-from services.chassis.server import GrpcServer
+from services.chassis.postgres import migrations
+from services.chassis.postgres.connection import BY_INDEX, PgConnection
+from services.chassis.postgres.database import Database
+from services.chassis.process.clock import SystemClock
+from services.chassis.process.lifecycle import Process
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.postgres import PostgresSessionStore
 from services.chassis.session.registry import SessionRegistry
-from services.chassis.system_key import SystemKey
-from services.chassis.telemetry import flush_tracing, setup_tracing
+from services.chassis.telemetry.logs import logger, setup_logging
+from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
+from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.handler.arriving import ArrivalLoop
 from services.coordinator.handler.assigning import Assigner
@@ -157,14 +157,14 @@ class Lines:
         self.name = f"{SERVICE}-{settings.replica}"
         self.clock = SystemClock()
         # The flusher's own, two for take-overs, one for beats, and a few for everything that is read.
-        self.writer = Lane(settings.database_url, name=f"{self.name}-journal", settings=BY_INDEX)
+        self.writer = PgConnection(settings.database_url, name=f"{self.name}-journal", settings=BY_INDEX)
         self.loader, self.patient_loader = (
-            Lane(
+            PgConnection(
                 settings.database_url, name=f"{self.name}-{name}", statement_seconds=seconds, settings=LOADING
             )
             for name, seconds in (("loader", LOAD_SECONDS), ("patient-loader", HARD_LOAD_SECONDS))
         )
-        self.beats = Lane(settings.database_url, name=f"{self.name}-sessions")
+        self.beats = PgConnection(settings.database_url, name=f"{self.name}-sessions")
         self.database = Database(settings.database_url, name=self.name)
         self.channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)
         self.replicas = ApiReplicas(AddressBook(settings.apis), self.channels, self.forget)
@@ -177,8 +177,8 @@ class Lines:
 
     async def close(self) -> None:
         await self.channels.close()
-        for lane in (self.beats, self.loader, self.patient_loader, self.writer, self.database):
-            await lane.close()
+        for connection in (self.beats, self.loader, self.patient_loader, self.writer, self.database):
+            await connection.close()
 
 
 class Carrying:

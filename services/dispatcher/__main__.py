@@ -4,13 +4,13 @@ import sys
 
 import uvloop
 
-from services.chassis.config import read_or_exit
-from services.chassis.lifecycle import Process
-from services.dispatcher.config import SERVICE, Settings
+from services.chassis.process.config import read_or_exit
+from services.chassis.process.lifecycle import Process
+from services.dispatcher.config import SERVICE, DispatcherSettings
 from services.dispatcher.wiring import wiring
 
 if __name__ == "__main__":
-    settings = read_or_exit(Settings)
+    settings = read_or_exit(DispatcherSettings)
     sys.exit(
         Process(SERVICE, drain_seconds=settings.drain_seconds).main(
             wiring(settings), new_loop=uvloop.new_event_loop

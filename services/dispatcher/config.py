@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from services.chassis.config import Field, StoringSettings
+from services.chassis.process.config import Field, StoringSettings
 
 SERVICE: Final = "dispatcher"
 VERSION: Final = "0.1.0"
@@ -14,7 +14,7 @@ ASTRAY_SECONDS: Final = 1.0
 REDELIVER_SECONDS: Final = 1.0
 
 
-class Settings(StoringSettings):
+class DispatcherSettings(StoringSettings):
     grpc_address: str = "127.0.0.1:7402"
     metrics_address: str = "127.0.0.1:9402"
     # Beside the one of the turns. Everything else is short and rare.

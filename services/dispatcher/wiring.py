@@ -9,104 +9,113 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from services.chassis import migrations
-from services.chassis.clock import SystemClock
-from services.chassis.database import Database, Lane
-from services.chassis.guard import Guard
+from services.chassis.grpc.guard import Guard
+from services.chassis.grpc.server import INTERNAL, GrpcServer
+from services.chassis.identity.system_key import SystemKey
 from services.chassis.lease.timing import EXECUTION
-from services.chassis.lifecycle import Process
-from services.chassis.logs import setup_logging
-from services.chassis.metrics import LoopLag, MetricsEndpoint
-from services.chassis.notifications import Notifications
-from services.chassis.server import INTERNAL, GrpcServer
+from services.chassis.postgres import migrations
+from services.chassis.postgres.database import Database, PgConnection
+from services.chassis.postgres.notifications import Notifications
+from services.chassis.process.clock import SystemClock
+from services.chassis.process.lifecycle import Process
 from services.chassis.session.postgres import PostgresSessionStore
 from services.chassis.session.registry import SessionRegistry
-from services.chassis.system_key import SystemKey
-from services.chassis.telemetry import flush_tracing, setup_tracing
+from services.chassis.telemetry.logs import setup_logging
+from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
+from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
+from services.dispatcher.app.admission_loop import AdmissionLoop
+from services.dispatcher.app.admission_metrics import AdmissionMetrics
+from services.dispatcher.app.deliveries import Deliveries
+from services.dispatcher.app.marks import Marks
+from services.dispatcher.app.measures import Measures
+from services.dispatcher.app.ports import CoordinatorSession
+from services.dispatcher.app.replica_notices import CHANNEL, ReplicaNotices
+from services.dispatcher.app.retention import Retention
+from services.dispatcher.app.returns import Returns
+from services.dispatcher.app.rounds import Rounds
+from services.dispatcher.app.waking import Waking
 from services.dispatcher.config import (
     ASTRAY_SECONDS,
     POLL_SECONDS,
     REDELIVER_SECONDS,
     SERVICE,
     VERSION,
-    Settings,
+    DispatcherSettings,
 )
-from services.dispatcher.core.items import Place
-from services.dispatcher.core.lanes import Lanes
-from services.dispatcher.handler.deliveries import Deliveries
-from services.dispatcher.handler.ports import Holder
-from services.dispatcher.handler.returns import Returns
-from services.dispatcher.handler.tally import Tally
-from services.dispatcher.handler.turns import Dispatcher
-from services.dispatcher.loops.marks import Marks
-from services.dispatcher.loops.measures import Measures
-from services.dispatcher.loops.neighbours import CHANNEL, Neighbours
-from services.dispatcher.loops.retention import Retention
-from services.dispatcher.loops.rounds import Rounds
-from services.dispatcher.loops.waking import Waking
+from services.dispatcher.core.items import Claim
+from services.dispatcher.core.workspace_queues import WorkspaceQueues
 from services.dispatcher.rpc.enqueue import EnqueueServicer
 from services.dispatcher.rpc.queue import QueueServicer
 from services.dispatcher.rpc.rules import RULES
 from services.dispatcher.rpc.sessions import CODEC, Coordinators, CoordinatorSessionsServicer
-from services.dispatcher.store.duties import PostgresDuties
+from services.dispatcher.store.housekeeping import PostgresHousekeeping
 from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
 from services.dispatcher.store.queue import SETTINGS, PostgresQueue
-from services.dispatcher.store.reads import PostgresReads
-from services.dispatcher.store.words import PostgresWords
+from services.dispatcher.store.reads import PostgresQueueReads
+from services.dispatcher.store.replica_notices import PostgresNoticeSender
 from windlass.dispatcher.v1 import queue_pb2_grpc, sessions_pb2_grpc
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
-class Service:
+class DispatcherService:
     """The parts of one dispatcher, joined; nothing runs yet."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DispatcherSettings) -> None:
         scale, clock = settings.lease_scale, SystemClock()
         timing = EXECUTION.scaled(scale)
         name = f"{SERVICE}-{settings.replica}"
         self.database = Database(settings.database_url, name=name, connections=settings.database_connections)
-        self.lane = Lane(settings.database_url, name=f"{name}-turns", settings=SETTINGS)
+        self.connection = PgConnection(
+            settings.database_url, name=f"{name}-admission_loop", settings=SETTINGS
+        )
         leases = PostgresLeases(self.database, lease_scale=scale)
-        duties = PostgresDuties(self.database, astray_seconds=ASTRAY_SECONDS * scale)
+        housekeeping = PostgresHousekeeping(self.database, astray_seconds=ASTRAY_SECONDS * scale)
         mailbox = PostgresMailbox(self.database, redeliver_seconds=REDELIVER_SECONDS * scale)
-        self.neighbours = Neighbours(
-            words=PostgresWords(self.database),
+        self.replica_notices = ReplicaNotices(
+            sender=PostgresNoticeSender(self.database),
             replica=f"{name}-{os.getpid()}",
             heard=self._heard,
             clock=clock,
         )
-        tally = Tally(self.neighbours.waits_in)
-        self.lanes = Lanes()
-        self.turns = Dispatcher(
-            queue=PostgresQueue(self.lane),
+        metrics = AdmissionMetrics(self.replica_notices.waits_in)
+        self.queues = WorkspaceQueues()
+        self.admission_loop = AdmissionLoop(
+            store=PostgresQueue(self.connection),
             late=leases,
             holders=self._holders,
             give_up=self._give_up,
             due=self._due,
             demand=self._demand,
-            lanes=self.lanes,
-            tally=tally,
+            queues=self.queues,
+            metrics=metrics,
             clock=clock,
             poll_seconds=POLL_SECONDS * scale,
         )
-        self.returns = Returns(leases=leases, turns=self.turns, tally=tally, clock=clock)
+        self.returns = Returns(
+            leases=leases, admission_loop=self.admission_loop, metrics=metrics, clock=clock
+        )
         self.deliveries = Deliveries(
             mailbox=mailbox,
-            turns=self.turns,
+            admission_loop=self.admission_loop,
             post=self._post,
             clock=clock,
         )
-        self.marks = Marks(duties=duties, clock=clock)
-        self.waking = Waking(duties=duties, turns=self.turns, clock=clock, poll_seconds=POLL_SECONDS * scale)
+        self.marks = Marks(housekeeping=housekeeping, clock=clock)
+        self.waking = Waking(
+            housekeeping=housekeeping,
+            admission_loop=self.admission_loop,
+            clock=clock,
+            poll_seconds=POLL_SECONDS * scale,
+        )
         self.coordinators = Coordinators(
-            turns=self.turns,
+            admission_loop=self.admission_loop,
             returns=self.returns,
             deliveries=self.deliveries,
             marks=self.marks,
             leases=leases,
-            tally=tally,
+            metrics=metrics,
             registry=lambda: self.registry,
             clock=clock,
         )
@@ -117,7 +126,7 @@ class Service:
             codec=CODEC,
             owner=self.coordinators,
         )
-        self._watch_over(settings, leases, duties, mailbox)
+        self._watch_over(settings, leases, housekeeping, mailbox)
         self.server = GrpcServer(
             settings.grpc_address,
             guard=Guard(
@@ -129,42 +138,46 @@ class Service:
             tls=settings.tls,
             public=settings.public,
         )
-        self._serve(PostgresReads(self.database))
+        self._serve(PostgresQueueReads(self.database))
 
     def _watch_over(
-        self, settings: Settings, leases: PostgresLeases, duties: PostgresDuties, mailbox: PostgresMailbox
+        self,
+        settings: DispatcherSettings,
+        leases: PostgresLeases,
+        housekeeping: PostgresHousekeeping,
+        mailbox: PostgresMailbox,
     ) -> None:
         """What looks again from time to time, and what tells others."""
         clock, scale, name = SystemClock(), settings.lease_scale, f"{SERVICE}-{settings.replica}"
         self.rounds = Rounds(
-            duties=duties,
+            housekeeping=housekeeping,
             leases=leases,
             mailbox=mailbox,
-            polled=self.turns.polled,
+            polled=self.admission_loop.polled,
             ended=self.returns.ended,
             ask_holder=self.coordinators.ask,
             post=self.coordinators.post,
             clock=clock,
             every_seconds=POLL_SECONDS * scale,
         )
-        self.measures = Measures(duties=duties, clock=clock)
+        self.measures = Measures(housekeeping=housekeeping, clock=clock)
         self.retention = Retention(
-            duties=duties, mailbox=mailbox, kept_seconds=settings.request_key_seconds, clock=clock
+            housekeeping=housekeeping, mailbox=mailbox, kept_seconds=settings.request_key_seconds, clock=clock
         )
         self.words = Notifications(
-            settings.database_url, [CHANNEL], self.neighbours.on_word, name=f"{name}-words"
+            settings.database_url, [CHANNEL], self.replica_notices.on_notice, name=f"{name}-words"
         )
 
     # What is told in a circle finds its end only when all parts are there.
 
     def _heard(self, workspace: str) -> None:
-        self.turns.work_elsewhere(workspace)
+        self.admission_loop.work_elsewhere(workspace)
 
-    def _holders(self) -> Sequence[Holder]:
+    def _holders(self) -> Sequence[CoordinatorSession]:
         return self.coordinators.with_credit()
 
-    def _give_up(self, places: Sequence[Place]) -> None:
-        self.returns.hand_back([(each.execution_id, each.epoch) for each in places])
+    def _give_up(self, claims: Sequence[Claim]) -> None:
+        self.returns.hand_back([(each.execution_id, each.epoch) for each in claims])
 
     def _due(self, time: datetime) -> None:
         self.waking.due(time)
@@ -175,14 +188,14 @@ class Service:
     def _post(self, instance_id: str, bodies: Sequence[bytes]) -> None:
         self.coordinators.post(instance_id, bodies)
 
-    def _serve(self, reads: PostgresReads) -> None:
-        self.enqueues = EnqueueServicer(self.turns)
+    def _serve(self, reads: PostgresQueueReads) -> None:
+        self.enqueues = EnqueueServicer(self.admission_loop)
         queue_pb2_grpc.add_EnqueueServiceServicer_to_server(self.enqueues, self.server)
         queue_pb2_grpc.add_QueueServiceServicer_to_server(
             QueueServicer(
                 reads=reads,
                 deliveries=self.deliveries,
-                limits_changed=self.turns.limits_changed,
+                limits_changed=self.admission_loop.limits_changed,
             ),
             self.server,
         )
@@ -193,14 +206,14 @@ class Service:
     def loops(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
         """By name. One that dies takes the process with it."""
         return (
-            ("turns", self.turns.run),
+            ("admission_loop", self.admission_loop.run),
             ("returns", self.returns.run),
             ("deliveries", self.deliveries.run),
             ("forgetting", self.deliveries.run_forgetting),
             ("marks", self.marks.run),
             ("waking", self.waking.run),
             ("rounds", self.rounds.run),
-            ("neighbours", self.neighbours.run),
+            ("replica_notices", self.replica_notices.run),
             ("words", self.words.run),
             ("beats", self.registry.run_beats),
             ("reaper", self.registry.run_reaper),
@@ -215,16 +228,16 @@ class Service:
         self.server.health.close()
         self.enqueues.drain()
         await self.registry.stop()
-        await self.turns.idle()
+        await self.admission_loop.idle()
         await self.returns.idle()
 
     async def close(self) -> None:
         await self.server.stop(0.5)
-        await self.lane.close()
+        await self.connection.close()
         await self.database.close()
 
 
-def wiring(settings: Settings) -> Callable[[Process], Awaitable[None]]:
+def wiring(settings: DispatcherSettings) -> Callable[[Process], Awaitable[None]]:
     """What `Process.main` runs."""
 
     async def wire(process: Process) -> None:
@@ -237,7 +250,7 @@ def wiring(settings: Settings) -> Callable[[Process], Awaitable[None]]:
         )
         process.on_close("spans", flush_tracing)
         await migrations.check(settings.database_url, SERVICE, MIGRATIONS)
-        service = Service(settings)
+        service = DispatcherService(settings)
         process.on_close("service", service.close)
         for name, run in service.loops():
             process.loop(name, run)

@@ -2,8 +2,8 @@
 
 import sys
 
-from services.chassis.config import read_or_exit
-from services.chassis.lifecycle import Process
+from services.chassis.process.config import read_or_exit
+from services.chassis.process.lifecycle import Process
 from services.runner.config import Settings
 from services.runner.wiring import wire
 

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import ClassVar
 
-from services.chassis.config import Field, ProcessSettings
+from services.chassis.process.config import Field, ProcessSettings
 
 
 class Settings(ProcessSettings):

@@ -21,10 +21,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from services.chassis.clock import Clock
-from services.chassis.logs import logger
-from services.chassis.metrics import counter, gauge
-from services.chassis.telemetry import TraceContext, parse_traceparent
+from services.chassis.process.clock import Clock
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import counter, gauge
+from services.chassis.telemetry.tracing import TraceContext, parse_traceparent
 from services.runner.attempt import (
     Attempt,
     Outputs,

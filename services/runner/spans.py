@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.chassis.telemetry import TraceContext, emit_span, parse_traceparent
+from services.chassis.telemetry.tracing import TraceContext, emit_span, parse_traceparent
 from services.runner.core.job import Job
 
 

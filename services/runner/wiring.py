@@ -7,19 +7,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from typing import Final
 
-from services.chassis.addresses import AddressBook
-from services.chassis.client import ChannelPool
-from services.chassis.clock import SystemClock
-from services.chassis.guard import Guard
+from services.chassis.grpc.addresses import AddressBook
+from services.chassis.grpc.client import ChannelPool
+from services.chassis.grpc.guard import Guard
+from services.chassis.grpc.server import GrpcServer
+from services.chassis.identity.system_key import SystemKey
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import RUN
-from services.chassis.lifecycle import Process
-from services.chassis.logs import logger, setup_logging
-from services.chassis.metrics import LoopLag, MetricsEndpoint
-from services.chassis.server import GrpcServer
+from services.chassis.process.clock import SystemClock
+from services.chassis.process.lifecycle import Process
 from services.chassis.session.holder import SessionHolder
-from services.chassis.system_key import SystemKey
-from services.chassis.telemetry import flush_tracing, setup_tracing
+from services.chassis.telemetry.logs import logger, setup_logging
+from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
+from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
 from services.runner.attempt import MODULE_LOG
 from services.runner.config import Settings
 from services.runner.handler import Worker

@@ -9,7 +9,7 @@ import uuid
 
 import psycopg
 
-from services.chassis.identity import ServiceCredential
+from services.chassis.identity.callers import ServiceCredential
 from tests.support.stack import Stack
 from windlass.api.v1 import resources_pb2
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2

@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from deploy.local.plan import Options
-from services.chassis.crash import VARIABLE, crash_points_in
+from services.chassis.process.crash import VARIABLE, crash_points_in
 from tests.chaos.history import cases, faults_of
 from tests.chaos.load import Load
 from tests.chaos.stimuli import Stimuli

@@ -20,8 +20,8 @@ from google.protobuf import json_format, message_factory, struct_pb2
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.duration_pb2 import Duration
 
-from services.chassis.errors import RemoteError, remote_error
-from services.chassis.nesting import parse
+from services.chassis.grpc.errors import RemoteError, remote_error
+from services.chassis.grpc.nesting import parse
 from tests.support.api import Client
 from tests.support.filters import FAULTY_FILTERS
 from tests.support.nested import nested_struct, with_tag

@@ -14,9 +14,9 @@ import pytest_asyncio
 from google.protobuf import json_format
 
 from services.api.rpc.rules import RULES as API_RULES
-from services.chassis.errors import remote_error
-from services.chassis.identity import Identity, Kind, Rule
-from services.chassis.tls import Tls
+from services.chassis.grpc.errors import remote_error
+from services.chassis.identity.callers import CallerKind, Identity, Rule
+from services.chassis.identity.tls import Tls
 from services.coordinator.rpc.rules import RULES as COORDINATOR_RULES
 from services.dispatcher.rpc.rules import RULES as DISPATCHER_RULES
 from tests.support.api import Client
@@ -164,7 +164,9 @@ async def test_a_certificate_may_call_only_what_its_service_needs(
     tls = Tls(secured.authority.pair(name), secured.authority.file)
     channel = secured.channel(address=secured.inner[service], tls=tls)
     denied = [
-        method for method, rule in RULES[service].items() if not rule.allows(Identity(Kind.SERVICE, name))
+        method
+        for method, rule in RULES[service].items()
+        if not rule.allows(Identity(CallerKind.SERVICE, name))
     ]
     assert denied
     for method in denied:

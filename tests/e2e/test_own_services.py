@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 
-from services.chassis.errors import remote_error
+from services.chassis.grpc.errors import remote_error
 from tests.support.stack import Stack, running_stack
 
 SERVICES = ("api", "dispatcher", "coordinator", "runner")

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf import struct_pb2
 
-from services.chassis.errors import RemoteError, remote_error, remote_status
+from services.chassis.grpc.errors import RemoteError, remote_error, remote_status
 from tests.support.api import Client
 from tests.support.stack import running_stack
 from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2

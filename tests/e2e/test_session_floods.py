@@ -24,8 +24,8 @@ import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.chassis.errors import remote_error
-from services.chassis.identity import ServiceCredential
+from services.chassis.grpc.errors import remote_error
+from services.chassis.identity.callers import ServiceCredential
 from services.chassis.lease.frames import CREDIT_MAX, HEARD_ITEMS_MAX, HELD_MAX, NAME_MAX, REPORTS_FLOOD
 from tests.support.api import Client
 from tests.support.nested import with_tag

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from services.chassis.telemetry import new_trace
+from services.chassis.telemetry.tracing import new_trace
 from tests.support.api import Client
 from tests.support.otlp import Collector, Trace, collector
 from tests.support.postgres import free_port

@@ -10,7 +10,7 @@ from importlib.metadata import version
 import pytest
 import pytest_asyncio
 
-from services.chassis.telemetry import new_trace
+from services.chassis.telemetry.tracing import new_trace
 from tests.support.api import Client, new_workspace
 from tests.support.otlp import EVERY_HOP, ONE_STEP_TREE, Collector, Trace, collector
 from tests.support.probe import eventually, until

@@ -54,11 +54,11 @@ MUTANTS: Final = [
     ),
     Mutant(
         "epoch_dropped_from_the_finish",
-        f"{_QUEUE}/turn_statements.py",
+        f"{_QUEUE}/admission_statements.py",
         "  DELETE FROM dispatcher.queue q USING told t\n"
         "  WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND",
         "  DELETE FROM dispatcher.queue q USING told t\n  WHERE q.execution_id = t.execution_id AND",
-        f"{_QUEUE_TESTS}/test_turn_store.py::test_finish_is_fenced_by_its_epoch",
+        f"{_QUEUE_TESTS}/test_admission_store.py::test_finish_is_fenced_by_its_epoch",
     ),
     Mutant(
         "epoch_dropped_from_the_report",
@@ -76,7 +76,7 @@ MUTANTS: Final = [
     ),
     Mutant(
         "same_epoch_at_the_next_grant",
-        f"{_QUEUE}/turn_statements.py",
+        f"{_QUEUE}/admission_statements.py",
         "SET state = 2, epoch = nextval('dispatcher.epochs'), holder = ($4",
         "SET state = 2, epoch = greatest(q.epoch, 1), holder = ($4",
         f"{_QUEUE_TESTS}/test_returns.py::test_every_grant_has_a_higher_epoch",
@@ -91,28 +91,28 @@ MUTANTS: Final = [
     # Admission.
     Mutant(
         "slots_counted_before_the_lock",
-        f"{_QUEUE}/turn_statements.py",
+        f"{_QUEUE}/admission_statements.py",
         "ORDER BY workspace FOR NO KEY UPDATE",
         "ORDER BY workspace",
         f"{_QUEUE_TESTS}/test_slots.py::test_second_claim_counts_what_the_first_has_committed",
     ),
     Mutant(
         "one_workspace_served_to_its_end_before_the_next",
-        f"{_QUEUE}/turn_statements.py",
-        "ORDER BY c.nth, c.lane LIMIT",
-        "ORDER BY c.lane, c.nth LIMIT",
-        f"{_QUEUE_TESTS}/test_turn_store.py::test_claim_serves_workspaces_round_robin",
+        f"{_QUEUE}/admission_statements.py",
+        "ORDER BY c.nth, c.tenant LIMIT",
+        "ORDER BY c.tenant, c.nth LIMIT",
+        f"{_QUEUE_TESTS}/test_admission_store.py::test_claim_serves_workspaces_round_robin",
     ),
     Mutant(
         "request_key_of_all_workspaces",
-        f"{_QUEUE}/turn_statements.py",
+        f"{_QUEUE}/admission_statements.py",
         "r.workspace = l.workspace AND r.request_id = i.request_id",
         "r.request_id = i.request_id",
-        f"{_QUEUE_TESTS}/test_turn_store.py::test_same_request_id_of_another_workspace_is_another_request",
+        f"{_QUEUE_TESTS}/test_admission_store.py::test_same_request_id_of_another_workspace_is_another_request",
     ),
     Mutant(
         "no_poll_behind_a_wake_up",
-        "services/dispatcher/loops/rounds.py",
+        "services/dispatcher/app/rounds.py",
         "steps += [self.poll, self.end_unheld]",
         "steps += [self.end_unheld]",
         "tests/unit/dispatcher/test_loops.py::test_round_looks_for_work_leases_grants_and_messages",
@@ -178,7 +178,7 @@ MUTANTS: Final = [
     # Tenants.
     Mutant(
         "workspace_of_the_caller_not_compared",
-        "services/api/handler/executions.py",
+        "services/api/app/executions.py",
         "if record is None or record.workspace != workspace:",
         "if record is None:",
         "tests/unit/api/test_execution_lists.py::test_foreign_unknown_and_malformed_ids_answer_alike",
@@ -200,7 +200,7 @@ MUTANTS: Final = [
     ),
     Mutant(
         "whole_filter_sent_as_one_comparison",
-        "services/api/handler/conditions.py",
+        "services/api/app/conditions.py",
         "return reads_pb2.Condition(negated=_condition(inner))",
         "return reads_pb2.Condition(operator=reads_pb2.Condition.EQUAL, negated=_condition(inner))",
         "tests/unit/api/test_list_filters.py::test_what_an_earlier_coordinator_does_not_know_has_no_operator",

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from services.chassis.tls import Pair
+from services.chassis.identity.tls import Pair
 
 LOOPBACK = ipaddress.IPv4Address("127.0.0.1")
 

@@ -17,16 +17,16 @@ from typing import Any
 import grpc
 import orjson
 
-from services.chassis.client import CHANNEL_OPTIONS, Metadata
-from services.chassis.clock import SystemClock
-from services.chassis.errors import Refusal
-from services.chassis.guard import Guard
-from services.chassis.identity import ServiceCredential, services
+from services.chassis.grpc.client import CHANNEL_OPTIONS, Metadata
+from services.chassis.grpc.errors import Refusal
+from services.chassis.grpc.guard import Guard
+from services.chassis.grpc.server import INTERNAL, GrpcServer
+from services.chassis.identity.callers import ServiceCredential, services
 from services.chassis.lease.frames import Attach, Grant, Refused, Report
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import EXECUTION, RUN
-from services.chassis.lifecycle import Process
-from services.chassis.server import INTERNAL, GrpcServer
+from services.chassis.process.clock import SystemClock
+from services.chassis.process.lifecycle import Process
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.registry import SessionRegistry

@@ -11,8 +11,8 @@ from services.api.core.filters import (
     AllOf,
     AnyOf,
     Condition,
+    FieldKind,
     Filter,
-    Kind,
     Not,
     Operator,
     Pattern,
@@ -62,26 +62,26 @@ FAULTY_FILTERS = (
     " " * 4_097,
 )
 _VALUES = {
-    Kind.STATE: sorted(STATES),
-    Kind.TRIGGER: sorted(TRIGGERS),
-    Kind.NUMBER: NUMBERS,
-    Kind.TIME: TIMES,
-    Kind.TEXT: TEXTS,
-    Kind.LABEL: TEXTS,
+    FieldKind.STATE: sorted(STATES),
+    FieldKind.TRIGGER: sorted(TRIGGERS),
+    FieldKind.NUMBER: NUMBERS,
+    FieldKind.TIME: TIMES,
+    FieldKind.TEXT: TEXTS,
+    FieldKind.LABEL: TEXTS,
 }
-_KINDS = {**FIELDS, **{f"labels.{key}": Kind.LABEL for key in LABEL_KEYS}}
+_KINDS = {**FIELDS, **{f"labels.{key}": FieldKind.LABEL for key in LABEL_KEYS}}
 _EQUALITY = (Operator.EQUAL, Operator.NOT_EQUAL)
 _DEPTH = 3
 
 
 def _condition(field: str) -> st.SearchStrategy[Filter]:
-    is_enum = _KINDS[field] in (Kind.STATE, Kind.TRIGGER)
+    is_enum = _KINDS[field] in (FieldKind.STATE, FieldKind.TRIGGER)
     operators = st.sampled_from(_EQUALITY if is_enum else tuple(Operator))
     return st.builds(Condition, st.just(field), operators, st.sampled_from(_VALUES[_KINDS[field]]))
 
 
 def _pattern() -> st.SearchStrategy[Filter]:
-    fields = [field for field, kind in _KINDS.items() if kind in (Kind.TEXT, Kind.LABEL)]
+    fields = [field for field, kind in _KINDS.items() if kind in (FieldKind.TEXT, FieldKind.LABEL)]
     openings = st.sampled_from([(True, True), (True, False), (False, True)])
     texts = st.sampled_from([text for text in TEXTS if text])
     return st.builds(

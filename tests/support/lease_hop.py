@@ -11,9 +11,8 @@ from typing import Any
 
 import grpc
 
-from services.chassis.clock import SystemClock
-from services.chassis.errors import DependencyUnavailable
-from services.chassis.identity import Identity, Kind, set_caller
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from services.chassis.lease.frames import (
     Attach,
     Grant,
@@ -25,6 +24,7 @@ from services.chassis.lease.frames import (
 )
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import EXECUTION, LeaseTiming
+from services.chassis.process.clock import SystemClock
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.memory import MemorySessionStore
@@ -213,7 +213,7 @@ class _Servicer(sessions_pb2_grpc.RunnerSessionsServicer):
     async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         said = dict(context.invocation_metadata())
         if "kind" in said:
-            set_caller(Identity(Kind(said["kind"]), said["name"]))
+            set_caller(Identity(CallerKind(said["kind"]), said["name"]))
         await self._registry.serve(context)
 
 

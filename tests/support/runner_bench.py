@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from services.chassis.clock import ManualClock
+from services.chassis.process.clock import ManualClock
 from services.runner.core.job import Ended, Job
 from services.runner.handler import Worker
 from services.runner.modules import built_in

@@ -20,8 +20,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deploy.local.plan import PEERS
 from deploy.local.provision import OWNERS
-from services.api.bootstrap import Keys, bootstrap
-from services.chassis.tls import Tls
+from services.api.store.bootstrap import FirstKeys, bootstrap
+from services.chassis.identity.tls import Tls
 from tests.support.certificates import Authority
 from tests.support.postgres import Database, free_port
 from tests.support.probe import eventually
@@ -36,7 +36,7 @@ _RECONNECT = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_ba
 class Secured:
     """Four services; what they listen on holds while they are down, too."""
 
-    def __init__(self, database: Database, directory: Path, keys: Keys) -> None:
+    def __init__(self, database: Database, directory: Path, keys: FirstKeys) -> None:
         (directory / "authority").mkdir()
         self.authority = Authority(directory / "authority")
         self.keys = keys

@@ -250,13 +250,17 @@ def cores_read_no_clock(source: Source) -> Iterator[str]:
 
 @rule
 def status_codes_have_one_home(source: Source) -> Iterator[str]:
-    """Status codes are chosen in chassis/errors.py; a servicer that aborts by itself has a second opinion."""
-    if re.match(r"services/(?:api|dispatcher|coordinator|runner)/(?:rpc|core|handler)", source.path):
+    """Status codes are chosen in chassis/grpc/errors.py; a servicer that aborts by itself has a second opinion."""
+    if re.match(
+        r"services/(?:api|dispatcher|coordinator|runner)/(?:rpc|peers|core|app|handler)", source.path
+    ):
         for node in source.nodes:
             if isinstance(node, ast.Attribute) and node.attr == "StatusCode":
-                yield source.at(node, "a status code outside chassis/errors.py")
+                yield source.at(node, "a status code outside chassis/grpc/errors.py")
             if called(node).endswith("context.abort"):
-                yield source.at(node, "context.abort in a servicer; raise what chassis/errors.py translates")
+                yield source.at(
+                    node, "context.abort in a servicer; raise what chassis/grpc/errors.py translates"
+                )
 
 
 @rule

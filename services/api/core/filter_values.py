@@ -12,8 +12,8 @@ from services.api.core.filters import (
     LABELS,
     TEXTS,
     Condition,
+    FieldKind,
     Filter,
-    Kind,
     Not,
     Operator,
     Pattern,
@@ -90,7 +90,7 @@ def restriction(place: int, field: str, comparator: str, value: Text) -> Filter:
         return Present(f"{field}.{value.text}")
     if kind is None:
         raise Faulty(place, f"{shown(field)} cannot be filtered by; there are {_NAMES}")
-    if comparator not in _EQUALITY and kind in (Kind.STATE, Kind.TRIGGER):
+    if comparator not in _EQUALITY and kind in (FieldKind.STATE, FieldKind.TRIGGER):
         raise Faulty(place, f"{field} is compared by =, != and : only")
     if comparator == _HAS and value.is_anything:
         return Present(field)
@@ -108,21 +108,21 @@ def restriction(place: int, field: str, comparator: str, value: Text) -> Filter:
     return Not(like) if comparator == "!=" else like
 
 
-def _checked(kind: Kind, field: str, value: Text) -> str:
+def _checked(kind: FieldKind, field: str, value: Text) -> str:
     """The value as the tree has it."""
     if kind in TEXTS:
         return value.text
     written = value.written if value.is_open else value.text
-    if kind is Kind.NUMBER:
+    if kind is FieldKind.NUMBER:
         if re.fullmatch(r"-?[0-9]{1,9}", written) is None:
             raise Faulty(value.place, f"{field} is a number, not {value.shown}")
         return written
-    if kind is Kind.TIME:
+    if kind is FieldKind.TIME:
         if read_time(written) is None:
             raise Faulty(value.place, f'{field} is a time like "2026-11-01T00:00:00Z", not {value.shown}')
         return written
     name = _SYNONYMS.get(written, written)
-    known = STATES if kind is Kind.STATE else TRIGGERS
+    known = STATES if kind is FieldKind.STATE else TRIGGERS
     if name not in known:
         raise Faulty(value.place, f"{value.shown} is no {field}; there are {', '.join(sorted(known))}")
     return name

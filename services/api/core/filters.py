@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Any, Final, TypeAlias, assert_never
 
 
-class Kind(Enum):
+class FieldKind(Enum):
     STATE = auto()
     TRIGGER = auto()
     TEXT = auto()
@@ -26,22 +26,22 @@ class Kind(Enum):
 
 
 LABELS: Final = "labels."
-FIELDS: Final[Mapping[str, Kind]] = {
-    "state": Kind.STATE,
-    "workflow": Kind.TEXT,
-    "version": Kind.NUMBER,
-    "priority": Kind.NUMBER,
-    "create_time": Kind.TIME,
-    "start_time": Kind.TIME,
-    "end_time": Kind.TIME,
-    "error.type": Kind.TEXT,
-    "error.node": Kind.TEXT,
-    "error.message": Kind.TEXT,
-    "trigger.type": Kind.TRIGGER,
-    "trigger.caller": Kind.TEXT,
-    "parent_execution_id": Kind.TEXT,
+FIELDS: Final[Mapping[str, FieldKind]] = {
+    "state": FieldKind.STATE,
+    "workflow": FieldKind.TEXT,
+    "version": FieldKind.NUMBER,
+    "priority": FieldKind.NUMBER,
+    "create_time": FieldKind.TIME,
+    "start_time": FieldKind.TIME,
+    "end_time": FieldKind.TIME,
+    "error.type": FieldKind.TEXT,
+    "error.node": FieldKind.TEXT,
+    "error.message": FieldKind.TEXT,
+    "trigger.type": FieldKind.TRIGGER,
+    "trigger.caller": FieldKind.TEXT,
+    "parent_execution_id": FieldKind.TEXT,
 }
-TEXTS: Final = frozenset({Kind.TEXT, Kind.LABEL})
+TEXTS: Final = frozenset({FieldKind.TEXT, FieldKind.LABEL})
 
 
 class Operator(Enum):
@@ -106,10 +106,10 @@ _COMPARISONS: Final[Mapping[Operator, Callable[[Any, Any], bool]]] = {
 }
 
 
-def kind_of(field: str) -> Kind | None:
+def kind_of(field: str) -> FieldKind | None:
     """None: there is no such field."""
     if field.startswith(LABELS) and field != LABELS:
-        return Kind.LABEL
+        return FieldKind.LABEL
     return FIELDS.get(field)
 
 
@@ -164,7 +164,7 @@ def _asks(filter_: Filter, field: str) -> bool:
 def _compared(condition: Condition, have: str | int | datetime | None) -> bool:
     compare = _COMPARISONS[condition.operator]
     if have is None:
-        is_equal = not condition.value and kind_of(condition.field) is Kind.TEXT
+        is_equal = not condition.value and kind_of(condition.field) is FieldKind.TEXT
         return {Operator.EQUAL: is_equal, Operator.NOT_EQUAL: not is_equal}.get(condition.operator, False)
     if isinstance(have, int):
         return compare(have, int(condition.value))

@@ -17,12 +17,12 @@ EXECUTIONS_MAX: Final[Mapping[int, int]] = {Tier.FREE: 1, Tier.PRO: 5, Tier.ENTE
 QUEUED_MAX: Final = 100_000
 
 
-class Limits(NamedTuple):
+class TierLimits(NamedTuple):
     executions_max: int
     queued_max: int
 
 
-def in_force(tier: int, executions_max: int, queued_max: int) -> Limits:
+def in_force(tier: int, executions_max: int, queued_max: int) -> TierLimits:
     """A workspace's own numbers where it has any (0: it has none), else its tier's; of a tier to come, the least."""
     of_tier = EXECUTIONS_MAX.get(tier, EXECUTIONS_MAX[Tier.FREE])
-    return Limits(executions_max or of_tier, queued_max or QUEUED_MAX)
+    return TierLimits(executions_max or of_tier, queued_max or QUEUED_MAX)

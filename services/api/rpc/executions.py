@@ -7,18 +7,18 @@ from typing import Any, Final
 
 import grpc
 
+from services.api.app import refusals
+from services.api.app.authenticator import Authenticator
+from services.api.app.executions import Executions
+from services.api.app.ports import ExecutionReads
+from services.api.app.watching import EventWatcher
 from services.api.core.filter_text import FilterFault, parse
-from services.api.handler import refusals
-from services.api.handler.authenticator import Authenticator
-from services.api.handler.executions import Executions
-from services.api.handler.ports import Reads
-from services.api.handler.watching import EventWatcher
 from services.api.rpc import pages, translate
 from services.api.rpc.starting import Starting, span_attributes
 from services.api.rpc.structs import holding
-from services.chassis.crash import crash_point
-from services.chassis.identity import caller
-from services.chassis.telemetry import new_trace, note_on_span, present_trace
+from services.chassis.identity.callers import caller
+from services.chassis.process.crash import crash_point
+from services.chassis.telemetry.tracing import new_trace, note_on_span, present_trace
 from windlass.api.v1 import executions_pb2, executions_pb2_grpc
 from windlass.coordinator.v1 import reads_pb2
 
@@ -32,7 +32,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         starting: Starting,
         executions: Executions,
         watcher: EventWatcher,
-        reads: Reads,
+        reads: ExecutionReads,
         authenticator: Authenticator,
     ) -> None:
         self._starting = starting

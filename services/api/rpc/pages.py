@@ -7,8 +7,8 @@ from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
+from services.api.app.refusals import invalid_field
 from services.api.core import paging
-from services.api.handler.refusals import invalid_field
 
 Row = TypeVar("Row")
 Shown = TypeVar("Shown", bound=Message)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from services.chassis.identity import Rule, members, services, system
+from services.chassis.identity.callers import Rule, members, services, system
 
 READ: Final = members("VIEWER", "WORKFLOW", "ADMIN")
 WRITE: Final = members("WORKFLOW", "ADMIN")

@@ -6,13 +6,13 @@ from typing import Any
 
 import grpc
 
-from services.api.handler import refusals
-from services.api.handler.executions import Executions
-from services.api.handler.identifiers import is_execution_id
-from services.api.handler.ports import Reads
+from services.api.app import refusals
+from services.api.app.executions import Executions
+from services.api.app.identifiers import is_execution_id
+from services.api.app.ports import ExecutionReads
 from services.api.rpc import pages, translate
 from services.api.rpc.structs import holding
-from services.chassis.identity import caller
+from services.chassis.identity.callers import caller
 from windlass.api.v1 import runs_pb2, runs_pb2_grpc
 from windlass.coordinator.v1 import reads_pb2
 
@@ -20,7 +20,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class RunServicer(runs_pb2_grpc.RunServiceServicer):
-    def __init__(self, executions: Executions, reads: Reads) -> None:
+    def __init__(self, executions: Executions, reads: ExecutionReads) -> None:
         self._executions = executions
         self._reads = reads
 

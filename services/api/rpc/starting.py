@@ -15,19 +15,19 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from services.api.handler.authenticator import Authenticator
-from services.api.handler.executions import FINAL, Executions
-from services.api.handler.ports import StartWatches, Watch
-from services.api.handler.schema_reader import VIOLATIONS_MAX
-from services.api.handler.starts import Existing, StartCommand, Started, Starter
+from services.api.app.authenticator import Authenticator
+from services.api.app.executions import FINAL, Executions
+from services.api.app.ports import StartWatches, Watch
+from services.api.app.schema_reader import VIOLATIONS_MAX
+from services.api.app.starts import Existing, StartCommand, Started, Starter
 from services.api.rpc import translate
 from services.api.rpc.structs import holding
-from services.chassis.clock import Clock
-from services.chassis.crash import crash_point
-from services.chassis.errors import Refusal, status_of
-from services.chassis.identity import caller
-from services.chassis.telemetry import AttributeValue, Sampler, TraceContext, emit_span, new_trace
-from services.chassis.validation import judge
+from services.chassis.grpc.errors import Refusal, status_of
+from services.chassis.grpc.validation import judge
+from services.chassis.identity.callers import caller
+from services.chassis.process.clock import Clock
+from services.chassis.process.crash import crash_point
+from services.chassis.telemetry.tracing import AttributeValue, Sampler, TraceContext, emit_span, new_trace
 from windlass.api.v1 import executions_pb2
 from windlass.coordinator.v1 import reads_pb2
 

@@ -13,8 +13,8 @@ import orjson
 from google.protobuf import struct_pb2
 from google.protobuf.message import Message
 
+from services.api.app.refusals import invalid_field, invalid_fields
 from services.api.core.json_values import DEPTH_MAX, sift
-from services.api.handler.refusals import invalid_field, invalid_fields
 
 _WHOLE_MAX: Final = 2.0**53
 # As JSON the least value has two bytes, a digit and a comma; a member of an object its key too, and three around that.

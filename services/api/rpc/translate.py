@@ -10,13 +10,13 @@ from datetime import datetime
 import orjson
 from google.protobuf import struct_pb2, timestamp_pb2
 
+from services.api.app.ports import KeyRecord, WorkflowRecord, WorkspaceRecord
+from services.api.app.schema_reader import INPUT_BYTES_MAX
+from services.api.app.starts import StartCommand
 from services.api.core.faults import Fault
 from services.api.core.tiers import in_force
-from services.api.handler.ports import KeyRecord, WorkflowRecord, WorkspaceRecord
-from services.api.handler.schema_reader import INPUT_BYTES_MAX
-from services.api.handler.starts import StartCommand
 from services.api.rpc.structs import fill, set_value, to_dict
-from services.chassis.telemetry import parse_traceparent
+from services.chassis.telemetry.tracing import parse_traceparent
 from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2, workspaces_pb2
 from windlass.catalog.v1 import catalog_pb2
 from windlass.coordinator.v1 import reads_pb2

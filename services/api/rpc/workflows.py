@@ -11,6 +11,10 @@ from typing import Any, Final
 import grpc
 from google.protobuf import struct_pb2
 
+from services.api.app import refusals
+from services.api.app.authenticator import Authenticator
+from services.api.app.ports import Actor, AnnouncedModules, Workflows
+from services.api.app.startables import READ_HERE_BYTES_MAX, Startables
 from services.api.core.definition import (
     DEFINITION_BYTES_MAX,
     SchemaReader,
@@ -20,15 +24,11 @@ from services.api.core.definition import (
     warnings_of,
 )
 from services.api.core.templates import TemplateReader
-from services.api.handler import refusals
-from services.api.handler.authenticator import Authenticator
-from services.api.handler.ports import Actor, AnnouncedModules, Workflows
-from services.api.handler.startables import READ_HERE_BYTES_MAX, Startables
 from services.api.rpc import pages, translate
 from services.api.rpc.structs import document_of, holding, is_surely_over
-from services.chassis.crash import crash_point
-from services.chassis.errors import DependencyUnavailable, Refusal
-from services.chassis.identity import caller
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.identity.callers import caller
+from services.chassis.process.crash import crash_point
 from windlass.api.v1 import resources_pb2, workflows_pb2, workflows_pb2_grpc
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
 

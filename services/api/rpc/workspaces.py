@@ -9,17 +9,17 @@ from typing import Any, Final
 
 import grpc
 
+from services.api.app import refusals
+from services.api.app.authenticator import Authenticator
+from services.api.app.key_material import KeyMint, key_hash
+from services.api.app.ports import Actor, ApiKeys, KeyIdTaken, NewKey, WorkspaceRecord, Workspaces
+from services.api.app.startables import Startables
 from services.api.core.tiers import Tier
-from services.api.handler import refusals
-from services.api.handler.authenticator import Authenticator
-from services.api.handler.key_material import KeyMint, key_hash
-from services.api.handler.ports import Actor, KeyIdTaken, Keys, NewKey, WorkspaceRecord, Workspaces
-from services.api.handler.startables import Startables
 from services.api.rpc import pages, translate
-from services.chassis.batcher import Level
-from services.chassis.clock import Clock
-from services.chassis.crash import crash_point
-from services.chassis.identity import Identity, Kind, caller
+from services.chassis.identity.callers import CallerKind, Identity, caller
+from services.chassis.process.batcher import Level
+from services.chassis.process.clock import Clock
+from services.chassis.process.crash import crash_point
 from windlass.api.v1 import workspaces_pb2, workspaces_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -110,7 +110,7 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
 
 class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
     def __init__(
-        self, keys: Keys, workspaces: Workspaces, authenticator: Authenticator, mint: KeyMint, clock: Clock
+        self, keys: ApiKeys, workspaces: Workspaces, authenticator: Authenticator, mint: KeyMint, clock: Clock
     ) -> None:
         self._keys = keys
         self._workspaces = workspaces
@@ -177,7 +177,7 @@ def _actor() -> Actor:
 
 def _workspace_meant(identity: Identity, asked: str) -> str:
     """A member's own whatever is asked, or it is told that there is no other."""
-    if identity.kind is Kind.SYSTEM:
+    if identity.kind is CallerKind.SYSTEM:
         if not asked:
             raise refusals.invalid_field("workspace", "REQUIRED", "the system key must say which")
         return asked

@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from services.api.handler.ports import Actor
-from services.chassis.lane import Connection
+from services.api.app.ports import Actor
+from services.chassis.postgres.connection import Connection
 
 CHANNEL = "api_changes"
 

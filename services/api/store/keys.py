@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from services.api.handler.ports import Actor, KeyIdTaken, KeyRecord, NewKey
+from services.api.app.ports import Actor, KeyIdTaken, KeyRecord, NewKey
 from services.api.store.audit import record, tell
-from services.chassis.crash import crash_point
-from services.chassis.database import Database
-from services.chassis.lane import Connection
+from services.chassis.postgres.connection import Connection
+from services.chassis.postgres.database import Database
+from services.chassis.process.crash import crash_point
 
 _COLUMNS = "k.key_id, k.role, k.workspace, k.title, k.create_time, k.expire_time, k.revoke_time"
 _FIND = f"""

@@ -11,11 +11,11 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
-from services.api.handler.ports import Actor, Applied, StartableRecord, VersionRecord, WorkflowRecord
+from services.api.app.ports import Actor, Applied, StartableRecord, VersionRecord, WorkflowRecord
 from services.api.store.audit import record, tell
-from services.chassis.crash import crash_point
-from services.chassis.database import Database
-from services.chassis.lane import Connection
+from services.chassis.postgres.connection import Connection
+from services.chassis.postgres.database import Database
+from services.chassis.process.crash import crash_point
 
 REFUSED, CREATED, NEW_VERSION, UNCHANGED = range(4)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 
-from services.api.handler.ports import Actor, WorkspaceRecord
+from services.api.app.ports import Actor, WorkspaceRecord
 from services.api.store.audit import record, tell
-from services.chassis.crash import crash_point
-from services.chassis.database import Database
-from services.chassis.lane import Connection
+from services.chassis.postgres.connection import Connection
+from services.chassis.postgres.database import Database
+from services.chassis.process.crash import crash_point
 
 _COLUMNS = "workspace, tier, executions_max, queued_max, revision, create_time, update_time, close_time"
 _GET = f"SELECT {_COLUMNS} FROM workspaces WHERE workspace = %s"

@@ -12,7 +12,7 @@ the holder may give the difference to another server without ever having promise
 """
 
 
-class Credit:
+class CreditAccount:
     """Counts, no items."""
 
     __slots__ = ("_amount", "_number", "_seen_then", "_unconfirmed", "granted", "reserved")

@@ -131,7 +131,7 @@ class Credit:
 
 
 @dataclass(slots=True, frozen=True)
-class Fault:
+class StreamFault:
     """A breach of the protocol, or why the server cannot serve. The last thing on a stream."""
 
     reason: str
@@ -169,4 +169,4 @@ class ServerFrame:
     beat: BeatAnswer | None = None
     beat_heard: int = 0
     is_draining: bool = False
-    fault: Fault | None = None
+    fault: StreamFault | None = None

@@ -53,13 +53,13 @@ from services.chassis.lease.frames import (
     Attach,
     Attached,
     BeatAnswer,
-    Fault,
     Grant,
     HolderFrame,
     Lease,
     Refused,
     Report,
     ServerFrame,
+    StreamFault,
 )
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.stream import HolderStream, StreamState
@@ -378,7 +378,7 @@ class HolderRules:
                 stream.told = None
             self._alive(stream, actions)
 
-    def _serve_fault(self, stream: HolderStream, fault: Fault, actions: list[HolderAction]) -> None:
+    def _serve_fault(self, stream: HolderStream, fault: StreamFault, actions: list[HolderAction]) -> None:
         if fault.reason == "INSTANCE_ENDED":
             self._end(fault.reason, actions)
         else:

@@ -56,7 +56,7 @@ from services.chassis.lease.actions import (
     ReportsArrived,
     ServerAction,
 )
-from services.chassis.lease.credit import Credit
+from services.chassis.lease.credit import CreditAccount
 from services.chassis.lease.frames import (
     CREDIT_MAX,
     FRAME_ITEMS_MAX,
@@ -70,13 +70,13 @@ from services.chassis.lease.frames import (
     Attached,
     Beat,
     BeatAnswer,
-    Fault,
     Grant,
     HolderFrame,
     Lease,
     Refused,
     RefusedReport,
     ServerFrame,
+    StreamFault,
 )
 from services.chassis.lease.outgoing import Outgoing
 from services.chassis.lease.timing import LeaseTiming
@@ -99,11 +99,11 @@ class ServerSessionRules:
         self.state = ServerState.NEW
         # From the acceptance on without its leases, of which `holds` knows; so when there will be none.
         self.attach: Attach | None = None
-        self.fault: Fault | None = None
+        self.fault: StreamFault | None = None
         self.unanswered = Unanswered()
         self._server = server
         self._timing = timing
-        self._credit = Credit()
+        self._credit = CreditAccount()
         self._held: dict[str, int] = {}
         self._beat_number = 0
         self._beat_in_flight = False
@@ -169,32 +169,32 @@ class ServerSessionRules:
             actions.append(HolderDrains())
         return actions
 
-    def _fault_in(self, frame: HolderFrame) -> Fault | None:
+    def _fault_in(self, frame: HolderFrame) -> StreamFault | None:
         """Judged before anything of the frame takes effect, so that a faulty frame has none."""
         if frame.attach is not None:
-            return Fault("ATTACHED_ALREADY", "a session attaches once; open another stream")
+            return StreamFault("ATTACHED_ALREADY", "a session attaches once; open another stream")
         # 0 says nothing about grants: frames that only carry reports need not count.
         if frame.grants_seen and not self._seen <= frame.grants_seen <= self._sent:
-            return Fault(
+            return StreamFault(
                 "GRANTS_SEEN_INVALID", f"{frame.grants_seen} is not within {self._seen} and {self._sent}"
             )
         if self.unanswered.count + len(frame.reports) > REPORTS_FLOOD:
-            return Fault("FLOOD", f"more than {REPORTS_FLOOD} reports without an answer")
+            return StreamFault("FLOOD", f"more than {REPORTS_FLOOD} reports without an answer")
         if _has_long_name(frame):
-            return Fault("NAME_TOO_LONG", f"ids and reasons have at most {NAME_MAX} characters")
+            return StreamFault("NAME_TOO_LONG", f"ids and reasons have at most {NAME_MAX} characters")
         if frame.credit is not None and not 0 <= frame.credit.amount <= CREDIT_MAX:
-            return Fault("CREDIT_INVALID", f"a credit is 0 to {CREDIT_MAX}")
+            return StreamFault("CREDIT_INVALID", f"a credit is 0 to {CREDIT_MAX}")
         if frame.beat is not None:
             return self._fault_in_beat(frame.beat)
         return None
 
-    def _fault_in_beat(self, beat: Beat) -> Fault | None:
+    def _fault_in_beat(self, beat: Beat) -> StreamFault | None:
         if self._beat_in_flight or beat.number != self._beat_number + 1:
-            return Fault(
+            return StreamFault(
                 "BEAT_OUT_OF_ORDER", f"expected beat {self._beat_number + 1}, after the answer to the last"
             )
         if len(beat.held) + (0 if beat.is_full else len(self._held)) > HELD_MAX:
-            return Fault("HELD_EXCEEDED", f"at most {HELD_MAX} leases can be held by one instance")
+            return StreamFault("HELD_EXCEEDED", f"at most {HELD_MAX} leases can be held by one instance")
         return None
 
     def _count(self, seen: int, refused: Sequence[Refused], actions: list[ServerAction]) -> None:
@@ -343,7 +343,7 @@ class ServerSessionRules:
         self._out.owes_drain = True
 
     def _fail(self, reason: str, message: str) -> list[ServerAction]:
-        self.fault = Fault(reason, message)
+        self.fault = StreamFault(reason, message)
         self._close()
         return []
 

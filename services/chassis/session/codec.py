@@ -21,7 +21,6 @@ from services.chassis.lease.frames import (
     Beat,
     BeatAnswer,
     Credit,
-    Fault,
     Grant,
     HolderFrame,
     Lease,
@@ -29,6 +28,7 @@ from services.chassis.lease.frames import (
     RefusedReport,
     Report,
     ServerFrame,
+    StreamFault,
 )
 from services.chassis.lease.timing import LeaseTiming
 from windlass.types.v1 import session_pb2 as pb
@@ -153,7 +153,7 @@ class HopCodec:
         if control.HasField("beat"):
             frame.beat = BeatAnswer(control.beat.number, control.beat.renewed, control.beat.want_full)
         if control.HasField("fault"):
-            frame.fault = Fault(control.fault.reason, control.fault.message)
+            frame.fault = StreamFault(control.fault.reason, control.fault.message)
         grants = getattr(message, self.grants)
         if grants:
             frame.grants = [_read_grant(each) for each in grants]

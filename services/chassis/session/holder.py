@@ -16,9 +16,6 @@ from uuid import uuid4
 
 import grpc
 
-from services.chassis.backoff import Backoff
-from services.chassis.clock import Clock, SystemClock
-from services.chassis.company import Company
 from services.chassis.lease.actions import (
     Fenced,
     GrantsArrived,
@@ -36,9 +33,12 @@ from services.chassis.lease.holder import HolderRules
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.stream import HolderStream
 from services.chassis.lease.timing import LeaseTiming
-from services.chassis.logs import logger
+from services.chassis.process.backoff import Backoff
+from services.chassis.process.clock import Clock, SystemClock
+from services.chassis.process.coalescing import Coalescer
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import HolderOwner
+from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 
@@ -87,7 +87,7 @@ class SessionHolder:
         self._wanted: frozenset[str] = frozenset()
         self._reports_made = 0
         self._is_kicked = False
-        self._company = Company(self._count_grants)
+        self._coalescer = Coalescer(self._count_grants)
         self._is_running = False
         self._stop_asked = asyncio.Event()
         self._drained = asyncio.Event()
@@ -280,7 +280,7 @@ class SessionHolder:
             if link is not None:
                 link.wanted.set()
         if self._rules.has_uncounted:
-            self._company.wanted()
+            self._coalescer.wanted()
         if self._rules.is_drained:
             self._drained.set()
 

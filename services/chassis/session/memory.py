@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from services.chassis.clock import Clock
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import LeaseTiming
+from services.chassis.process.clock import Clock
 from services.chassis.session.store import CloseMark, EndedInstance
 
 

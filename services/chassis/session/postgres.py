@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import orjson
 
-from services.chassis.crash import crash_point
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import LeaseTiming
+from services.chassis.process.crash import crash_point
 from services.chassis.session.store import CloseMark, EndedInstance
 
 TABLE = """
@@ -38,7 +38,7 @@ _KEPT = "1 day"
 
 
 class Queries(Protocol):
-    """A Database or a Lane."""
+    """A Database or a PgConnection."""
 
     async def fetch(
         self, sql: str, params: Sequence[Any] = (), *, seconds: float | None = None

@@ -8,11 +8,11 @@ before.
 
 from collections.abc import Callable, Iterable
 
-from services.chassis.clock import Clock
-from services.chassis.errors import DependencyUnavailable
+from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.timing import LeaseTiming
-from services.chassis.logs import logger
+from services.chassis.process.clock import Clock
 from services.chassis.session.store import EndedInstance, SessionStore
+from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 

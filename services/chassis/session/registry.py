@@ -30,13 +30,12 @@ from typing import Any
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from services.chassis.clock import Clock, SystemClock
-from services.chassis.errors import DependencyUnavailable, Refusal
-from services.chassis.identity import Identity, Kind, caller
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.identity.callers import CallerKind, Identity, caller
 from services.chassis.lease.frames import Grant, Refused
 from services.chassis.lease.server import ServerSessionRules, ServerState
 from services.chassis.lease.timing import LeaseTiming
-from services.chassis.logs import logger
+from services.chassis.process.clock import Clock, SystemClock
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import AttachRefused, SessionOwner
 from services.chassis.session.reaper import SessionReaper, SweepGuard
@@ -49,6 +48,7 @@ from services.chassis.session.room import (
 )
 from services.chassis.session.server import Conversation, ServerSession
 from services.chassis.session.store import EndedInstance, SessionStore
+from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 
@@ -429,7 +429,7 @@ class SessionRegistry:
 
 def _is_key(who: Identity) -> bool:
     """Whoever is none of our own services."""
-    return who.kind is not Kind.SERVICE
+    return who.kind is not CallerKind.SERVICE
 
 
 def _take_one(counts: Counter[Identity], who: Identity) -> None:

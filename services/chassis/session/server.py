@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 import grpc
 
-from services.chassis.clock import Clock
-from services.chassis.company import Company
 from services.chassis.lease.actions import (
     CreditStated,
     GrantsInDoubt,
@@ -30,6 +28,8 @@ from services.chassis.lease.actions import (
 )
 from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport
 from services.chassis.lease.server import ServerSessionRules, ServerState
+from services.chassis.process.clock import Clock
+from services.chassis.process.coalescing import Coalescer
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import SessionOwner
 from services.chassis.session.room import StreamRoom
@@ -50,7 +50,7 @@ class ServerSession:
         # The hop has heard `on_attached`, and is owed `on_closed`.
         self.was_attached = False
         self._clock = clock
-        self._company = Company(self.wanted.set)
+        self._coalescer = Coalescer(self.wanted.set)
 
     @property
     def attach(self) -> Attach:
@@ -107,7 +107,7 @@ class ServerSession:
         if self.rules.state is ServerState.DRAINING:
             self.wanted.set()
         else:
-            self._company.wanted()
+            self._coalescer.wanted()
 
     def refuse_reports(self, refused: Sequence[RefusedReport]) -> None:
         """After the commit that records the refusal."""

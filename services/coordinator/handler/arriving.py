@@ -18,13 +18,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Final, Protocol
 
-from services.chassis.backoff import Backoff
-from services.chassis.batcher import Level
-from services.chassis.errors import DependencyUnavailable
+from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import Lease
 from services.chassis.lease.timing import LeaseTiming
-from services.chassis.logs import logger
-from services.chassis.metrics import counter
+from services.chassis.process.backoff import Backoff
+from services.chassis.process.batcher import Level
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import counter
 from services.coordinator.core.commands import Adopt
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.state import Execution

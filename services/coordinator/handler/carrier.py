@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from services.chassis.batcher import Level
-from services.chassis.clock import Clock
 from services.chassis.lease.frames import NAME_MAX, Grant, Lease, Refused, Report
-from services.chassis.logs import logger
+from services.chassis.process.batcher import Level
+from services.chassis.process.clock import Clock
+from services.chassis.telemetry.logs import logger
 from services.coordinator.core.commands import Command, LoseRunner, Release, Tick
 from services.coordinator.core.state import Execution, Run
 from services.coordinator.core.values import ReleaseReason

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from services.chassis.telemetry import TraceContext, parse_traceparent
+from services.chassis.telemetry.tracing import TraceContext, parse_traceparent
 from services.coordinator.core.commands import Command
 from services.coordinator.core.state import Execution
 from services.coordinator.handler.ports import RunnerSession, Version

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from services.chassis.telemetry import TraceContext
+from services.chassis.telemetry.tracing import TraceContext
 
 RUNS_MAX: Final = 1_000
 

@@ -14,11 +14,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-from services.chassis.clock import Clock
-from services.chassis.crash import crash_point
 from services.chassis.lease.frames import Grant, Lease, Refused, RefusedReport
-from services.chassis.logs import logger
-from services.chassis.metrics import counter, histogram
+from services.chassis.process.clock import Clock
+from services.chassis.process.crash import crash_point
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import counter, histogram
 from services.coordinator.core.effects import Finished, GrantRun, StopRun, parking
 from services.coordinator.core.values import Instant
 from services.coordinator.handler.carrier import Carrier

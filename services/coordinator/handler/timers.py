@@ -13,8 +13,8 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from services.chassis.batcher import Level
-from services.chassis.clock import Clock
+from services.chassis.process.batcher import Level
+from services.chassis.process.clock import Clock
 from services.coordinator.handler.held import Held
 
 _DEAD_MIN: Final = 10_000

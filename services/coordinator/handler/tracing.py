@@ -9,8 +9,8 @@ coordinator writes it down. Everything here is skipped for an execution that is 
 
 from __future__ import annotations
 
-from services.chassis.clock import Clock
-from services.chassis.telemetry import TraceContext, emit_span, parse_traceparent, tracing_is_on
+from services.chassis.process.clock import Clock
+from services.chassis.telemetry.tracing import TraceContext, emit_span, parse_traceparent, tracing_is_on
 from services.coordinator.core.effects import Finished
 from services.coordinator.core.state import Execution, Run
 from services.coordinator.core.values import Instant, RunState

@@ -3,9 +3,9 @@
     take what has gathered ─► decide each inbox ─► give ready work to runners ─► append all in one commit ─► act
 
 Nothing is told to anybody before the commit; while it is under way, what arrives gathers for the next turn; while
-much arrives, turns keep a little distance (`Pace`). The database away: the same append is tried again, in halves,
-until it is answered or the lease is lost. An append whose answer was lost is recognised by its own fences, one per
-execution, so in halves as well.
+much arrives, turns keep a little distance (`AdaptivePacer`). The database away: the same append is tried again, in
+halves, until it is answered or the lease is lost. An append whose answer was lost is recognised by its own fences, one
+per execution, so in halves as well.
 
 Hazards: one bad execution must not hold up the rest. A decision that raises drops that execution alone; an append that
 the database rejects for good is taken apart until the one to blame is found. What raises after the commit is the
@@ -18,13 +18,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from services.chassis.backoff import Backoff
-from services.chassis.clock import Clock
-from services.chassis.company import Pace
-from services.chassis.crash import crash_point
-from services.chassis.errors import DependencyUnavailable
-from services.chassis.logs import logger
-from services.chassis.metrics import COUNT_BUCKETS, counter, histogram
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.process.backoff import Backoff
+from services.chassis.process.clock import Clock
+from services.chassis.process.coalescing import AdaptivePacer
+from services.chassis.process.crash import crash_point
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import COUNT_BUCKETS, counter, histogram
 from services.coordinator.handler.assigning import Assigner
 from services.coordinator.handler.carrier import Carrier
 from services.coordinator.handler.held import Held
@@ -68,7 +68,7 @@ class TurnLoop:
         self._dispatch = dispatch
         self._encode = encode
         self._clock = clock
-        self._pace = Pace(clock)
+        self._pacer = AdaptivePacer(clock)
         self._is_leaving = False
         self._at_rest = asyncio.Event()
 
@@ -93,7 +93,7 @@ class TurnLoop:
             self._carrier.drop(held)
 
     async def _paced_turn(self) -> None:
-        await self._pace.begin()
+        await self._pacer.begin()
         await self.run_once()
 
     async def run_once(self) -> None:
@@ -106,7 +106,7 @@ class TurnLoop:
         written = await self._write([move for move in moves.values() if move.events])
         unmoved = [move for move in moves.values() if not move.events and not move.held.is_dropped]
         self._settler.settle([*written, *unmoved])
-        self._pace.carried(len(moves))
+        self._pacer.carried(len(moves))
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from services.chassis.errors import DependencyUnavailable
-from services.chassis.logs import logger
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 

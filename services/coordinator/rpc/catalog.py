@@ -15,12 +15,12 @@ from typing import Any, Final, TypeVar
 import grpc
 import orjson
 
-from services.chassis.addresses import AddressBook
-from services.chassis.client import ChannelPool
-from services.chassis.clock import Clock
-from services.chassis.errors import DependencyUnavailable, Refusal, remote_error
-from services.chassis.identity import Identity, Kind
-from services.chassis.logs import logger
+from services.chassis.grpc.addresses import AddressBook
+from services.chassis.grpc.client import ChannelPool
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_error
+from services.chassis.identity.callers import CallerKind, Identity
+from services.chassis.process.clock import Clock
+from services.chassis.telemetry.logs import logger
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.handler.effect_keys import EffectKeys
 from services.coordinator.handler.ports import DefinitionRefused, Version
@@ -176,7 +176,10 @@ class CatalogKeys:
 
 
 def _identity(found: pb.IdentifyKeyResponse) -> Identity:
-    kinds: Mapping[int, Kind] = {Role.RUNNER: Kind.RUNNER, Role.ROLE_UNSPECIFIED: Kind.SYSTEM}
-    kind = kinds.get(found.role, Kind.MEMBER)
-    role = _ROLES.get(found.role, "") if kind is Kind.MEMBER else ""
+    kinds: Mapping[int, CallerKind] = {
+        Role.RUNNER: CallerKind.RUNNER,
+        Role.ROLE_UNSPECIFIED: CallerKind.SYSTEM,
+    }
+    kind = kinds.get(found.role, CallerKind.MEMBER)
+    role = _ROLES.get(found.role, "") if kind is CallerKind.MEMBER else ""
     return Identity(kind, found.key_id, found.workspace, role)

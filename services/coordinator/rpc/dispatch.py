@@ -10,12 +10,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from services.chassis.crash import crash_point
 from services.chassis.lease.frames import Grant, Refused, Report
-from services.chassis.logs import logger
-from services.chassis.metrics import counter, gauge
+from services.chassis.process.crash import crash_point
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import counter, gauge
 from services.coordinator.core.values import INSTANT_MAX, Instant
 from services.coordinator.handler.carrier import Carrier
 from services.coordinator.rpc.watch import WatchHub

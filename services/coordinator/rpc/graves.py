@@ -9,8 +9,8 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from services.chassis.batcher import Level
-from services.chassis.clock import Clock
+from services.chassis.process.batcher import Level
+from services.chassis.process.clock import Clock
 from services.coordinator.handler.carrier import Carrier
 
 _POLL_SECONDS: Final = 1.0

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from services.chassis.clock import Clock
-from services.chassis.errors import DependencyUnavailable, Refusal
-from services.chassis.logs import logger
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.process.clock import Clock
 from services.chassis.session.server import ServerSession
+from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import grpc
 
-from services.chassis.addresses import AddressBook
-from services.chassis.client import ChannelPool
-from services.chassis.errors import DependencyUnavailable, remote_error
+from services.chassis.grpc.addresses import AddressBook
+from services.chassis.grpc.client import ChannelPool
+from services.chassis.grpc.errors import DependencyUnavailable, remote_error
 from windlass.dispatcher.v1.queue_pb2 import DeliverRequest
 from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypedDict
 
-from services.chassis.errors import Refusal
+from services.chassis.grpc.errors import Refusal
 from services.coordinator.core.events import Event
 from services.coordinator.handler.held import is_execution_id, split_run_id
 from services.coordinator.handler.ports import Mark

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from services.chassis.identity import Rule, runners, services
+from services.chassis.identity.callers import Rule, runners, services
 from services.chassis.lease.frames import HEARD_ITEMS_MAX
 
 _READS: Final = "/windlass.coordinator.v1.ReadService"

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from services.chassis.identity import Identity, Kind, caller
+from services.chassis.identity.callers import CallerKind, Identity, caller
 from services.chassis.lease.frames import Attach, Grant, Refused, Report
-from services.chassis.logs import logger
-from services.chassis.metrics import counter, gauge
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import AttachRefused
 from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.session.store import EndedInstance
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import counter, gauge
 from services.coordinator.handler.carrier import Carrier
 from services.coordinator.handler.held import split_run_id
 from services.coordinator.handler.ports import Requirement, RunnerSession
@@ -47,7 +47,7 @@ class _Scope:
 
     def __init__(self, attach: Attach, identity: Identity) -> None:
         # "": it came without a key.
-        self.key_id = identity.name if identity.kind is Kind.RUNNER else ""
+        self.key_id = identity.name if identity.kind is CallerKind.RUNNER else ""
         self.workspace = identity.workspace
         self.modules = frozenset(attach.modules) or DEFAULT_MODULES
         self.idempotent_modules = frozenset(attach.idempotent_modules)

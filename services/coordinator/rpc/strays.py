@@ -13,12 +13,12 @@ from typing import Final, Protocol
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.chassis.backoff import Backoff
-from services.chassis.batcher import Level
-from services.chassis.errors import DependencyUnavailable
+from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import RefusedReport
-from services.chassis.logs import logger
-from services.chassis.metrics import counter
+from services.chassis.process.backoff import Backoff
+from services.chassis.process.batcher import Level
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import counter
 from services.coordinator.handler.held import split_run_id
 from services.coordinator.handler.ports import RunnerSession, Standing
 from services.coordinator.handler.results import fit_to_post

@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.chassis.telemetry import parse_traceparent
+from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.core.events import Event, ExecutionFinished
 from services.coordinator.core.values import Error, ErrorClass, OutputRef, fingerprint
 from windlass.api.v1 import resources_pb2 as api

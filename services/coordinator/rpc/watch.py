@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import grpc
 
-from services.chassis.batcher import Level
-from services.chassis.errors import DependencyUnavailable
-from services.chassis.logs import logger
-from services.chassis.metrics import counter, gauge
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.process.batcher import Level
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import counter, gauge
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
 from services.coordinator.core.state import Execution, summary
 from services.coordinator.handler.held import is_execution_id

@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from services.chassis.arrays import Array
+from services.chassis.postgres.arrays import Array
 from services.coordinator.core.projection import (
     EXECUTION_CHANGING,
     EXECUTION_COLUMNS,

@@ -8,7 +8,7 @@ from typing import Final
 
 import orjson
 
-from services.chassis.arrays import LONGS, Array
+from services.chassis.postgres.arrays import LONGS, Array
 
 _LENGTH: Final = struct.Struct("!i")
 _UUID_LENGTH: Final = _LENGTH.pack(16)

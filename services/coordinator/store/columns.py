@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from services.chassis.arrays import Array, BigInts, Bytes, Floats, Ints, Texts
+from services.chassis.postgres.arrays import Array, BigInts, Bytes, Floats, Ints, Texts
 from services.coordinator.store.arrays import Instants, Labels, Uuids
 
 _KINDS: Final[dict[type[Array], str]] = {

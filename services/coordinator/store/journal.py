@@ -17,10 +17,10 @@ from typing import Final
 
 import psycopg
 
-from services.chassis.arrays import BigInts
-from services.chassis.crash import crash_point
-from services.chassis.lane import BY_INDEX, Lane, is_damage, is_of_values
 from services.chassis.lease.frames import Lease
+from services.chassis.postgres.arrays import BigInts
+from services.chassis.postgres.connection import BY_INDEX, PgConnection, is_damage, is_of_values
+from services.chassis.process.crash import crash_point
 from services.coordinator.handler.ports import Append, AppendRejected, Fence, JournalDamaged, Loaded
 from services.coordinator.store.append import composed
 from services.coordinator.store.arrays import Uuids
@@ -53,14 +53,14 @@ class PostgresJournal:
     """`writer` is the flusher's own connection; loads go over `reader`, beside it, and what takes too long there over
     `patient`, which gives a statement more time. The first has BY_INDEX, the others LOADING."""
 
-    def __init__(self, writer: Lane, reader: Lane, patient: Lane) -> None:
+    def __init__(self, writer: PgConnection, reader: PgConnection, patient: PgConnection) -> None:
         self._writer = writer
         self._reader = reader
         self._patient = patient
 
     async def append(self, appends: Sequence[Append]) -> Mapping[int, Fence]:
         try:
-            (rows,) = await self._writer.exchange([composed(appends)])
+            (rows,) = await self._writer.run_pipeline([composed(appends)])
         except psycopg.Error as failure:
             if not (is_of_values(failure) or is_damage(failure)):
                 # It would be the fate of every execution, one after the other: rather this process ends, and what was
@@ -80,13 +80,13 @@ class PostgresJournal:
         return dict(await self._reader.fetch(LIVE_INSTANCES, (granted_again,)))
 
 
-async def _load(lane: Lane, leases: Sequence[Lease]) -> Sequence[Loaded]:
+async def _load(connection: PgConnection, leases: Sequence[Lease]) -> Sequence[Loaded]:
     ids = Uuids([lease.lease_id for lease in leases])
     epochs_given = BigInts([lease.epoch for lease in leases])
     crash_point("coordinator.take_over.before_commit")
     statements = [(FENCE, (ids, epochs_given)), (READ_FENCES, (ids,)), (READ_EVENTS, (ids,))]
     try:
-        _, fences, events = await lane.exchange(statements)
+        _, fences, events = await connection.run_pipeline(statements)
     except psycopg.Error as failure:
         if is_damage(failure):
             raise JournalDamaged(failure.diag.message_primary or type(failure).__name__) from None

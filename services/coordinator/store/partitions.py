@@ -6,9 +6,9 @@ from typing import Final
 
 import psycopg
 
-from services.chassis.crash import crash_point
-from services.chassis.database import Database
-from services.chassis.logs import logger
+from services.chassis.postgres.database import Database
+from services.chassis.process.crash import crash_point
+from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 

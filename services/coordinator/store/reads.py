@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from services.chassis.database import Database
+from services.chassis.postgres.database import Database
 from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS
 from services.coordinator.handler.ports import Mark, Standing
 from services.coordinator.store.arrays import uuid_array

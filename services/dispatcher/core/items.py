@@ -1,7 +1,7 @@
-"""What goes into a turn and what comes out of it. Plain values; `start` and `body` are bytes that nobody here reads.
+"""What goes into a batch and what comes out of it. Plain values; `start` and `body` are bytes that nobody here reads.
 
-A *newcomer* asks for admission; a *report* is what a holder says of an execution it holds; a *place* is an execution
-that a turn has granted to a holder.
+A *new start* asks for admission; a *report* is what a holder says of an execution it holds; a *claim* is an execution
+that a batch has granted to a holder.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class State(IntEnum):
     FAILED = 5
 
 
-class Outcome(IntEnum):
+class EnqueueOutcome(IntEnum):
     """Of an enqueue; the numbers are those of EnqueueAnswer.Outcome."""
 
     QUEUED = 1
@@ -31,14 +31,14 @@ class Outcome(IntEnum):
     REJECTED = 6
 
 
-class Limits(NamedTuple):
+class WorkspaceLimits(NamedTuple):
     executions_max: int
     queued_max: int
     # Rises with every change.
     revision: int
 
 
-class Newcomer(NamedTuple):
+class NewStart(NamedTuple):
     execution_id: str
     workspace: str
     priority: int
@@ -47,33 +47,33 @@ class Newcomer(NamedTuple):
     request_id: str
     request_hash: bytes
     start: bytes
-    limits: Limits
+    limits: WorkspaceLimits
     # The same as `start`, for a holder that gets it at once: saves reading it back.
     order: object = None
 
 
 class Admission(NamedTuple):
-    """What became of a newcomer."""
+    """What became of a new start."""
 
-    outcome: Outcome
+    outcome: EnqueueOutcome
     existing_execution_id: str = ""
     message: str = ""
 
 
-class Finished(NamedTuple):
+class LeaseFinished(NamedTuple):
     execution_id: str
     epoch: int
 
 
-class Parked(NamedTuple):
+class LeaseParked(NamedTuple):
     execution_id: str
     epoch: int
-    # By the clock of this process, like Turn.now: only their difference reaches the database.
+    # By the clock of this process, like AdmissionBatch.now: only their difference reaches the database.
     wake_time: datetime | None
     seen_message_ids: tuple[str, ...] = ()
 
 
-class Released(NamedTuple):
+class LeaseReleased(NamedTuple):
     execution_id: str
     epoch: int
     is_failed: bool = False
@@ -82,7 +82,7 @@ class Released(NamedTuple):
     message: str = ""
 
 
-LeaseReport: TypeAlias = Finished | Parked | Released
+LeaseReport: TypeAlias = LeaseFinished | LeaseParked | LeaseReleased
 
 
 class LateReason(StrEnum):
@@ -92,14 +92,14 @@ class LateReason(StrEnum):
     LEASE_UNKNOWN = "LEASE_UNKNOWN"
 
 
-class Place(NamedTuple):
+class Claim(NamedTuple):
     """An execution that now belongs to a holder, committed."""
 
     execution_id: str
     workspace: str
     epoch: int
-    # Index of the holder, among those whose credit was reserved for the turn.
-    seat: int
+    # Index of the holder, among those whose credit was reserved for the batch.
+    holder_index: int
     # The order as it arrived, or its bytes as stored.
     start: object
     # Microseconds since 1970.
@@ -120,7 +120,7 @@ class Returned(NamedTuple):
     is_ends_only: bool
 
 
-class Letter(NamedTuple):
+class MailboxMessage(NamedTuple):
     """A message for an execution."""
 
     message_id: str
@@ -146,17 +146,17 @@ class Delivery(NamedTuple):
     is_refused: bool = False
 
 
-class LaneView(NamedTuple):
-    """What a turn saw of a workspace, under its lock."""
+class WorkspaceView(NamedTuple):
+    """What a batch saw of a workspace, under its lock."""
 
     workspace: str
     executions_max: int
-    # Slots that were free before this turn took any.
+    # Slots that were free before this batch took any.
     free: int
     taken: int
-    # Something waits that this turn did not take.
+    # Something waits that this batch did not take.
     has_more: bool
-    # By how many this turn has changed what waits.
+    # By how many this batch has changed what waits.
     added: int = 0
     # How many wait after it, when it counted them.
     queued: int | None = None

@@ -2,13 +2,13 @@
 
 RELEASED without failure   PENDING, urgent, at once; nothing is charged
 failed, attempts left      PARKED until a short backoff is over: whoever was asked for the definition may be away
-failed for the third time  FAILED: a dead letter, with the last reason
+failed for the third time  FAILED: a dead message, with the last reason
 failed for good            FAILED at once
 """
 
 from typing import NamedTuple
 
-from services.dispatcher.core.items import Released, State
+from services.dispatcher.core.items import LeaseReleased, State
 
 DISPATCH_ATTEMPTS_MAX = 3
 # After the first failure, and what each further one multiplies it by; times the lease scale.
@@ -25,7 +25,7 @@ class Fate(NamedTuple):
     failure_message: str = ""
 
 
-def fate_of(report: Released, attempts_before: int) -> Fate:
+def fate_of(report: LeaseReleased, attempts_before: int) -> Fate:
     if not (report.is_failed or report.is_permanent):
         return Fate(State.PENDING, attempts_before)
     attempts = attempts_before + 1

@@ -1,8 +1,9 @@
-"""EnqueueService: one reader and one writer per stream, joined by the turn. Answers leave in batches as turns commit.
+"""EnqueueService: one reader and one writer per stream, joined by the loop. Answers leave together,
+as the admission loop commits.
 
 A stream that breaks leaves its items to be admitted all the same; api sends what was not answered again, under the
 same ids.
-Hazard: the reader stops while too much waits for a turn, and while this stream has too many answers outstanding: that
+Hazard: the reader stops while too much waits for a batch, and while this stream has too many answers outstanding: that
 is the back-pressure api feels.
 """
 
@@ -15,11 +16,11 @@ from typing import Any, Final
 
 import grpc
 
-from services.chassis.crash import crash_point
-from services.chassis.logs import logger
-from services.dispatcher.core.items import Admission, Newcomer, Outcome
-from services.dispatcher.handler.ports import Arrival
-from services.dispatcher.handler.turns import Dispatcher
+from services.chassis.process.crash import crash_point
+from services.chassis.telemetry.logs import logger
+from services.dispatcher.app.admission_loop import AdmissionLoop
+from services.dispatcher.app.ports import Arrival
+from services.dispatcher.core.items import Admission, EnqueueOutcome, NewStart
 from services.dispatcher.rpc.spans import emit_enqueue, sampled_context
 from services.dispatcher.rpc.translate import Malformed, newcomer_of
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
@@ -31,8 +32,8 @@ OUTSTANDING_MAX: Final = 20_000
 
 
 class EnqueueServicer(queue_pb2_grpc.EnqueueServiceServicer):
-    def __init__(self, turns: Dispatcher) -> None:
-        self._turns = turns
+    def __init__(self, admission_loop: AdmissionLoop) -> None:
+        self._admission_loop = admission_loop
         self._streams: set[_EnqueueStream] = set()
         self._is_draining = False
 
@@ -48,7 +49,7 @@ class EnqueueServicer(queue_pb2_grpc.EnqueueServiceServicer):
         if self._is_draining:
             stream.close()
         # A read that is pending when the stream ends is ended with it.
-        reader = asyncio.create_task(stream.read(self._turns))
+        reader = asyncio.create_task(stream.read(self._admission_loop))
         writer = asyncio.create_task(stream.write())
         try:
             await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
@@ -63,7 +64,7 @@ class EnqueueServicer(queue_pb2_grpc.EnqueueServiceServicer):
 
 
 class _EnqueueStream:
-    """The asker of its own newcomers."""
+    """The asker of its own new starts."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -84,43 +85,43 @@ class _EnqueueStream:
         self._is_closed = True
         self._wanted.set()
 
-    async def read(self, turns: Dispatcher) -> None:
+    async def read(self, admission_loop: AdmissionLoop) -> None:
         """Until api half-closes."""
         while True:
-            await turns.room()
+            await admission_loop.room()
             await self.room()
             request = await self._context.read()
             if request is grpc.aio.EOF:
                 return
             if not self._is_closed:
-                self.bring(request.items, turns)
+                self.bring(request.items, admission_loop)
 
-    def bring(self, items: Any, turns: Dispatcher) -> None:
+    def bring(self, items: Any, admission_loop: AdmissionLoop) -> None:
         arrivals: list[Arrival] = []
         for item in items:
             try:
-                newcomer = newcomer_of(item)
+                new_start = newcomer_of(item)
             except (Malformed, ValueError) as failure:
                 execution_id = item.start.execution_id
                 log.error("error processing item", execution_id=execution_id, error=str(failure))
-                self._say(execution_id, Admission(Outcome.REJECTED, message=str(failure)))
+                self._say(execution_id, Admission(EnqueueOutcome.REJECTED, message=str(failure)))
                 continue
             if item.start.traceparent.endswith("1"):
-                self._came_ns[newcomer.execution_id] = time.time_ns()
-            arrivals.append(Arrival(newcomer, self))
+                self._came_ns[new_start.execution_id] = time.time_ns()
+            arrivals.append(Arrival(new_start, self))
         self._outstanding += len(arrivals)
         if self._outstanding >= OUTSTANDING_MAX:
             self._has_room.clear()
         if arrivals:
-            turns.enqueue(arrivals)
+            admission_loop.enqueue(arrivals)
 
-    def answered(self, newcomer: Newcomer, admission: Admission) -> None:
+    def answered(self, new_start: NewStart, admission: Admission) -> None:
         self._outstanding -= 1
         if self._outstanding < OUTSTANDING_MAX:
             self._has_room.set()
         if self._came_ns:
-            self._trace(newcomer, admission)
-        self._say(newcomer.execution_id, admission)
+            self._trace(new_start, admission)
+        self._say(new_start.execution_id, admission)
 
     def _say(self, execution_id: str, admission: Admission) -> None:
         answer = queue_pb2.EnqueueAnswer(
@@ -134,11 +135,11 @@ class _EnqueueStream:
         self._answers.append(answer)
         self._wanted.set()
 
-    def _trace(self, newcomer: Newcomer, admission: Admission) -> None:
-        came_ns = self._came_ns.pop(newcomer.execution_id, None)
-        order: Any = newcomer.order
+    def _trace(self, new_start: NewStart, admission: Admission) -> None:
+        came_ns = self._came_ns.pop(new_start.execution_id, None)
+        order: Any = new_start.order
         if came_ns is not None and (context := sampled_context(order.traceparent)) is not None:
-            emit_enqueue(context, newcomer.execution_id, admission.outcome.name, came_ns, time.time_ns())
+            emit_enqueue(context, new_start.execution_id, admission.outcome.name, came_ns, time.time_ns())
 
     async def write(self) -> None:
         while True:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from services.chassis.errors import Refusal
-from services.chassis.identity import caller
-from services.chassis.logs import logger
-from services.dispatcher.core.items import Limits, QueuedRow, UsedRequest
-from services.dispatcher.handler.deliveries import Deliveries
+from services.chassis.grpc.errors import Refusal
+from services.chassis.identity.callers import caller
+from services.chassis.telemetry.logs import logger
+from services.dispatcher.app.deliveries import Deliveries
+from services.dispatcher.core.items import QueuedRow, UsedRequest, WorkspaceLimits
 from services.dispatcher.rpc.translate import is_execution_id, letter_of, limits_of, queued_of
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 
@@ -19,7 +19,7 @@ IDS_MAX: Final = 1_000
 LIST_MAX: Final = 1_000
 
 
-class Reads(Protocol):
+class QueueReads(Protocol):
     async def get(self, execution_ids: Sequence[str]) -> list[QueuedRow]: ...
 
     async def list_of(
@@ -28,16 +28,16 @@ class Reads(Protocol):
 
     async def requests(self, workspace: str, request_ids: Sequence[str]) -> list[UsedRequest]: ...
 
-    async def configure(self, workspace: str, limits: Limits, is_closed: bool) -> list[str]: ...
+    async def configure(self, workspace: str, limits: WorkspaceLimits, is_closed: bool) -> list[str]: ...
 
 
 class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
     def __init__(
         self,
         *,
-        reads: Reads,
+        reads: QueueReads,
         deliveries: Deliveries,
-        limits_changed: Callable[[str, Limits], None],
+        limits_changed: Callable[[str, WorkspaceLimits], None],
     ) -> None:
         self._reads = reads
         self._deliveries = deliveries

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from services.chassis.identity import Rule, services
+from services.chassis.identity.callers import Rule, services
 from services.chassis.lease.frames import HEARD_ITEMS_MAX
 
 _QUEUE: Final = "/windlass.dispatcher.v1.QueueService"

@@ -1,4 +1,4 @@
-"""CoordinatorSessions: the session library's callbacks, passed on to the turns, the returns and the mailbox.
+"""CoordinatorSessions: the session library's callbacks, passed on to the admission loop, the returns and the mailbox.
 
 Everything here runs in the event loop between two frames of a stream: it sorts what came and hands it on.
 """
@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from services.chassis.clock import Clock
 from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport, Report
-from services.chassis.logs import logger
+from services.chassis.process.clock import Clock
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import AttachRefused
 from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.session.store import EndedInstance
-from services.dispatcher.core.items import Place, Released
-from services.dispatcher.core.lateness import Held, refusal_of_held
-from services.dispatcher.handler.deliveries import Deliveries
-from services.dispatcher.handler.ports import Told
-from services.dispatcher.handler.returns import Returns, ToldReleased
-from services.dispatcher.handler.tally import Tally
-from services.dispatcher.handler.turns import Dispatcher
+from services.chassis.telemetry.logs import logger
+from services.dispatcher.app.admission_loop import AdmissionLoop
+from services.dispatcher.app.admission_metrics import AdmissionMetrics
+from services.dispatcher.app.deliveries import Deliveries
+from services.dispatcher.app.ports import PendingReport
+from services.dispatcher.app.returns import PendingRelease, Returns
+from services.dispatcher.core.items import Claim, LeaseReleased
+from services.dispatcher.core.late_reports import LeasedRow, lease_refusal
 from services.dispatcher.rpc.translate import grant_of, is_execution_id, message_of, report_of
 from windlass.dispatcher.v1 import sessions_pb2, sessions_pb2_grpc
 
@@ -44,8 +44,8 @@ class CoordinatorSessionsServicer(sessions_pb2_grpc.CoordinatorSessionsServicer)
         await self._registry.serve(context)
 
 
-class SessionHolder:
-    """A coordinator's session as the turns see it."""
+class AttachedCoordinator:
+    """A coordinator's session as the admission loop sees it."""
 
     __slots__ = ("_session", "instance_id")
 
@@ -63,8 +63,8 @@ class SessionHolder:
     def give_back(self, count: int) -> None:
         self._session.give_back(count)
 
-    def grant(self, places: Sequence[Place]) -> bool:
-        grants = [Grant(place.execution_id, place.epoch, grant_of(place)) for place in places]
+    def grant(self, claims: Sequence[Claim]) -> bool:
+        grants = [Grant(claim.execution_id, claim.epoch, grant_of(claim)) for claim in claims]
         return self._session.grant(grants)
 
     def acknowledge(self, report_ids: Sequence[str]) -> None:
@@ -74,14 +74,14 @@ class SessionHolder:
         self._session.refuse_reports([RefusedReport(report_id, reason)])
 
 
-class Marks(Protocol):
+class MarkQueue(Protocol):
     def taken(self, leases: Iterable[tuple[str, int]]) -> None: ...
 
     def over(self, execution_ids: Iterable[str]) -> None: ...
 
 
-class Leases(Protocol):
-    async def find(self, execution_ids: Iterable[str]) -> dict[str, Held]: ...
+class LeaseReads(Protocol):
+    async def find(self, execution_ids: Iterable[str]) -> dict[str, LeasedRow]: ...
 
 
 class Coordinators:
@@ -90,30 +90,30 @@ class Coordinators:
     def __init__(
         self,
         *,
-        turns: Dispatcher,
+        admission_loop: AdmissionLoop,
         returns: Returns,
         deliveries: Deliveries,
-        marks: Marks,
-        leases: Leases,
-        tally: Tally,
+        marks: MarkQueue,
+        leases: LeaseReads,
+        metrics: AdmissionMetrics,
         registry: Callable[[], SessionRegistry],
         clock: Clock,
     ) -> None:
         """`registry` is asked for at each use: it is made after its owner."""
-        self._turns = turns
+        self._admission_loop = admission_loop
         self._returns = returns
         self._deliveries = deliveries
         self._marks = marks
         self._leases = leases
-        self._tally = tally
+        self._metrics = metrics
         self._registry = registry
         self._clock = clock
         # Attached here at some time, and not known to have ended.
         self._watched: set[str] = set()
 
-    # ── for the turns and the rounds ─────────────────────────────────────────────────────────────────────────────
+    # ── for the admission loop and the rounds ────────────────────────────────────────────────────────────────────
 
-    def with_credit(self) -> list[SessionHolder]:
+    def with_credit(self) -> list[AttachedCoordinator]:
         return [session.data for session in self._registry().with_credit()]
 
     def post(self, instance_id: str, bodies: Sequence[bytes]) -> None:
@@ -142,22 +142,22 @@ class Coordinators:
         rows = await self._leases.find([lease.lease_id for lease in named]) if named else {}
         refused: list[Refused] = []
         for lease_id, epoch in attach.held:
-            reason = refusal_of_held(epoch, attach.instance_id, rows.get(lease_id))
+            reason = lease_refusal(epoch, attach.instance_id, rows.get(lease_id))
             if reason is not None:
                 refused.append(Refused(lease_id, epoch, reason.value))
         return refused
 
     def on_attached(self, session: ServerSession) -> None:
-        session.data = SessionHolder(session)
+        session.data = AttachedCoordinator(session)
         self._watched.add(session.instance_id)
 
     def on_credit(self, session: ServerSession) -> None:
-        self._turns.credit_came()
+        self._admission_loop.credit_came()
 
     def on_taken(self, session: ServerSession, grants: list[Grant]) -> None:
         leases = [(grant.lease_id, grant.epoch) for grant in grants]
         self._marks.taken(leases)
-        self._tally.dispatched(leases, session.attach.holder)
+        self._metrics.dispatched(leases, session.attach.holder)
 
     def on_refused(self, session: ServerSession, refused: list[Refused]) -> None:
         log.info(
@@ -174,11 +174,11 @@ class Coordinators:
         self._returns.hand_back([(grant.lease_id, grant.epoch) for grant in grants])
 
     def on_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
-        """Any replica that has a session with it asks it about them (loops/rounds.py)."""
+        """Any replica that has a session with it asks it about them (app/rounds.py)."""
 
     def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
-        holder: SessionHolder = session.data
-        told: list[Told] = []
+        holder: AttachedCoordinator = session.data
+        pending: list[PendingReport] = []
         now = self._clock.now()
         for each in reports:
             body: Any = each.body
@@ -188,13 +188,13 @@ class Coordinators:
                     "a report of an unknown kind", execution_id=each.lease_id, holder=session.attach.holder
                 )
                 holder.refuse(each.report_id, "REPORT_UNKNOWN")
-            elif isinstance(report, Released):
-                self._returns.released([ToldReleased(each.report_id, report, holder)])
+            elif isinstance(report, LeaseReleased):
+                self._returns.released([PendingRelease(each.report_id, report, holder)])
             else:
-                told.append(Told(each.report_id, report, holder))
+                pending.append(PendingReport(each.report_id, report, holder))
         self._marks.over([each.lease_id for each in reports])
-        if told:
-            self._turns.report(told)
+        if pending:
+            self._admission_loop.report(pending)
 
     def on_notes(self, session: ServerSession, notes: list[object]) -> None:
         self._deliveries.journalled([note for note in notes if isinstance(note, str) and "\x00" not in note])

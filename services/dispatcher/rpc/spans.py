@@ -1,7 +1,7 @@
 """Queueing as spans. Only sampled starts carry a context worth parsing; the flag is the header's last character."""
 
-from services.chassis.telemetry import TraceContext, emit_span, parse_traceparent, tracing_is_on
-from services.dispatcher.core.items import Place
+from services.chassis.telemetry.tracing import TraceContext, emit_span, parse_traceparent, tracing_is_on
+from services.dispatcher.core.items import Claim
 from windlass.types.v1 import start_pb2
 
 _NS_PER_US = 1_000
@@ -25,24 +25,24 @@ def emit_enqueue(context: TraceContext, execution_id: str, outcome: str, start_n
     )
 
 
-def emit_grant(order: start_pb2.StartOrder, place: Place, now_ns: int) -> str | None:
+def emit_grant(order: start_pb2.StartOrder, claim: Claim, now_ns: int) -> str | None:
     """The wait and the grant; the traceparent under which the coordinator goes on."""
     context = sampled_context(order.traceparent)
     if context is None:
         return None
     attributes = {
-        "execution.id": place.execution_id,
-        "workspace": place.workspace,
+        "execution.id": claim.execution_id,
+        "workspace": claim.workspace,
         "workflow": order.workflow,
     }
-    granted_ns = place.granted_us * _NS_PER_US
+    granted_ns = claim.granted_us * _NS_PER_US
     # A second grant has not waited since the enqueue.
-    if not place.is_resumed:
+    if not claim.is_resumed:
         emit_span(
             "dispatcher.wait",
             context.child(),
             parent=context,
-            start_ns=place.enqueue_us * _NS_PER_US,
+            start_ns=claim.enqueue_us * _NS_PER_US,
             end_ns=granted_ns,
             attributes=attributes,
         )
@@ -53,6 +53,6 @@ def emit_grant(order: start_pb2.StartOrder, place: Place, now_ns: int) -> str | 
         parent=context,
         start_ns=granted_ns,
         end_ns=now_ns,
-        attributes={**attributes, "epoch": place.epoch, "resumed": place.is_resumed},
+        attributes={**attributes, "epoch": claim.epoch, "resumed": claim.is_resumed},
     )
     return grant.header()

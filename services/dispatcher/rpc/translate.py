@@ -9,17 +9,17 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.chassis.errors import Refusal
+from services.chassis.grpc.errors import Refusal
 from services.dispatcher.core.items import (
-    Finished,
+    Claim,
+    LeaseFinished,
+    LeaseParked,
+    LeaseReleased,
     LeaseReport,
-    Letter,
-    Limits,
-    Newcomer,
-    Parked,
-    Place,
+    MailboxMessage,
+    NewStart,
     QueuedRow,
-    Released,
+    WorkspaceLimits,
 )
 from services.dispatcher.rpc.spans import emit_grant
 from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
@@ -45,7 +45,7 @@ def is_execution_id(text: str) -> bool:
     return _UUID.fullmatch(text) is not None
 
 
-def newcomer_of(item: queue_pb2.EnqueueItem) -> Newcomer:
+def newcomer_of(item: queue_pb2.EnqueueItem) -> NewStart:
     """Raises Malformed."""
     start = item.start
     if not is_execution_id(start.execution_id):
@@ -56,7 +56,7 @@ def newcomer_of(item: queue_pb2.EnqueueItem) -> Newcomer:
         raise Malformed("workspace and request_id cannot contain NUL")
     if not 0 <= start.priority <= 5:
         raise Malformed("a priority is 1 to 5")
-    return Newcomer(
+    return NewStart(
         start.execution_id,
         start.workspace,
         start.priority or PRIORITY_DEFAULT,
@@ -69,30 +69,30 @@ def newcomer_of(item: queue_pb2.EnqueueItem) -> Newcomer:
     )
 
 
-def limits_of(message: queue_pb2.TenantLimits) -> Limits:
-    return Limits(max(0, message.executions_max), max(0, message.queued_max), message.revision)
+def limits_of(message: queue_pb2.TenantLimits) -> WorkspaceLimits:
+    return WorkspaceLimits(max(0, message.executions_max), max(0, message.queued_max), message.revision)
 
 
-def grant_of(place: Place) -> sessions_pb2.ExecutionGrant:
+def grant_of(claim: Claim) -> sessions_pb2.ExecutionGrant:
     grant = sessions_pb2.ExecutionGrant()
-    grant.lease.lease_id = place.execution_id
-    grant.lease.epoch = place.epoch
+    grant.lease.lease_id = claim.execution_id
+    grant.lease.epoch = claim.epoch
     order = grant.start
-    if isinstance(place.start, start_pb2.StartOrder):
-        order.CopyFrom(place.start)
+    if isinstance(claim.start, start_pb2.StartOrder):
+        order.CopyFrom(claim.start)
     else:
-        assert isinstance(place.start, bytes)
-        order.ParseFromString(place.start)
-    if place.is_resumed:
+        assert isinstance(claim.start, bytes)
+        order.ParseFromString(claim.start)
+    if claim.is_resumed:
         grant.resumed = True
-    if place.is_ends_only:
+    if claim.is_ends_only:
         grant.ends_only = True
-    _write_us(grant.enqueue_time, place.enqueue_us)
-    _write_us(grant.grant_time, place.granted_us)
-    for body in place.messages:
+    _write_us(grant.enqueue_time, claim.enqueue_us)
+    _write_us(grant.grant_time, claim.granted_us)
+    for body in claim.messages:
         grant.messages.add().ParseFromString(body)
     if order.traceparent.endswith("1"):
-        traceparent = emit_grant(order, place, time.time_ns())
+        traceparent = emit_grant(order, claim, time.time_ns())
         if traceparent is not None:
             order.traceparent = traceparent
     return grant
@@ -110,14 +110,14 @@ def report_of(message: sessions_pb2.ExecutionReport, now: datetime) -> LeaseRepo
         return None
     kind = message.WhichOneof("report")
     if kind == "finished":
-        return Finished(lease_id, epoch)
+        return LeaseFinished(lease_id, epoch)
     if kind == "parked":
         parked = message.parked
         seen = tuple([clean(each) for each in parked.seen_message_ids])
-        return Parked(lease_id, epoch, _wake_time(parked, now), seen)
+        return LeaseParked(lease_id, epoch, _wake_time(parked, now), seen)
     if kind == "released":
         released = message.released
-        return Released(
+        return LeaseReleased(
             lease_id,
             epoch,
             released.failed,
@@ -147,7 +147,7 @@ def clean(text: str) -> str:
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
-def letter_of(message: sessions_pb2.ExecutionMessage, workspace: str) -> Letter:
+def letter_of(message: sessions_pb2.ExecutionMessage, workspace: str) -> MailboxMessage:
     if not 0 < len(message.message_id) <= MESSAGE_ID_CHARACTERS_MAX:
         raise Refusal("INVALID_REQUEST", f"a message_id has 1 to {MESSAGE_ID_CHARACTERS_MAX} characters")
     if not is_execution_id(message.execution_id):
@@ -157,7 +157,7 @@ def letter_of(message: sessions_pb2.ExecutionMessage, workspace: str) -> Letter:
     if not kept.HasField("create_time"):
         kept.create_time.GetCurrentTime()
     is_ending = kept.WhichOneof("body") == "cancel"
-    return Letter(kept.message_id, kept.execution_id, workspace, kept.SerializeToString(), is_ending)
+    return MailboxMessage(kept.message_id, kept.execution_id, workspace, kept.SerializeToString(), is_ending)
 
 
 def message_of(body: bytes) -> sessions_pb2.ExecutionMessage:

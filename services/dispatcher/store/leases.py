@@ -1,18 +1,18 @@
-"""Leases that end otherwise than by a turn: handed back, withdrawn, or their holder's instance has ended.
+"""Leases that end otherwise than by a batch: handed back, withdrawn, or their holder's instance has ended.
 
-Outside the turn on purpose, on other connections: these are rare, and a turn must not wait for them. They take no
+Outside the batch on purpose, on other connections: these are rare, and a batch must not wait for them. They take no
 lock on a workspace, since they only ever free slots.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from services.chassis.arrays import BigInts, Texts
-from services.chassis.crash import crash_point
-from services.chassis.database import Database
-from services.chassis.lane import Connection
-from services.dispatcher.core.items import LateReason, LeaseReport, Released, Returned, State
-from services.dispatcher.core.lateness import Held, late_reason
+from services.chassis.postgres.arrays import BigInts, Texts
+from services.chassis.postgres.connection import Connection
+from services.chassis.postgres.database import Database
+from services.chassis.process.crash import crash_point
+from services.dispatcher.core.items import LateReason, LeaseReleased, LeaseReport, Returned, State
+from services.dispatcher.core.late_reports import LeasedRow, late_reason
 from services.dispatcher.core.releases import Fate, fate_of
 
 _TOLD: Final = """
@@ -95,7 +95,7 @@ class PostgresLeases:
         """Instances that hold something and are not live."""
         return [row[0] for row in await self._database.fetch(_UNHELD)]
 
-    async def fail(self, report: Released) -> tuple[str, Fate] | None:
+    async def fail(self, report: LeaseReleased) -> tuple[str, Fate] | None:
         """A failed dispatch: the workspace and what became of the row. None: the lease is another's."""
         scale = self._lease_scale
 
@@ -127,9 +127,9 @@ class PostgresLeases:
         crash_point("dispatcher.fail.after_commit")
         return failed
 
-    async def find(self, execution_ids: Iterable[str]) -> dict[str, Held]:
+    async def find(self, execution_ids: Iterable[str]) -> dict[str, LeasedRow]:
         rows: list[tuple[Any, ...]] = await self._database.fetch(_FIND, (Texts(list(execution_ids)),))
-        return {row[0]: Held(row[1], State(row[2]), row[3]) for row in rows}
+        return {row[0]: LeasedRow(row[1], State(row[2]), row[3]) for row in rows}
 
     async def reasons(self, reports: Sequence[LeaseReport]) -> list[LateReason | None]:
         """Why each report had no effect; None: it had, when it came before."""

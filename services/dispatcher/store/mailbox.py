@@ -1,7 +1,7 @@
 """Messages on their way to an execution: rows until the holder has them in its journal.
 
 Hazard: a message must never fall between a holder that parks an execution and the mailbox. The row of the queue is
-locked in a statement of its own before anything is looked at, here as in the turn: whoever comes second sees what the
+locked in a statement of its own before anything is looked at, here as in the batch: whoever comes second sees what the
 first has done. So whoever counts what is in a mailbox counts all of it.
 """
 
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from services.chassis.arrays import Bools, Bytes, Texts
-from services.chassis.crash import crash_point
-from services.chassis.database import Database
-from services.dispatcher.core.items import Delivery, Letter, State, Unread
-from services.dispatcher.core.mail import (
+from services.chassis.postgres.arrays import Bools, Bytes, Texts
+from services.chassis.postgres.database import Database
+from services.chassis.process.crash import crash_point
+from services.dispatcher.core.items import Delivery, MailboxMessage, State, Unread
+from services.dispatcher.core.mailbox_limits import (
     MAILBOX_BYTES_MAX,
     MAILBOX_ENDING_BYTES,
     MAILBOX_ENDING_MESSAGES,
@@ -106,9 +106,9 @@ class PostgresMailbox:
         # The execution at which the last look at what is unread ended.
         self._last_said = str(UUID(int=0))
 
-    async def deliver(self, letters: Sequence[Letter]) -> list[Delivery | None]:
+    async def deliver(self, messages: Sequence[MailboxMessage]) -> list[Delivery | None]:
         """What each met; None: no such execution waits or is leased."""
-        ids = Texts([letter.execution_id for letter in letters])
+        ids = Texts([message.execution_id for message in messages])
         crash_point("dispatcher.deliver.before_commit")
         _, rows = await self._database.pipeline(
             [
@@ -116,17 +116,17 @@ class PostgresMailbox:
                 (
                     _DELIVER,
                     (
-                        Texts([letter.message_id for letter in letters]),
+                        Texts([message.message_id for message in messages]),
                         ids,
-                        Texts([letter.workspace for letter in letters]),
-                        Bytes([letter.body for letter in letters]),
-                        Bools([letter.is_ending for letter in letters]),
+                        Texts([message.workspace for message in messages]),
+                        Bytes([message.body for message in messages]),
+                        Bools([message.is_ending for message in messages]),
                     ),
                 ),
             ]
         )
         crash_point("dispatcher.deliver.after_commit")
-        deliveries: list[Delivery | None] = [None] * len(letters)
+        deliveries: list[Delivery | None] = [None] * len(messages)
         for n, workspace, state, holder, ends_only, is_refused in rows:
             deliveries[n - 1] = Delivery(
                 workspace, State(state), holder, ends_only is not None, bool(ends_only), is_refused

@@ -1,8 +1,8 @@
-"""A turn as one transaction in one round trip, on a connection that belongs to the turns.
+"""A batch as one transaction in one round trip, on a connection that belongs to the batches.
 
-Hazard: `CommitUnknown` leaves it open whether the turn happened. Repeating it is safe: newcomers are recognised by
+Hazard: `CommitUnknown` leaves it open whether the batch happened. Repeating it is safe: new starts are recognised by
 their ids, reports by what they left behind, and grants that were committed without being sent are found by
-loops/rounds.py.
+app/rounds.py.
 """
 
 import contextlib
@@ -12,22 +12,29 @@ from typing import Any, Final
 
 import psycopg
 
-from services.chassis.arrays import Array, BigInts, Bytes, Ints, Texts, Times
-from services.chassis.crash import crash_point
-from services.chassis.exchange import HotStatement, Rows
-from services.chassis.lane import BY_INDEX, Lane, is_damage, is_of_values
-from services.dispatcher.core.items import Admission, LaneView, Limits, Outcome, Parked, Place
-from services.dispatcher.core.seats import reach
-from services.dispatcher.core.turn import Turn, TurnResult
-from services.dispatcher.handler.ports import Unstorable
-from services.dispatcher.store import turn_statements as sql
+from services.chassis.postgres.arrays import Array, BigInts, Bytes, Ints, Texts, Times
+from services.chassis.postgres.connection import BY_INDEX, PgConnection, is_damage, is_of_values
+from services.chassis.postgres.raw_pipeline import HotStatement, Rows
+from services.chassis.process.crash import crash_point
+from services.dispatcher.app.ports import Unstorable
+from services.dispatcher.core.batch import AdmissionBatch, BatchResult
+from services.dispatcher.core.holder_shares import reach
+from services.dispatcher.core.items import (
+    Admission,
+    Claim,
+    EnqueueOutcome,
+    LeaseParked,
+    WorkspaceLimits,
+    WorkspaceView,
+)
+from services.dispatcher.store import admission_statements as sql
 
-Read = Callable[[Turn, TurnResult, Rows], None]
+Read = Callable[[AdmissionBatch, BatchResult, Rows], None]
 
-_REJECTED = Admission(Outcome.REJECTED, message="the workspace is not known here")
-_ADMISSIONS = {int(outcome): Admission(outcome) for outcome in Outcome}
+_REJECTED = Admission(EnqueueOutcome.REJECTED, message="the workspace is not known here")
+_ADMISSIONS = {int(outcome): Admission(outcome) for outcome in EnqueueOutcome}
 
-# Of the connection: the planner would look at the arrays of each turn anew, which costs as much as running it.
+# Of the connection: the planner would look at the arrays of each batch anew, which costs as much as running it.
 SETTINGS: Final = {**BY_INDEX, "enable_bitmapscan": "off", "enable_material": "off"}
 _STORE_LIMITS = """
 INSERT INTO dispatcher.tenants AS t (workspace, executions_max, queued_max, revision)
@@ -39,15 +46,15 @@ WHERE t.revision < excluded.revision
 
 
 class PostgresQueue:
-    def __init__(self, lane: Lane) -> None:
-        """`lane` has the SETTINGS."""
-        self._lane = lane
+    def __init__(self, connection: PgConnection) -> None:
+        """`connection` has the SETTINGS."""
+        self._connection = connection
 
-    async def store_limits(self, limits: Mapping[str, Limits]) -> None:
-        """A statement of its own: it locks tenants in another order than a turn would."""
+    async def store_limits(self, limits: Mapping[str, WorkspaceLimits]) -> None:
+        """A statement of its own: it locks tenants in another order than a batch would."""
         crash_point("dispatcher.limits.before_commit")
         with _as_unstorable():
-            await self._lane.execute(
+            await self._connection.execute(
                 _STORE_LIMITS,
                 (
                     Texts(list(limits)),
@@ -58,21 +65,21 @@ class PostgresQueue:
             )
         crash_point("dispatcher.limits.after_commit")
 
-    async def turn(self, turn: Turn) -> TurnResult:
-        statements, reads = _plan(turn)
-        crash_point("dispatcher.turn.before_commit")
+    async def commit(self, batch: AdmissionBatch) -> BatchResult:
+        statements, reads = _plan(batch)
+        crash_point("dispatcher.batch.before_commit")
         with _as_unstorable():
-            answers = await self._lane.exchange(statements)
-        crash_point("dispatcher.turn.after_commit")
-        result = TurnResult()
+            answers = await self._connection.run_pipeline(statements)
+        crash_point("dispatcher.batch.after_commit")
+        result = BatchResult()
         for read, rows in zip(reads, answers, strict=True):
-            read(turn, result, rows)
+            read(batch, result, rows)
         return result
 
 
 @contextlib.contextmanager
 def _as_unstorable() -> Iterator[None]:
-    """What an item may be to blame for, or its row. Anything else would be the fate of every turn, item by item: it
+    """What an item may be to blame for, or its row. Anything else would be the fate of every batch, item by item: it
     ends the process, and what it had was not answered."""
     try:
         yield
@@ -82,8 +89,8 @@ def _as_unstorable() -> Iterator[None]:
         raise
 
 
-def _plan(turn: Turn) -> tuple[list[HotStatement], list[Read]]:
-    """Only what the turn needs: a start, or a finish, on an idle system is two statements or one."""
+def _plan(batch: AdmissionBatch) -> tuple[list[HotStatement], list[Read]]:
+    """Only what the batch needs: a start, or a finish, on an idle system is two statements or one."""
     statements: list[HotStatement] = []
     reads: list[Read] = []
 
@@ -91,91 +98,91 @@ def _plan(turn: Turn) -> tuple[list[HotStatement], list[Read]]:
         statements.append((statement, params))
         reads.append(read)
 
-    newcomer_lanes = list(dict.fromkeys([each.workspace for each in turn.newcomers]))
-    if newcomer_lanes or turn.lanes:
-        add(sql.LOCK, (Texts([*newcomer_lanes, *turn.lanes]),), _ignore)
-    if turn.finished:
+    new_start_workspaces = list(dict.fromkeys([each.workspace for each in batch.new_starts]))
+    if new_start_workspaces or batch.workspaces:
+        add(sql.LOCK, (Texts([*new_start_workspaces, *batch.workspaces]),), _ignore)
+    if batch.finished:
         ids, epochs = (
-            Texts([r.execution_id for r in turn.finished]),
-            BigInts([r.epoch for r in turn.finished]),
+            Texts([r.execution_id for r in batch.finished]),
+            BigInts([r.epoch for r in batch.finished]),
         )
         add(sql.FINISH, (ids, epochs), _read_finished)
-    if turn.parked:
-        parked = turn.parked
+    if batch.parked:
+        parked = batch.parked
         ids, epochs = Texts([r.execution_id for r in parked]), BigInts([r.epoch for r in parked])
-        add(sql.PARK, (ids, epochs, BigInts([_left_us(r, turn.now) for r in parked])), _read_parked)
+        add(sql.PARK, (ids, epochs, BigInts([_left_us(r, batch.now) for r in parked])), _read_parked)
         seen = Texts([message_id for report in parked for message_id in report.seen_message_ids])
         seeing = Texts([report.execution_id for report in parked if report.seen_message_ids])
         add(sql.WAKE_PARKED, (seen, ids, seeing), _read_woken)
-    if turn.newcomers:
-        add(sql.ADMIT, _admit_params(turn, newcomer_lanes), _Admitted(newcomer_lanes))
-    if turn.lanes:
-        places = len(turn.lane_seats)
+    if batch.new_starts:
+        add(sql.ADMIT, _admit_params(batch, new_start_workspaces), _Admitted(new_start_workspaces))
+    if batch.workspaces:
+        claims = len(batch.claim_holders)
         claim = (
-            Texts(turn.lanes),
-            Ints(turn.lane_seats),
-            reach(places, len(turn.lanes)),
-            Texts(turn.holders),
+            Texts(batch.workspaces),
+            Ints(batch.claim_holders),
+            reach(claims, len(batch.workspaces)),
+            Texts(batch.holders),
         )
         add(sql.CLAIM, claim, _read_claimed)
-    if turn.ending_seats:
-        add(sql.CLAIM_ENDING, (Ints(turn.ending_seats), Texts(turn.holders)), _read_ending)
+    if batch.ending_holders:
+        add(sql.CLAIM_ENDING, (Ints(batch.ending_holders), Texts(batch.holders)), _read_ending)
     return statements, reads
 
 
-def _admit_params(turn: Turn, lanes: Sequence[str]) -> Sequence[Array]:
+def _admit_params(batch: AdmissionBatch, workspaces: Sequence[str]) -> Sequence[Array]:
     """In the order of $1, $2, … in ADMIT."""
-    newcomers = turn.newcomers
-    lane_of = {workspace: number for number, workspace in enumerate(lanes, 1)}
+    new_starts = batch.new_starts
+    number_of = {workspace: number for number, workspace in enumerate(workspaces, 1)}
     return (
-        Texts([each.execution_id for each in newcomers]),
-        Ints([lane_of[each.workspace] for each in newcomers]),
-        Ints([each.priority for each in newcomers]),
-        Times([each.deadline_time for each in newcomers]),
-        Texts([each.request_id or None for each in newcomers]),
-        Bytes([each.request_hash for each in newcomers]),
-        Bytes([each.start for each in newcomers]),
-        Ints(turn.newcomer_seats),
-        Texts(lanes),
-        Ints([turn.waiting.get(workspace) for workspace in lanes]),
-        Texts(turn.holders),
+        Texts([each.execution_id for each in new_starts]),
+        Ints([number_of[each.workspace] for each in new_starts]),
+        Ints([each.priority for each in new_starts]),
+        Times([each.deadline_time for each in new_starts]),
+        Texts([each.request_id or None for each in new_starts]),
+        Bytes([each.request_hash for each in new_starts]),
+        Bytes([each.start for each in new_starts]),
+        Ints(batch.new_start_holders),
+        Texts(workspaces),
+        Ints([batch.waiting.get(workspace) for workspace in workspaces]),
+        Texts(batch.holders),
     )
 
 
-def _left_us(report: Parked, now: datetime) -> int | None:
+def _left_us(report: LeaseParked, now: datetime) -> int | None:
     return None if report.wake_time is None else (report.wake_time - now) // timedelta(microseconds=1)
 
 
-def _ignore(turn: Turn, result: TurnResult, rows: Rows) -> None:
+def _ignore(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
     """A statement that is run for its locks."""
 
 
-def _read_finished(turn: Turn, result: TurnResult, rows: Rows) -> None:
-    result.finished = [None] * len(turn.finished)
+def _read_finished(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
+    result.finished = [None] * len(batch.finished)
     for n, workspace in rows:
         result.finished[n - 1] = workspace
 
 
-def _read_parked(turn: Turn, result: TurnResult, rows: Rows) -> None:
-    result.parked = [None] * len(turn.parked)
+def _read_parked(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
+    result.parked = [None] * len(batch.parked)
     for n, workspace in rows:
         result.parked[n - 1] = workspace
 
 
-def _read_woken(turn: Turn, result: TurnResult, rows: Rows) -> None:
+def _read_woken(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
     result.woken = [workspace for (workspace,) in rows if workspace is not None]
 
 
 class _Admitted:
     """Reads the two kinds of rows of ADMIT."""
 
-    def __init__(self, lanes: Sequence[str]) -> None:
-        self._lanes = lanes
+    def __init__(self, workspaces: Sequence[str]) -> None:
+        self._workspaces = workspaces
 
-    def __call__(self, turn: Turn, result: TurnResult, rows: Rows) -> None:
-        admissions = [_REJECTED] * len(turn.newcomers)
-        taken = [0] * len(self._lanes)
-        waiting = [0] * len(self._lanes)
+    def __call__(self, batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
+        admissions = [_REJECTED] * len(batch.new_starts)
+        taken = [0] * len(self._workspaces)
+        waiting = [0] * len(self._workspaces)
         seen: list[tuple[Any, ...]] = []
         for row in rows:
             kind, n, outcome, epoch, existing, _, _, granted_us = row
@@ -183,58 +190,71 @@ class _Admitted:
                 seen.append(row)
                 continue
             admissions[n - 1] = (
-                _ADMISSIONS[outcome] if existing is None else Admission(Outcome(outcome), existing)
+                _ADMISSIONS[outcome] if existing is None else Admission(EnqueueOutcome(outcome), existing)
             )
-            if outcome != Outcome.QUEUED:
+            if outcome != EnqueueOutcome.QUEUED:
                 continue
-            newcomer = turn.newcomers[n - 1]
-            lane = self._lanes.index(newcomer.workspace) if len(self._lanes) > 1 else 0
+            new_start = batch.new_starts[n - 1]
+            index = self._workspaces.index(new_start.workspace) if len(self._workspaces) > 1 else 0
             if not epoch:
-                waiting[lane] += 1
+                waiting[index] += 1
                 continue
-            taken[lane] += 1
-            result.places.append(
-                Place(
-                    newcomer.execution_id,
-                    newcomer.workspace,
+            taken[index] += 1
+            result.claims.append(
+                Claim(
+                    new_start.execution_id,
+                    new_start.workspace,
                     epoch,
-                    turn.newcomer_seats[n - 1],
-                    newcomer.order,
+                    batch.new_start_holders[n - 1],
+                    new_start.order,
                     granted_us,
                     granted_us,
                 )
             )
         result.admissions = admissions
         for _, number, free, queued, _, slots, has_waiting, _ in seen:
-            lane = number - 1
-            workspace = self._lanes[lane]
-            total = None if workspace in turn.waiting else queued + waiting[lane]
-            has_more = has_waiting or waiting[lane] > 0
-            result.lanes.append(LaneView(workspace, slots, free, taken[lane], has_more, waiting[lane], total))
+            index = number - 1
+            workspace = self._workspaces[index]
+            total = None if workspace in batch.waiting else queued + waiting[index]
+            has_more = has_waiting or waiting[index] > 0
+            result.workspaces.append(
+                WorkspaceView(workspace, slots, free, taken[index], has_more, waiting[index], total)
+            )
 
 
-def _read_claimed(turn: Turn, result: TurnResult, rows: Rows) -> None:
-    limit = reach(len(turn.lane_seats), len(turn.lanes))
-    taken = [0] * len(turn.lanes)
+def _read_claimed(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
+    limit = reach(len(batch.claim_holders), len(batch.workspaces))
+    taken = [0] * len(batch.workspaces)
     seen: list[tuple[int, int, int, int]] = []
-    for lane, free, slots, candidates, *place in rows:
+    for index, free, slots, candidates, *claim in rows:
         if free is None:
-            taken[lane - 1] += 1
-            result.places.append(_place(place))
+            taken[index - 1] += 1
+            result.claims.append(_claim(claim))
         else:
-            seen.append((lane - 1, free, slots, candidates))
-    for lane, free, slots, candidates in seen:
-        # A look that was cut short by the slots or the places may have left something.
-        has_more = candidates > taken[lane] or candidates == min(free, limit)
-        result.lanes.append(LaneView(turn.lanes[lane], slots, free, taken[lane], has_more, -taken[lane]))
+            seen.append((index - 1, free, slots, candidates))
+    for index, free, slots, candidates in seen:
+        # A look that was cut short by the slots or the claims may have left something.
+        has_more = candidates > taken[index] or candidates == min(free, limit)
+        result.workspaces.append(
+            WorkspaceView(batch.workspaces[index], slots, free, taken[index], has_more, -taken[index])
+        )
 
 
-def _read_ending(turn: Turn, result: TurnResult, rows: Rows) -> None:
-    result.places += [_place(row)._replace(is_ends_only=True) for row in rows]
+def _read_ending(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
+    result.claims += [_claim(row)._replace(is_ends_only=True) for row in rows]
 
 
-def _place(row: Sequence[Any]) -> Place:
-    execution_id, workspace, epoch, seat, start, enqueue_us, granted_us, is_resumed, messages = row
-    return Place(
-        execution_id, workspace, epoch, seat, start, enqueue_us, granted_us, is_resumed, False, messages or ()
+def _claim(row: Sequence[Any]) -> Claim:
+    execution_id, workspace, epoch, holder_index, start, enqueue_us, granted_us, is_resumed, messages = row
+    return Claim(
+        execution_id,
+        workspace,
+        epoch,
+        holder_index,
+        start,
+        enqueue_us,
+        granted_us,
+        is_resumed,
+        False,
+        messages or (),
     )

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from services.chassis.arrays import Texts
-from services.chassis.crash import crash_point
-from services.chassis.database import Database, Statement
-from services.dispatcher.core.items import Limits, QueuedRow, State, UsedRequest
+from services.chassis.postgres.arrays import Texts
+from services.chassis.postgres.database import Database, Statement
+from services.chassis.process.crash import crash_point
+from services.dispatcher.core.items import QueuedRow, State, UsedRequest, WorkspaceLimits
 
 _COLUMNS: Final = """
 state, start, attempts, failure_reason, failure_message, failure_time
@@ -32,7 +32,7 @@ WHERE t.revision < excluded.revision OR t.revision = excluded.revision AND t.clo
 """
 
 # Only what never started: an execution with a journal ends there. After the tenant's row is locked by the statement
-# above, no turn lets anything of this workspace in or out.
+# above, no batch lets anything of this workspace in or out.
 _CLOSE: Final = """
 UPDATE dispatcher.queue
 SET state = 5, holder = NULL, wake_time = NULL, failure_reason = 'WORKSPACE_CLOSED',
@@ -42,7 +42,7 @@ RETURNING execution_id::text
 """
 
 
-class PostgresReads:
+class PostgresQueueReads:
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -63,8 +63,8 @@ class PostgresReads:
         rows = await self._database.fetch(_REQUESTS, (workspace, Texts(request_ids)))
         return [UsedRequest(*row) for row in rows]
 
-    async def configure(self, workspace: str, limits: Limits, is_closed: bool) -> list[str]:
-        """Store the limits; the executions that became dead letters because the workspace closed."""
+    async def configure(self, workspace: str, limits: WorkspaceLimits, is_closed: bool) -> list[str]:
+        """Store the limits; the executions that became dead messages because the workspace closed."""
         values = (workspace, limits.executions_max, limits.queued_max, limits.revision, is_closed)
         crash_point("dispatcher.configure.before_commit")
         statements: list[Statement] = [(_CONFIGURE, values)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from services.chassis.clock import Clock
+from services.chassis.process.clock import Clock
 
 PERIOD_SECONDS = 0.5
 

@@ -22,7 +22,7 @@ from urllib.parse import urlencode, urlsplit
 import aiohttp
 import orjson
 
-from services.chassis.telemetry import emit_span, parse_traceparent
+from services.chassis.telemetry.tracing import emit_span, parse_traceparent
 from services.runner.core.failures import ErrorClass, of_status
 from services.runner.core.retry_after import seconds_asked
 from services.runner.modules.flow import seconds_of

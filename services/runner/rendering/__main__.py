@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from services.chassis.confined import limit_memory, settle
+from services.chassis.process.child_limits import limit_memory, settle
 from services.runner.rendering.aside import BYTES_PER_SECOND, LENGTH_BYTES
 from services.runner.rendering.engine import Renderer
 from windlass.sdk import PermanentError

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import orjson
 
-from services.chassis.confined import environment
+from services.chassis.process.child_limits import environment
 from windlass.sdk import ModuleError, PermanentError, TransientError
 
 # Lengths travel as so many bytes before what they are of.

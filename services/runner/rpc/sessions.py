@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol, cast
 
-from services.chassis.clock import Clock
-from services.chassis.crash import crash_point
 from services.chassis.lease.frames import Grant, Refused, Report
-from services.chassis.logs import logger
+from services.chassis.process.clock import Clock
+from services.chassis.process.crash import crash_point
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
+from services.chassis.telemetry.logs import logger
 from services.runner.core.job import ENDING_REASONS, Ended, Job, News
 from services.runner.rpc.translate import job_of, progress_of, report_of
 from windlass.coordinator.v1 import sessions_pb2 as pb

@@ -22,8 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
-from services.chassis.crash import crash_point
-from services.chassis.logs import logger
+from services.chassis.process.crash import crash_point
+from services.chassis.telemetry.logs import logger
 from services.runner.core.job import OutputMissing, OutputRef
 
 log = logger(__name__)

@@ -5,16 +5,16 @@ from contextlib import AsyncExitStack
 import grpc
 import pytest
 
-from services.chassis.identity import Identity, Kind
+from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.lease.frames import Attach, Beat, HolderFrame, Lease
 from services.chassis.session.registry import SessionLimits
 from tests.support.lease_hop import FAST, AwayStore, RawHolder, Replica, raw, serving
 from tests.support.probe import eventually
 
 SECONDS = 20.0
-KEY = Identity(Kind.RUNNER, "key")
-OTHER = Identity(Kind.RUNNER, "other")
-SERVICE = Identity(Kind.SERVICE, "runner")
+KEY = Identity(CallerKind.RUNNER, "key")
+OTHER = Identity(CallerKind.RUNNER, "other")
+SERVICE = Identity(CallerKind.SERVICE, "runner")
 # A holder that takes no more than this of a message before it reads it.
 UNREADING = [("grpc.http2.lookahead_bytes", 5), ("grpc.http2.bdp_probe", 0)]
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from services.chassis.identity import Identity, Kind
+from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.lease.frames import Beat, HolderFrame, Report
 from services.chassis.lease.timing import EXECUTION
 from services.chassis.session.registry import SessionLimits
@@ -21,8 +21,8 @@ SECONDS = 20.0
 SLOW = EXECUTION.scaled(60.0)
 REPORT_BYTES = 100_000
 ROOM_BYTES = 2 * REPORT_BYTES
-KEY = Identity(Kind.RUNNER, "key")
-SERVICE = Identity(Kind.SERVICE, "runner")
+KEY = Identity(CallerKind.RUNNER, "key")
+SERVICE = Identity(CallerKind.SERVICE, "runner")
 
 
 @pytest.fixture

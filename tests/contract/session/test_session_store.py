@@ -7,10 +7,10 @@ from typing import Protocol
 import pytest
 import pytest_asyncio
 
-from services.chassis.clock import ManualClock
-from services.chassis.database import Database
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import LeaseTiming
+from services.chassis.postgres.database import Database
+from services.chassis.process.clock import ManualClock
 from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.postgres import TABLE, PostgresSessionStore
 from services.chassis.session.store import SessionStore

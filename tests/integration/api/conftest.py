@@ -11,11 +11,11 @@ from pathlib import Path
 import grpc
 import pytest_asyncio
 
-from services.api.bootstrap import Keys, bootstrap
 from services.api.config import ApiSettings
+from services.api.store.bootstrap import FirstKeys, bootstrap
 from services.api.wiring import start
-from services.chassis.identity import ServiceCredential
-from services.chassis.lifecycle import Process
+from services.chassis.identity.callers import ServiceCredential
+from services.chassis.process.lifecycle import Process
 from tests.support.postgres import Database, PostgresCluster
 
 SECRET = "a secret of the tests, long enough"
@@ -24,7 +24,7 @@ SECRET = "a secret of the tests, long enough"
 @dataclass
 class RunningApi:
     port: int
-    keys: Keys
+    keys: FirstKeys
     url: str
 
     def channel(self) -> grpc.aio.Channel:

@@ -14,12 +14,12 @@ import psycopg
 import pytest
 from google.protobuf import message_factory
 
-from services.api.handler.key_material import key_hash
-from services.api.handler.ports import Actor, NewKey
+from services.api.app.key_material import key_hash
+from services.api.app.ports import Actor, NewKey
 from services.api.rpc.rules import RULES
 from services.api.store.keys import PostgresKeys
-from services.chassis.database import Database
-from services.chassis.errors import RemoteError, remote_error
+from services.chassis.grpc.errors import RemoteError, remote_error
+from services.chassis.postgres.database import Database
 from tests.integration.api.conftest import RunningApi
 from tests.unit.api.test_api_rules import FILES
 

@@ -16,8 +16,8 @@ import pytest
 import pytest_asyncio
 from google.protobuf import json_format
 
-from services.chassis.errors import RemoteError, remote_error
-from services.chassis.metrics import gauge
+from services.chassis.grpc.errors import RemoteError, remote_error
+from services.chassis.telemetry.metrics import gauge
 from tests.integration.api.conftest import RunningApi, running_api
 from tests.support.postgres import PostgresCluster, free_port
 from tests.support.probe import until

@@ -12,13 +12,13 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from services.api.bootstrap import bootstrap
-from services.api.handler.key_material import key_hash
-from services.api.handler.ports import Actor, KeyIdTaken, NewKey
+from services.api.app.key_material import key_hash
+from services.api.app.ports import Actor, KeyIdTaken, NewKey
+from services.api.store.bootstrap import bootstrap
 from services.api.store.keys import PostgresKeys
 from services.api.store.workflows import CREATED, NEW_VERSION, UNCHANGED, PostgresWorkflows
 from services.api.store.workspaces import PostgresWorkspaces
-from services.chassis.database import Database
+from services.chassis.postgres.database import Database
 from tests.support.postgres import Database as MadeDatabase
 
 SYSTEM = Actor("system-key", "")

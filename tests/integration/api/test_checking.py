@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from services.api.checking import aside as aside_module
-from services.api.checking.aside import InputsAside
-from services.api.handler.schema_reader import InputCheck
-from services.chassis.errors import DependencyUnavailable
+from services.api.app.checking import checker_process as aside_module
+from services.api.app.checking.checker_process import CheckerProcess
+from services.api.app.schema_reader import InputCheck
+from services.chassis.grpc.errors import DependencyUnavailable
 from tests.support.probe import until
 
 EMAIL = r"^[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,63}$"
@@ -43,17 +43,17 @@ def asked(schema: Any, document: Any) -> tuple[bytes, bytes]:
 @pytest.mark.parametrize("name", HONEST)
 async def test_large_input_that_fits_is_taken(name: str) -> None:
     properties, document = HONEST[name]
-    assert await InputsAside().violations(*asked({"properties": properties}, document)) == []
+    assert await CheckerProcess().violations(*asked({"properties": properties}, document)) == []
 
 
 async def test_large_input_that_does_not_fit_is_told_where() -> None:
     schema = {"properties": {"code": CODES}}
-    found = await InputsAside().violations(*asked(schema, {"code": 500, "samples": [1.5] * 12_000}))
+    found = await CheckerProcess().violations(*asked(schema, {"code": 500, "samples": [1.5] * 12_000}))
     assert [(each.field, each.reason) for each in found] == [("input.code", "ENUM")]
 
 
 async def test_input_that_takes_too_long_is_refused_and_its_turn_is_over() -> None:
-    aside = InputsAside()
+    aside = CheckerProcess()
     hostile = asked(HOSTILE, [-1.5] * 60_000)
     (violation,) = await aside.violations(*hostile)
     assert (violation.field, violation.reason) == ("input", "TOO_LARGE")
@@ -67,7 +67,7 @@ async def test_who_waits_too_long_for_the_child_is_asked_to_come_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(aside_module, "TURN_SECONDS_MAX", 0.0)
-    aside, given = InputsAside(), (b"{}", b"{}")
+    aside, given = CheckerProcess(), (b"{}", b"{}")
     first = asyncio.create_task(aside.violations(*given))
     await asyncio.sleep(0)
     with pytest.raises(DependencyUnavailable):
@@ -84,7 +84,7 @@ async def test_caller_who_goes_takes_the_child_along(monkeypatch: pytest.MonkeyP
         return started[-1]
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
-    aside = InputsAside()
+    aside = CheckerProcess()
     hostile = asked(HOSTILE, [-1.5] * 60_000)
     caller = asyncio.create_task(aside.violations(*hostile))
     await until(lambda: started, 5.0, "the child")
@@ -98,5 +98,5 @@ async def test_what_a_broken_child_says_is_told_and_is_no_line_of_the_log(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(RuntimeError, match=r"ended with 1: .*JSONDecodeError"):
-        await InputsAside().violations(b"no schema", b"{}")
+        await CheckerProcess().violations(b"no schema", b"{}")
     assert capfd.readouterr().err == ""

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from google.protobuf import json_format
 
-from services.chassis.errors import remote_error
+from services.chassis.grpc.errors import remote_error
 from tests.integration.api.conftest import RunningApi
 from windlass.api.v1 import workflows_pb2, workspaces_pb2
 from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub

@@ -7,9 +7,9 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, and_, func, insert, select
 
-from services.chassis.composed import compiled
-from services.chassis.database import Database, DatabaseAway
-from services.chassis.lane import Connection
+from services.chassis.postgres.compiled import compiled
+from services.chassis.postgres.connection import Connection
+from services.chassis.postgres.database import Database, DatabaseAway
 from tests.support.postgres import PostgresCluster
 
 SHOES = Table(
@@ -71,7 +71,7 @@ async def test_a_lane_left_by_a_cancelled_caller_is_given_on_when_it_is_idle(dat
     await asyncio.gather(left, return_exceptions=True)
     first = asyncio.create_task(database.fetch("SELECT pg_backend_pid() FROM pg_sleep(0.01)"))
     second = asyncio.create_task(database.fetch("SELECT pg_backend_pid()"))
-    assert (await first) == (await second)  # the other lane is still at work
+    assert (await first) == (await second)  # the other connection is still at work
     release.set()
     while len(database._free) < 2:  # noqa: ASYNC110 - there is nothing to subscribe to
         await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_a_caller_that_gives_up_its_place_in_the_queue_passes_it_on(databa
 async def test_more_than_may_wait_are_refused_at_once(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.chassis.database._WAITING_MAX", 1)
+    monkeypatch.setattr("services.chassis.postgres.database._WAITING_MAX", 1)
     calls = [asyncio.create_task(database.fetch("SELECT pg_sleep(0.01)")) for _ in range(4)]
     answers = await asyncio.gather(*calls, return_exceptions=True)
     assert sum(isinstance(answer, DatabaseAway) for answer in answers) == 1

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from services.chassis.lane import Lane
-from services.chassis.migrations import SchemaMismatch, apply, check, migrations_in
+from services.chassis.postgres.connection import PgConnection
+from services.chassis.postgres.migrations import SchemaMismatch, apply, check, migrations_in
 from tests.support.postgres import PostgresCluster
 
 
@@ -30,9 +30,9 @@ def directory(tmp_path: Path) -> Path:
 
 
 async def rows(url: str, sql: str) -> list[tuple[object, ...]]:
-    lane = Lane(url, name="reader")
-    found = await lane.fetch(sql)
-    await lane.close()
+    connection = PgConnection(url, name="reader")
+    found = await connection.fetch(sql)
+    await connection.close()
     return found
 
 

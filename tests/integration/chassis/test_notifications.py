@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from services.chassis import notifications
-from services.chassis.lane import Lane
-from services.chassis.notifications import Notifications
+from services.chassis.postgres import notifications
+from services.chassis.postgres.connection import PgConnection
+from services.chassis.postgres.notifications import Notifications
 from tests.support.postgres import PostgresCluster
 
 
@@ -26,7 +26,7 @@ async def test_each_channel_is_heard_once_after_every_connect(url: str) -> None:
     listening = asyncio.create_task(
         Notifications(url, ["shoes", "Odd Name"], lambda *notice: heard.put_nowait(notice), name="ear").run()
     )
-    speaker = Lane(url, name="speaker")
+    speaker = PgConnection(url, name="speaker")
     assert [await heard.get(), await heard.get()] == [("shoes", ""), ("Odd Name", "")]
     await speaker.fetch("SELECT pg_notify('Odd Name', 'clog')")
     assert await heard.get() == ("Odd Name", "clog")
@@ -53,7 +53,7 @@ async def test_a_server_that_stands_still_is_left_for_one_that_answers(
     listening = asyncio.create_task(
         Notifications(url, ["shoes"], lambda *notice: heard.put_nowait(notice), name="ear").run()
     )
-    speaker = Lane(url, name="speaker")
+    speaker = PgConnection(url, name="speaker")
     assert await heard.get() == ("shoes", "")
     ((backend,),) = await speaker.fetch("SELECT pid FROM pg_stat_activity WHERE application_name = 'ear'")
     os.kill(backend, signal.SIGSTOP)

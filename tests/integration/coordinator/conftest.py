@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from services.chassis.database import Database as Connections
+from services.chassis.postgres.database import Database as Connections
 from tests.support.coordinator_stage import Stage, stage
 from tests.support.postgres import Database
 

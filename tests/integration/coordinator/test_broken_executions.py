@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.chassis.database import Database
+from services.chassis.postgres.database import Database
 from services.coordinator.core import notation
 from services.coordinator.core.effects import parking
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.chassis.database import Database
+from services.chassis.postgres.database import Database
 from tests.support.coordinator_stage import Stage, eventually, execution_id
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
 

@@ -14,13 +14,13 @@ import pytest_asyncio
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from services.api.app.conditions import conditions_of
+from services.api.app.queued import fields_of
 from services.api.core.filter_text import FilterFault, parse
 from services.api.core.filters import Filter, matches
-from services.api.handler.conditions import conditions_of
-from services.api.handler.queued import fields_of
-from services.chassis.composed import compiled
-from services.chassis.database import Database
-from services.chassis.errors import Refusal
+from services.chassis.grpc.errors import Refusal
+from services.chassis.postgres.compiled import compiled
+from services.chassis.postgres.database import Database
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.translate import execution_record
 from services.coordinator.store.conditions import ConditionUnknown, execution_list

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.chassis.database import Database
-from services.chassis.lane import CommitUnknown, DatabaseAway
+from services.chassis.postgres.connection import CommitUnknown, DatabaseAway
+from services.chassis.postgres.database import Database
 from services.coordinator.core.values import INLINE_BYTES_MAX
 from services.coordinator.handler import turn
 from services.coordinator.handler.carrier import Carrier

@@ -2,7 +2,7 @@
 
 import functools
 
-from services.chassis.database import Database
+from services.chassis.postgres.database import Database
 from services.coordinator.core.inputs import INPUTS_BYTES_MAX
 from services.coordinator.core.values import INLINE_BYTES_MAX
 from tests.support.coordinator_stage import Stage, eventually

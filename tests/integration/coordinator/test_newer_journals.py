@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.chassis.database import Database
+from services.chassis.postgres.database import Database
 from services.coordinator.handler import arriving
 from services.coordinator.store.codec import SCHEMA_VERSION
 from tests.integration.coordinator.test_broken_executions import SLEEP, goes_on, reports_of

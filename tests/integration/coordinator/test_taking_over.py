@@ -7,9 +7,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from services.chassis.database import CommitUnknown, Database
-from services.chassis.lane import Lane
 from services.chassis.lease.frames import Lease
+from services.chassis.postgres.connection import PgConnection
+from services.chassis.postgres.database import CommitUnknown, Database
 from services.coordinator.core.events import RunLeased, RunLost
 from services.coordinator.handler.ports import Append, Fence
 from services.coordinator.store.codec import decode
@@ -100,7 +100,9 @@ async def test_a_load_that_is_given_up_keeps_no_fence_locked(
     url = database.url("coordinator")
     # By itself the server would not look, and let it wait for longer than this test.
     await tables.execute("ALTER ROLE CURRENT_USER SET client_connection_check_interval = 0")
-    reader = Lane(url, name="r", statement_seconds=0.5, settings={**LOADING, "statement_timeout": "60s"})
+    reader = PgConnection(
+        url, name="r", statement_seconds=0.5, settings={**LOADING, "statement_timeout": "60s"}
+    )
     journal = PostgresJournal(reader, reader, reader)
     async with await psycopg.AsyncConnection.connect(url) as other:
         await other.execute("SELECT 1 FROM executions WHERE execution_id = %s FOR UPDATE", (ids[1],))

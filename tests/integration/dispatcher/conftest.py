@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import psycopg
 import pytest_asyncio
 
-from services.chassis.database import Database, Lane
-from services.dispatcher.core.items import Finished, Limits, Newcomer, Place
-from services.dispatcher.core.turn import Turn, TurnResult
+from services.chassis.postgres.database import Database, PgConnection
+from services.dispatcher.core.batch import AdmissionBatch, BatchResult
+from services.dispatcher.core.items import Claim, LeaseFinished, NewStart, WorkspaceLimits
 from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
 from services.dispatcher.store.queue import SETTINGS, PostgresQueue
@@ -19,10 +19,10 @@ from tests.support.postgres import Database as TestDatabase
 from tests.support.postgres import PostgresCluster
 from windlass.types.v1 import start_pb2
 
-LIMITS = Limits(executions_max=5, queued_max=1_000, revision=1)
+LIMITS = WorkspaceLimits(executions_max=5, queued_max=1_000, revision=1)
 
 
-def newcomer(
+def new_start(
     workspace: str,
     *,
     execution_id: str = "",
@@ -30,13 +30,13 @@ def newcomer(
     request_id: str = "",
     request_hash: bytes = b"h",
     deadline_time: datetime | None = None,
-    limits: Limits = LIMITS,
-) -> Newcomer:
+    limits: WorkspaceLimits = LIMITS,
+) -> NewStart:
     execution_id = execution_id or str(uuid.uuid4())
     order = start_pb2.StartOrder(
         execution_id=execution_id, workspace=workspace, request_id=request_id, priority=priority
     )
-    return Newcomer(
+    return NewStart(
         execution_id,
         workspace,
         priority,
@@ -50,46 +50,50 @@ def newcomer(
 
 
 class Rig:
-    """One replica's way to the database: its turns, leases and mailbox."""
+    """One replica's way to the database: its admission loop, leases and mailbox."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.lane = Lane(url, name="test-turns", settings=SETTINGS)
+        self.connection = PgConnection(url, name="test-admission_loop", settings=SETTINGS)
         self.database = Database(url, name="test", connections=3)
-        self.queue = PostgresQueue(self.lane)
+        self.queue = PostgresQueue(self.connection)
         self.leases = PostgresLeases(self.database, lease_scale=0.1)
         self.mailbox = PostgresMailbox(self.database, redeliver_seconds=0.0)
 
     async def close(self) -> None:
-        await self.lane.close()
+        await self.connection.close()
         await self.database.close()
 
     async def limit(
         self, workspace: str, executions_max: int, *, queued_max: int = 1_000, revision: int = 1
     ) -> None:
-        await self.queue.store_limits({workspace: Limits(executions_max, queued_max, revision)})
+        await self.queue.store_limits({workspace: WorkspaceLimits(executions_max, queued_max, revision)})
 
-    async def enqueue(self, *newcomers: Newcomer, seats: int = 0, holder: str = "holder-a") -> TurnResult:
-        """Admit them; the first `seats` of them may go ahead to `holder`."""
-        return await self.queue.turn(
-            Turn(
+    async def enqueue(self, *new_starts: NewStart, holders: int = 0, holder: str = "holder-a") -> BatchResult:
+        """Admit them; the first `holders` of them may go ahead to `holder`."""
+        return await self.queue.commit(
+            AdmissionBatch(
                 now=datetime.now(UTC),
-                newcomers=newcomers,
-                newcomer_seats=[0 if number < seats else -1 for number in range(len(newcomers))],
+                new_starts=new_starts,
+                new_start_holders=[0 if number < holders else -1 for number in range(len(new_starts))],
                 holders=[holder],
             )
         )
 
-    async def claim(self, *lanes: str, places: int, holder: str = "holder-a") -> list[Place]:
-        turn = Turn(now=datetime.now(UTC), lanes=lanes, lane_seats=[0] * places, holders=[holder])
-        return (await self.queue.turn(turn)).places
+    async def claim(self, *workspaces: str, claims: int, holder: str = "holder-a") -> list[Claim]:
+        batch = AdmissionBatch(
+            now=datetime.now(UTC), workspaces=workspaces, claim_holders=[0] * claims, holders=[holder]
+        )
+        return (await self.queue.commit(batch)).claims
 
-    async def finish(self, *leases: Place | tuple[str, int]) -> Sequence[str | None]:
+    async def finish(self, *leases: Claim | tuple[str, int]) -> Sequence[str | None]:
         reports = [
-            Finished(lease.execution_id, lease.epoch) if isinstance(lease, Place) else Finished(*lease)
+            LeaseFinished(lease.execution_id, lease.epoch)
+            if isinstance(lease, Claim)
+            else LeaseFinished(*lease)
             for lease in leases
         ]
-        return (await self.queue.turn(Turn(now=datetime.now(UTC), finished=reports))).finished
+        return (await self.queue.commit(AdmissionBatch(now=datetime.now(UTC), finished=reports))).finished
 
     async def fill(self, execution_id: str, *, messages: int, size: int) -> None:
         """Lay messages into a mailbox, whatever it takes: each of `size` bytes, its number in front."""

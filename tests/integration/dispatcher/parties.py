@@ -10,15 +10,15 @@ from typing import Any
 
 import grpc
 
-from services.chassis.client import ChannelPool
-from services.chassis.identity import ServiceCredential
+from services.chassis.grpc.client import ChannelPool
+from services.chassis.identity.callers import ServiceCredential
 from services.chassis.lease.frames import Grant, Refused, Report
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import EXECUTION
 from services.chassis.session.holder import SessionHolder
-from services.dispatcher.config import Settings
+from services.dispatcher.config import DispatcherSettings
 from services.dispatcher.rpc.sessions import CODEC
-from services.dispatcher.wiring import Service
+from services.dispatcher.wiring import DispatcherService
 from tests.support.postgres import reachable_directory
 from tests.support.probe import until
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2, sessions_pb2_grpc
@@ -42,7 +42,7 @@ def channels_of(service: str) -> ChannelPool:
 @contextlib.asynccontextmanager
 async def running_dispatcher(url: str, replica: str = "0") -> AsyncIterator[str]:
     """A dispatcher in this process; its address."""
-    settings = Settings(
+    settings = DispatcherSettings(
         grpc_address="127.0.0.1:0",
         metrics_address="",
         database_url=url,
@@ -50,7 +50,7 @@ async def running_dispatcher(url: str, replica: str = "0") -> AsyncIterator[str]
         replica=replica,
         service_secret_file=secret_file(),
     )
-    service = Service(settings)
+    service = DispatcherService(settings)
     loops = [asyncio.create_task(run()) for _, run in service.loops()]
     port = await service.server.start()
     try:

@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from services.dispatcher.core.items import Finished
-from services.dispatcher.handler.ports import Told
-from tests.integration.dispatcher.conftest import LIMITS, Rig, newcomer
+from services.dispatcher.app.ports import PendingReport
+from services.dispatcher.core.items import LeaseFinished
+from tests.integration.dispatcher.conftest import LIMITS, Rig, new_start
 from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, running_dispatcher
+from tests.integration.dispatcher.test_admission_loop import Stage
 from tests.integration.dispatcher.test_service import item
-from tests.integration.dispatcher.test_turns import Stage
 from tests.support.postgres import Database
 from tests.support.probe import until
 from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
@@ -64,8 +64,8 @@ async def test_workspace_is_told_to_be_at_capacity_once_each_time_it_comes_to_it
     empty_rig: Rig, log: Log
 ) -> None:
     stage = Stage(empty_rig, credit=100)
-    stage.bring(*[newcomer("full") for _ in range(LIMITS.executions_max + 1)])
-    await stage.turns.run_once()
+    stage.bring(*[new_start("full") for _ in range(LIMITS.executions_max + 1)])
+    await stage.admission_loop.run_once()
     line = {
         "workspace": "full",
         "active": LIMITS.executions_max,
@@ -73,36 +73,38 @@ async def test_workspace_is_told_to_be_at_capacity_once_each_time_it_comes_to_it
         "log_level": "info",
     }
     assert log.of("workspace at capacity") == [line]
-    stage.bring(newcomer("full"))
-    await stage.turns.run_once()
+    stage.bring(new_start("full"))
+    await stage.admission_loop.run_once()
     assert log.of("workspace at capacity") == [line]
     # All come to their end; the slots are free, and fill again.
     ended = 0
     while ended < LIMITS.executions_max + 2:
-        reports = [Finished(place.execution_id, place.epoch) for place in stage.recorder.places[ended:]]
-        stage.turns.report([Told(each.execution_id, each, stage.recorder) for each in reports])
+        reports = [LeaseFinished(claim.execution_id, claim.epoch) for claim in stage.recorder.claims[ended:]]
+        stage.admission_loop.report(
+            [PendingReport(each.execution_id, each, stage.recorder) for each in reports]
+        )
         ended += len(reports)
-        await stage.turns.run_once()
-    stage.bring(newcomer("full"))
-    await stage.turns.run_once()
+        await stage.admission_loop.run_once()
+    stage.bring(new_start("full"))
+    await stage.admission_loop.run_once()
     assert log.of("workspace at capacity") == [line]
-    stage.bring(*[newcomer("full") for _ in range(LIMITS.executions_max)])
-    await stage.turns.run_once()
+    stage.bring(*[new_start("full") for _ in range(LIMITS.executions_max)])
+    await stage.admission_loop.run_once()
     assert log.of("workspace at capacity") == [line] * 2
 
 
 async def test_workspace_without_limits_is_not_found(empty_rig: Rig, log: Log) -> None:
     stage = Stage(empty_rig)
-    stage.turns.polled(["nowhere"], False)
-    await stage.turns.run_once()
+    stage.admission_loop.polled(["nowhere"], False)
+    await stage.admission_loop.run_once()
     assert log.of("workspace not found") == [{"workspace": "nowhere", "log_level": "warning"}]
 
 
 async def test_item_that_cannot_be_stored_is_an_error(empty_rig: Rig, log: Log) -> None:
     stage = Stage(empty_rig)
-    bad = newcomer("unstorable", request_id="nul \x00")
-    stage.bring(newcomer("unstorable"), bad)
-    await stage.turns.run_once()
+    bad = new_start("unstorable", request_id="nul \x00")
+    stage.bring(new_start("unstorable"), bad)
+    await stage.admission_loop.run_once()
     (line,) = log.of("error processing item")
     assert (line["log_level"], line["execution_id"]) == ("error", bad.execution_id)
     assert line["error"]
@@ -191,7 +193,7 @@ async def test_late_report_is_told_with_who_brought_it_and_why_it_is_refused(
         assert await log.one("late report refused") == {
             "execution_id": grant.lease.lease_id,
             "epoch": stale.lease.epoch,
-            "report": {"finish": "Finished", "release": "Released"}[kind],
+            "report": {"finish": "LeaseFinished", "release": "LeaseReleased"}[kind],
             "holder_instance": coordinator.holder.instance_id,
             "reason": "EPOCH_STALE",
             "log_level": "warning",

@@ -3,23 +3,23 @@
 import uuid
 from datetime import UTC, datetime
 
-from services.dispatcher.core.items import Letter, Newcomer, Parked
-from services.dispatcher.core.mail import (
+from services.dispatcher.core.batch import AdmissionBatch
+from services.dispatcher.core.items import LeaseParked, MailboxMessage, NewStart
+from services.dispatcher.core.mailbox_limits import (
     MAILBOX_BYTES_MAX,
     MAILBOX_MESSAGES_MAX,
     MEBIBYTE,
     SAID_AGAIN_MESSAGES_MAX,
 )
-from services.dispatcher.core.turn import Turn
-from tests.integration.dispatcher.conftest import Rig, newcomer
+from tests.integration.dispatcher.conftest import Rig, new_start
 
 
-def letter(to: Newcomer, body: bytes, *, message_id: str = "", is_ending: bool = False) -> Letter:
-    return Letter(message_id or str(uuid.uuid4()), to.execution_id, to.workspace, body, is_ending)
+def message(to: NewStart, body: bytes, *, message_id: str = "", is_ending: bool = False) -> MailboxMessage:
+    return MailboxMessage(message_id or str(uuid.uuid4()), to.execution_id, to.workspace, body, is_ending)
 
 
-async def refusals(rig: Rig, *letters: Letter) -> list[bool]:
-    return [each is not None and each.is_refused for each in await rig.mailbox.deliver(letters)]
+async def refusals(rig: Rig, *messages: MailboxMessage) -> list[bool]:
+    return [each is not None and each.is_refused for each in await rig.mailbox.deliver(messages)]
 
 
 def numbers(messages: object) -> list[int]:
@@ -29,35 +29,37 @@ def numbers(messages: object) -> list[int]:
 
 async def test_mailbox_takes_no_more_bytes_than_it_holds(rig: Rig) -> None:
     await rig.limit("bytes", 5)
-    await rig.enqueue(to := newcomer("bytes"))
+    await rig.enqueue(to := new_start("bytes"))
     eighth = bytes(MAILBOX_BYTES_MAX // 8)
-    sent = [letter(to, eighth) for _ in range(8)]
+    sent = [message(to, eighth) for _ in range(8)]
     assert await refusals(rig, *sent[:7]) == [False] * 7
-    beyond = letter(to, b"one byte more")
+    beyond = message(to, b"one byte more")
     assert await refusals(rig, sent[7], beyond) == [False, True]
     assert await refusals(rig, sent[0], beyond) == [False, True], "what is there already is taken again"
-    assert await refusals(rig, beyond, letter(to, b"enough", is_ending=True)) == [True, False]
+    assert await refusals(rig, beyond, message(to, b"enough", is_ending=True)) == [True, False]
     await rig.mailbox.forget([sent[0].message_id])
     assert await refusals(rig, beyond) == [False]
-    other = newcomer("bytes")
+    other = new_start("bytes")
     await rig.enqueue(other)
-    assert await refusals(rig, letter(to, eighth), letter(other, eighth)) == [True, False]
+    assert await refusals(rig, message(to, eighth), message(other, eighth)) == [True, False]
 
 
 async def test_mailbox_takes_no_more_messages_than_it_holds(rig: Rig) -> None:
     await rig.limit("count", 5)
-    await rig.enqueue(to := newcomer("count"))
-    sent = [letter(to, b"small") for _ in range(MAILBOX_MESSAGES_MAX + 2)]
+    await rig.enqueue(to := new_start("count"))
+    sent = [message(to, b"small") for _ in range(MAILBOX_MESSAGES_MAX + 2)]
     assert await refusals(rig, *sent) == [False] * MAILBOX_MESSAGES_MAX + [True] * 2
 
 
 async def test_message_that_is_refused_wakes_nobody(rig: Rig) -> None:
     await rig.limit("resting", 5)
-    await rig.enqueue(to := newcomer("resting"))
-    assert not any(await refusals(rig, *[letter(to, bytes(MEBIBYTE)) for _ in range(8)]))
-    (place,) = await rig.claim("resting", places=1)
-    await rig.queue.turn(Turn(now=datetime.now(UTC), parked=[Parked(place.execution_id, place.epoch, None)]))
-    (delivery,) = await rig.mailbox.deliver([letter(to, b"again")])
+    await rig.enqueue(to := new_start("resting"))
+    assert not any(await refusals(rig, *[message(to, bytes(MEBIBYTE)) for _ in range(8)]))
+    (claim,) = await rig.claim("resting", claims=1)
+    await rig.queue.commit(
+        AdmissionBatch(now=datetime.now(UTC), parked=[LeaseParked(claim.execution_id, claim.epoch, None)])
+    )
+    (delivery,) = await rig.mailbox.deliver([message(to, b"again")])
     assert delivery is not None
     assert (delivery.is_refused, delivery.was_woken) == (True, False)
     assert await rig.rows("state", "workspace = 'resting'") == [(4,)]
@@ -65,37 +67,39 @@ async def test_message_that_is_refused_wakes_nobody(rig: Rig) -> None:
 
 async def test_grant_carries_the_oldest_and_the_rest_follows(rig: Rig) -> None:
     await rig.limit("overfull", 5)
-    await rig.enqueue(to := newcomer("overfull"))
+    await rig.enqueue(to := new_start("overfull"))
     await rig.fill(to.execution_id, messages=20, size=MEBIBYTE // 2)
-    (place,) = await rig.claim("overfull", places=1)
-    assert numbers(place.messages) == list(range(1, 17))
+    (claim,) = await rig.claim("overfull", claims=1)
+    assert numbers(claim.messages) == list(range(1, 17))
     seen = tuple(f"{to.execution_id}:{n}" for n in range(1, 17))
-    parked = Parked(place.execution_id, place.epoch, None, seen)
-    assert (await rig.queue.turn(Turn(now=datetime.now(UTC), parked=[parked]))).woken == ["overfull"]
-    (place,) = await rig.claim("overfull", places=1)
-    assert numbers(place.messages) == list(range(17, 21))
+    parked = LeaseParked(claim.execution_id, claim.epoch, None, seen)
+    assert (await rig.queue.commit(AdmissionBatch(now=datetime.now(UTC), parked=[parked]))).woken == [
+        "overfull"
+    ]
+    (claim,) = await rig.claim("overfull", claims=1)
+    assert numbers(claim.messages) == list(range(17, 21))
 
 
 async def test_claim_leaves_for_the_next_what_would_make_it_too_large(rig: Rig) -> None:
     await rig.limit("heavy", 10)
-    came = [newcomer("heavy") for _ in range(5)]
+    came = [new_start("heavy") for _ in range(5)]
     await rig.enqueue(*came)
     heavy = sorted(each.execution_id for each in came)[1:4]
     for execution_id in heavy:
         await rig.fill(execution_id, messages=8, size=MEBIBYTE)
-    turn = Turn(now=datetime.now(UTC), lanes=["heavy"], lane_seats=[0] * 8, holders=["h"])
-    result = await rig.queue.turn(turn)
-    assert [len(place.messages) for place in result.places] == [0, 8, 8]
-    (lane,) = result.lanes
-    assert lane.has_more
-    assert [len(place.messages) for place in await rig.claim("heavy", places=8)] == [8, 0]
+    batch = AdmissionBatch(now=datetime.now(UTC), workspaces=["heavy"], claim_holders=[0] * 8, holders=["h"])
+    result = await rig.queue.commit(batch)
+    assert [len(claim.messages) for claim in result.claims] == [0, 8, 8]
+    (workspace,) = result.workspaces
+    assert workspace.has_more
+    assert [len(claim.messages) for claim in await rig.claim("heavy", claims=8)] == [8, 0]
 
 
 async def leased(rig: Rig, count: int) -> list[str]:
     """So many executions in the hands of a holder, in the order of their ids."""
     await rig.limit("unread", 20)
-    places = (await rig.enqueue(*[newcomer("unread") for _ in range(count)], seats=count)).places
-    return sorted(place.execution_id for place in places)
+    claims = (await rig.enqueue(*[new_start("unread") for _ in range(count)], holders=count)).claims
+    return sorted(claim.execution_id for claim in claims)
 
 
 async def said_again(rig: Rig) -> list[int]:

@@ -104,7 +104,7 @@ async def test_outage_of_the_database_loses_and_doubles_nothing(own_cluster: Pos
 
 
 async def test_killed_dispatcher_leaves_nothing_behind(own_cluster: PostgresCluster) -> None:
-    """Killed between the commit of a turn and its grants; the next one finds them."""
+    """Killed between the commit of a batch and its grants; the next one finds them."""
     database = await own_cluster.database(migrated=True)
     async with process(database, WINDLASS_CRASH_AT="dispatcher.grant.before_send:1") as (doomed, first):
         coordinator = Coordinator(first, second := f"127.0.0.1:{free_port()}", may_miss=1)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.integration.dispatcher.conftest import Rig, newcomer
+from tests.integration.dispatcher.conftest import Rig, new_start
 from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, running_dispatcher
 from tests.integration.dispatcher.test_service import QUEUED, cancel, item
 from tests.support.postgres import Database
@@ -53,7 +53,7 @@ async def test_same_execution_sent_to_both_replicas_starts_once(addresses: list[
 async def test_work_that_nobody_was_told_of_is_found(addresses: list[str], rig: Rig) -> None:
     async with Coordinator(*addresses) as coordinator:
         await rig.limit("silent", 5)
-        await rig.enqueue(newcomer("silent"))
+        await rig.enqueue(new_start("silent"))
         await finish_all(coordinator, 1)
 
 
@@ -63,8 +63,8 @@ async def test_grant_that_was_committed_but_never_sent_is_granted_again(
     async with Coordinator(*addresses) as coordinator:
         await rig.limit("astray", 1)
         (lost,) = (
-            await rig.enqueue(newcomer("astray"), seats=1, holder=coordinator.holder.instance_id)
-        ).places
+            await rig.enqueue(new_start("astray"), holders=1, holder=coordinator.holder.instance_id)
+        ).claims
         (grant,) = await coordinator.granted(1)
         assert grant.lease.lease_id == lost.execution_id
         assert grant.lease.epoch > lost.epoch
@@ -75,7 +75,7 @@ async def test_grant_that_was_committed_but_never_sent_is_granted_again(
 async def test_lease_of_an_instance_that_is_not_live_is_taken_back(addresses: list[str], rig: Rig) -> None:
     async with Coordinator(*addresses) as coordinator:
         await rig.limit("ghostly", 1)
-        (lost,) = (await rig.enqueue(newcomer("ghostly"), seats=1, holder=str(uuid.uuid4()))).places
+        (lost,) = (await rig.enqueue(new_start("ghostly"), holders=1, holder=str(uuid.uuid4()))).claims
         (grant,) = await coordinator.granted(1)
         assert (grant.lease.lease_id, grant.lease.epoch > lost.epoch) == (lost.execution_id, True)
         coordinator.finish(grant)

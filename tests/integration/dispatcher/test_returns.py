@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from services.chassis.clock import SystemClock
-from services.chassis.database import CommitUnknown, DatabaseAway
-from services.dispatcher.core.items import Place, Released, State
-from services.dispatcher.handler.returns import Returns, ToldReleased
-from services.dispatcher.handler.tally import Tally
-from tests.integration.dispatcher.conftest import Rig, newcomer
-from tests.integration.dispatcher.test_turns import Recorder
+from services.chassis.postgres.database import CommitUnknown, DatabaseAway
+from services.chassis.process.clock import SystemClock
+from services.dispatcher.app.admission_metrics import AdmissionMetrics
+from services.dispatcher.app.returns import PendingRelease, Returns
+from services.dispatcher.core.items import Claim, LeaseReleased, State
+from tests.integration.dispatcher.conftest import Rig, new_start
+from tests.integration.dispatcher.test_admission_loop import Recorder
 
 
 class Wakes:
@@ -50,63 +50,65 @@ class LosesAnswers:
 
 def returns_of(rig: Rig, lost: str = "") -> tuple[Returns, Wakes]:
     wakes = Wakes()
-    return Returns(leases=LosesAnswers(rig, lost), turns=wakes, tally=Tally(), clock=SystemClock()), wakes
+    return Returns(
+        leases=LosesAnswers(rig, lost), admission_loop=wakes, metrics=AdmissionMetrics(), clock=SystemClock()
+    ), wakes
 
 
-async def granted(rig: Rig, workspace: str, count: int) -> Sequence[Place]:
+async def granted(rig: Rig, workspace: str, count: int) -> Sequence[Claim]:
     await rig.limit(workspace, 100)
-    return (await rig.enqueue(*[newcomer(workspace) for _ in range(count)], seats=count)).places
+    return (await rig.enqueue(*[new_start(workspace) for _ in range(count)], holders=count)).claims
 
 
 async def states(rig: Rig, workspace: str) -> list[State]:
     return [State(row[0]) for row in await rig.rows("state", f"workspace = '{workspace}'")]  # type: ignore[arg-type]
 
 
-def told(places: Sequence[Place], holder: Recorder, **release: Any) -> list[ToldReleased]:
+def told(claims: Sequence[Claim], holder: Recorder, **release: Any) -> list[PendingRelease]:
     return [
-        ToldReleased(place.execution_id, Released(place.execution_id, place.epoch, **release), holder)
-        for place in places
+        PendingRelease(claim.execution_id, LeaseReleased(claim.execution_id, claim.epoch, **release), holder)
+        for claim in claims
     ]
 
 
 @pytest.mark.parametrize("lost", ["", "hand_back"])
 async def test_many_releases_are_answered_once_each(rig: Rig, lost: str) -> None:
     workspace = f"many-{lost}"
-    places = await granted(rig, workspace, 50)
+    claims = await granted(rig, workspace, 50)
     returns, wakes = returns_of(rig, lost)
     holder = Recorder()
-    returns.released(told(places, holder, reason="DRAINING"))
+    returns.released(told(claims, holder, reason="DRAINING"))
     if lost:
         with pytest.raises(DatabaseAway):
             await returns.run_once()
         assert not holder.acknowledged
     await returns.run_once()
-    assert sorted(holder.acknowledged) == sorted(place.execution_id for place in places)
+    assert sorted(holder.acknowledged) == sorted(claim.execution_id for claim in claims)
     assert not holder.refused
     assert await states(rig, workspace) == [State.PENDING] * 50
     assert lost or set(wakes.workspaces) == {workspace}
 
 
 async def test_failed_dispatch_whose_answer_is_lost_is_charged_once(rig: Rig) -> None:
-    (place,) = await granted(rig, "charged", 1)
+    (claim,) = await granted(rig, "charged", 1)
     returns, _ = returns_of(rig, "fail")
     holder = Recorder()
-    returns.released(told([place], holder, is_failed=True, reason="AWAY"))
+    returns.released(told([claim], holder, is_failed=True, reason="AWAY"))
     with pytest.raises(DatabaseAway):
         await returns.run_once()
     await returns.run_once()
-    assert holder.acknowledged == [place.execution_id]
+    assert holder.acknowledged == [claim.execution_id]
     assert await rig.rows("state, attempts", "workspace = 'charged'") == [(State.PARKED, 1)]
 
 
 async def test_late_release_is_refused_and_changes_nothing(rig: Rig) -> None:
-    (place,) = await granted(rig, "stale", 1)
+    (claim,) = await granted(rig, "stale", 1)
     returns, _ = returns_of(rig)
     holder = Recorder()
-    stale = place._replace(epoch=place.epoch - 1)
+    stale = claim._replace(epoch=claim.epoch - 1)
     returns.released(told([stale], holder) + told([stale], holder, is_permanent=True))
     await returns.run_once()
-    assert holder.refused == [(place.execution_id, "EPOCH_STALE")] * 2
+    assert holder.refused == [(claim.execution_id, "EPOCH_STALE")] * 2
     assert await states(rig, "stale") == [State.CLAIMED]
 
 
@@ -123,7 +125,7 @@ async def test_grants_handed_back_wait_again_but_never_anothers(rig: Rig) -> Non
 async def test_leases_of_an_ended_instance_wait_again_under_a_higher_epoch(rig: Rig, lost: str) -> None:
     holder = f"ended-{lost}"
     await rig.limit(holder, 5)
-    (place,) = (await rig.enqueue(newcomer(holder), seats=1, holder=holder)).places
+    (claim,) = (await rig.enqueue(new_start(holder), holders=1, holder=holder)).claims
     returns, _ = returns_of(rig, lost)
     returns.ended([holder])
     if lost:
@@ -133,14 +135,14 @@ async def test_leases_of_an_ended_instance_wait_again_under_a_higher_epoch(rig: 
     ((state, urgent, epoch),) = await rig.rows("state, urgent, epoch", f"workspace = '{holder}'")
     assert (state, urgent) == (State.PENDING, True)
     assert isinstance(epoch, int)
-    assert epoch > place.epoch
+    assert epoch > claim.epoch
 
 
 async def test_every_grant_has_a_higher_epoch(rig: Rig) -> None:
-    (place,) = await granted(rig, "again", 1)
-    epochs = [place.epoch]
+    (claim,) = await granted(rig, "again", 1)
+    epochs = [claim.epoch]
     for _ in range(3):
-        await rig.leases.hand_back([(place.execution_id, epochs[-1])])
-        (place,) = await rig.claim("again", places=1)
-        epochs.append(place.epoch)
+        await rig.leases.hand_back([(claim.execution_id, epochs[-1])])
+        (claim,) = await rig.claim("again", claims=1)
+        epochs.append(claim.epoch)
     assert epochs == sorted(set(epochs))

@@ -9,8 +9,8 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from services.chassis.errors import remote_error
-from services.dispatcher.core.mail import MEBIBYTE
+from services.chassis.grpc.errors import remote_error
+from services.dispatcher.core.mailbox_limits import MEBIBYTE
 from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, channels_of, running_dispatcher
 from tests.support.postgres import Database
 from tests.support.probe import eventually, until
@@ -167,11 +167,11 @@ async def test_parked_execution_wakes_by_its_time(address: str, api: Api) -> Non
 
 async def test_message_wakes_a_parked_execution_and_comes_with_the_grant(address: str, api: Api) -> None:
     async with Coordinator(address) as coordinator:
-        await api.enqueue(item("letters"))
+        await api.enqueue(item("messages"))
         (grant,) = await coordinator.granted(1)
         coordinator.park(grant)
         await coordinator.reported()
-        request = cancel(grant.lease.lease_id, workspace="letters")
+        request = cancel(grant.lease.lease_id, workspace="messages")
         assert (await api.queue.Deliver(request)).found
         again = (await coordinator.granted(2))[1]
         assert [each.message_id for each in again.messages] == [request.message.message_id]
@@ -388,14 +388,16 @@ async def test_list_pages_in_order_of_ids(address: str, api: Api) -> None:
 
 
 async def test_request_id_is_known_for_what_it_was_used_in_its_own_workspace(api: Api) -> None:
-    newcomer = item("asked", request_id="r1")
-    await api.enqueue(newcomer)
+    new_start = item("asked", request_id="r1")
+    await api.enqueue(new_start)
 
     async def found(workspace: str, *request_ids: str) -> list[queue_pb2.UsedRequest]:
         request = queue_pb2.FindRequestsRequest(workspace=workspace, request_ids=request_ids)
         return list((await api.queue.FindRequests(request)).requests)
 
-    used = queue_pb2.UsedRequest(request_id="r1", request_hash=b"h", execution_id=newcomer.start.execution_id)
+    used = queue_pb2.UsedRequest(
+        request_id="r1", request_hash=b"h", execution_id=new_start.start.execution_id
+    )
     assert await found("asked", "r1", "r2") == [used]
     assert await found("another", "r1") == []
     assert await found("asked") == []

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 import psycopg
 
-from services.chassis.arrays import Ints, Texts
-from services.chassis.lane import connect
-from services.dispatcher.core.turn import Turn
-from services.dispatcher.store import turn_statements
-from tests.integration.dispatcher.conftest import Rig, newcomer, slots_in_use
+from services.chassis.postgres.arrays import Ints, Texts
+from services.chassis.postgres.connection import connect
+from services.dispatcher.core.batch import AdmissionBatch
+from services.dispatcher.store import admission_statements
+from tests.integration.dispatcher.conftest import Rig, new_start, slots_in_use
 from tests.support.probe import eventually
 from tests.support.slots import most_ever_going, watch_slots
 
@@ -23,24 +23,24 @@ EXECUTIONS = 240
 
 
 async def claim_until_done(rig: Rig, number: int, finished: set[str]) -> None:
-    """One replica: brings newcomers of its own, claims what waits, finishes what it got."""
-    brings = [newcomer("contended") for _ in range(EXECUTIONS // CLAIMERS)]
+    """One replica: brings new starts of its own, claims what waits, finishes what it got."""
+    brings = [new_start("contended") for _ in range(EXECUTIONS // CLAIMERS)]
     while len(finished) < EXECUTIONS:
-        batch, brings = brings[:3], brings[3:]
-        turn = Turn(
+        starts, brings = brings[:3], brings[3:]
+        batch = AdmissionBatch(
             now=datetime.now(UTC),
-            newcomers=batch,
-            newcomer_seats=[0] * len(batch),
-            lanes=["contended"],
-            lane_seats=[0] * 4,
+            new_starts=starts,
+            new_start_holders=[0] * len(starts),
+            workspaces=["contended"],
+            claim_holders=[0] * 4,
             holders=[f"holder-{number}"],
         )
-        places = (await rig.queue.turn(turn)).places
+        claims = (await rig.queue.commit(batch)).claims
         await asyncio.sleep(0)
-        for place, workspace in zip(places, await rig.finish(*places), strict=True) if places else ():
+        for claim, workspace in zip(claims, await rig.finish(*claims), strict=True) if claims else ():
             assert workspace == "contended"
-            assert place.execution_id not in finished
-            finished.add(place.execution_id)
+            assert claim.execution_id not in finished
+            finished.add(claim.execution_id)
 
 
 async def test_eight_claimers_never_fill_more_than_five_slots(empty_rig: Rig) -> None:
@@ -62,7 +62,7 @@ async def race_two_claims(url: str, workspace: str, statements: list[bytes]) -> 
     """Two claims, the second begun while the first is not committed; how many slots are in use after both."""
     first, second, watcher = [await connect(url, name="race", statement_seconds=10.0) for _ in range(3)]
     params = {
-        turn_statements.LOCK: (Texts([workspace]),),
+        admission_statements.LOCK: (Texts([workspace]),),
     }
     claim = (Texts([workspace]), Ints([0] * SLOTS), SLOTS, Texts(["holder"]), datetime.now(UTC))
 
@@ -95,23 +95,23 @@ async def race_two_claims(url: str, workspace: str, statements: list[bytes]) -> 
 
 async def filled(rig: Rig, workspace: str) -> None:
     await rig.limit(workspace, SLOTS)
-    await rig.enqueue(*[newcomer(workspace, execution_id=str(uuid.uuid4())) for _ in range(4 * SLOTS)])
+    await rig.enqueue(*[new_start(workspace, execution_id=str(uuid.uuid4())) for _ in range(4 * SLOTS)])
 
 
 async def test_second_claim_counts_what_the_first_has_committed(rig: Rig) -> None:
     await filled(rig, "raced")
-    statements = [turn_statements.LOCK, turn_statements.CLAIM]
+    statements = [admission_statements.LOCK, admission_statements.CLAIM]
     assert await race_two_claims(rig.url, "raced", statements) == SLOTS
 
 
 async def test_one_statement_that_locks_and_counts_would_overfill(rig: Rig) -> None:
     """Why LOCK is a statement of its own: the count of the naive form is older than its lock."""
     join = b"JOIN dispatcher.tenants t USING (workspace)"
-    assert join in turn_statements.CLAIM
-    naive = turn_statements.CLAIM.replace(join, b"JOIN locked t USING (workspace)").replace(
-        b"WITH lane AS MATERIALIZED",
+    assert join in admission_statements.CLAIM
+    naive = admission_statements.CLAIM.replace(join, b"JOIN locked t USING (workspace)").replace(
+        b"WITH tenant AS MATERIALIZED",
         b"WITH locked AS MATERIALIZED (SELECT * FROM dispatcher.tenants WHERE workspace = ANY($1) FOR UPDATE)"
-        b", lane AS MATERIALIZED",
+        b", tenant AS MATERIALIZED",
     )
     await filled(rig, "overfilled")
     assert await race_two_claims(rig.url, "overfilled", [naive]) > SLOTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.api.rpc.rules import RULES
-from services.chassis.identity import Identity, Kind
+from services.chassis.identity.callers import CallerKind, Identity
 from windlass.api.v1 import executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2
 from windlass.catalog.v1 import catalog_pb2
 
@@ -17,15 +17,15 @@ METHODS = sorted(
     for method in service.methods
 )
 CALLERS = {
-    "viewer": Identity(Kind.MEMBER, "k", "w", "VIEWER"),
-    "workflow": Identity(Kind.MEMBER, "k", "w", "WORKFLOW"),
-    "admin": Identity(Kind.MEMBER, "k", "w", "ADMIN"),
-    "system": Identity(Kind.SYSTEM, "k"),
-    "runner": Identity(Kind.RUNNER, "k"),
-    "coordinator": Identity(Kind.SERVICE, "coordinator"),
-    "dispatcher": Identity(Kind.SERVICE, "dispatcher"),
-    "api": Identity(Kind.SERVICE, "api"),
-    "nobody": Identity(Kind.ANONYMOUS, ""),
+    "viewer": Identity(CallerKind.MEMBER, "k", "w", "VIEWER"),
+    "workflow": Identity(CallerKind.MEMBER, "k", "w", "WORKFLOW"),
+    "admin": Identity(CallerKind.MEMBER, "k", "w", "ADMIN"),
+    "system": Identity(CallerKind.SYSTEM, "k"),
+    "runner": Identity(CallerKind.RUNNER, "k"),
+    "coordinator": Identity(CallerKind.SERVICE, "coordinator"),
+    "dispatcher": Identity(CallerKind.SERVICE, "dispatcher"),
+    "api": Identity(CallerKind.SERVICE, "api"),
+    "nobody": Identity(CallerKind.ANONYMOUS, ""),
 }
 READERS = {"viewer", "workflow", "admin"}
 WRITERS = {"workflow", "admin"}

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.api.app.schema_reader import JsonSchemaReader
+from services.api.app.template_reader import MinijinjaReader
 from services.api.core import definition
 from services.api.core.faults import FAULTS_MAX, Fault
 from services.api.core.json_values import sift
-from services.api.handler.schema_reader import JsonSchemaReader
-from services.api.handler.template_reader import MinijinjaReader
 
 TEMPLATES, SCHEMAS = MinijinjaReader(), JsonSchemaReader()
 

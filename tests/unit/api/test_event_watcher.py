@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.api.handler.executions import Executions
-from services.api.handler.watching import EVENTS_PER_READ, EventWatcher
-from services.chassis.clock import ManualClock
-from services.chassis.errors import Refusal
+from services.api.app.executions import Executions
+from services.api.app.watching import EVENTS_PER_READ, EventWatcher
+from services.chassis.grpc.errors import Refusal
+from services.chassis.process.clock import ManualClock
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2
 from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
@@ -25,7 +25,7 @@ Execution = resources_pb2.Execution
 
 
 class MemoryJournal:
-    """The coordinators, the queue and the hub of watches in one: what is committed, and what is told of it."""
+    """The coordinators, the queue and the watch streams in one: what is committed, and what is told of it."""
 
     def __init__(self, length: int) -> None:
         self.length = length

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.api.app.executions import Executions
 from services.api.core.filter_text import FilterFault, parse
 from services.api.core.filters import Filter
 from services.api.core.paging import PAGE_SIZE_MAX
-from services.api.handler.executions import Executions
-from services.chassis.clock import ManualClock
-from services.chassis.errors import DependencyUnavailable, Refusal
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.process.clock import ManualClock
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2
 from windlass.dispatcher.v1 import queue_pb2, sessions_pb2

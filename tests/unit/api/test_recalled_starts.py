@@ -9,12 +9,12 @@ import grpc
 import pytest
 from google.rpc.status_pb2 import Status
 
-from services.api.handler.executions import Executions
-from services.api.handler.starts import Existing, StartCommand
+from services.api.app.executions import Executions
+from services.api.app.starts import Existing, StartCommand
 from services.api.rpc.starting import Starting
-from services.chassis.clock import ManualClock
-from services.chassis.errors import DependencyUnavailable, Refusal, RemoteError, remote_status
-from services.chassis.telemetry import Sampler
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal, RemoteError, remote_status
+from services.chassis.process.clock import ManualClock
+from services.chassis.telemetry.tracing import Sampler
 from windlass.api.v1 import executions_pb2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.api.rpc.runs import RunServicer
-from services.chassis.identity import Identity, Kind, set_caller
+from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from windlass.api.v1 import runs_pb2
 from windlass.coordinator.v1 import reads_pb2
 
@@ -24,7 +24,7 @@ class CuttingReads:
 
 
 async def test_page_that_was_cut_goes_on() -> None:
-    set_caller(Identity(Kind.MEMBER, "key", "team", "READER"))
+    set_caller(Identity(CallerKind.MEMBER, "key", "team", "READER"))
     reads: Any = CuttingReads()
     nothing: Any = None
     request = runs_pb2.ListRunsRequest(page_size=5)

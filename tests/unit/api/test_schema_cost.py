@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
+from services.api.app.schema_reader import InputCheck, JsonSchemaReader
 from services.api.core.schema_cost import faults_of, positions_of, states_of, weight_of
 from services.api.core.schema_work import Excess, Work, work_of
-from services.api.handler.schema_reader import InputCheck, JsonSchemaReader
 
 EMAIL = r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}$"
 COUNTRIES = [f"C{number}" for number in range(250)]

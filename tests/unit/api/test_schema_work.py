@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from services.api.core.schema_work import EVALUATIONS_MAX, Excess, Work, work_of
-from services.api.handler.schema_reader import (
+from services.api.app.schema_reader import (
     EVALUATIONS_TOLD_MAX,
     VIOLATIONS_MAX,
     InputCheck,
     JsonSchemaReader,
     SchemaFault,
 )
+from services.api.core.schema_work import EVALUATIONS_MAX, Excess, Work, work_of
 from tests.support.schemas import MULTIPLYING, SELF, levels
 
 NAMED = {"type": "string", "minLength": 1}

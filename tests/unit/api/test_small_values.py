@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.api.app.identifiers import Identifiers, is_execution_id
 from services.api.core import paging
 from services.api.core.durations import microseconds
 from services.api.core.json_values import canonical
 from services.api.core.tiers import Tier, in_force
-from services.api.handler.identifiers import Identifiers, is_execution_id
-from services.api.loops.duties import Changes
-from services.chassis.batcher import Level
-from services.chassis.clock import ManualClock
+from services.api.peers.duties import Changes
+from services.chassis.process.batcher import Level
+from services.chassis.process.clock import ManualClock
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_other_forms_are_no_execution_ids(text: str) -> None:
 def test_news_that_are_not_understood_mean_that_anything_may_have_changed(payload: str) -> None:
     forgotten: list[str] = []
 
-    class Kept:
+    class RefreshingCache:
         def forget(self, *which: object) -> None: ...
 
         def forget_all(self) -> None:
             forgotten.append("all")
 
     level = Level()
-    Changes(Kept(), Kept(), level).heard("changes", payload)  # type: ignore[arg-type]
+    Changes(RefreshingCache(), RefreshingCache(), level).heard("changes", payload)  # type: ignore[arg-type]
     assert (forgotten, level.is_set) == (["all", "all"], True)

@@ -10,15 +10,15 @@ from typing import Any
 import orjson
 import pytest
 
-from services.api.handler import startables as startables_module
-from services.api.handler.identifiers import Identifiers, is_execution_id
-from services.api.handler.ports import StartableRecord
-from services.api.handler.schema_reader import INPUT_BYTES_MAX, InputCheck
-from services.api.handler.startables import READ_HERE_BYTES_MAX, Startables
-from services.api.handler.starts import Existing, StartCommand, Starter
-from services.chassis.clock import ManualClock
-from services.chassis.errors import DependencyUnavailable, Refusal, Violation
-from services.chassis.telemetry import new_trace
+from services.api.app import startables as startables_module
+from services.api.app.identifiers import Identifiers, is_execution_id
+from services.api.app.ports import StartableRecord
+from services.api.app.schema_reader import INPUT_BYTES_MAX, InputCheck
+from services.api.app.startables import READ_HERE_BYTES_MAX, Startables
+from services.api.app.starts import Existing, StartCommand, Starter
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
+from services.chassis.process.clock import ManualClock
+from services.chassis.telemetry.tracing import new_trace
 from tests.support.schemas import MULTIPLYING
 from windlass.dispatcher.v1 import queue_pb2
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from services.api.core.faults import FAULTS_MAX
 from services.api.rpc.structs import document_of, fill, is_surely_over, to_dict
-from services.chassis.errors import Refusal
+from services.chassis.grpc.errors import Refusal
 
 BYTES_MAX = 1_000_000
 json_values = st.recursive(

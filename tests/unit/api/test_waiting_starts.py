@@ -10,20 +10,20 @@ from typing import Any
 import orjson
 import pytest
 
-from services.api.handler.executions import Executions
-from services.api.handler.identifiers import Identifiers
-from services.api.handler.startables import Startables
-from services.api.handler.starts import Starter
-from services.api.loops import enqueues, watches
-from services.api.loops.enqueues import EnqueueStreams
-from services.api.loops.watches import WatchHub
+from services.api.app.executions import Executions
+from services.api.app.identifiers import Identifiers
+from services.api.app.startables import Startables
+from services.api.app.starts import Starter
+from services.api.peers import enqueue_streams, watch_streams
+from services.api.peers.enqueue_streams import EnqueueStreams
+from services.api.peers.watch_streams import WatchStreams
 from services.api.rpc import translate
 from services.api.rpc.starting import Starting
 from services.api.rpc.structs import document_of
-from services.chassis.clock import SystemClock
-from services.chassis.errors import DependencyUnavailable, remote_status
-from services.chassis.identity import Identity, Kind, set_caller
-from services.chassis.telemetry import Sampler, new_trace
+from services.chassis.grpc.errors import DependencyUnavailable, remote_status
+from services.chassis.identity.callers import CallerKind, Identity, set_caller
+from services.chassis.process.clock import SystemClock
+from services.chassis.telemetry.tracing import Sampler, new_trace
 from tests.support.probe import until
 from tests.unit.api.test_start_orders import MemoryAside, MemoryRequests, MemoryWorkflows
 from windlass.api.v1 import executions_pb2, resources_pb2
@@ -55,15 +55,15 @@ class Api:
     """The way of a start, with the ends of both streams in the test's hands."""
 
     def __init__(self) -> None:
-        set_caller(Identity(Kind.MEMBER, "key", "team", "ADMIN"))
+        set_caller(Identity(CallerKind.MEMBER, "key", "team", "ADMIN"))
         running: Any = Running()
         keys: Any = Keys()
         clock = SystemClock()
-        self.hub = WatchHub()
-        self.coordinator = watches._Stream()
-        self.hub._opened(self.coordinator)
-        self.starts = EnqueueStreams(self.hub.flush)
-        self.dispatcher = enqueues._Stream()
+        self.watches = WatchStreams()
+        self.coordinator = watch_streams._Stream()
+        self.watches._opened(self.coordinator)
+        self.starts = EnqueueStreams(self.watches.flush)
+        self.dispatcher = enqueue_streams._Stream()
         self.starts._opened(self.dispatcher)
         startables = Startables(MemoryWorkflows(), clock)
         starter = Starter(
@@ -75,8 +75,8 @@ class Api:
             clock,
             enqueue_seconds=5.0,
         )
-        executions = Executions(running, running, self.hub, clock)
-        self.starting = Starting(starter, executions, self.hub, keys, Sampler(0.0), clock)
+        executions = Executions(running, running, self.watches, clock)
+        self.starting = Starting(starter, executions, self.watches, keys, Sampler(0.0), clock)
 
     async def sent(self, count: int) -> list[str]:
         """The ids of the starts that the dispatcher gets, all at once."""
@@ -93,7 +93,7 @@ class Api:
             output=orjson.dumps(OUTPUT),
         )
         update = reads_pb2.Update(execution_id=execution_id, final=record)
-        self.hub._heard(self.coordinator, reads_pb2.WatchResponse(updates=[update]))
+        self.watches._heard(self.coordinator, reads_pb2.WatchResponse(updates=[update]))
 
 
 def waiting(**more: Any) -> executions_pb2.StartExecutionRequest:
@@ -112,7 +112,7 @@ async def test_all_who_wait_for_one_execution_are_told_the_same() -> None:
         Answer(execution_id=each, outcome=Answer.EXISTING, existing_execution_id=first) for each in repeats
     ]
     api.starts._heard(api.dispatcher, queue_pb2.EnqueueResponse(answers=answers))
-    await until(lambda: len(api.hub._watches[first]) == 3, 5.0, "those who came later wait too")
+    await until(lambda: len(api.watches._watches[first]) == 3, 5.0, "those who came later wait too")
     api.ended(first)
     told = await asyncio.gather(*all_)
     assert [document_of(each.execution.output) for each in told] == [OUTPUT] * 3
@@ -128,7 +128,7 @@ def test_a_record_stays_as_it_is_for_its_next_reader() -> None:
 
 
 async def test_start_that_is_refused_on_its_way_leaves_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueues, "PENDING_MAX", 1)
+    monkeypatch.setattr(enqueue_streams, "PENDING_MAX", 1)
     api = Api()
     first = asyncio.create_task(api.starting.one(waiting(), TRACE, math.inf))
     (begun,) = await api.sent(1)
@@ -136,7 +136,7 @@ async def test_start_that_is_refused_on_its_way_leaves_no_watch(monkeypatch: pyt
         await api.starting.one(waiting(), TRACE, math.inf)
     items = await api.starting.all([waiting(), waiting(), waiting()], None, math.inf)
     assert [remote_status(item.status).reason for item in items] == ["DEPENDENCY_UNAVAILABLE"] * 3
-    assert api.hub.waiting_since(math.inf) == [begun]
+    assert api.watches.waiting_since(math.inf) == [begun]
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    assert not api.hub.waiting_since(math.inf)
+    assert not api.watches.waiting_since(math.inf)

@@ -12,8 +12,8 @@ import grpc
 import grpc.aio
 import pytest_asyncio
 
-from services.api.loops.watches import HubWatch, WatchHub
-from services.chassis.client import ChannelPool
+from services.api.peers.watch_streams import OpenWatch, WatchStreams
+from services.chassis.grpc.client import ChannelPool
 from services.coordinator.rpc.watch import WatchHub as CoordinatorHub
 from services.coordinator.rpc.watch import WatchServicer
 from tests.support.probe import until
@@ -30,12 +30,12 @@ class Coordinator:
     """One that can be cut off from whoever watches, and goes on with what it carries."""
 
     def __init__(self, tables: Tables) -> None:
-        self.hub: CoordinatorHub = hub_of(tables)
+        self.watches: CoordinatorHub = hub_of(tables)
         self._server: grpc.aio.Server | None = None
         self._port = 0
         self._loops = [
-            asyncio.create_task(self.hub.run_catching_up()),
-            asyncio.create_task(self.hub.run_polling(SCALE)),
+            asyncio.create_task(self.watches.run_catching_up()),
+            asyncio.create_task(self.watches.run_polling(SCALE)),
         ]
 
     @property
@@ -43,14 +43,14 @@ class Coordinator:
         return f"127.0.0.1:{self._port}"
 
     def follows(self, execution_id: str = ID) -> bool:
-        return self.hub.wants(execution_id, is_final=True)
+        return self.watches.wants(execution_id, is_final=True)
 
     def has_left(self) -> bool:
         return not self.follows()
 
     async def serve(self) -> None:
         self._server = grpc.aio.server()
-        add_WatchServiceServicer_to_server(WatchServicer(self.hub), self._server)
+        add_WatchServiceServicer_to_server(WatchServicer(self.watches), self._server)
         self._port = self._server.add_insecure_port(self.address)
         await self._server.start()
 
@@ -66,27 +66,29 @@ class Coordinator:
 
 
 class Api:
-    """Its hub, and the coordinators that it has in its book."""
+    """Its watch streams, and the coordinators that it has in its book."""
 
     def __init__(self) -> None:
-        self.hub = WatchHub()
+        self.watches = WatchStreams()
         self._channels = ChannelPool()
         self._serving: list[asyncio.Task[None]] = []
 
     async def know(self, coordinator: Coordinator) -> None:
         channel = self._channels.get(coordinator.address)
-        self._serving.append(asyncio.create_task(self.hub.serve(coordinator.address, channel)))
+        self._serving.append(asyncio.create_task(self.watches.serve(coordinator.address, channel)))
         await self.is_known(len(self._serving))
 
     async def is_known(self, count: int) -> None:
         """To so many coordinators, who follow what names it."""
         await until(
-            lambda: sum(stream.knows_us for stream in self.hub._streams) == count, SECONDS, "known streams"
+            lambda: sum(stream.knows_us for stream in self.watches._streams) == count,
+            SECONDS,
+            "known streams",
         )
 
-    def start(self) -> HubWatch:
-        watch = self.hub.open(ID, is_new=True)
-        self.hub.flush()
+    def start(self) -> OpenWatch:
+        watch = self.watches.open(ID, is_new=True)
+        self.watches.flush()
         return watch
 
     async def close(self) -> None:
@@ -120,7 +122,7 @@ async def api(coordinators: list[Coordinator]) -> AsyncIterator[Api]:
         await made.close()
 
 
-async def is_told(watch: HubWatch) -> bool:
+async def is_told(watch: OpenWatch) -> bool:
     update = await watch.next(SECONDS)
     return update is not None and update.WhichOneof("update") == "final"
 
@@ -134,7 +136,7 @@ async def test_end_is_told_of_a_start_that_is_granted_where_no_stream_of_ours_is
     await carrying.cut()
     await api.is_known(1)
     watch = api.start()
-    carrying.hub.granted(ID, api.hub.name)
+    carrying.watches.granted(ID, api.watches.name)
     tables.happen(1)
     tables.is_final = True
     assert await is_told(watch)
@@ -146,16 +148,16 @@ async def test_end_is_told_of_a_start_that_is_granted_to_a_coordinator_unknown_h
     unknown, known = coordinators
     await api.know(known)
     watch = api.start()
-    unknown.hub.granted(ID, api.hub.name)
+    unknown.watches.granted(ID, api.watches.name)
     tables.happen(1)
     tables.is_final = True
-    api.hub.run_once(math.inf)
+    api.watches.run_once(math.inf)
     assert await is_told(watch)
 
 
 async def taken_back(api: Api, coordinators: list[Coordinator]) -> None:
     """What was cancelled before this has been heard by all."""
-    barrier = api.hub.open(OTHER_ID)
+    barrier = api.watches.open(OTHER_ID)
     for each in coordinators:
         await until(partial(each.follows, OTHER_ID), SECONDS, "the next word")
     barrier.close()
@@ -175,7 +177,7 @@ async def test_start_that_is_granted_after_its_caller_gave_up_is_left_alone(
     await taken_back(api, coordinators)
     first, second = coordinators
     for again in (first, second, first):
-        again.hub.granted(ID, api.hub.name)
+        again.watches.granted(ID, api.watches.name)
         assert again.follows()
         await none_follows(coordinators)
 
@@ -187,9 +189,9 @@ async def test_end_is_told_to_who_waits_on_when_it_is_granted_elsewhere_again(
         await api.know(each)
     watch = api.start()
     for each in coordinators:
-        each.hub.granted(ID, api.hub.name)
+        each.watches.granted(ID, api.watches.name)
     await until(
-        lambda: all(each.is_told(ID) for each in api.hub._streams), SECONDS, "both are known to follow"
+        lambda: all(each.is_told(ID) for each in api.watches._streams), SECONDS, "both are known to follow"
     )
     assert all(each.follows() for each in coordinators), "somebody waits"
     tables.happen(1)

@@ -14,20 +14,20 @@ from typing import Any
 import grpc
 import pytest
 
-from services.chassis.client import Channel, ChannelPool
-from services.chassis.errors import DependencyUnavailable, Refusal, RemoteError, Violation, remote_error
-from services.chassis.guard import Guard
-from services.chassis.identity import (
+from services.chassis.grpc.client import Channel, ChannelPool
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal, RemoteError, Violation, remote_error
+from services.chassis.grpc.guard import Guard
+from services.chassis.grpc.server import GrpcServer
+from services.chassis.identity.callers import (
+    CallerKind,
     Identity,
-    Kind,
     Rule,
     ServiceCredential,
     caller,
     members,
     services,
 )
-from services.chassis.server import GrpcServer
-from services.chassis.telemetry import present_trace
+from services.chassis.telemetry.tracing import present_trace
 
 _HERE = Path(__file__).parent
 _VENDORED = _HERE.parents[2] / "protos" / "vendored" / "protovalidate"
@@ -73,10 +73,10 @@ class KeyRing:
             raise DependencyUnavailable("the key store")
         roles = {"admin": "ADMIN", "viewer": "VIEWER"}
         if key == "system":
-            return Identity(Kind.SYSTEM, "key-system")
+            return Identity(CallerKind.SYSTEM, "key-system")
         if key not in roles:
             raise Refusal("KEY_INVALID", "no such key")
-        return Identity(Kind.MEMBER, f"key-{key}", "w", roles[key])
+        return Identity(CallerKind.MEMBER, f"key-{key}", "w", roles[key])
 
 
 def servicer_of(shop: Shop) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.chassis.addresses import AddressBook, split_address
+from services.chassis.grpc.addresses import AddressBook, split_address
 
 
 async def test_a_list_is_what_it_says_and_never_changes() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.chassis.arrays import BigInts, Bools, Bytes, Floats, Ints, Texts
+from services.chassis.postgres.arrays import BigInts, Bools, Bytes, Floats, Ints, Texts
 
 
 def elements(array: Any) -> list[bytes | None]:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from services.chassis.batcher import Batcher, Level
+from services.chassis.process.batcher import Batcher, Level
 
 
 @asynccontextmanager

@@ -5,8 +5,8 @@ from typing import Any
 import grpc
 from grpc_channelz.v1 import channelz, channelz_pb2
 
-from services.chassis.client import ChannelPool
-from services.chassis.telemetry import TRACEPARENT, new_trace
+from services.chassis.grpc.client import ChannelPool
+from services.chassis.telemetry.tracing import TRACEPARENT, new_trace
 from tests.unit.chassis.shop import Counter, Shop, guard_of, open_shop, refused
 
 
@@ -37,7 +37,7 @@ async def test_a_channel_finds_a_server_that_comes_back(shop: Shop) -> None:
 
 
 async def reopened(shop: Shop, address: str) -> tuple[Any, int]:
-    from services.chassis.server import GrpcServer
+    from services.chassis.grpc.server import GrpcServer
     from tests.unit.chassis.shop import servicer_of
 
     server = GrpcServer(address, guard=guard_of())

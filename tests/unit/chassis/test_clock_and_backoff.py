@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from services.chassis.backoff import Backoff
-from services.chassis.clock import ManualClock, SystemClock
+from services.chassis.process.backoff import Backoff
+from services.chassis.process.clock import ManualClock, SystemClock
 
 
 async def test_manual_clock_wakes_sleepers_in_the_order_of_their_times() -> None:

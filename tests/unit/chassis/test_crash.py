@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.chassis.crash import VARIABLE, armed, crash_point, crash_points_in, given, plan
+from services.chassis.process.crash import VARIABLE, armed, crash_point, crash_points_in, given, plan
 
 
 def test_a_plan_names_points_and_passings() -> None:
@@ -25,7 +25,7 @@ def test_points_that_are_not_planned_are_passed() -> None:
 
 def test_the_process_dies_at_the_nth_passing_and_not_before() -> None:
     program = (
-        "from services.chassis.crash import crash_point\n"
+        "from services.chassis.process.crash import crash_point\n"
         "for n in range(5):\n"
         "    print(n, flush=True)\n"
         "    crash_point('loop.turn')\n"

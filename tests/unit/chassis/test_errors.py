@@ -4,7 +4,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from services.chassis.errors import (
+from services.chassis.grpc.errors import (
     DETAILS_BYTES_MAX,
     DETAILS_KEY,
     DependencyUnavailable,

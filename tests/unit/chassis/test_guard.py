@@ -8,11 +8,11 @@ import grpc
 import pytest
 from google.protobuf import empty_pb2
 
-from services.chassis import telemetry
-from services.chassis.guard import OPEN_CALLS_MAX, Guard
-from services.chassis.identity import ServiceCredential, anyone, members, services
-from services.chassis.server import Limits
-from services.chassis.telemetry import Sampler, new_trace, parse_traceparent
+from services.chassis.grpc.guard import OPEN_CALLS_MAX, Guard
+from services.chassis.grpc.server import ServerLimits
+from services.chassis.identity.callers import ServiceCredential, anyone, members, services
+from services.chassis.telemetry import tracing
+from services.chassis.telemetry.tracing import Sampler, new_trace, parse_traceparent
 from tests.support.nested import nested_struct, with_tag
 from tests.support.probe import eventually
 from tests.unit.chassis.shop import (
@@ -275,7 +275,7 @@ async def test_strangers_have_some_calls_of_a_method_and_no_more(shop: Shop) -> 
 
 @pytest.mark.parametrize("method", SHOP_METHODS)
 async def test_who_never_sends_the_request_is_asked_for_a_key(shop: Shop, method: str) -> None:
-    async with open_shop(shop, guard_of(), limits=Limits(rpcs_at_once_max=2)) as counter:
+    async with open_shop(shop, guard_of(), limits=ServerLimits(rpcs_at_once_max=2)) as counter:
         for _ in range(3):
             silent = counter.channel().stream_stream(method)(timeout=20)
             assert (await refused(silent.read())).reason == "KEY_MISSING"
@@ -293,7 +293,7 @@ async def test_a_call_without_a_request_is_refused(counter: Counter, method: str
 async def test_a_strangers_call_counts_until_its_answer_is_read(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.chassis.guard.OPEN_CALLS_MAX", 2)
+    monkeypatch.setattr("services.chassis.grpc.guard.OPEN_CALLS_MAX", 2)
     async with open_shop(shop, Guard(dict.fromkeys(SHOP_METHODS, anyone()))) as counter:
         # A caller that takes five bytes of an answer before it reads it.
         options = [("grpc.http2.lookahead_bytes", 5), ("grpc.http2.bdp_probe", 0)]
@@ -362,8 +362,8 @@ async def test_a_sampled_call_is_written_down_as_a_span(
     counter: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spans: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(telemetry, "_emit", lambda *span: spans.append(span))
-    monkeypatch.setattr(telemetry, "_service_name", "shop")
+    monkeypatch.setattr(tracing, "_emit", lambda *span: spans.append(span))
+    monkeypatch.setattr(tracing, "_service_name", "shop")
     stub, parent = counter.stub(bearer="admin"), new_trace(True)
     metadata = (("traceparent", parent.header()),)
     await stub.Buy(counter.order(), metadata=metadata)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from services.chassis.identity import (
+from services.chassis.identity.callers import (
     ANONYMOUS,
+    CallerKind,
     Identity,
-    Kind,
     ServiceCredential,
     anyone,
     members,
@@ -17,11 +17,11 @@ from services.chassis.identity import (
 )
 
 SECRET, OTHER = b"a secret of enough length", b"another one of that length"
-ADMIN = Identity(Kind.MEMBER, "key-1", "w", "ADMIN")
-VIEWER = Identity(Kind.MEMBER, "key-2", "w", "VIEWER")
-API = Identity(Kind.SERVICE, "api")
-RUNNER = Identity(Kind.RUNNER, "key-3")
-SYSTEM = Identity(Kind.SYSTEM, "key-4")
+ADMIN = Identity(CallerKind.MEMBER, "key-1", "w", "ADMIN")
+VIEWER = Identity(CallerKind.MEMBER, "key-2", "w", "VIEWER")
+API = Identity(CallerKind.SERVICE, "api")
+RUNNER = Identity(CallerKind.RUNNER, "key-3")
+SYSTEM = Identity(CallerKind.SYSTEM, "key-4")
 
 
 def test_a_rule_allows_whom_it_names_and_nobody_else() -> None:
@@ -40,8 +40,8 @@ def test_a_rule_allows_whom_it_names_and_nobody_else() -> None:
 
 
 def test_a_role_is_not_mistaken_for_a_service_or_a_kind() -> None:
-    assert not services("api").allows(Identity(Kind.MEMBER, "api", "w", "api"))
-    assert not system().allows(Identity(Kind.SERVICE, "system"))
+    assert not services("api").allows(Identity(CallerKind.MEMBER, "api", "w", "api"))
+    assert not system().allows(Identity(CallerKind.SERVICE, "system"))
 
 
 def test_a_rule_carries_its_time_and_trace() -> None:

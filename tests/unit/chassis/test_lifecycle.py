@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from services.chassis.lifecycle import Process
+from services.chassis.process.lifecycle import Process
 
 
 async def forever() -> None:
@@ -171,8 +171,8 @@ async def test_a_hook_that_fails_does_not_keep_the_others_from_their_turn() -> N
 
 PROGRAM = """
 import asyncio, sys
-from services.chassis.lifecycle import Process
-from services.chassis.logs import setup_logging
+from services.chassis.process.lifecycle import Process
+from services.chassis.telemetry.logs import setup_logging
 
 async def till():
     print("open", flush=True)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from services.chassis.logs import setup_logging, without_secrets
+from services.chassis.telemetry.logs import setup_logging, without_secrets
 
 
 def logged(program: str) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, "-c", "from services.chassis.logs import *\n" + program],
+        [sys.executable, "-c", "from services.chassis.telemetry.logs import *\n" + program],
         capture_output=True,
         text=True,
         check=True,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.chassis.metrics import LoopLag, MetricsEndpoint, counter, gauge, histogram
+from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint, counter, gauge, histogram
 
 
 async def fetched(port: int, request: bytes) -> bytes:

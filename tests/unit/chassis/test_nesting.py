@@ -6,8 +6,8 @@ import pytest
 from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct
 
-from services.chassis import nesting
-from services.chassis.nesting import FIELDS_MAX, LEVELS_MAX, TooDeep, measure, parse
+from services.chassis.grpc import nesting
+from services.chassis.grpc.nesting import FIELDS_MAX, LEVELS_MAX, TooDeep, measure, parse
 from tests.support.nested import nested_struct, varint, with_tag
 from tests.unit.chassis.shop import Shop
 

@@ -8,9 +8,9 @@ import pytest
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 
-from services.chassis.errors import Refusal
-from services.chassis.nul import KEY_CHARACTERS_MAX, PATH_CHARACTERS_MAX, PATHS_MAX, text_fields
-from services.chassis.validation import refuse_nul
+from services.chassis.grpc.errors import Refusal
+from services.chassis.grpc.nul import KEY_CHARACTERS_MAX, PATH_CHARACTERS_MAX, PATHS_MAX, text_fields
+from services.chassis.grpc.validation import refuse_nul
 from tests.unit.chassis.shop import Shop
 from windlass.coordinator.v1 import sessions_pb2
 from windlass.types.v1 import session_pb2

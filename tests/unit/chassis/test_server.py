@@ -12,12 +12,12 @@ from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
-from services.chassis.errors import RemoteError
-from services.chassis.guard import Guard
-from services.chassis.health import HealthBoard
-from services.chassis.identity import members
-from services.chassis.reflection import METHOD, V1, V1ALPHA
-from services.chassis.server import PUBLIC, GrpcServer, Limits, server_options
+from services.chassis.grpc.errors import RemoteError
+from services.chassis.grpc.guard import Guard
+from services.chassis.grpc.health import HealthBoard
+from services.chassis.grpc.reflection import METHOD, V1, V1ALPHA
+from services.chassis.grpc.server import PUBLIC, GrpcServer, ServerLimits, server_options
+from services.chassis.identity.callers import members
 from tests.unit.chassis.shop import SHOP_METHODS, Counter, Shop, guard_of, open_shop, refused, servicer_of
 
 SHOP = "shoes.v1.ShopService"
@@ -201,7 +201,7 @@ async def test_what_is_far_too_large_is_not_even_received(counter: Counter) -> N
 
 
 async def test_no_more_calls_at_once_than_the_limit(shop: Shop) -> None:
-    async with open_shop(shop, guard_of(), limits=Limits(rpcs_at_once_max=2)) as counter:
+    async with open_shop(shop, guard_of(), limits=ServerLimits(rpcs_at_once_max=2)) as counter:
         stub = counter.stub(bearer="admin")
         chats = [stub.Chat() for _ in range(2)]
         for chat in chats:

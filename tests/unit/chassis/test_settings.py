@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from services.chassis.config import Field, InvalidSettings, ProcessSettings, StoringSettings, read_or_exit
+from services.chassis.process.config import (
+    Field,
+    InvalidSettings,
+    ProcessSettings,
+    StoringSettings,
+    read_or_exit,
+)
 
 
 def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from services.chassis.errors import Refusal
-from services.chassis.identity import ANONYMOUS, Identity, Kind
-from services.chassis.system_key import SystemKey, hash_of
+from services.chassis.grpc.errors import Refusal
+from services.chassis.identity.callers import ANONYMOUS, CallerKind, Identity
+from services.chassis.identity.system_key import SystemKey, hash_of
 
 SYSTEM = "wl_system_" + 64 * "5"
 ADMIN = "wl_admin_" + 64 * "a"
@@ -20,7 +20,7 @@ def hash_file(tmp_path: Path) -> Path:
 
 
 async def test_system_key_is_known_by_its_hash(hash_file: Path) -> None:
-    assert (await SystemKey(hash_file).identify(SYSTEM)).kind is Kind.SYSTEM
+    assert (await SystemKey(hash_file).identify(SYSTEM)).kind is CallerKind.SYSTEM
 
 
 async def test_any_other_key_is_somebodys_without_a_right(hash_file: Path) -> None:
@@ -43,8 +43,8 @@ async def test_nobody_is_the_operator_where_no_hash_is_known() -> None:
 async def test_whoever_knows_the_others_is_asked_about_them(hash_file: Path) -> None:
     class Others:
         async def identify(self, key: str) -> Identity:
-            return Identity(Kind.RUNNER, key)
+            return Identity(CallerKind.RUNNER, key)
 
     keys = SystemKey(hash_file, Others())
-    assert (await keys.identify(SYSTEM)).kind is Kind.SYSTEM
+    assert (await keys.identify(SYSTEM)).kind is CallerKind.SYSTEM
     assert (await keys.identify(ADMIN)).name == ADMIN

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
-from services.chassis.telemetry import (
+from services.chassis.telemetry.tracing import (
     Sampler,
     TraceContext,
     emit_span,
@@ -72,7 +72,7 @@ async def test_without_an_endpoint_spans_go_nowhere() -> None:
 
 def test_without_an_endpoint_nothing_of_it_is_loaded() -> None:
     program = (
-        "import sys; from services.chassis.telemetry import *; "
+        "import sys; from services.chassis.telemetry.tracing import *; "
         "setup_tracing(service='s', version='1', instance='i', endpoint=''); "
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
@@ -90,7 +90,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
 PROGRAM = """
 import asyncio, sys
-from services.chassis.telemetry import *
+from services.chassis.telemetry.tracing import *
 setup_tracing(service="shop", version="7", instance="shop-0", endpoint=sys.argv[1])
 parent = new_trace(True)
 child = parent.child()

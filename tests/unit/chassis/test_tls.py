@@ -10,11 +10,11 @@ import pytest_asyncio
 from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.chassis.config import InvalidSettings, ProcessSettings
-from services.chassis.guard import Guard
-from services.chassis.identity import ServiceCredential, members, services
-from services.chassis.server import INTERNAL
-from services.chassis.tls import Pair, PublicAddress, Tls
+from services.chassis.grpc.guard import Guard
+from services.chassis.grpc.server import INTERNAL
+from services.chassis.identity.callers import ServiceCredential, members, services
+from services.chassis.identity.tls import Pair, PublicAddress, Tls
+from services.chassis.process.config import InvalidSettings, ProcessSettings
 from tests.support.certificates import Authority
 from tests.unit.chassis.shop import SECRET, SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from services.chassis.errors import Refusal
-from services.chassis.validation import decode, validate
+from services.chassis.grpc.errors import Refusal
+from services.chassis.grpc.validation import decode, validate
 from windlass.api.v1 import executions_pb2, workflows_pb2
 from windlass.coordinator.v1 import reads_pb2
 from windlass.dispatcher.v1 import sessions_pb2

@@ -9,13 +9,13 @@ from services.chassis.lease.actions import Redial
 from services.chassis.lease.frames import (
     Attached,
     BeatAnswer,
-    Fault,
     Grant,
     Lease,
     Refused,
     RefusedReport,
     Report,
     ServerFrame,
+    StreamFault,
 )
 from services.chassis.lease.holder import HolderRules
 from services.chassis.lease.profile import HolderProfile
@@ -80,8 +80,8 @@ FRAMES: dict[str, ServerFrame] = {
     "attached with a refused lease": ServerFrame(
         attached=Attached("session", "server", EXECUTION, [Refused("held", 5, "EPOCH_STALE")])
     ),
-    "fault": ServerFrame(fault=Fault("FLOOD")),
-    "instance ended": ServerFrame(fault=Fault("INSTANCE_ENDED")),
+    "fault": ServerFrame(fault=StreamFault("FLOOD")),
+    "instance ended": ServerFrame(fault=StreamFault("INSTANCE_ENDED")),
     "beat renewed": ServerFrame(beat=BeatAnswer(1, True)),
     "beat renewed, whole set wanted": ServerFrame(beat=BeatAnswer(1, True, True)),
     "beat refused": ServerFrame(beat=BeatAnswer(1, False)),

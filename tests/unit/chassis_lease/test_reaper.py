@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from services.chassis.clock import ManualClock
-from services.chassis.errors import DependencyUnavailable
+from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import EXECUTION
+from services.chassis.process.clock import ManualClock
 from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.reaper import SessionReaper, SweepGuard
 from services.chassis.session.store import EndedInstance

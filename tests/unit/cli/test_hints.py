@@ -51,4 +51,4 @@ def test_named_command_exists(where: str, words: list[str]) -> None:
 
 def test_commands_are_found_at_all() -> None:
     places = {where.partition(":")[0] for where, _ in named_commands()}
-    assert "services/api/handler/refusals.py" in places
+    assert "services/api/app/refusals.py" in places

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from services.chassis.backoff import Backoff
-from services.chassis.errors import DependencyUnavailable
+from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import Lease
 from services.chassis.lease.timing import RUN
+from services.chassis.process.backoff import Backoff
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.handler import arriving
 from services.coordinator.handler.arriving import ArrivalLoop

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any, cast
 
-from services.chassis.clock import SystemClock
 from services.chassis.lease.frames import Grant, Refused
+from services.chassis.process.clock import SystemClock
 from services.coordinator.core.commands import Command, Release
 from services.coordinator.core.values import ReleaseReason
 from services.coordinator.handler.carrier import Carrier

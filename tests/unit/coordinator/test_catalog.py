@@ -9,8 +9,8 @@ import orjson
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from services.chassis.clock import SystemClock
-from services.chassis.errors import DependencyUnavailable, Refusal
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.process.clock import SystemClock
 from services.coordinator.handler.ports import DefinitionRefused
 from services.coordinator.rpc import catalog
 from services.coordinator.rpc.catalog import ApiReplicas, CatalogDefinitions, CatalogKeys

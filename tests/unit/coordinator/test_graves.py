@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from services.chassis.clock import ManualClock
+from services.chassis.process.clock import ManualClock
 from services.chassis.session.store import EndedInstance
 from services.coordinator.handler.carrier import Carrier
 from services.coordinator.rpc import runners

@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from services.chassis.clock import SystemClock
+from services.chassis.process.clock import SystemClock
 from services.coordinator.core.commands import Adopt, Cancel, Start
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.handler.carrier import Carrier

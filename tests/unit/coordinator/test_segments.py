@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.chassis.telemetry import new_trace
+from services.chassis.telemetry.tracing import new_trace
 from services.coordinator.handler.segments import run_context, segment_of, segment_root
 
 

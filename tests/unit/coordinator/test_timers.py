@@ -1,6 +1,6 @@
 """When executions are looked at again."""
 
-from services.chassis.clock import ManualClock
+from services.chassis.process.clock import ManualClock
 from services.coordinator.handler.held import Held
 from services.coordinator.handler.timers import Timers
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant

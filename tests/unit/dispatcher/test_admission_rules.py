@@ -1,26 +1,26 @@
-"""Seats, releases, lateness, and how a turn is split: the small rules of admission."""
+"""Seats, releases, lateness, and how a batch is split: the small rules of admission."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from services.chassis.server import INTERNAL
-from services.dispatcher.core import mail
+from services.chassis.grpc.server import INTERNAL
+from services.dispatcher.core import mailbox_limits
+from services.dispatcher.core.batch import AdmissionBatch, BatchResult
+from services.dispatcher.core.holder_shares import holder_order, reach, shares
 from services.dispatcher.core.items import (
-    Finished,
     LateReason,
+    LeaseFinished,
+    LeaseParked,
+    LeaseReleased,
     LeaseReport,
-    Limits,
-    Newcomer,
-    Parked,
-    Released,
+    NewStart,
     State,
+    WorkspaceLimits,
 )
-from services.dispatcher.core.lateness import Held, late_reason, refusal_of_held
+from services.dispatcher.core.late_reports import LeasedRow, late_reason, lease_refusal
 from services.dispatcher.core.releases import BACKOFF_SECONDS, fate_of
-from services.dispatcher.core.seats import reach, seat_order, shares
-from services.dispatcher.core.turn import Turn, TurnResult
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -30,7 +30,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
     [([], []), ([3], [0, 0, 0]), ([2, 2], [1, 0, 1, 0]), ([1, 3], [1, 0, 1, 1]), ([0, 2, 1], [1, 2, 1])],
 )
 def test_seats_alternate_and_those_with_more_room_go_first(room: list[int], order: list[int]) -> None:
-    assert seat_order(room) == order
+    assert holder_order(room) == order
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_credit_is_reserved_evenly(room: list[int], wanted: int, shared: list[in
 
 
 def test_release_without_failure_charges_nothing() -> None:
-    assert fate_of(Released("e", 1), 2) == (State.PENDING, 2, 0.0, "", "")
+    assert fate_of(LeaseReleased("e", 1), 2) == (State.PENDING, 2, 0.0, "", "")
 
 
 def test_failed_dispatch_waits_longer_each_time_and_dies_at_the_third() -> None:
-    failed = Released("e", 1, is_failed=True, reason="AWAY", message="m")
+    failed = LeaseReleased("e", 1, is_failed=True, reason="AWAY", message="m")
     first, second, third = (fate_of(failed, before) for before in range(3))
     assert (first.state, first.attempts, first.wake_seconds) == (State.PARKED, 1, BACKOFF_SECONDS)
     assert second.state is State.PARKED
@@ -62,24 +62,30 @@ def test_failed_dispatch_waits_longer_each_time_and_dies_at_the_third() -> None:
 
 
 def test_permanent_failure_dies_at_once_and_has_a_reason() -> None:
-    assert fate_of(Released("e", 1, is_permanent=True), 0) == (State.FAILED, 1, 0.0, "DISPATCH_FAILED", "")
+    assert fate_of(LeaseReleased("e", 1, is_permanent=True), 0) == (
+        State.FAILED,
+        1,
+        0.0,
+        "DISPATCH_FAILED",
+        "",
+    )
 
 
-ROW = Held(epoch=7, state=State.PARKED, holder=None)
+ROW = LeasedRow(epoch=7, state=State.PARKED, holder=None)
 
 
 @pytest.mark.parametrize(
     ("report", "row", "reason"),
     [
-        (Finished("e", 7), None, None),
-        (Finished("e", 7), ROW, LateReason.EPOCH_STALE),
-        (Parked("e", 7, None), None, LateReason.LEASE_UNKNOWN),
-        (Parked("e", 7, None), ROW, None),
-        (Released("e", 6), ROW, LateReason.EPOCH_STALE),
+        (LeaseFinished("e", 7), None, None),
+        (LeaseFinished("e", 7), ROW, LateReason.EPOCH_STALE),
+        (LeaseParked("e", 7, None), None, LateReason.LEASE_UNKNOWN),
+        (LeaseParked("e", 7, None), ROW, None),
+        (LeaseReleased("e", 6), ROW, LateReason.EPOCH_STALE),
     ],
 )
 def test_report_without_effect_is_explained(
-    report: LeaseReport, row: Held | None, reason: LateReason | None
+    report: LeaseReport, row: LeasedRow | None, reason: LateReason | None
 ) -> None:
     assert late_reason(report, row) is reason
 
@@ -88,30 +94,32 @@ def test_report_without_effect_is_explained(
     ("row", "reason"),
     [
         (None, LateReason.LEASE_UNKNOWN),
-        (Held(7, State.CLAIMED, "me"), None),
-        (Held(7, State.DISPATCHED, "me"), None),
-        (Held(8, State.CLAIMED, "me"), LateReason.EPOCH_STALE),
-        (Held(7, State.CLAIMED, "other"), LateReason.EPOCH_STALE),
-        (Held(7, State.PENDING, None), LateReason.EPOCH_STALE),
+        (LeasedRow(7, State.CLAIMED, "me"), None),
+        (LeasedRow(7, State.DISPATCHED, "me"), None),
+        (LeasedRow(8, State.CLAIMED, "me"), LateReason.EPOCH_STALE),
+        (LeasedRow(7, State.CLAIMED, "other"), LateReason.EPOCH_STALE),
+        (LeasedRow(7, State.PENDING, None), LateReason.EPOCH_STALE),
     ],
 )
-def test_held_lease_is_accepted_only_from_its_holder(row: Held | None, reason: LateReason | None) -> None:
-    assert refusal_of_held(7, "me", row) is reason
+def test_held_lease_is_accepted_only_from_its_holder(
+    row: LeasedRow | None, reason: LateReason | None
+) -> None:
+    assert lease_refusal(7, "me", row) is reason
 
 
-def newcomers(count: int) -> list[Newcomer]:
-    return [Newcomer(str(n), "w", 3, None, "", b"", b"", Limits(1, 1, 1)) for n in range(count)]
+def new_starts(count: int) -> list[NewStart]:
+    return [NewStart(str(n), "w", 3, None, "", b"", b"", WorkspaceLimits(1, 1, 1)) for n in range(count)]
 
 
-def turn_of(newcomer_count: int, finished: int = 0, parked: int = 0) -> Turn:
-    return Turn(
+def turn_of(newcomer_count: int, finished: int = 0, parked: int = 0) -> AdmissionBatch:
+    return AdmissionBatch(
         now=NOW,
-        newcomers=newcomers(newcomer_count),
-        newcomer_seats=[-1] * newcomer_count,
-        finished=[Finished(str(n), n) for n in range(finished)],
-        parked=[Parked(str(n), n, None) for n in range(parked)],
-        lanes=["w"],
-        lane_seats=[0],
+        new_starts=new_starts(newcomer_count),
+        new_start_holders=[-1] * newcomer_count,
+        finished=[LeaseFinished(str(n), n) for n in range(finished)],
+        parked=[LeaseParked(str(n), n, None) for n in range(parked)],
+        workspaces=["w"],
+        claim_holders=[0],
         holders=["h"],
     )
 
@@ -125,45 +133,54 @@ def test_halves_hold_all_in_order_and_each_has_less(newcomer_count: int, finishe
     first, second = whole.halves()
     assert 0 < first.items < whole.items
     assert 0 < second.items < whole.items
-    assert [*first.newcomers, *second.newcomers] == whole.newcomers
-    assert len(first.newcomer_seats) == len(first.newcomers)
+    assert [*first.new_starts, *second.new_starts] == whole.new_starts
+    assert len(first.new_start_holders) == len(first.new_starts)
     assert [*first.finished, *second.finished] == whole.finished
     assert [*first.parked, *second.parked] == whole.parked
 
 
 def test_items_and_claims_of_a_turn_stand_apart() -> None:
-    whole = replace(turn_of(2, 1, 1), lanes=["v", "w"], lane_seats=[0, 0], ending_seats=[0])
+    whole = replace(turn_of(2, 1, 1), workspaces=["v", "w"], claim_holders=[0, 0], ending_holders=[0])
     items = whole.without_claims()
-    assert (items.items, items.has_claims) == (4, False)
-    lane = whole.claim_of("w", [0])
-    assert (lane.items, lane.lanes, lane.lane_seats, lane.ending_seats) == (0, ["w"], [0], ())
+    assert (items.items, items.is_claiming) == (4, False)
+    workspace = whole.claim_of("w", [0])
+    assert (workspace.items, workspace.workspaces, workspace.claim_holders, workspace.ending_holders) == (
+        0,
+        ["w"],
+        [0],
+        (),
+    )
     ending = whole.claim_of_ending()
-    assert (ending.items, ending.lanes, ending.lane_seats, ending.ending_seats) == (0, (), (), [0])
-    assert whole.has_claims
-    assert ending.has_claims
+    assert (ending.items, ending.workspaces, ending.claim_holders, ending.ending_holders) == (0, (), (), [0])
+    assert whole.is_claiming
+    assert ending.is_claiming
 
 
 def test_results_of_halves_join_in_order() -> None:
-    first, second = TurnResult(finished=["a"], woken=["x"]), TurnResult(finished=[None], parked=["b"])
-    second.refused_lanes, second.is_ending_refused = ["w"], True
+    first, second = BatchResult(finished=["a"], woken=["x"]), BatchResult(finished=[None], parked=["b"])
+    second.refused_workspaces, second.is_ending_refused = ["w"], True
     first.join(second)
-    assert (first.refused_lanes, first.is_ending_refused) == (["w"], True)
+    assert (first.refused_workspaces, first.is_ending_refused) == (["w"], True)
     assert (first.finished, first.parked, first.woken) == (["a", None], ["b"], ["x"])
 
 
 def test_turn_without_anything_is_empty() -> None:
-    assert Turn(now=NOW).is_empty
+    assert AdmissionBatch(now=NOW).is_empty
     assert not turn_of(0).is_empty
 
 
-@pytest.mark.parametrize(("places", "lanes", "each"), [(500, 1, 500), (500, 100, 10), (6, 3, 4), (1, 9, 1)])
-def test_claim_reaches_at_least_its_fair_share_into_each_lane(places: int, lanes: int, each: int) -> None:
-    assert reach(places, lanes) == each
+@pytest.mark.parametrize(
+    ("claims", "workspaces", "each"), [(500, 1, 500), (500, 100, 10), (6, 3, 4), (1, 9, 1)]
+)
+def test_claim_reaches_at_least_its_fair_share_into_each_lane(
+    claims: int, workspaces: int, each: int
+) -> None:
+    assert reach(claims, workspaces) == each
 
 
 def test_whole_mailbox_goes_with_one_grant_over_a_stream_that_takes_it() -> None:
-    assert mail.GRANT_BYTES_MAX >= mail.MAILBOX_BYTES_MAX
-    largest = mail.CLAIM_BYTES_MAX + mail.GRANT_BYTES_MAX + mail.MEBIBYTE
+    assert mailbox_limits.GRANT_BYTES_MAX >= mailbox_limits.MAILBOX_BYTES_MAX
+    largest = mailbox_limits.CLAIM_BYTES_MAX + mailbox_limits.GRANT_BYTES_MAX + mailbox_limits.MEBIBYTE
     assert largest < INTERNAL.receive_bytes_max
-    assert mail.MAILBOX_ENDING_MESSAGES > 0
-    assert mail.MAILBOX_ENDING_BYTES > 0
+    assert mailbox_limits.MAILBOX_ENDING_MESSAGES > 0
+    assert mailbox_limits.MAILBOX_ENDING_BYTES > 0

@@ -1,4 +1,4 @@
-"""The background duties, one round at a time."""
+"""The background housekeeping, one round at a time."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from services.chassis.clock import ManualClock
-from services.chassis.lane import DatabaseAway
+from services.chassis.postgres.connection import DatabaseAway
+from services.chassis.process.clock import ManualClock
+from services.dispatcher.app import measures
+from services.dispatcher.app.marks import Marks
+from services.dispatcher.app.measures import Measures
+from services.dispatcher.app.replica_notices import CHANNEL, ReplicaNotices
+from services.dispatcher.app.retention import Retention
+from services.dispatcher.app.rounds import Rounds
+from services.dispatcher.app.waking import Waking
 from services.dispatcher.core.items import Astray, Measure, Unread, Woken
-from services.dispatcher.loops import measures
-from services.dispatcher.loops.marks import Marks
-from services.dispatcher.loops.measures import Measures
-from services.dispatcher.loops.neighbours import CHANNEL, Neighbours
-from services.dispatcher.loops.retention import Retention
-from services.dispatcher.loops.rounds import Rounds
-from services.dispatcher.loops.waking import Waking
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Store:
-    """All that the duties ask for, in memory; away while told so."""
+    """All that the housekeeping ask for, in memory; away while told so."""
 
     def __init__(self) -> None:
         self.is_away = False
@@ -47,8 +47,8 @@ class Store:
         self._answer("marks")
         self.marked.append(leases)
 
-    async def say(self, channel: str, payloads: Sequence[str]) -> None:
-        self._answer("say")
+    async def send(self, channel: str, payloads: Sequence[str]) -> None:
+        self._answer("send")
         assert channel == CHANNEL
         self.said += payloads
 
@@ -69,7 +69,7 @@ class Store:
         self.sweeps += 1
         return 0
 
-    async def lanes_with_work(self) -> tuple[list[str], bool]:
+    async def workspaces_with_work(self) -> tuple[list[str], bool]:
         self._answer("poll")
         return ["a"], True
 
@@ -100,7 +100,7 @@ class Wakes:
 
 async def test_marks_are_written_a_pause_later_and_never_for_what_is_over() -> None:
     store = Store()
-    marks = Marks(duties=store, clock=ManualClock(NOW))
+    marks = Marks(housekeeping=store, clock=ManualClock(NOW))
     marks.taken([("short", 1), ("long", 2)])
     await marks.run_once()
     assert not store.marked
@@ -111,7 +111,7 @@ async def test_marks_are_written_a_pause_later_and_never_for_what_is_over() -> N
 
 async def test_marks_wait_while_the_database_is_away() -> None:
     store = Store()
-    marks = Marks(duties=store, clock=ManualClock(NOW))
+    marks = Marks(housekeeping=store, clock=ManualClock(NOW))
     marks.taken([("e", 1)])
     await marks.run_once()
     store.is_away = True
@@ -123,20 +123,20 @@ async def test_marks_wait_while_the_database_is_away() -> None:
 
 async def test_word_of_other_replicas_is_heard_and_our_own_is_not() -> None:
     store, heard = Store(), list[str]()
-    neighbours = Neighbours(words=store, replica="me", heard=heard.append, clock=ManualClock(NOW))
-    neighbours.waits_in("a workspace")
-    neighbours.waits_in("a workspace")
-    await neighbours.run_once()
+    replica_notices = ReplicaNotices(sender=store, replica="me", heard=heard.append, clock=ManualClock(NOW))
+    replica_notices.waits_in("a workspace")
+    replica_notices.waits_in("a workspace")
+    await replica_notices.run_once()
     assert store.said == ["me a workspace"]
     for payload in (*store.said, "other a workspace", ""):
-        neighbours.on_word(CHANNEL, payload)
+        replica_notices.on_notice(CHANNEL, payload)
     assert heard == ["a workspace"]
 
 
 async def test_gauges_go_with_the_work() -> None:
     store = Store()
     store.measured = [Measure("busy-gauge", 3, 2, 1.5, 0.5)]
-    loop = Measures(duties=store, clock=ManualClock(NOW))
+    loop = Measures(housekeeping=store, clock=ManualClock(NOW))
     await loop.run_once()
     assert measures._depth.labels("busy-gauge")._value.get() == 3
     store.measured = []
@@ -148,7 +148,7 @@ async def test_gauges_go_with_the_work() -> None:
 async def test_retention_goes_in_pieces_until_nothing_is_old() -> None:
     store = Store()
     store.old_requests = 12_000
-    await Retention(duties=store, mailbox=store, kept_seconds=1.0, clock=ManualClock(NOW)).run_once()
+    await Retention(housekeeping=store, mailbox=store, kept_seconds=1.0, clock=ManualClock(NOW)).run_once()
     assert store.old_requests == 0
     assert (store.asked.count("forget"), store.sweeps) == (4, 1)
 
@@ -157,7 +157,7 @@ async def test_waking_tells_the_turns_and_sleeps_until_the_next() -> None:
     store, wakes, clock = Store(), Wakes(), ManualClock(NOW)
     store.woken = [Woken("a", False), Woken("b", True)]
     store.next_wake = 1.0
-    waking = Waking(duties=store, turns=wakes, clock=clock, poll_seconds=2.0)
+    waking = Waking(housekeeping=store, admission_loop=wakes, clock=clock, poll_seconds=2.0)
     await waking.run_once()
     assert (wakes.workspaces, wakes.endings) == (["a"], 1)
     assert 1.0 < waking.pause_seconds < 1.1
@@ -170,7 +170,7 @@ async def test_waking_tells_the_turns_and_sleeps_until_the_next() -> None:
     assert waking.pause_seconds == 2.0
 
 
-class Told:
+class PendingReport:
     def __init__(self) -> None:
         self.polled: list[tuple[Sequence[str], bool]] = []
         self.ended: list[Sequence[str]] = []
@@ -178,13 +178,13 @@ class Told:
         self.posted: dict[str, Sequence[bytes]] = {}
 
 
-def rounds_of(store: Store) -> tuple[Rounds, Told]:
-    told = Told()
+def rounds_of(store: Store) -> tuple[Rounds, PendingReport]:
+    told = PendingReport()
     rounds = Rounds(
-        duties=store,
+        housekeeping=store,
         leases=store,
         mailbox=store,
-        polled=lambda lanes, has_ending: told.polled.append((lanes, has_ending)),
+        polled=lambda workspaces, has_ending: told.polled.append((workspaces, has_ending)),
         ended=told.ended.append,
         ask_holder=told.asked.__setitem__,
         post=told.posted.__setitem__,
@@ -224,7 +224,7 @@ async def test_step_of_a_round_that_fails_holds_up_no_other(failing: str) -> Non
 async def test_round_says_once_that_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(
-        "services.dispatcher.loops.rounds.log", SimpleNamespace(info=lambda text, **_: lines.append(text))
+        "services.dispatcher.app.rounds.log", SimpleNamespace(info=lambda text, **_: lines.append(text))
     )
     store = Store()
     rounds, _ = rounds_of(store)

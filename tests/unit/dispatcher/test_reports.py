@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from services.dispatcher.core.items import Parked
+from services.dispatcher.core.items import LeaseParked
 from services.dispatcher.rpc.translate import report_of
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionReport
 
@@ -12,14 +12,14 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EXECUTION_ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
 
 
-def parked(*, park_time: datetime | None = None, wake_time: datetime | None = None) -> Parked:
+def parked(*, park_time: datetime | None = None, wake_time: datetime | None = None) -> LeaseParked:
     message = ExecutionReport(parked=ExecutionReport.Parked())
     for field, time in ((message.parked.park_time, park_time), (message.parked.wake_time, wake_time)):
         if time is not None:
             field.FromDatetime(time)
     message.head.lease_id, message.head.epoch = EXECUTION_ID, 7
     report = report_of(message, NOW)
-    assert isinstance(report, Parked)
+    assert isinstance(report, LeaseParked)
     return report
 
 
@@ -44,7 +44,7 @@ def test_wake_time_that_no_date_holds_is_cut(seconds: int, has_park_time: bool) 
         message.parked.park_time.FromDatetime(NOW)
     message.head.lease_id, message.head.epoch = EXECUTION_ID, 7
     report = report_of(message, NOW)
-    assert isinstance(report, Parked)
+    assert isinstance(report, LeaseParked)
     assert report.wake_time == (NOW if seconds < 0 else NOW + timedelta(days=36_500))
 
 

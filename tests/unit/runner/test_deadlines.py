@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from services.chassis.clock import ManualClock
 from services.chassis.lease.frames import Grant
+from services.chassis.process.clock import ManualClock
 from services.runner.core.job import Job
 from services.runner.rpc.sessions import CoordinatorSessions
 from tests.support.runner_bench import Bench, a_job

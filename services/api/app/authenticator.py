@@ -1,0 +1,88 @@
+"""Whose key it is: hashed at the door, looked up, and trusted for at most a second.
+
+A change (revocation, closing of a workspace) is heard at once from the replica that made it and, through the
+database's notifications, from every other; the second is for a notification that was lost. While the database is
+away nobody is let in on an older answer.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from services.api.app import refusals
+from services.api.app.ports import ApiKeys, KeyRecord
+from services.api.app.refreshing_cache import RefreshingCache
+from services.api.core.json_values import digest
+from services.chassis.identity.callers import CallerKind, Identity
+from services.chassis.process.clock import Clock
+
+TRUSTED_SECONDS: Final = 1.0
+CACHED_MAX: Final = 10_000
+# Longer ones are no keys: not worth hashing.
+KEY_CHARACTERS_MAX: Final = 256
+_KINDS: Final = {"SYSTEM": CallerKind.SYSTEM, "RUNNER": CallerKind.RUNNER}
+
+
+class _Known(NamedTuple):
+    identity: Identity
+    key: KeyRecord
+    key_hash: bytes
+
+
+class Authenticator:
+    """The KeyReader of the gRPC server."""
+
+    def __init__(self, keys: ApiKeys, clock: Clock) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._known: RefreshingCache[bytes, _Known] = RefreshingCache(
+            self._read, clock, trusted_seconds=TRUSTED_SECONDS, entries_max=CACHED_MAX
+        )
+        self._titles: OrderedDict[str, str] = OrderedDict()
+
+    async def identify(self, key: str) -> Identity:
+        if len(key) > KEY_CHARACTERS_MAX:
+            raise refusals.key_invalid()
+        key_hash = digest(key.encode("utf-8", "replace"))
+        known = await self._known.get(key_hash)
+        # It was found by its hash; that the two are one is settled in constant time all the same.
+        if not hmac.compare_digest(known.key_hash, key_hash):
+            raise refusals.key_invalid()
+        if self._has_expired(known.key):
+            raise refusals.key_expired()
+        return known.identity
+
+    async def record_of(self, key_hash: bytes) -> KeyRecord | None:
+        """For other services that were shown a key; read anew, because they cache the answer themselves."""
+        key = await self._keys.find(key_hash)
+        return key if key is not None and _is_good(key) and not self._has_expired(key) else None
+
+    def title(self, key_id: str) -> str:
+        """Of a key that was identified; what people are told of who did something."""
+        return self._titles.get(key_id, "")
+
+    def forget(self, key_hash: bytes) -> None:
+        self._known.forget(key_hash)
+
+    def forget_all(self) -> None:
+        self._known.forget_all()
+
+    def _has_expired(self, key: KeyRecord) -> bool:
+        return key.expire_time is not None and key.expire_time <= self._clock.now()
+
+    async def _read(self, key_hash: bytes) -> _Known:
+        key = await self._keys.find(key_hash)
+        if key is None or not _is_good(key):
+            raise refusals.key_invalid()
+        kind = _KINDS.get(key.role, CallerKind.MEMBER)
+        role = key.role if kind is CallerKind.MEMBER else ""
+        self._titles[key.key_id] = key.title
+        if len(self._titles) > CACHED_MAX:
+            self._titles.popitem(last=False)
+        return _Known(Identity(kind, key.key_id, key.workspace, role), key, key_hash)
+
+
+def _is_good(key: KeyRecord) -> bool:
+    return key.revoke_time is None and not key.is_workspace_closed

@@ -1,0 +1,250 @@
+"""What the handlers need of the world, as Protocols and the plain records that cross them.
+
+Hazard: a record never holds a key or a secret that is not needed to answer; `effect_secret` leaves with
+`VersionRecord` alone, towards coordinators.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from services.chassis.grpc.errors import Violation
+from windlass.coordinator.v1 import reads_pb2
+from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
+
+
+class Actor(NamedTuple):
+    """Who asked for a change, for the audit."""
+
+    key_id: str
+    # "" for the system key.
+    workspace: str
+
+
+class KeyRecord(NamedTuple):
+    key_id: str
+    role: str
+    # "": none, or for a runner: every one.
+    workspace: str
+    title: str
+    create_time: datetime
+    expire_time: datetime | None
+    revoke_time: datetime | None
+    is_workspace_closed: bool
+
+
+class NewKey(NamedTuple):
+    key_id: uuid.UUID
+    key_hash: bytes
+    role: str
+    workspace: str
+    title: str
+    expire_time: datetime | None
+
+
+class KeyIdTaken(Exception):
+    """The id is that of another key: the request it was made from came before, with other content."""
+
+
+class WorkspaceRecord(NamedTuple):
+    workspace: str
+    tier: int
+    executions_max: int
+    queued_max: int
+    revision: int
+    create_time: datetime
+    update_time: datetime
+    close_time: datetime | None
+
+
+class WorkflowRecord(NamedTuple):
+    workflow: str
+    version: int
+    definition: bytes
+    revision: int
+    create_time: datetime
+    # Of this version.
+    update_time: datetime
+    archive_time: datetime | None
+
+
+class Applied(NamedTuple):
+    """`change`: by the numbers of ApplyWorkflowResponse.Change; 0 = refused for the reason beside it."""
+
+    change: int
+    workflow: WorkflowRecord | None
+    refusal: str = ""
+
+
+class StartableRecord(NamedTuple):
+    """One version with all that a start must know of it and of its workspace."""
+
+    version_id: str
+    version: int
+    definition: bytes
+    is_archived: bool
+    tier: int
+    executions_max: int
+    queued_max: int
+    workspace_revision: int
+
+
+class VersionRecord(NamedTuple):
+    workspace: str
+    workflow: str
+    version: int
+    definition: bytes
+    effect_secret: bytes
+
+
+class ApiKeys(Protocol):
+    async def find(self, key_hash: bytes) -> KeyRecord | None: ...
+
+    async def add(self, actor: Actor, key: NewKey) -> KeyRecord | None:
+        """Also when just this key was added before. None: there is no such open workspace. KeyIdTaken: the id is
+        that of another key."""
+        ...
+
+    async def page(self, workspace: str, after: str, limit: int) -> Sequence[KeyRecord]: ...
+
+    async def revoke(self, actor: Actor, key_id: str) -> KeyRecord | None:
+        """None: the actor's workspace has no such key. The system's actor may revoke any."""
+        ...
+
+
+class Workspaces(Protocol):
+    async def get(self, workspace: str) -> WorkspaceRecord | None:
+        """Closed ones too."""
+        ...
+
+    async def page(self, after: str, limit: int) -> Sequence[WorkspaceRecord]: ...
+
+    async def add(
+        self, actor: Actor, workspace: str, tier: int, executions_max: int, queued_max: int
+    ) -> WorkspaceRecord | None:
+        """None: the name is taken."""
+        ...
+
+    async def change(
+        self, actor: Actor, workspace: str, revision: int, values: Mapping[str, int]
+    ) -> WorkspaceRecord | None:
+        """Set `values` if the revision is still this one (0: whatever it is); None: it is not, or it is closed."""
+        ...
+
+    async def close(self, actor: Actor, workspace: str) -> bool: ...
+
+    async def unconfirmed(self) -> Sequence[WorkspaceRecord]:
+        """Those whose newest revision the dispatchers have not confirmed."""
+        ...
+
+    async def confirm(self, workspace: str, revision: int) -> None: ...
+
+
+class Workflows(Protocol):
+    async def apply(
+        self, actor: Actor, workflow: str, definition: bytes, etag: str, version_id: str
+    ) -> Applied: ...
+
+    async def get(self, workspace: str, workflow: str, version: int) -> WorkflowRecord | None: ...
+
+    async def page(
+        self, workspace: str, after: str, limit: int, *, with_archived: bool
+    ) -> Sequence[WorkflowRecord]: ...
+
+    async def versions(
+        self, workspace: str, workflow: str, before: int, limit: int
+    ) -> Sequence[WorkflowRecord]: ...
+
+    async def set_archived(
+        self, actor: Actor, workflow: str, *, is_archived: bool
+    ) -> WorkflowRecord | None: ...
+
+    async def startable(self, workspace: str, workflow: str, version: int) -> StartableRecord | None: ...
+
+    async def version(self, version_id: str) -> VersionRecord | None: ...
+
+
+class Enqueuer(Protocol):
+    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> Awaitable[queue_pb2.EnqueueAnswer]:
+        """On its way at once; the answer comes after the commit that holds it. An answer without an outcome means
+        that no dispatcher gave one in time."""
+        ...
+
+
+class InputChecker(Protocol):
+    async def violations(self, schema: bytes, document: bytes) -> Sequence[Violation]:
+        """Of an input whose check might take long, without holding up anybody else. Raises DependencyUnavailable when
+        too many such wait."""
+        ...
+
+
+class UsedRequests(Protocol):
+    """Any dispatcher."""
+
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Sequence[queue_pb2.UsedRequest]:
+        """What they were used for; those that were not are left out."""
+        ...
+
+
+class ExecutionQueue(Protocol):
+    """Any dispatcher."""
+
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]: ...
+
+    async def page(
+        self, workspace: str, from_id: str, limit: int, *, ascending: bool
+    ) -> Sequence[queue_pb2.Queued]: ...
+
+    async def deliver(self, workspace: str, message: sessions_pb2.ExecutionMessage) -> bool: ...
+
+
+class ExecutionReads(Protocol):
+    """Any coordinator."""
+
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]: ...
+
+    async def execution_page(
+        self, request: reads_pb2.ListExecutionsRequest
+    ) -> Sequence[reads_pb2.ExecutionRecord]: ...
+
+    async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse: ...
+
+    async def run(self, run_id: str) -> reads_pb2.RunRecord | None: ...
+
+    async def events(self, request: reads_pb2.ListEventsRequest) -> reads_pb2.ListEventsResponse: ...
+
+
+class AnnouncedModules(Protocol):
+    """Any coordinator."""
+
+    async def modules(self, workspace: str) -> Sequence[str]: ...
+
+
+class Watch(Protocol):
+    """One execution as the coordinators tell of it from now on."""
+
+    async def next(self, seconds: float) -> reads_pb2.Update | None:
+        """The next update in the order of arrival; None when the time is over or the stream was cut: read anew."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Watches(Protocol):
+    def open(
+        self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False
+    ) -> Watch:
+        """Every coordinator is told at once; of an execution that is about to be started, only those that would not
+        know by its `watcher`, just before its start goes out: nothing that is committed later is missed. While one of
+        them is out of reach the others are told all the same, because it may be the one that is granted it."""
+        ...
+
+
+class StartWatches(Watches, Protocol):
+    @property
+    def name(self) -> str:
+        """What a start carries as its `watcher`."""
+        ...

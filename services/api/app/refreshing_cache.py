@@ -1,0 +1,98 @@
+"""What was read a moment ago, kept for the next who asks: bounded, never older than stated, and read by one for all.
+
+From half its time on an entry is read again in the background, so that under steady use nobody waits for a read. What
+is forgotten while it is being read is not kept when the read comes back: it may be older than the change that made
+somebody forget it.
+Hazard: a refusal is not kept; what does not exist is asked for each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, NamedTuple, TypeVar
+
+from services.chassis.process.clock import Clock
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class _Entry(NamedTuple, Generic[Value]):
+    value: Value
+    # By the time of asking, not of the answer.
+    read_at: float
+
+
+class RefreshingCache(Generic[Key, Value]):
+    def __init__(
+        self,
+        read: Callable[[Key], Awaitable[Value]],
+        clock: Clock,
+        *,
+        trusted_seconds: float,
+        entries_max: int,
+    ) -> None:
+        self._read = read
+        self._clock = clock
+        self._trusted_seconds = trusted_seconds
+        self._entries_max = entries_max
+        self._entries: OrderedDict[Key, _Entry[Value]] = OrderedDict()
+        self._reading: dict[Key, asyncio.Task[Value]] = {}
+
+    async def get(self, key: Key) -> Value:
+        entry = self._entries.get(key)
+        if entry is not None:
+            age = self._clock.monotonic() - entry.read_at
+            if age <= self._trusted_seconds / 2:
+                return entry.value
+            reading = self._read_again(key)
+            if age <= self._trusted_seconds:
+                return entry.value
+        else:
+            reading = self._read_again(key)
+        # Shared with others who ask: one who gives up must not take it from them.
+        return await asyncio.shield(reading)
+
+    def forget(self, key: Key) -> None:
+        self._entries.pop(key, None)
+        self._reading.pop(key, None)
+
+    def forget_where(self, is_meant: Callable[[Key], bool]) -> None:
+        for key in [key for key in {*self._entries, *self._reading} if is_meant(key)]:
+            self.forget(key)
+
+    def forget_all(self) -> None:
+        self._entries.clear()
+        self._reading.clear()
+
+    def _read_again(self, key: Key) -> asyncio.Task[Value]:
+        reading = self._reading.get(key)
+        if reading is None:
+            reading = asyncio.ensure_future(self._keep(key, self._clock.monotonic()))
+            self._reading[key] = reading
+            reading.add_done_callback(_look_at)
+        return reading
+
+    async def _keep(self, key: Key, asked_at: float) -> Value:
+        own = asyncio.current_task()
+        try:
+            value = await self._read(key)
+        except Exception:
+            if self._reading.get(key) is own:
+                self.forget(key)
+            raise
+        if self._reading.get(key) is own:
+            del self._reading[key]
+            self._entries[key] = _Entry(value, asked_at)
+            self._entries.move_to_end(key)
+            if len(self._entries) > self._entries_max:
+                self._entries.popitem(last=False)
+        return value
+
+
+def _look_at(reading: asyncio.Task[Value]) -> None:
+    """A background read that failed is no unheard exception: the next who asks reads again."""
+    if not reading.cancelled():
+        reading.exception()

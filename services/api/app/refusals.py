@@ -1,0 +1,186 @@
+"""Every refusal of api in words for its caller, each with the command that inspects or fixes the matter.
+
+The reasons are the contract (docs/errors.md); what status code a reason has is the chassis' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from shlex import quote
+
+from services.api.core.faults import Fault
+from services.chassis.grpc.errors import QuotaViolation, Refusal, Violation
+
+QUEUE_RETRY_SECONDS = 5.0
+
+
+def workflow_not_found(workflow: str) -> Refusal:
+    return Refusal(
+        "WORKFLOW_NOT_FOUND",
+        f"there is no workflow {workflow!r} in this workspace",
+        metadata={"workflow": workflow, "try": "windlass workflow list"},
+    )
+
+
+def version_not_found(workflow: str, version: int) -> Refusal:
+    return Refusal(
+        "VERSION_NOT_FOUND",
+        f"workflow {workflow!r} has no version {version}",
+        metadata={
+            "workflow": workflow,
+            "version": str(version),
+            "try": f"windlass workflow versions {workflow}",
+        },
+    )
+
+
+def version_id_not_found(version_id: str) -> Refusal:
+    return Refusal("VERSION_NOT_FOUND", "there is no such version", metadata={"version_id": version_id})
+
+
+def workflow_archived(workflow: str) -> Refusal:
+    return Refusal(
+        "WORKFLOW_ARCHIVED",
+        f"workflow {workflow!r} is archived",
+        metadata={"workflow": workflow, "try": f"windlass workflow restore {workflow}"},
+    )
+
+
+def etag_mismatch(subject: str, inspect: str) -> Refusal:
+    return Refusal(
+        "ETAG_MISMATCH",
+        f"{subject!r} was changed meanwhile; read it again and decide anew",
+        metadata={"subject": subject, "try": inspect},
+    )
+
+
+def invalid_definition(faults: Iterable[Fault]) -> Refusal:
+    violations = [
+        Violation(f"definition.{path}" if path else "definition", reason, message)
+        for path, reason, message in faults
+    ]
+    first = violations[0]
+    more = len(violations) - 1
+    tail = f" (and {more} more)" if more else ""
+    return Refusal(
+        "INVALID_DEFINITION",
+        f"{first.field}: {first.message}{tail}",
+        metadata={"faults": str(len(violations)), "try": "windlass workflow validate FILE"},
+        violations=violations,
+    )
+
+
+def stored_schema(workflow: str, version: int, message: str) -> Refusal:
+    """Of a version that was applied before its schema would have been refused."""
+    return Refusal(
+        "INVALID_DEFINITION",
+        f"version {version} of workflow {workflow!r} cannot be started; apply it with another inputSchema: {message}",
+        metadata={
+            "workflow": workflow,
+            "version": str(version),
+            "try": "windlass workflow apply FILE",
+        },
+        violations=[Violation("definition.inputSchema", "BAD_SCHEMA", message)],
+    )
+
+
+def invalid_field(field: str, reason: str, message: str) -> Refusal:
+    return invalid_fields([Fault(field, reason, message)])
+
+
+def invalid_fields(faults: Sequence[Fault]) -> Refusal:
+    first = faults[0]
+    return Refusal(
+        "INVALID_REQUEST",
+        f"{first.path}: {first.message}",
+        violations=[Violation(*fault) for fault in faults],
+    )
+
+
+def input_mismatch(workflow: str, violations: Sequence[Violation]) -> Refusal:
+    first = violations[0]
+    return Refusal(
+        "INPUT_MISMATCH",
+        f"the input does not fit workflow {workflow!r}: {first.field}: {first.message}",
+        metadata={"workflow": workflow, "try": f"windlass workflow get {workflow}"},
+        violations=violations,
+    )
+
+
+def execution_not_found(execution_id: str) -> Refusal:
+    return Refusal(
+        "EXECUTION_NOT_FOUND",
+        "there is no such execution in this workspace",
+        metadata={"execution_id": execution_id, "try": "windlass list"},
+    )
+
+
+def execution_final(execution_id: str, state: str) -> Refusal:
+    return Refusal(
+        "EXECUTION_FINAL",
+        f"the execution has already ended: {state}",
+        metadata={
+            "execution_id": execution_id,
+            "state": state,
+            "try": f"windlass get {execution_id}",
+        },
+    )
+
+
+def run_not_found(run_id: str) -> Refusal:
+    return Refusal(
+        "RUN_NOT_FOUND",
+        "there is no such run in this workspace",
+        metadata={"run_id": run_id, "try": f"windlass runs {quote(run_id.partition('.')[0])}"},
+    )
+
+
+def request_id_reused(request_id: str, existing: str) -> Refusal:
+    metadata = {"request_id": request_id, "try": "use a new request_id for other content"}
+    if existing:
+        metadata |= {"execution_id": existing, "try": f"windlass get {existing}"}
+    return Refusal(
+        "REQUEST_ID_REUSED", "this request_id was used before with other content", metadata=metadata
+    )
+
+
+def queue_full(workspace: str, queued_max: int) -> Refusal:
+    return Refusal(
+        "QUEUE_FULL",
+        f"{queued_max} executions are queued already",
+        metadata={"workspace": workspace, "try": 'windlass list --filter "state = PENDING"'},
+        retry_after=QUEUE_RETRY_SECONDS,
+        quota=[QuotaViolation(f"workspace:{workspace}", f"queued_max is {queued_max}")],
+    )
+
+
+def workspace_not_found(workspace: str) -> Refusal:
+    return Refusal(
+        "WORKSPACE_NOT_FOUND",
+        f"there is no workspace {workspace!r}",
+        metadata={"workspace": workspace, "try": "windlass workspace list"},
+    )
+
+
+def workspace_exists(workspace: str) -> Refusal:
+    return Refusal(
+        "WORKSPACE_EXISTS",
+        f"there is, or was, a workspace {workspace!r} with other settings; names are given once",
+        metadata={"workspace": workspace, "try": f"windlass workspace get {workspace}"},
+    )
+
+
+def api_key_not_found(key_id: str) -> Refusal:
+    return Refusal(
+        "API_KEY_NOT_FOUND",
+        "there is no such key in this workspace",
+        metadata={"key_id": key_id, "try": "windlass keys list"},
+    )
+
+
+def key_invalid() -> Refusal:
+    return Refusal("KEY_INVALID", "this key is unknown or was revoked")
+
+
+def key_expired() -> Refusal:
+    return Refusal("KEY_EXPIRED", "this key has expired")

@@ -1,0 +1,205 @@
+"""Starting executions: check against the version, mint the id, put it into the queue, say what became of it.
+
+Order matters. The id exists before anything is sent, so that whoever waits for the end can subscribe before the
+execution can possibly run; the queue decides whether a request_id was used before, in the transaction that would
+store it, so two replicas of api can never both start it. A start that fails its check may still be the repeat of one
+that passed it, before a stricter version or the archiving: `recall` asks the queue, which costs good starts nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from services.api.app import refusals
+from services.api.app.identifiers import Identifiers
+from services.api.app.ports import Enqueuer, InputChecker, UsedRequests
+from services.api.app.schema_reader import INPUT_BYTES_MAX, VIOLATIONS_MAX, InputCheck
+from services.api.app.startables import Startables
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
+from services.chassis.process.clock import Clock
+from services.chassis.process.crash import crash_point
+from services.chassis.telemetry.tracing import TraceContext
+from windlass.dispatcher.v1 import queue_pb2
+from windlass.types.v1 import start_pb2
+
+PRIORITY_DEFAULT: Final = 3
+MANUAL: Final = 1
+_Outcome = queue_pb2.EnqueueAnswer
+_BILLION: Final = 1_000_000_000
+
+
+class StartCommand(NamedTuple):
+    workflow: str
+    version: int
+    input: Mapping[str, Any]
+    request_id: str
+    labels: Mapping[str, str]
+    priority: int
+    # Nanoseconds; 0: none.
+    timeout: int
+
+
+class Started(NamedTuple):
+    order: start_pb2.StartOrder
+
+
+class Existing(NamedTuple):
+    """The same request_id had started it before."""
+
+    workspace: str
+    execution_id: str
+
+
+class Starter:
+    def __init__(
+        self,
+        startables: Startables,
+        enqueuer: Enqueuer,
+        used: UsedRequests,
+        checker: InputChecker,
+        identifiers: Identifiers,
+        clock: Clock,
+        *,
+        enqueue_seconds: float,
+    ) -> None:
+        self._startables = startables
+        self._enqueuer = enqueuer
+        self._used = used
+        self._checker = checker
+        self._identifiers = identifiers
+        self._clock = clock
+        self._enqueue_seconds = enqueue_seconds
+
+    async def prepare(
+        self,
+        workspace: str,
+        title: str,
+        command: StartCommand,
+        trace: TraceContext,
+        violations_max: int = VIOLATIONS_MAX,
+    ) -> queue_pb2.EnqueueItem:
+        """All that can be refused without asking the queue is refused here."""
+        startable = await self._startables.get(workspace, command.workflow, command.version)
+        content = orjson.dumps(command.input)
+        if len(content) > INPUT_BYTES_MAX:
+            raise refusals.invalid_field(
+                "input", "TOO_LARGE", f"{len(content)} bytes; at most {INPUT_BYTES_MAX}"
+            )
+        check = startable.schema.check
+        if check is not None:
+            violations = await self._violations(check, command.input, content, violations_max)
+            if violations:
+                raise refusals.input_mismatch(command.workflow, violations)
+        # Tables keep microseconds: what is answered now must equal what is read later.
+        now = self._clock.epoch_ns() // 1_000 * 1_000
+        order = start_pb2.StartOrder(
+            execution_id=self._identifiers.mint(),
+            workspace=workspace,
+            workflow=command.workflow,
+            version=startable.version,
+            version_id=startable.version_id,
+            input=content,
+            labels=command.labels,
+            priority=command.priority or PRIORITY_DEFAULT,
+            request_id=command.request_id,
+            trigger_type=MANUAL,
+            caller=title,
+            traceparent=trace.header(),
+        )
+        order.create_time.seconds, order.create_time.nanos = divmod(now, _BILLION)
+        timeout = _shorter(command.timeout, startable.timeout * 1_000)
+        if timeout:
+            order.deadline_time.seconds, order.deadline_time.nanos = divmod(now + timeout, _BILLION)
+        item = queue_pb2.EnqueueItem(start=order, limits=startable.limits)
+        if command.request_id:
+            item.request_hash = _request_hash(command)
+        return item
+
+    async def _violations(
+        self, check: InputCheck, document: Mapping[str, Any], content: bytes, most: int
+    ) -> Sequence[Violation]:
+        if check.may_take_long(document, len(content)):
+            return await self._checker.violations(check.source, content)
+        return check.violations(document, most)
+
+    async def recall(
+        self, workspace: str, commands: Sequence[StartCommand]
+    ) -> Sequence[Existing | Refusal | None]:
+        """What the queue would say of each by its request_id alone; None where it was not used before."""
+        asked = sorted({command.request_id for command in commands})
+        used = {each.request_id: each for each in await self._used.requests(workspace, asked)}
+        return [_recalled(workspace, command, used.get(command.request_id)) for command in commands]
+
+    def submit(self, item: queue_pb2.EnqueueItem) -> Coroutine[Any, Any, Started | Existing]:
+        """On its way at once; durable when the answer comes."""
+        crash_point("api.start.before_enqueue")
+        return self._settled(item, self._enqueuer.enqueue(item, self._enqueue_seconds))
+
+    async def _settled(
+        self, item: queue_pb2.EnqueueItem, answering: Awaitable[queue_pb2.EnqueueAnswer]
+    ) -> Started | Existing:
+        answer = await answering
+        crash_point("api.start.after_enqueue")
+        order = item.start
+        match answer.outcome:
+            case _Outcome.QUEUED:
+                return Started(order)
+            case _Outcome.EXISTING:
+                existing = answer.existing_execution_id
+                # Its own id: it was sent twice by ourselves.
+                is_new = existing in ("", order.execution_id)
+                return Started(order) if is_new else Existing(order.workspace, existing)
+            case _:
+                pass
+        if answer.outcome == _Outcome.WORKSPACE_CLOSED:
+            self._startables.forget(order.workspace)
+        raise _refusal(answer, item)
+
+
+def _recalled(
+    workspace: str, command: StartCommand, used: queue_pb2.UsedRequest | None
+) -> Existing | Refusal | None:
+    if used is None:
+        return None
+    if used.request_hash != _request_hash(command):
+        return refusals.request_id_reused(command.request_id, used.execution_id)
+    return Existing(workspace, used.execution_id)
+
+
+def _refusal(answer: queue_pb2.EnqueueAnswer, item: queue_pb2.EnqueueItem) -> Refusal | DependencyUnavailable:
+    match answer.outcome:
+        case _Outcome.OUTCOME_UNSPECIFIED:
+            return DependencyUnavailable("the dispatcher")
+        case _Outcome.REQUEST_ID_REUSED:
+            return refusals.request_id_reused(item.start.request_id, answer.existing_execution_id)
+        case _Outcome.QUEUE_FULL:
+            return refusals.queue_full(item.start.workspace, item.limits.queued_max)
+        case _Outcome.WORKSPACE_CLOSED:
+            return refusals.key_invalid()
+        case _:
+            # The dispatcher has logged why, under the id in its message.
+            return Refusal(
+                "INTERNAL", "this start could not be stored", metadata={"error_id": answer.message}
+            )
+
+
+def _shorter(one: int, other: int) -> int:
+    """Of two spans of which 0 means none."""
+    return min(one, other) if one and other else one or other
+
+
+def _request_hash(command: StartCommand) -> bytes:
+    """What makes two starts the same; the trace and the time of asking do not."""
+    same = (
+        command.workflow,
+        command.version,
+        command.input,
+        dict(command.labels),
+        command.priority,
+        command.timeout,
+    )
+    return hashlib.sha256(orjson.dumps(same, option=orjson.OPT_SORT_KEYS)).digest()

@@ -1,0 +1,188 @@
+"""Starts on their way into the queue: one stream to each dispatcher, many items a message.
+
+An item goes out on one stream at a time and is answered once. When that stream ends before the answer, the item goes
+out again on another, under the same execution id: the dispatchers make that harmless. What is not answered in time is
+given up towards its caller (UNAVAILABLE); whether it was stored is then unknown, which is what request_id is for.
+
+Batches come about by themselves: at most two messages of a stream are unanswered, one in the dispatcher's present
+commit and one for its next, and what arrives meanwhile goes out together in the one after. Alone, an item waits for
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from services.api.peers.streams import keep_open
+from services.chassis.grpc.client import Channel
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.process.batcher import Level
+from services.chassis.telemetry.metrics import gauge
+from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
+
+ITEMS_PER_MESSAGE: Final = 500
+MESSAGES_UNANSWERED_MAX: Final = 2
+BYTES_PER_MESSAGE: Final = 8 * 1024 * 1024
+# Beyond either the dispatchers are too slow for us: say so at once.
+PENDING_MAX: Final = 20_000
+PENDING_BYTES_MAX: Final = 128 * 1024 * 1024
+_SWEEP_SECONDS: Final = 0.25
+
+_waiting = gauge("windlass_api_starts_waiting", "Starts that no dispatcher has answered yet.")
+
+
+class _Pending:
+    """One item until its answer."""
+
+    __slots__ = ("answer", "deadline", "item", "message", "size")
+
+    def __init__(
+        self, item: queue_pb2.EnqueueItem, answer: asyncio.Future[queue_pb2.EnqueueAnswer], deadline: float
+    ) -> None:
+        self.item = item
+        self.answer = answer
+        self.deadline = deadline
+        self.size = len(item.start.input)
+        # Number of the message that it last went out in.
+        self.message = 0
+
+
+class _Stream:
+    """What one dispatcher has been sent and has not answered."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, _Pending] = {}
+        # Numbers of the messages of which nothing is answered.
+        self.unanswered: set[int] = set()
+        self.level = Level()
+
+    @property
+    def may_send(self) -> bool:
+        return len(self.unanswered) < MESSAGES_UNANSWERED_MAX
+
+
+class EnqueueStreams:
+    """`before_send` is called before anything is sent: whoever must be told of its starts first, is told then."""
+
+    def __init__(self, before_send: Callable[[], None]) -> None:
+        self._before_send = before_send
+        # Whichever stream may send next takes all of it: a dispatcher that is slow or stuck gets less.
+        self._outbox: deque[_Pending] = deque()
+        self._open: list[_Stream] = []
+        self._pending: dict[str, _Pending] = {}
+        self._pending_bytes = 0
+        self._messages = itertools.count(1)
+
+    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[queue_pb2.EnqueueAnswer]:
+        if len(self._pending) >= PENDING_MAX or self._pending_bytes >= PENDING_BYTES_MAX:
+            raise DependencyUnavailable("the dispatcher", "too many starts wait for it")
+        loop = asyncio.get_running_loop()
+        pending = _Pending(item, loop.create_future(), loop.time() + seconds)
+        self._pending[item.start.execution_id] = pending
+        self._pending_bytes += pending.size
+        self._outbox.append(pending)
+        self._wake()
+        return pending.answer
+
+    async def serve(self, address: str, channel: Channel) -> None:
+        """The stream to one dispatcher, for as long as that is listed."""
+        stub = queue_pb2_grpc.EnqueueServiceStub(channel)
+        stream = _Stream()
+        await keep_open(
+            channel,
+            stub.Enqueue,
+            write=lambda call: self._write(stream, call),
+            heard=lambda response: self._heard(stream, response),
+            opened=lambda: self._opened(stream),
+            lost=lambda: self._lost(stream),
+            name=f"enqueue {address}",
+        )
+
+    async def sweep(self) -> None:
+        """For ever: give up what is late. One timer for all instead of one for each."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self.run_once()
+
+    def run_once(self) -> None:
+        now = asyncio.get_running_loop().time()
+        _waiting.set(len(self._pending))
+        for execution_id, pending in list(self._pending.items()):
+            if pending.deadline <= now and not pending.answer.done():
+                # No exception: it would be logged as unheard where the caller has gone.
+                pending.answer.set_result(queue_pb2.EnqueueAnswer(execution_id=execution_id))
+            if pending.answer.done():
+                # Given up, now or by its caller; an answer that still comes finds nobody.
+                self._forget(execution_id)
+        # Also while streams are open: one whose dispatcher takes nothing would keep them for ever.
+        if any(pending.answer.done() for pending in self._outbox):
+            self._outbox = deque(pending for pending in self._outbox if not pending.answer.done())
+
+    def _forget(self, execution_id: str) -> None:
+        if (pending := self._pending.pop(execution_id, None)) is not None:
+            self._pending_bytes -= pending.size
+
+    def _wake(self) -> None:
+        for stream in self._open:
+            if stream.may_send:
+                self._let_send(stream)
+                return
+
+    def _let_send(self, stream: _Stream) -> None:
+        # In this order: tasks that are woken one after the other run one after the other.
+        self._before_send()
+        stream.level.set()
+
+    def _opened(self, stream: _Stream) -> None:
+        self._open.append(stream)
+        self._let_send(stream)
+
+    def _lost(self, stream: _Stream) -> None:
+        if stream in self._open:
+            self._open.remove(stream)
+        # The oldest first again, and before what came later.
+        self._outbox.extendleft(reversed(stream.sent.values()))
+        stream.sent.clear()
+        stream.unanswered.clear()
+        self._wake()
+
+    def _heard(self, stream: _Stream, response: queue_pb2.EnqueueResponse) -> None:
+        for answer in response.answers:
+            pending = stream.sent.pop(answer.execution_id, None)
+            if pending is None:
+                continue
+            stream.unanswered.discard(pending.message)
+            self._forget(answer.execution_id)
+            if not pending.answer.done():
+                pending.answer.set_result(answer)
+        if self._outbox:
+            self._let_send(stream)
+
+    async def _write(self, stream: _Stream, call: Any) -> None:
+        while True:
+            await stream.level.wait()
+            while self._outbox and stream.may_send:
+                request = self._gathered(stream)
+                if request is not None:
+                    await call.write(request)
+
+    def _gathered(self, stream: _Stream) -> queue_pb2.EnqueueRequest | None:
+        request = queue_pb2.EnqueueRequest()
+        message = next(self._messages)
+        items, size = request.items, 0
+        while self._outbox and len(items) < ITEMS_PER_MESSAGE and size < BYTES_PER_MESSAGE:
+            pending = self._outbox.popleft()
+            if pending.answer.done():  # its caller has gone before it was sent
+                continue
+            pending.message = message
+            stream.sent[pending.item.start.execution_id] = pending
+            items.append(pending.item)
+            size += len(pending.item.start.input)
+        if not items:
+            return None
+        stream.unanswered.add(message)
+        return request

@@ -1,0 +1,108 @@
+"""The replicas of one other service: who they are now, a stream kept with each, a call answered by any.
+
+Hazard: `call` repeats what it sends after a failure, on another replica if there is one: only for reads, and for
+writes that carry an id of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import grpc
+
+from services.chassis.grpc.addresses import AddressBook
+from services.chassis.grpc.client import Channel, ChannelPool
+from services.chassis.grpc.errors import DependencyUnavailable, remote_error
+from services.chassis.process.backoff import Backoff
+from services.chassis.telemetry.logs import logger
+
+log = logger(__name__)
+Answer = TypeVar("Answer")
+Serve = Callable[[str, Channel], Awaitable[None]]
+
+# One try; a replica that does not answer in this time is passed over.
+TRY_SECONDS: Final = 3.0
+# A channel is closed under nobody's hands: a call that it carries would be cancelled, and with it whoever waits for it.
+_FORGET_SECONDS: Final = TRY_SECONDS + 1.0
+
+
+class Replicas:
+    def __init__(self, name: str, book: AddressBook, channels: ChannelPool, *, call_seconds: float) -> None:
+        self.name = name
+        self._book = book
+        self._channels = channels
+        self._call_seconds = call_seconds
+        self._addresses: list[str] = []
+        self._serves: list[Serve] = []
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(self._addresses)
+
+    def channel(self, address: str) -> Channel:
+        return self._channels.get(address)
+
+    def keep(self, serve: Serve) -> None:
+        """Run `serve` for each replica, for as long as it is listed. It handles its own failures, for ever."""
+        self._serves.append(serve)
+
+    async def run(self) -> None:
+        """Follow the address book, for ever."""
+        tasks: dict[str, list[asyncio.Task[None]]] = {}
+        async with asyncio.TaskGroup() as group:
+            async for present in self._book.changes():
+                for address in sorted(present - tasks.keys()):
+                    channel = self._channels.get(address)
+                    tasks[address] = [
+                        group.create_task(_kept(serve, address, channel)) for serve in self._serves
+                    ]
+                self._addresses = sorted(present)
+                for address in tasks.keys() - present:
+                    await self._leave(tasks.pop(address))
+                    group.create_task(self._channels.forget(address, _FORGET_SECONDS))
+                log.info("peers changed", peers_of=self.name, addresses=self._addresses)
+
+    async def call(self, invoke: Callable[[Channel, float], Awaitable[Answer]]) -> Answer:
+        """The answer of the first replica that gives one. A refusal is an answer."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._call_seconds
+        backoff = Backoff(first=0.02, cap=0.5)
+        failures = 0
+        while (left := end - loop.time()) > 0:
+            if not self._addresses:
+                await asyncio.sleep(min(0.05, left))
+                continue
+            address = self._addresses[0]
+            try:
+                return await invoke(self._channels.get(address), min(TRY_SECONDS, left))
+            except grpc.aio.AioRpcError as failure:
+                remote = remote_error(failure)
+                if not remote.may_retry:
+                    raise remote.refusal() from None
+                log.info("a peer did not answer", peer=address, error=str(remote))
+            self._pass_over(address)
+            failures += 1
+            if failures % max(1, len(self._addresses)) == 0:
+                await asyncio.sleep(min(backoff.next(), max(0.0, end - loop.time())))
+        raise DependencyUnavailable(self.name)
+
+    async def close(self) -> None:
+        await self._channels.close()
+
+    async def _leave(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _pass_over(self, address: str) -> None:
+        """The next call begins with another one."""
+        if address in self._addresses:
+            self._addresses.remove(address)
+            self._addresses.append(address)
+
+
+async def _kept(serve: Serve, address: str, channel: Channel) -> None:
+    """A task that is cancelled because its replica is gone must not take the others with it."""
+    await serve(address, channel)

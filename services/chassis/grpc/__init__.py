@@ -1,0 +1,1 @@
+"""Serving and calling: server, guard, validation, errors, health, reflection, channels."""

@@ -1,0 +1,117 @@
+"""grpc.health.v1, told the truth: each service is SERVING only while the checks behind it hold.
+
+A process is up long before (and after) it can do its work; who routes to it must know the difference.
+`follow` asks a probe for ever and sets what it finds; `set` is for truths that are known at once.
+The empty name stands for the whole process: serving while every other name is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.chassis.grpc.errors import Refusal
+from services.chassis.telemetry.logs import logger
+
+log = logger(__name__)
+
+SERVICE_NAME = "grpc.health.v1.Health"
+_Status = health_pb2.HealthCheckResponse
+
+
+class HealthBoard:
+    def __init__(self) -> None:
+        self._serving: dict[str, bool] = {}
+        self._changed: set[asyncio.Event] = set()
+        self._is_closing = False
+
+    def announce(self, services: Iterable[str]) -> None:
+        """Names that are served from now on; what was set for one before stays."""
+        for service in services:
+            self._serving.setdefault(service, True)
+        self._tell()
+
+    def set(self, service: str, is_serving: bool) -> None:
+        """ "" sets every service at once."""
+        names = list(self._serving) if service == "" else [service]
+        before = {name: self._serving.get(name) for name in names}
+        for name in names:
+            self._serving[name] = is_serving
+        if any(value is not is_serving for value in before.values()):
+            log.info("health changed", health_of=service or "all", serving=is_serving)
+            self._tell()
+
+    def close(self) -> None:
+        """NOT_SERVING for good: the process is going."""
+        self._is_closing = True
+        self._tell()
+
+    async def follow(
+        self,
+        probe: Callable[[], Awaitable[bool]],
+        *,
+        services: Iterable[str] = ("",),
+        every_seconds: float = 1.0,
+    ) -> None:
+        """For ever: what the probe says is the truth about these services. A probe that raises says no."""
+        names = tuple(services)
+        while True:
+            try:
+                holds = await probe()
+            except Exception as failure:  # noqa: BLE001 - whatever it is, it is no yes
+                log.warning("a health probe failed", error=str(failure))
+                holds = False
+            for name in names:
+                self.set(name, holds)
+            await asyncio.sleep(every_seconds)
+
+    def status(self, service: str) -> int | None:
+        """The wire value; None for a name that is not served here."""
+        if service != "" and service not in self._serving:
+            return None
+        holds = all(self._serving.values()) if service == "" else self._serving[service]
+        return _Status.SERVING if holds and not self._is_closing else _Status.NOT_SERVING
+
+    def _tell(self) -> None:
+        for event in self._changed:
+            event.set()
+
+    def servicer(self) -> health_pb2_grpc.HealthServicer:
+        return _Servicer(self)
+
+
+class _Servicer(health_pb2_grpc.HealthServicer):
+    def __init__(self, board: HealthBoard) -> None:
+        self._board = board
+
+    async def Check(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        status = self._board.status(request.service)
+        if status is None:
+            raise Refusal("SERVICE_NOT_FOUND", "no such service here")
+        return _Status(status=status)
+
+    async def Watch(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        changed, last = asyncio.Event(), None
+        self._board._changed.add(changed)
+        try:
+            while True:
+                changed.clear()
+                status = self._board.status(request.service)
+                if status is None:
+                    status = _Status.SERVICE_UNKNOWN
+                if status != last:
+                    await context.write(_Status(status=status))
+                    last = status
+                await changed.wait()
+        finally:
+            self._board._changed.discard(changed)
+
+    async def List(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        names = ["", *sorted(self._board._serving)]
+        return health_pb2.HealthListResponse(  # type: ignore[attr-defined] # newer than its stubs
+            statuses={name: _Status(status=self._board.status(name)) for name in names}
+        )

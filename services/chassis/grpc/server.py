@@ -1,0 +1,228 @@
+"""A gRPC server with nothing left open: every method behind the guard, or the server does not start.
+
+It is handed to the generated `add_…Servicer_to_server` like any other server, and wraps the handlers as
+they are registered. `start` adds health, reflection (both open) and channelz (the operator's), and binds
+the port, and the public one beside it where there is one: both lead to the same guard.
+
+Hazards of the library that the options below answer, each of which has cost someone days:
+- more than 1,000 RPCs not yet accepted are refused as bare CANCELLED unless the pending limits are raised;
+- clients that ping more often than every five minutes get GOAWAY unless that is permitted;
+- a port taken by another process is silently shared (SO_REUSEPORT) unless that is switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
+
+from services.chassis.grpc import health, reflection
+from services.chassis.grpc.guard import Guard, unknown_method
+from services.chassis.grpc.health import HealthBoard
+from services.chassis.identity.callers import Rule, anyone, system
+from services.chassis.identity.tls import PublicAddress, Tls
+
+MEBIBYTE: Final = 1024 * 1024
+KEEPALIVE_PING_SECONDS_MIN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    # What the guard accepts, and what is received at all: between the two it is refused with a reason, beyond by gRPC
+    # itself, which has none. Not without end: it is received before anybody is asked who sends it.
+    receive_bytes_max: int = 4 * MEBIBYTE
+    refuse_bytes_max: int = 16 * MEBIBYTE
+    send_bytes_max: int = 64 * MEBIBYTE
+    metadata_bytes_max: int = 16 * 1024
+    streams_per_connection_max: int = 10_000
+    # None: as long as its client wants. Behind a load balancer an age spreads the clients anew.
+    connection_age_seconds: int | None = None
+    rpcs_pending_max: int = 20_000
+    # Streams and unary calls together; one more is RESOURCE_EXHAUSTED.
+    rpcs_at_once_max: int = 20_000
+
+
+PUBLIC: Final = ServerLimits()
+# Batches between our own services: many items of up to 256 KiB each.
+INTERNAL: Final = ServerLimits(receive_bytes_max=64 * MEBIBYTE, refuse_bytes_max=128 * MEBIBYTE)
+
+CHANNELZ: Final = "grpc.channelz.v1.Channelz"
+_OWN_RULES: Final[Mapping[str, Rule]] = {
+    f"/{health.SERVICE_NAME}/Check": anyone(),
+    f"/{health.SERVICE_NAME}/List": anyone(),
+    # Of whoever sends calls here, for as long as it does: how many there may be is the guard's (OPEN_CALLS_MAX).
+    f"/{health.SERVICE_NAME}/Watch": anyone().within(None),
+    f"/{reflection.V1}/{reflection.METHOD}": anyone(),
+    f"/{reflection.V1ALPHA}/{reflection.METHOD}": anyone(),
+    **{
+        f"/{CHANNELZ}/{method}": system()
+        for method in (
+            "GetTopChannels",
+            "GetServers",
+            "GetServer",
+            "GetServerSockets",
+            "GetChannel",
+            "GetSubchannel",
+            "GetSocket",
+        )
+    },
+}
+
+
+def server_options(limits: ServerLimits) -> list[tuple[str, Any]]:
+    options: list[tuple[str, Any]] = [
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", limits.refuse_bytes_max),
+        ("grpc.max_send_message_length", limits.send_bytes_max),
+        # Soft and hard alike: between the two gRPC refuses at random.
+        ("grpc.max_metadata_size", limits.metadata_bytes_max),
+        ("grpc.absolute_max_metadata_size", limits.metadata_bytes_max),
+        ("grpc.max_concurrent_streams", limits.streams_per_connection_max),
+        ("grpc.server.max_pending_requests", limits.rpcs_pending_max),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * limits.rpcs_pending_max),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_PING_SECONDS_MIN * 1_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # The server's own pings find clients that vanished without a word.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    if limits.connection_age_seconds is not None:
+        options.append(("grpc.max_connection_age_ms", limits.connection_age_seconds * 1_000))
+        options.append(("grpc.max_connection_age_grace_ms", 30_000))
+    return options
+
+
+class _Handlers(grpc.GenericRpcHandler):
+    """One dictionary of full method names; what is not in it is refused with a reason, as everything else."""
+
+    def __init__(self) -> None:
+        self.by_method: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
+        method = handler_call_details.method
+        return self.by_method.get(method) or unknown_method(method)
+
+
+class GrpcServer(grpc.aio.Server):
+    def __init__(
+        self,
+        address: str,
+        *,
+        guard: Guard,
+        limits: ServerLimits = PUBLIC,
+        tls: Tls | None = None,
+        public: PublicAddress | None = None,
+    ) -> None:
+        self.health = HealthBoard()
+        # Bound by `start`; 0 without a public address.
+        self.public_port = 0
+        self._address = address
+        self._public = public
+        self._guard = guard
+        self._request_bytes_max = limits.receive_bytes_max
+        self._tls = tls
+        self._handlers = _Handlers()
+        self._services: list[str] = []
+        self._announced: list[str] = []
+        self._server = grpc.aio.server(
+            options=server_options(limits), maximum_concurrent_rpcs=limits.rpcs_at_once_max
+        )
+        self._server.add_generic_rpc_handlers([self._handlers])
+
+    @property
+    def methods(self) -> frozenset[str]:
+        """Full names of everything that is served so far."""
+        return frozenset(self._handlers.by_method)
+
+    def add_registered_method_handlers(
+        self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
+    ) -> None:
+        """What generated code calls; the only way in."""
+        self._register(service_name, method_handlers, self._guard)
+        self._services.append(service_name)
+
+    def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """Generated code registers the same handlers a second time in this older way; `start` compares."""
+        for handler in generic_rpc_handlers:
+            name = handler.service_name() if isinstance(handler, grpc.ServiceRpcHandler) else None
+            self._announced.append(name or repr(handler))
+
+    def _register(
+        self,
+        service: str,
+        handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
+        guard: Guard,
+    ) -> None:
+        for name, handler in handlers.items():
+            method = f"/{service}/{name}"
+            self._handlers.by_method[method] = guard.wrap(
+                method, handler, request_bytes_max=self._request_bytes_max
+            )
+
+    async def start(self) -> int:  # type: ignore[override]
+        """Serve; the port that was bound. OSError names an address that is taken."""
+        if unguarded := set(self._announced) - set(self._services):
+            raise LookupError(f"registered in a way that cannot be guarded: {sorted(unguarded)}")
+        self._add_own_services()
+        self.health.announce(self._services)
+        port = self._bind(self._address, None if self._tls is None else self._tls.for_server())
+        if self._public is not None:
+            self.public_port = self._bind(self._public.address, self._public.credentials())
+        await self._server.start()
+        return port
+
+    def _bind(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
+        try:
+            if credentials is None:
+                return self._server.add_insecure_port(address)
+            return self._server.add_secure_port(address, credentials)
+        except RuntimeError as failure:
+            raise OSError(f"cannot listen on {address} (is the port taken?)") from failure
+
+    def _add_own_services(self) -> None:
+        from grpc_channelz.v1 import channelz, channelz_pb2_grpc
+
+        own = self._guard.with_rules(_OWN_RULES)
+        collected = _Collector()
+        health_pb2_grpc.add_HealthServicer_to_server(
+            self.health.servicer(),
+            collected,  # type: ignore[arg-type] # only registers
+        )
+        channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), collected)
+        collected.by_service.update(reflection.handlers([*self._services, *collected.by_service]))
+        for service, handlers in collected.by_service.items():
+            self._register(service, handlers, own)
+
+    async def stop(self, grace: float | None) -> None:
+        """New RPCs are refused at once, those under way get `grace` seconds."""
+        self.health.close()
+        await self._server.stop(grace)
+
+    async def wait_for_termination(self, timeout: float | None = None) -> bool:
+        return await self._server.wait_for_termination(timeout)
+
+    def add_insecure_port(self, address: str) -> int:
+        raise NotImplementedError("the address is given once, at construction")
+
+    def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
+        raise NotImplementedError("the address is given once, at construction")
+
+
+class _Collector:
+    """Stands in for a server while a library registers its services."""
+
+    def __init__(self) -> None:
+        self.by_service: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
+
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """The same handlers again, in the older way."""
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: dict[str, grpc.RpcMethodHandler[Any, Any]]
+    ) -> None:
+        self.by_service[service] = handlers

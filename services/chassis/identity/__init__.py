@@ -1,0 +1,1 @@
+"""Who calls, who may, and how a process proves who it is."""

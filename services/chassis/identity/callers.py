@@ -1,0 +1,169 @@
+"""Who calls, and who may: identities, the rule that each RPC declares, and the credential between services.
+
+Default deny: a method without a rule is not served (server.py refuses to start with one). A service
+credential is `<service>:<hex hmac-sha256(secret, "<product>-service:" + service)>`, so that the secret
+itself never travels. The secret file may hold several lines: the first signs, all are accepted, so that a
+secret is changed without an outage.
+Hazards: the credential is replayable by whoever reads the wire, so across machines use mTLS: the identity is
+then the common name of the client's certificate, and a header is not taken. Whoever the authority signs a name
+for is that service, so it signs for nobody else (docs/security.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from services.chassis.process.naming import PRODUCT, SERVICE_CREDENTIAL_KEY
+
+
+class CallerKind(StrEnum):
+    ANONYMOUS = "anonymous"
+    MEMBER = "member"  # a key of one workspace, with a role
+    SYSTEM = "system"  # the operator of the installation
+    RUNNER = "runner"  # a worker that holds no other right
+    SERVICE = "service"  # one of our own processes
+
+
+class Identity(NamedTuple):
+    kind: CallerKind
+    name: str  # id of the key (never the key), or name of the service
+    workspace: str = ""  # "" = none, or for a runner: every one
+    role: str = ""
+
+    @property
+    def grade(self) -> str:
+        """What rules speak of: `member:ADMIN`, `service:api`, `system`, `runner`."""
+        if self.kind is CallerKind.MEMBER:
+            return f"member:{self.role}"
+        if self.kind is CallerKind.SERVICE:
+            return f"service:{self.name}"
+        return self.kind.value
+
+
+ANONYMOUS: Final = Identity(CallerKind.ANONYMOUS, "")
+_caller: ContextVar[Identity] = ContextVar("caller", default=ANONYMOUS)
+
+
+def caller() -> Identity:
+    """Who makes the RPC that this task serves."""
+    return _caller.get()
+
+
+def set_caller(identity: Identity) -> None:
+    """For the guard, and faces other than gRPC. Each RPC is a task with its own context: nothing to reset."""
+    _caller.set(identity)
+
+
+class KeyReader(Protocol):
+    async def identify(self, key: str) -> Identity:
+        """Whose key this is; raises a Refusal (KEY_INVALID, KEY_EXPIRED) when nobody's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may call one method, and for how long it may take, a stream from its first word to its last (None: as long as
+    the caller waits). Of a method without a key there are at most OPEN_CALLS_MAX calls at once (guard.py).
+    """
+
+    allow: frozenset[str]
+    is_open: bool = False
+    seconds_max: float | None = 30.0
+    is_traced: bool = False
+    judges_text: bool = False
+    items_max: int | None = None
+
+    def __or__(self, other: Rule) -> Rule:
+        return replace(self, allow=self.allow | other.allow, is_open=self.is_open or other.is_open)
+
+    def within(self, seconds: float | None) -> Rule:
+        return replace(self, seconds_max=seconds)
+
+    def with_trace(self) -> Rule:
+        """Let the guard begin a trace here when the caller brought none and the sampler has one to give."""
+        return replace(self, is_traced=True)
+
+    def judging_text(self) -> Rule:
+        """The handler itself deals with NUL in text. For streams of batches between services: looking through every
+        message costs more than the rest of its decoding, and one bad item would fail its whole batch.
+        """
+        return replace(self, judges_text=True)
+
+    def holding(self, items_max: int) -> Rule:
+        """How many members all the lists of one message have at most. For streams of batches, whose proto has no rule
+        for each: counted before anything looks at one of them.
+        """
+        return replace(self, items_max=items_max)
+
+    def allows(self, identity: Identity) -> bool:
+        return self.is_open or identity.grade in self.allow
+
+    def __str__(self) -> str:
+        return ", ".join(sorted(self.allow)) if not self.is_open else "anyone"
+
+
+def members(*roles: str) -> Rule:
+    return Rule(frozenset(f"member:{role}" for role in roles))
+
+
+def services(*names: str) -> Rule:
+    return Rule(frozenset(f"service:{name}" for name in names))
+
+
+def system() -> Rule:
+    return Rule(frozenset({CallerKind.SYSTEM.value}))
+
+
+def runners() -> Rule:
+    return Rule(frozenset({CallerKind.RUNNER.value}))
+
+
+def anyone() -> Rule:
+    """No credential needed; one that is sent is not even looked at."""
+    return Rule(frozenset(), is_open=True)
+
+
+class ServiceCredential:
+    """Signs for this process's own service and knows the others'."""
+
+    def __init__(self, secrets: Sequence[bytes], service: str) -> None:
+        if not secrets or any(len(secret) < 16 for secret in secrets):
+            raise ValueError("a service secret has at least 16 characters")
+        self._secrets = tuple(secrets)
+        self._header = f"{service}:{_signature(self._secrets[0], service)}"
+        self._expected: dict[str, tuple[bytes, ...]] = {}
+
+    @classmethod
+    def from_file(cls, path: Path, service: str) -> ServiceCredential:
+        lines = [line.strip() for line in path.read_bytes().splitlines()]
+        return cls([line for line in lines if line], service)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return ((SERVICE_CREDENTIAL_KEY, self._header),)
+
+    def verify(self, header: str) -> str | None:
+        """The service that signed, or None."""
+        service, _, signature = header.partition(":")
+        given = signature.encode("utf-8", "replace")
+        expected = self._expected.get(service)
+        if expected is None:
+            expected = tuple(_signature(secret, service).encode() for secret in self._secrets)
+        # No short cut over the secrets: the time tells nothing.
+        matches = [hmac.compare_digest(given, each) for each in expected]
+        if not any(matches):
+            return None
+        self._expected[service] = expected  # bounded: only names that were truly signed
+        return service
+
+
+def _signature(secret: bytes, service: str) -> str:
+    message = f"{PRODUCT}-service:{service}".encode("utf-8", "replace")
+    return hmac.new(secret, message, hashlib.sha256).hexdigest()

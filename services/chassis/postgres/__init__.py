@@ -1,0 +1,1 @@
+"""Connections to PostgreSQL, statements on them, migrations and notifications."""

@@ -1,0 +1,305 @@
+"""One PostgreSQL connection that is always usable: reconnects by itself, answers in time, never left dirty.
+
+A connection runs one thing at a time: the connection of a writer loop, or one of those in a `Database`.
+
+Four things that go wrong with connections, and what is done about each:
+- *A server that is stopped, not dead.* The kernel still acknowledges, so TCP notices nothing. Every call
+  has a deadline of ours; when it passes the socket is shut, the driver sees an end of file, and the
+  connection is discarded.
+- *An awaiter that is cancelled.* The driver would cancel the statement and might break the connection
+  between statement and commit. Here every call is a task of its own behind a shield: it runs to its end (or
+  deadline). `run_pipeline` alone has none: cancelled, it discards the connection.
+- *An answer that is lost.* Then it is not known whether the commit happened: `CommitUnknown`. What surely
+  did not commit is `DatabaseAway`. Who writes must treat the two differently; who reads need not.
+  Hazard: a statement given up by its deadline may still commit later, after its repetition even: a stopped
+  backend goes on where it was. Only conditions inside the statement (epoch, sequence, id) hold then.
+- *A client that is stopped inside a transaction.* The server ends such a session, and its locks, by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.pq import TransactionStatus
+
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.postgres.arrays import Array, ArrayDumper
+from services.chassis.postgres.raw_pipeline import HotStatement, RawPipeline, Rows
+
+Result = TypeVar("Result")
+Params = Sequence[Any] | Mapping[str, Any]
+Statement = tuple[str, Params]
+Connection = AsyncConnection[tuple[Any, ...]]
+
+_CONNECT_SECONDS: Final = 3
+_IDLE_IN_TRANSACTION_MS: Final = 10_000
+NO_SETTINGS: Final[Mapping[str, str]] = {}
+# For statements that are given whole batches as arrays: planned once, when tables may be small, for arrays of any
+# length. The right plan at every size goes by the indexes, so all others are ruled out.
+BY_INDEX: Final[Mapping[str, str]] = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+# Classes and codes of SQLSTATE after which the same statement may succeed: the statement did not happen.
+_AWAY_CLASSES: Final = ("08", "53", "57P", "58")
+_AWAY_CODES: Final = frozenset({"57014", "55P03", "40001", "40P01", "25006"})
+# And after which it may succeed with other values: data, integrity, a limit of the program.
+_VALUE_CLASSES: Final = ("22", "23", "54")
+
+
+class DatabaseAway(DependencyUnavailable):
+    """The statement surely did not commit; try again when the database is back."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("the database", message)
+
+
+class CommitUnknown(DatabaseAway):
+    """Sent, but no answer: it may have committed. Ask before repeating what is not idempotent."""
+
+
+def is_away(failure: psycopg.Error) -> bool:
+    """Whether the fault lies with the database's state rather than with the statement."""
+    if failure.sqlstate is None:
+        return isinstance(failure, psycopg.OperationalError)
+    return failure.sqlstate in _AWAY_CODES or failure.sqlstate.startswith(_AWAY_CLASSES)
+
+
+def is_of_values(failure: psycopg.Error) -> bool:
+    """Whether the fault lies with what the statement was given: without that, the rest of a batch may succeed. What is
+    neither this nor `is_away` (a right, a table or a column that is missing, a bug) fails whatever is given."""
+    if failure.sqlstate is None:
+        return isinstance(failure, psycopg.DataError)  # the driver's own
+    return failure.sqlstate.startswith(_VALUE_CLASSES)
+
+
+def is_damage(failure: psycopg.Error) -> bool:
+    """Of a row or an index: whoever needs what is stored there cannot have it, and all others can."""
+    return (failure.sqlstate or "").startswith("XX")
+
+
+async def connect(
+    url: str, *, name: str, statement_seconds: float, settings: Mapping[str, str] = NO_SETTINGS
+) -> Connection:
+    """A new autocommitting connection that prepares every statement at its first use."""
+    # The server's own limit stands behind ours, for statements whose client has died.
+    limits = {
+        "statement_timeout": str(round(statement_seconds * 2_000)),
+        "idle_in_transaction_session_timeout": str(_IDLE_IN_TRANSACTION_MS),
+    }
+    try:
+        connection = await AsyncConnection.connect(
+            url,
+            autocommit=True,
+            prepare_threshold=0,
+            connect_timeout=_CONNECT_SECONDS,
+            application_name=name,
+            options=" ".join(f"-c {name}={value}" for name, value in {**limits, **settings}.items()),
+            keepalives_idle=5,
+            keepalives_interval=2,
+            keepalives_count=3,
+        )
+    except psycopg.Error as failure:
+        if is_away(failure):
+            raise DatabaseAway(f"cannot connect: {_first_line(failure)}") from failure
+        raise
+    connection.prepared_max = 500
+    connection.adapters.register_dumper(Array, ArrayDumper)
+    return connection
+
+
+class PgConnection:
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        statement_seconds: float = 5.0,
+        settings: Mapping[str, str] = NO_SETTINGS,
+    ) -> None:
+        """`settings` of the server hold for this connection."""
+        self._url = url
+        self._name = name
+        self._statement_seconds = statement_seconds
+        self._settings = settings
+        self._connection: Connection | None = None
+        self._raw_pipeline: RawPipeline | None = None
+        self._turn = asyncio.Lock()
+        self._at_work: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
+
+    async def fetch(
+        self, sql: str, params: Params = (), *, seconds: float | None = None
+    ) -> list[tuple[Any, ...]]:
+        """One autocommitted statement; its rows."""
+
+        async def work(connection: Connection) -> list[tuple[Any, ...]]:
+            cursor = await connection.execute(sql, params, binary=True)
+            return await cursor.fetchall() if cursor.description is not None else []
+
+        return await self.run(work, seconds=seconds)
+
+    async def execute(self, sql: str, params: Params = (), *, seconds: float | None = None) -> int:
+        """One autocommitted statement; the number of rows it touched."""
+
+        async def work(connection: Connection) -> int:
+            return (await connection.execute(sql, params)).rowcount
+
+        return await self.run(work, seconds=seconds)
+
+    async def pipeline(
+        self, statements: Sequence[Statement], *, seconds: float | None = None
+    ) -> list[list[tuple[Any, ...]]]:
+        """All of them in one transaction and one round trip; the rows of each.
+
+        The server takes what comes before one Sync as one transaction: it commits there, or nothing of it
+        happened. Each statement has a snapshot of its own, so one may count what an earlier one has locked.
+        """
+
+        async def work(connection: Connection) -> list[list[tuple[Any, ...]]]:
+            async with connection.pipeline():
+                cursors = [await connection.execute(sql, params, binary=True) for sql, params in statements]
+            return [await cursor.fetchall() if cursor.description is not None else [] for cursor in cursors]
+
+        return await self.run(work, seconds=seconds)
+
+    async def run_pipeline(self, statements: Sequence[HotStatement]) -> list[Rows]:
+        """As `pipeline`, with next to nothing of the driver: for the statements of a hot path.
+
+        Not shielded: one that is cancelled costs the connection, and nobody hears whether it has committed.
+        """
+
+        async def work(_: Connection) -> list[Rows]:
+            assert self._raw_pipeline is not None
+            return await self._raw_pipeline.run(statements)
+
+        return await self._take_turn(work, self._statement_seconds)
+
+    async def transaction(
+        self, work: Callable[[Connection], Awaitable[Result]], *, seconds: float | None = None
+    ) -> Result:
+        """BEGIN, `work`, COMMIT; rolled back when `work` raises. The time is for all of it."""
+
+        async def whole(connection: Connection) -> Result:
+            async with connection.transaction():
+                return await work(connection)
+
+        return await self.run(whole, seconds=seconds)
+
+    async def run(
+        self, work: Callable[[Connection], Awaitable[Result]], *, seconds: float | None = None
+    ) -> Result:
+        """`work` with the connection itself, shielded from the cancellation of whoever waits for it."""
+        limit = self._statement_seconds if seconds is None else seconds
+        task = asyncio.ensure_future(self._take_turn(work, limit))
+        self._at_work.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    def when_idle(self, tell: Callable[[PgConnection], None]) -> None:
+        """Call `tell` once nothing is under way here: now, or when the last call left behind ends."""
+        if not self._at_work:
+            tell(self)
+            return
+
+        def ended(_: asyncio.Task[Any]) -> None:
+            if not self._at_work:
+                tell(self)
+
+        for task in self._at_work:
+            task.add_done_callback(ended)
+
+    async def close(self) -> None:
+        """What is under way ends first, within its own deadline. Nothing opens it again: a latecomer is refused."""
+        self._is_closed = True
+        if self._at_work:
+            await asyncio.wait(self._at_work)
+        async with self._turn:
+            await self._discard()
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._at_work.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at, in case nobody waits any more
+
+    async def _take_turn(self, work: Callable[[Connection], Awaitable[Result]], seconds: float) -> Result:
+        async with self._turn:
+            connection = await self._connected()
+            try:
+                return await self._in_time(connection, work, seconds)
+            finally:
+                if connection.closed or not _is_clean(connection):
+                    await self._discard()
+
+    async def _connected(self) -> Connection:
+        if self._is_closed:
+            raise DatabaseAway("this process has closed its connections")
+        if self._connection is None or self._connection.closed or _has_news(self._connection):
+            await self._discard()
+            self._connection = await connect(
+                self._url,
+                name=self._name,
+                statement_seconds=self._statement_seconds,
+                settings=self._settings,
+            )
+            self._raw_pipeline = RawPipeline(self._connection)
+        return self._connection
+
+    async def _in_time(
+        self,
+        connection: Connection,
+        work: Callable[[Connection], Awaitable[Result]],
+        seconds: float,
+    ) -> Result:
+        deadline = asyncio.get_running_loop().call_later(seconds, _shut, connection.pgconn.socket)
+        try:
+            return await work(connection)
+        except psycopg.Error as failure:
+            # A connection that broke while something was under way answers nothing any more.
+            if connection.closed or connection.broken:
+                raise CommitUnknown(f"no answer: {_first_line(failure)}") from failure
+            if is_away(failure):
+                raise DatabaseAway(_first_line(failure)) from failure
+            raise
+        finally:
+            deadline.cancel()
+
+    async def _discard(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error, OSError):
+                await connection.close()
+
+
+def _is_clean(connection: Connection) -> bool:
+    return connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+def _has_news(connection: Connection) -> bool:
+    """An idle connection says something only to take its leave: do not entrust it with a statement."""
+    poll = select.poll()
+    poll.register(connection.pgconn.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))
+
+
+def _shut(descriptor: int) -> None:
+    """End of file for both sides: wakes the driver, whatever it waits for, without cancelling it."""
+    # A duplicate: closing the driver's own descriptor under it could hit a stranger's.
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)
+
+
+def _first_line(failure: psycopg.Error) -> str:
+    text = str(failure).strip()
+    return text.splitlines()[0] if text else type(failure).__name__

@@ -1,0 +1,134 @@
+"""Numbered SQL files, applied forward only, each in one transaction with the line that records it.
+
+`0001_initial.sql`, `0002_….sql`: the number is the version. A file that was applied never changes (its
+checksum is kept and compared). Who starts compares and refuses (`check`); only the migrate command changes
+anything (`apply`), under an advisory lock, so that two at once are one after the other.
+Hazard: statements that cannot run in a transaction (CREATE INDEX CONCURRENTLY) do not belong here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from psycopg import AsyncConnection, sql
+
+from services.chassis.telemetry.logs import logger
+
+log = logger(__name__)
+
+_FILE_NAME: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
+
+
+class SchemaMismatch(Exception):
+    """The tables are not those that this version of the program knows."""
+
+
+class Migration(NamedTuple):
+    version: int
+    name: str
+    text: str
+    checksum: str
+
+
+def migrations_in(directory: Path) -> list[Migration]:
+    """In order; numbers start at 1 and have no gap."""
+    found: list[Migration] = []
+    for path in sorted(directory.glob("*.sql")):
+        parts = _FILE_NAME.fullmatch(path.name)
+        if parts is None:
+            raise ValueError(f"{path} is not named like 0001_initial.sql")
+        text = path.read_text(encoding="utf-8")
+        checksum = hashlib.sha256(text.encode()).hexdigest()
+        found.append(Migration(int(parts[1]), path.name, text, checksum))
+    numbers = [migration.version for migration in found]
+    if not found or numbers != list(range(1, len(found) + 1)):
+        raise ValueError(f"{directory} holds migrations {numbers}; they are numbered 1, 2, 3, …")
+    return found
+
+
+async def apply(url: str, schema: str, directory: Path) -> list[str]:
+    """Bring `schema` (made when absent) to the newest version; the names of what was applied."""
+    wanted = migrations_in(directory)
+    connection = await AsyncConnection.connect(url, autocommit=True)
+    async with connection:
+        await connection.execute(
+            "SELECT pg_advisory_lock(hashtextextended('migrations of ' || %s, 0))", (schema,)
+        )
+        await _prepare(connection, schema)
+        applied = await _applied(connection, schema)
+        _compare(schema, wanted, applied)
+        missing = wanted[len(applied) :]
+        for migration in missing:
+            await _apply_one(connection, schema, migration)
+        return [migration.name for migration in missing]
+
+
+async def check(url: str, schema: str, directory: Path) -> None:
+    """Raise SchemaMismatch unless `schema` is at exactly the version of these files."""
+    wanted = migrations_in(directory)
+    connection = await AsyncConnection.connect(url, autocommit=True)
+    async with connection:
+        applied = await _applied(connection, schema)
+    _compare(schema, wanted, applied)
+    if len(applied) < len(wanted):
+        behind = wanted[len(applied)].name
+        raise SchemaMismatch(f"schema {schema} lacks {behind}: run the migrate command first")
+
+
+async def _prepare(connection: AsyncConnection, schema: str) -> None:
+    row = await (
+        await connection.execute("SELECT to_regnamespace(%s) IS NULL", (_quoted(schema),))
+    ).fetchone()
+    if row is not None and row[0]:
+        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    await connection.execute(
+        sql.SQL(
+            "CREATE TABLE IF NOT EXISTS {} ("
+            " version integer PRIMARY KEY, name text NOT NULL, checksum text NOT NULL,"
+            " applied_time timestamptz NOT NULL DEFAULT now())"
+        ).format(sql.Identifier(schema, "schema_version"))
+    )
+
+
+async def _applied(connection: AsyncConnection, schema: str) -> list[tuple[int, str]]:
+    """Version and checksum of what was applied, in order; empty when the schema is not there."""
+    table = f"{_quoted(schema)}.schema_version"
+    row = await (await connection.execute("SELECT to_regclass(%s) IS NULL", (table,))).fetchone()
+    if row is None or row[0]:
+        return []
+    query = sql.SQL("SELECT version, checksum FROM {} ORDER BY version").format(
+        sql.Identifier(schema, "schema_version")
+    )
+    return [(version, checksum) for version, checksum in await (await connection.execute(query)).fetchall()]
+
+
+def _compare(schema: str, wanted: Sequence[Migration], applied: Sequence[tuple[int, str]]) -> None:
+    if len(applied) > len(wanted):
+        raise SchemaMismatch(
+            f"schema {schema} is at version {applied[-1][0]}, this program knows {len(wanted)}"
+        )
+    for migration, (version, checksum) in zip(wanted, applied, strict=False):
+        if version != migration.version or checksum != migration.checksum:
+            raise SchemaMismatch(f"schema {schema}: {migration.name} is not what was applied")
+
+
+async def _apply_one(connection: AsyncConnection, schema: str, migration: Migration) -> None:
+    async with connection.transaction():
+        # Unqualified names in the file mean this schema, and nothing else can be hit by mistake.
+        await connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(sql.Identifier(schema)))
+        await connection.execute(migration.text.encode())  # bytes: no placeholders to look for
+        await connection.execute(
+            sql.SQL("INSERT INTO {} (version, name, checksum) VALUES (%s, %s, %s)").format(
+                sql.Identifier(schema, "schema_version")
+            ),
+            (migration.version, migration.name, migration.checksum),
+        )
+    log.info("applied a migration", schema=schema, migration=migration.name)
+
+
+def _quoted(identifier: str) -> str:
+    return '"' + identifier.replace('"', '""') + '"'

@@ -1,0 +1,148 @@
+"""The settings that every process has; each service adds its own in its config.py.
+
+From the environment only (`WINDLASS_…`), read once at start: a process never changes under its own feet,
+and no secret is ever on a command line. What belongs together is checked together, before anything is
+opened.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from services.chassis.identity.callers import ServiceCredential
+from services.chassis.identity.tls import Pair, PublicAddress, Tls, authority_fault
+from services.chassis.process.settings import EnvironmentSettings, Field, InvalidSettings, variable
+
+__all__ = ["Field", "InvalidSettings", "ProcessSettings", "StoringSettings", "read_or_exit"]
+
+Settings = TypeVar("Settings", bound="ProcessSettings")
+
+
+class ProcessSettings(EnvironmentSettings):
+    # Whether other services call this one. One that only calls needs no certificate, even when its peers show theirs.
+    _is_called: ClassVar[bool] = True
+
+    # Loopback unless told otherwise: nothing is open to a network by default.
+    grpc_address: str = "127.0.0.1:0"
+    # Prometheus text; the services have 9401 to 9404. "" = no metrics endpoint.
+    metrics_address: str = ""
+    # OTLP/gRPC collector; "" = tracing off, and nothing of it loaded.
+    otlp_endpoint: str = ""
+    service_secret_file: Path | None = None
+    # SHA-256 of the system key in hexadecimal, for a service that keeps no keys: it opens channelz there. None: nothing
+    # does, since which keys there are is known to the service that keeps them.
+    system_key_hash_file: Path | None = None
+    # All lease terms times this; 0.1 in tests.
+    lease_scale: float = Field(default=1.0, gt=0)
+    # Tells the replicas of one service apart in logs, spans and session names.
+    replica: str = "0"
+    log_level: str = "INFO"
+    # What SIGTERM gives the work in hand; orchestrators kill after 30 s, `up` after 15 s.
+    drain_seconds: float = Field(default=10.0, ge=0)
+    tls_certificate_file: Path | None = None
+    tls_key_file: Path | None = None
+    # The authority that signed the peers; with it, both sides must show a certificate.
+    tls_authority_file: Path | None = None
+    # The name in the peers' certificates when they are reached by address.
+    tls_server_name: str = ""
+    # A second address over TLS for callers without a certificate, who show a key, and for probes. "" = none.
+    public_grpc_address: str = ""
+    # What is shown there when it has another name or an authority that the world knows. None: what the peers are shown.
+    public_tls_certificate_file: Path | None = None
+    public_tls_key_file: Path | None = None
+
+    def faults(self) -> list[str]:
+        return [*self._faults_of_pairs(), *self._faults_of_authority(), *self._faults_of_public()]
+
+    def _faults_of_pairs(self) -> list[str]:
+        halves = {
+            "tls": (self.tls_certificate_file, self.tls_key_file),
+            "public_tls": (self.public_tls_certificate_file, self.public_tls_key_file),
+        }
+        return [
+            f"{name}_certificate_file and {name}_key_file come together"
+            for name, (certificate, key) in halves.items()
+            if (certificate is None) != (key is None)
+        ] + [fault for files in halves.values() if (pair := _pair(*files)) and (fault := pair.fault())]
+
+    def _faults_of_authority(self) -> list[str]:
+        if self.tls_authority_file is None:
+            return []
+        faults = [fault] if (fault := authority_fault(self.tls_authority_file)) else []
+        if self._is_called and self.tls_certificate_file is None:
+            faults.append(
+                "with tls_authority_file the peers demand tls_certificate_file and tls_key_file too"
+            )
+        if self.service_secret_file is not None:
+            faults.append(
+                "tls_authority_file and service_secret_file are two ways to know the peers: give one"
+            )
+        return faults
+
+    def _faults_of_public(self) -> list[str]:
+        if not self.public_grpc_address:
+            has_pair = self.public_tls_certificate_file or self.public_tls_key_file
+            return ["public_tls_certificate_file is for public_grpc_address"] if has_pair else []
+        if self.tls_authority_file is None or self.tls_certificate_file is None:
+            demand = "tls_certificate_file and tls_authority_file demand certificates there"
+            return [f"public_grpc_address is of no use: grpc_address serves everybody unless {demand}"]
+        return []
+
+    @property
+    def tls(self) -> Tls | None:
+        pair = _pair(self.tls_certificate_file, self.tls_key_file)
+        if pair is None and self.tls_authority_file is None:
+            return None
+        return Tls(pair, self.tls_authority_file, self.tls_server_name)
+
+    @property
+    def public(self) -> PublicAddress | None:
+        pair = _pair(self.public_tls_certificate_file, self.public_tls_key_file) or _pair(
+            self.tls_certificate_file, self.tls_key_file
+        )
+        if not self.public_grpc_address or pair is None:
+            return None
+        return PublicAddress(self.public_grpc_address, pair)
+
+    def credential(self, service: str) -> ServiceCredential | None:
+        """How this process signs its calls as `service`, and knows those of others."""
+        if self.service_secret_file is None:
+            return None
+        return ServiceCredential.from_file(self.service_secret_file, service)
+
+
+def _pair(certificate_file: Path | None, key_file: Path | None) -> Pair | None:
+    return None if certificate_file is None or key_file is None else Pair(certificate_file, key_file)
+
+
+class StoringSettings(ProcessSettings):
+    """Of a service with tables of its own."""
+
+    # Carries the password of the service's own role, so it is never printed.
+    database_url: str = Field(default="", repr=False)
+    # The same from a file of ours alone, so that it is not in the environment; database_url wins.
+    database_url_file: Path | None = None
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        if not self.database_url and self.database_url_file is not None:
+            url = self.database_url_file.read_text(encoding="utf-8").strip()
+            object.__setattr__(self, "database_url", url)
+
+    def faults(self) -> list[str]:
+        if self.database_url or self.database_url_file is not None:
+            return super().faults()
+        # Without it the driver would look for a server of its own choice.
+        needed = f"one of {variable('database_url')} and {variable('database_url_file')} is needed"
+        return [needed, *super().faults()]
+
+
+def read_or_exit(kind: type[Settings]) -> Settings:
+    """For `__main__`: the settings, or every fault on a line of its own and exit code 2, as of a wrong command."""
+    try:
+        return kind()
+    except InvalidSettings as failure:
+        sys.stderr.write("".join(f"{fault}\n" for fault in str(failure).split("; ")))
+        sys.exit(2)

@@ -1,0 +1,212 @@
+"""A process: its loops, its drain, its end.
+
+All background work runs in one TaskGroup, by name. A loop that dies (raises, or returns while nobody asked
+the process to stop) takes the process with it, exit code 1: half a process that still answers is worse than
+none, and the supervisor starts it again.
+
+    wiring ──► running ──SIGTERM──► draining ──hooks done or time over──► closing ──► exit 0
+                  └──a loop dies──────────────────────────────────────────► closing ──► exit 1
+
+Drain hooks run one after another in the order of registration, within one total time; close hooks run in
+reverse order, always. A second signal ends the process at once. Neither a task that swallows its
+cancellation nor a thread that hangs can keep it alive much longer than these times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from services.chassis.telemetry.logs import logger
+
+log = logger(__name__)
+
+Hook = Callable[[], Awaitable[object]]
+_CLOSE_SECONDS: Final = 3.0
+# Executors and exporters join their threads at exit, without a limit of their own.
+_LAST_RESORT_SECONDS: Final = 3.0
+
+
+class LoopEnded(Exception):
+    """A loop that should run for as long as the process returned."""
+
+
+class Process:
+    def __init__(self, name: str, *, drain_seconds: float = 10.0) -> None:
+        self.name = name
+        self.draining = asyncio.Event()
+        self._drain_seconds = drain_seconds
+        self._drain_hooks: list[tuple[str, Hook]] = []
+        self._close_hooks: list[tuple[str, Hook]] = []
+        self._loops: list[tuple[str, Hook]] = []
+        self._group: asyncio.TaskGroup | None = None
+        self._stop_asked = asyncio.Event()
+        self._owns_interpreter = False
+
+    def loop(self, name: str, run: Hook) -> None:
+        """Run it until the process ends; may be called before the start and at any time after."""
+        if self._group is None:
+            self._loops.append((name, run))
+        else:
+            self._group.create_task(self._guarded(name, run), name=name)
+
+    def on_drain(self, name: str, hook: Hook) -> None:
+        self._drain_hooks.append((name, hook))
+
+    def on_close(self, name: str, hook: Hook) -> None:
+        self._close_hooks.append((name, hook))
+
+    def stop(self) -> None:
+        """As SIGTERM does."""
+        self._stop_asked.set()
+        self._limit_the_end(self._drain_seconds)
+
+    def main(
+        self,
+        wire: Callable[[Process], Awaitable[None]],
+        *,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    ) -> int:
+        """For `__main__`: a loop of its own (`new_loop`: uvloop's, say), signals, the exit code."""
+        self._owns_interpreter = True
+
+        async def run() -> int:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._signalled, number)
+            return await self.run(wire)
+
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            code = runner.run(run())
+            _exit_after(_LAST_RESORT_SECONDS, code)
+        return code
+
+    async def run(self, wire: Callable[[Process], Awaitable[None]]) -> int:
+        """Wire, run until told to stop or until a loop dies, end in order."""
+        code = 0
+        try:
+            async with asyncio.TaskGroup() as group:
+                lives = group.create_task(self._live(wire, group), name="process")
+                await lives
+                for task in _tasks_of(group):
+                    task.cancel()
+        except* Exception as died:
+            for failure in _leaves(died):
+                log.error("the process goes down", process=self.name, exc_info=failure)
+            code = 1
+        finally:
+            self._group = None
+            await self._close()
+        log.info("ended", process=self.name, exit_code=code)
+        return code
+
+    async def _live(self, wire: Callable[[Process], Awaitable[None]], group: asyncio.TaskGroup) -> None:
+        if not await self._wired(wire):
+            return
+        self._group = group
+        for name, run in self._loops:
+            group.create_task(self._guarded(name, run), name=name)
+        log.info("running", process=self.name)
+        await self._stop_asked.wait()
+        log.info("draining", process=self.name, seconds=self._drain_seconds)
+        self.draining.set()
+        await self._drain()
+
+    async def _wired(self, wire: Callable[[Process], Awaitable[None]]) -> bool:
+        """False when the process was told to stop before it had begun."""
+        wiring = asyncio.ensure_future(wire(self))
+        stop = asyncio.ensure_future(self._stop_asked.wait())
+        try:
+            await asyncio.wait({wiring, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if wiring.done():
+                await wiring
+                return True
+            return False
+        finally:
+            for task in (wiring, stop):
+                task.cancel()
+            await asyncio.gather(wiring, stop, return_exceptions=True)
+
+    async def _guarded(self, name: str, run: Hook) -> None:
+        try:
+            await run()
+            if not self.draining.is_set():
+                raise LoopEnded(name)
+        except asyncio.CancelledError:
+            if _is_being_cancelled() or self.draining.is_set():
+                raise
+            # What it waited for was cancelled under its hands: the group would take that for an end in order.
+            self._limit_the_end(0.0)
+            raise LoopEnded(name) from None
+        except Exception:
+            self._limit_the_end(0.0)
+            raise
+
+    async def _drain(self) -> None:
+        try:
+            async with asyncio.timeout(self._drain_seconds):
+                for name, hook in self._drain_hooks:
+                    await _attempt(name, hook)
+        except TimeoutError:
+            log.warning("the time for draining is over", process=self.name)
+
+    async def _close(self) -> None:
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                for name, hook in reversed(self._close_hooks):
+                    await _attempt(name, hook)
+        except TimeoutError:
+            log.warning("the time for closing is over", process=self.name)
+
+    def _limit_the_end(self, drain_seconds: float) -> None:
+        """From here on it ends, even when a task swallows its cancellation or a hook blocks the loop."""
+        if self._owns_interpreter:
+            _exit_after(drain_seconds + _CLOSE_SECONDS + _LAST_RESORT_SECONDS, 1)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._stop_asked.is_set():
+            log.warning("second signal, ending at once", signal=number.name)
+            os._exit(128 + number)
+        self.stop()
+
+
+async def _attempt(name: str, hook: Hook) -> None:
+    """One hook that fails does not keep the others from their turn."""
+    try:
+        await hook()
+    except Exception as failure:
+        log.error("a hook failed", hook=name, exc_info=failure)
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _tasks_of(group: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
+    tasks: set[asyncio.Task[Any]] = group._tasks
+    return list(tasks)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for each in group.exceptions:
+        found.extend(_leaves(each) if isinstance(each, BaseExceptionGroup) else [each])
+    return found
+
+
+def _exit_after(seconds: float, code: int) -> None:
+    def end() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(code)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()

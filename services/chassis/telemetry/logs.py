@@ -1,0 +1,112 @@
+"""Logs as JSON lines on standard error: one event a line, its facts as fields beside it.
+
+`log.info("dispatched execution", execution_id=…)`: the event is a constant text that people grep for.
+Secrets are kept out twice: fields with telling names are blanked here, and credentials inside URLs are cut.
+Hazard: libraries log through `logging`; those records come out in the same form, what they were given as `extra` among
+the fields, from WARNING on unless their own logger has a level.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final
+
+import orjson
+
+from services.chassis.process.slim_imports import structlog
+
+_SECRET_NAME: Final = re.compile(r"(^|_)(key|secret|password|token|authorization|credential)$", re.I)
+_URL_PASSWORD: Final = re.compile(r"(\w+://[^:/@\s]*:)[^@/\s]+@")
+_LEVELS: Final[Mapping[str, int]] = {
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARNING": logging.WARNING,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+}
+
+Log = structlog.typing.FilteringBoundLogger
+
+
+def logger(name: str) -> Log:
+    """Lazy: may be made at import, long before `setup_logging`."""
+    made: Log = structlog.get_logger(origin=name)
+    return made
+
+
+def setup_logging(*, service: str, replica: str = "0", level: str = "INFO") -> None:
+    if level.upper() not in _LEVELS:
+        raise ValueError(f"log level {level!r} is none of {', '.join(_LEVELS)}")
+    threshold = _LEVELS[level.upper()]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+            structlog.processors.format_exc_info,
+            without_secrets,
+            _with_origin(service, replica),
+            structlog.processors.JSONRenderer(serializer=_as_json),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.BytesLoggerFactory(file=sys.stderr.buffer),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [_IntoStructlog()]
+    root.setLevel(max(threshold, logging.WARNING))
+
+
+def without_secrets(
+    _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    for name, value in event.items():
+        if _SECRET_NAME.search(name):
+            event[name] = "[withheld]"
+        elif isinstance(value, str) and "://" in value:
+            event[name] = _URL_PASSWORD.sub(r"\1[withheld]@", value)
+    return event
+
+
+def _with_origin(service: str, replica: str) -> structlog.typing.Processor:
+    def add(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        event["service"], event["replica"] = service, replica
+        return event
+
+    return add
+
+
+def _as_json(event: object, **_: object) -> bytes:
+    try:
+        return orjson.dumps(event, default=repr)
+    except (
+        TypeError
+    ):  # a lone surrogate, a number over 64 bits, a key that is no text: foreign facts, still worth a line
+        return orjson.dumps({"event": ascii(event)})
+
+
+# What a record has of itself; anything else was given as `extra`.
+_OF_ANY_RECORD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+# What structlog takes for its own arguments.
+_TAKEN: Final = {"event": "event_", "level": "level_"}
+
+
+class _IntoStructlog(logging.Handler):
+    """Records of libraries, in the form of our own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            fields: dict[str, Any] = {
+                _TAKEN.get(name, name): value
+                for name, value in record.__dict__.items()
+                if name not in _OF_ANY_RECORD
+            }
+            fields["origin"] = record.name
+            if record.exc_info:
+                fields["exc_info"] = record.exc_info
+            structlog.get_logger().log(record.levelno, record.getMessage(), **fields)
+        except Exception:  # noqa: BLE001 - a log line is never worth a process
+            self.handleError(record)

@@ -1,0 +1,116 @@
+"""Prometheus metrics: declared at module level, shown by a small HTTP endpoint on the process's own loop.
+
+The endpoint answers GET /metrics and nothing else, without a credential: it is bound to an address of its
+own, which nobody but the scraper needs to reach, and no metric may carry an id of a customer or a secret.
+On the loop on purpose: a scrape that hangs says that the loop does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram, generate_latest
+
+from services.chassis.grpc.addresses import split_address
+
+LATENCY_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+COUNT_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
+_REQUEST_SECONDS: Final = 5.0
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+AnyMetric = Counter | Gauge | Histogram
+Metric = TypeVar("Metric", Counter, Gauge, Histogram)
+_declared: dict[str, AnyMetric] = {}
+
+
+def counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
+    return _known(Counter, name) or _keep(name, Counter(name, help_text, labels))
+
+
+def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
+    return _known(Gauge, name) or _keep(name, Gauge(name, help_text, labels))
+
+
+def histogram(
+    name: str,
+    help_text: str,
+    labels: Sequence[str] = (),
+    buckets: Sequence[float] = LATENCY_BUCKETS,
+) -> Histogram:
+    return _known(Histogram, name) or _keep(name, Histogram(name, help_text, labels, buckets=buckets))
+
+
+def _known(kind: type[Metric], name: str) -> Metric | None:
+    """Declared twice means shared: two replicas in one test process count into one metric."""
+    metric = _declared.get(name)
+    if metric is not None and not isinstance(metric, kind):
+        raise ValueError(f"{name} is already a {type(metric).__name__}")
+    return metric
+
+
+def _keep(name: str, metric: Metric) -> Metric:
+    _declared[name] = metric
+    return metric
+
+
+class LoopLag:
+    """How late the event loop runs what is due: the first sign that a process is overloaded or blocked."""
+
+    def __init__(self, *, every_seconds: float = 0.5) -> None:
+        self.seconds = 0.0
+        self._every_seconds = every_seconds
+        self._gauge = gauge("event_loop_lag_seconds", "How late the event loop ran a due timer.")
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + self._every_seconds
+            await asyncio.sleep(self._every_seconds)
+            self.seconds = max(0.0, loop.time() - due)
+            self._gauge.set(self.seconds)
+
+
+class MetricsEndpoint:
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> int:
+        host, port = split_address(self._address)
+        self._server = await asyncio.start_server(self._serve, host, port, limit=8_192)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(
+            OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+        ):
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                request = await reader.readuntil(b"\r\n\r\n")
+                writer.write(_answer(request.split(b"\r\n", 1)[0]))
+                await writer.drain()
+        writer.close()
+
+
+def _answer(request_line: bytes) -> bytes:
+    words = request_line.split(b" ")
+    if len(words) != 3 or words[0] != b"GET":
+        return _response("405 Method Not Allowed", b"")
+    if words[1].split(b"?", 1)[0] != b"/metrics":
+        return _response("404 Not Found", b"")
+    return _response("200 OK", generate_latest(REGISTRY))
+
+
+def _response(status: str, body: bytes) -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {_CONTENT_TYPE}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

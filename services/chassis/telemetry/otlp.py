@@ -1,0 +1,86 @@
+"""The pipeline to an OTLP/gRPC collector: batches on a thread of its own, bounded, dropping when it is full.
+
+Spans are handed to OpenTelemetry's batch processor ready made (no Tracer, no context stack), because the
+ids are chosen before the span ends. Only telemetry.py imports this, and only where an endpoint is
+configured.
+Hazard: a collector that is away costs spans, never time: the queue drops, the exporter's retries stay on
+its thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from services.chassis.process.naming import PRODUCT
+
+if TYPE_CHECKING:
+    from services.chassis.telemetry.tracing import AttributeValue, Emit, TraceContext
+
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_KINDS = {kind.name.lower(): kind for kind in SpanKind}
+_UNSET = Status(StatusCode.UNSET)
+_SPANS_HELD_MAX = 8_192
+_EXPORT_SECONDS = 3.0
+
+
+def open_pipeline(
+    *, service: str, version: str, instance: str, endpoint: str
+) -> tuple[Emit, Callable[[], object]]:
+    # Its complaints about a collector that is down come every few seconds and tell nothing new.
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+    exporter = OTLPSpanExporter(
+        endpoint=endpoint, insecure=not endpoint.startswith("https://"), timeout=_EXPORT_SECONDS
+    )
+    processor = BatchSpanProcessor(
+        exporter, max_queue_size=_SPANS_HELD_MAX, schedule_delay_millis=500, max_export_batch_size=512
+    )
+    resource = Resource(
+        {
+            "service.namespace": PRODUCT,
+            "service.name": service,
+            "service.version": version,
+            "service.instance.id": instance,
+        }
+    )
+    scope = InstrumentationScope(PRODUCT, version)
+
+    def emit(
+        name: str,
+        context: TraceContext,
+        parent: TraceContext | None,
+        start_ns: int,
+        end_ns: int,
+        attributes: Mapping[str, AttributeValue],
+        error: str,
+        links: Sequence[TraceContext],
+        kind: str,
+    ) -> None:
+        span = ReadableSpan(
+            name,
+            context=_span_context(context, is_remote=False),
+            parent=None if parent is None else _span_context(parent, is_remote=True),
+            resource=resource,
+            attributes=dict(attributes),
+            links=[Link(_span_context(link, is_remote=True)) for link in links],
+            kind=_KINDS[kind],
+            status=Status(StatusCode.ERROR, error) if error else _UNSET,
+            start_time=start_ns,
+            end_time=end_ns,
+            instrumentation_scope=scope,
+        )
+        processor.on_end(span)
+
+    return emit, processor.force_flush
+
+
+def _span_context(context: TraceContext, *, is_remote: bool) -> SpanContext:
+    return SpanContext(context.trace_id, context.span_id, is_remote, _SAMPLED)

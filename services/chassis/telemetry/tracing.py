@@ -1,0 +1,197 @@
+"""Spans that are written down when they are over, and the trace context that travels in rows and messages.
+
+The id of a span is needed before it ends (its children, in other processes, carry it), and nothing may be
+held open across a queue or a stream. So a context is a plain value with a chosen span id, and `emit_span`
+records a finished span under it. An unsampled context costs one comparison.
+Hazards: without an endpoint nothing of OpenTelemetry is even imported. The exporter's own exit hook hangs
+while the collector is down, so it is not installed: call `flush_tracing`, which is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Final, NamedTuple
+
+AttributeValue = str | int | float | bool
+Emit = Callable[
+    [
+        str,
+        "TraceContext",
+        "TraceContext | None",
+        int,
+        int,
+        Mapping[str, AttributeValue],
+        str,
+        Sequence["TraceContext"],
+        str,
+    ],
+    None,
+]
+
+TRACEPARENT: Final = "traceparent"
+_TRACEPARENT_FORM: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+# Seeded from the system at import; identifiers of spans need to be distinct, not secret.
+_random: Final = random.Random()
+
+
+class TraceContext(NamedTuple):
+    trace_id: int
+    span_id: int
+    sampled: bool
+
+    def header(self) -> str:
+        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{'01' if self.sampled else '00'}"
+
+    def child(self) -> TraceContext:
+        """A fresh span id in the same trace."""
+        return TraceContext(self.trace_id, _random.getrandbits(64) or 1, self.sampled)
+
+    @property
+    def trace_id_hex(self) -> str:
+        return f"{self.trace_id:032x}"
+
+
+def new_trace(sampled: bool) -> TraceContext:
+    return TraceContext(_random.getrandbits(128) or 1, _random.getrandbits(64) or 1, sampled)
+
+
+def parse_traceparent(text: str) -> TraceContext | None:
+    """W3C form; None for anything else, which is then treated as no context at all."""
+    parts = _TRACEPARENT_FORM.fullmatch(text)
+    if parts is None or text.startswith("ff"):
+        return None
+    trace_id, span_id = int(parts[1], 16), int(parts[2], 16)
+    if not trace_id or not span_id:
+        return None
+    return TraceContext(trace_id, span_id, bool(int(parts[3], 16) & 1))
+
+
+_present: ContextVar[TraceContext | None] = ContextVar("trace", default=None)
+
+
+def present_trace() -> TraceContext | None:
+    """The context of the RPC that this task serves, if it is part of a trace."""
+    return _present.get()
+
+
+def set_present_trace(context: TraceContext | None) -> None:
+    _present.set(context)
+
+
+_notes: ContextVar[dict[str, AttributeValue] | None] = ContextVar("span_notes", default=None)
+
+
+def note_on_span(attributes: Mapping[str, AttributeValue]) -> None:
+    """Put these on the span of the RPC that this task serves; it is written when the RPC is over."""
+    notes = _notes.get()
+    if notes is not None:
+        notes.update(attributes)
+
+
+def set_span_notes(notes: dict[str, AttributeValue]) -> None:
+    _notes.set(notes)
+
+
+class Sampler:
+    """A token bucket: so many a second are traced, whatever comes beyond that is not."""
+
+    def __init__(
+        self,
+        per_second: float,
+        *,
+        burst: float | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._per_second = per_second
+        self._burst = max(per_second, 1.0) if burst is None else burst
+        self._tokens = self._burst if per_second > 0 else 0.0
+        self._monotonic = monotonic
+        self._filled = monotonic()
+
+    def take(self) -> bool:
+        if self._per_second <= 0:
+            return False
+        now = self._monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._per_second)
+        self._filled = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+_emit: Emit | None = None
+_flush: Callable[[], object] | None = None
+_service_name = ""
+
+
+def tracing_is_on() -> bool:
+    return _emit is not None
+
+
+def service_name() -> str:
+    return _service_name
+
+
+def emit_span(
+    name: str,
+    context: TraceContext,
+    *,
+    parent: TraceContext | None,
+    start_ns: int,
+    end_ns: int,
+    attributes: Mapping[str, AttributeValue] | None = None,
+    error: str = "",
+    links: Sequence[TraceContext] = (),
+    kind: str = "internal",
+) -> None:
+    """Record a span that is over, under the ids of `context`. `kind`: internal, server, client, …"""
+    if not context.sampled or _emit is None:
+        return
+    _emit(name, context, parent, start_ns, max(start_ns, end_ns), attributes or {}, error, links, kind)
+
+
+def setup_tracing(*, service: str, version: str, instance: str, endpoint: str) -> None:
+    """Once per process, before it serves. `endpoint`: of an OTLP/gRPC collector, or "" for none."""
+    global _emit, _flush, _service_name
+    _service_name = service
+    if not endpoint:
+        return
+    from services.chassis.telemetry.otlp import (
+        open_pipeline,  # OpenTelemetry costs memory: only where it is used
+    )
+
+    _emit, _flush = open_pipeline(service=service, version=version, instance=instance, endpoint=endpoint)
+
+
+async def flush_tracing(seconds: float = 2.0) -> bool:
+    """Send what is still held, for at most so long; a collector that is down loses the rest."""
+    if _flush is None:
+        return True
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    flush = _flush
+
+    def finish() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    def work() -> None:
+        try:
+            flush()
+        finally:
+            loop.call_soon_threadsafe(finish)
+
+    # A daemon: an exporter that hangs must not keep the process from ending.
+    threading.Thread(target=work, name="flush-spans", daemon=True).start()
+    try:
+        await asyncio.wait_for(done, seconds)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,130 @@
+"""Messages for executions: into the mailbox, then to whoever holds the execution, or a holder is found for it.
+
+Batched like everything else, on a connection apart from the admission loop. The holder is told after the commit; should
+the word be lost, app/rounds.py says it again. A mailbox that is full takes no more until its holder has read some.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.process.backoff import Backoff
+from services.chassis.process.batcher import Batcher, Level
+from services.chassis.process.clock import Clock
+from services.chassis.telemetry.logs import logger
+from services.dispatcher.app.returns import Wakes
+from services.dispatcher.core.items import Delivery, MailboxMessage
+
+log = logger(__name__)
+_ACKS_PER_STATEMENT: Final = 2_000
+# A statement holds its rows locked for as long as it takes to send.
+_STATEMENT_BYTES_MAX: Final = 8 * 1024 * 1024
+# When a mailbox that is full may have been read.
+_FULL_RETRY_SECONDS: Final = 1.0
+
+
+class MailboxStore(Protocol):
+    async def deliver(self, messages: Sequence[MailboxMessage]) -> Sequence[Delivery | None]: ...
+
+    async def forget(self, message_ids: Sequence[str]) -> None: ...
+
+
+# Of one message; None: no such execution waits or is leased.
+Answer = Delivery | Exception | None
+# Tells an instance what arrived for it, when it has a session here.
+Post = Callable[[str, Sequence[bytes]], None]
+
+
+class Deliveries:
+    def __init__(self, *, mailbox: MailboxStore, admission_loop: Wakes, post: Post, clock: Clock) -> None:
+        self._mailbox = mailbox
+        self._admission_loop = admission_loop
+        self._post = post
+        self._clock = clock
+        self._batcher: Batcher[MailboxMessage, Delivery | None] = Batcher(self._flush)
+        self._journalled: deque[str] = deque()
+        self._wake = Level()
+
+    async def deliver(self, message: MailboxMessage) -> bool:
+        """Whether there was an execution to bring it to. Refused while its mailbox is full."""
+        return await self._batcher.submit(message) is not None
+
+    def journalled(self, message_ids: Iterable[str]) -> None:
+        self._journalled.extend(message_ids)
+        self._wake.set()
+
+    async def run(self) -> None:
+        await self._batcher.run()
+
+    async def run_forgetting(self) -> None:
+        """The holder says it again should an acknowledgement be lost with us."""
+        backoff = Backoff()
+        while True:
+            await self._wake.wait()
+            while self._journalled:
+                count = min(len(self._journalled), _ACKS_PER_STATEMENT)
+                batch = [self._journalled[at] for at in range(count)]
+                try:
+                    await self._mailbox.forget(batch)
+                except DependencyUnavailable as failure:
+                    log.warning("acknowledged messages wait for the database", error=str(failure))
+                    await self._clock.sleep(backoff.next())
+                    continue
+                backoff.reset()
+                for _ in batch:
+                    self._journalled.popleft()
+
+    async def _flush(self, messages: list[MailboxMessage]) -> Sequence[Answer]:
+        answers: list[Answer] = []
+        for piece in _pieces(messages):
+            try:
+                answers += await self._bring(piece)
+            except DependencyUnavailable as failure:
+                answers += [failure] * len(piece)
+        return answers
+
+    async def _bring(self, messages: Sequence[MailboxMessage]) -> list[Answer]:
+        deliveries = await self._mailbox.deliver(messages)
+        answers: list[Answer] = list(deliveries)
+        full: set[str] = set()
+        for n, (message, delivery) in enumerate(zip(messages, deliveries, strict=True)):
+            if delivery is None:
+                continue
+            if delivery.is_refused:
+                full.add(message.execution_id)
+                answers[n] = _full(message)
+            elif delivery.was_woken and delivery.is_ends_only:
+                self._admission_loop.ending_waits()
+            elif delivery.was_woken:
+                self._admission_loop.work_in(delivery.workspace)
+            elif delivery.holder is not None:
+                self._post(delivery.holder, [message.body])
+        for execution_id in full:
+            log.warning("a mailbox is full", execution_id=execution_id)
+        return answers
+
+
+def _pieces(messages: Sequence[MailboxMessage]) -> Iterable[Sequence[MailboxMessage]]:
+    """In order; each as large as a statement may be, and at least one message."""
+    piece: list[MailboxMessage] = []
+    size = 0
+    for message in messages:
+        if piece and size + len(message.body) > _STATEMENT_BYTES_MAX:
+            yield piece
+            piece, size = [], 0
+        piece.append(message)
+        size += len(message.body)
+    if piece:
+        yield piece
+
+
+def _full(message: MailboxMessage) -> Refusal:
+    return Refusal(
+        "MAILBOX_FULL",
+        "too many messages for this execution wait to be read",
+        metadata={"execution_id": message.execution_id, "try": f"windlass get {message.execution_id}"},
+        retry_after=_FULL_RETRY_SECONDS,
+    )

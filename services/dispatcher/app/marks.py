@@ -1,0 +1,56 @@
+"""CLAIMED becomes DISPATCHED some time after the holder has taken a grant; most executions are final before that.
+
+A mark is for people and for the search for grants gone astray. It is written late and in batches on purpose, so that
+a short execution never pays for it. Lost marks cost one question to the holder, whose answer makes up for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.process.clock import Clock
+
+MARKS_WAITING_MAX: Final = 50_000
+_BATCH: Final = 2_000
+_PAUSE_SECONDS: Final = 0.1
+
+
+class MarkStore(Protocol):
+    async def mark_dispatched(self, leases: Sequence[tuple[str, int]]) -> None: ...
+
+
+class Marks:
+    def __init__(self, *, housekeeping: MarkStore, clock: Clock) -> None:
+        self._housekeeping = housekeeping
+        self._clock = clock
+        # Those of the last pause, and those before: each waits one to two pauses.
+        self._young: dict[str, int] = {}
+        self._old: dict[str, int] = {}
+
+    def taken(self, leases: Iterable[tuple[str, int]]) -> None:
+        if len(self._young) < MARKS_WAITING_MAX:
+            self._young.update(leases)
+
+    def over(self, execution_ids: Iterable[str]) -> None:
+        """Reported final or otherwise: not worth a mark any more."""
+        for execution_id in execution_ids:
+            if self._young.pop(execution_id, None) is None:
+                self._old.pop(execution_id, None)
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(_PAUSE_SECONDS)
+            await self.run_once()
+
+    async def run_once(self) -> None:
+        while self._old:
+            batch = [*self._old.items()][:_BATCH]
+            try:
+                await self._housekeeping.mark_dispatched(batch)
+            except DependencyUnavailable:
+                return
+            for execution_id, _ in batch:
+                self._old.pop(execution_id, None)
+        self._old, self._young = self._young, {}

@@ -1,0 +1,60 @@
+"""Word between the replicas: "something waits in this workspace that I cannot place".
+
+A slot may be freed at a replica that never heard of what waits for it. The word is only a hint, so it is gathered,
+said at most every so often, and on a connection of its own: a notification inside the batch's transaction would cost
+three quarters of its throughput. A lost word is made up for by the poll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.process.batcher import Level
+from services.chassis.process.clock import Clock
+
+CHANNEL: Final = "dispatcher_work"
+_PAUSE_SECONDS: Final = 0.05
+_WORKSPACES_MAX: Final = 1_000
+
+
+class NoticeSender(Protocol):
+    async def send(self, channel: str, payloads: Sequence[str]) -> None: ...
+
+
+class ReplicaNotices:
+    def __init__(
+        self, *, sender: NoticeSender, replica: str, heard: Callable[[str], None], clock: Clock
+    ) -> None:
+        """`replica` tells our own word from that of others: unique among the processes."""
+        self._sender = sender
+        self._replica = replica
+        self._heard = heard
+        self._clock = clock
+        self._waits: dict[str, None] = {}
+        self._level = Level()
+
+    def waits_in(self, workspace: str) -> None:
+        if len(self._waits) < _WORKSPACES_MAX:
+            self._waits[workspace] = None
+            self._level.set()
+
+    def on_notice(self, channel: str, payload: str) -> None:
+        """An empty payload says that notices may have been missed; the poll finds what they spoke of."""
+        replica, _, workspace = payload.partition(" ")
+        if workspace and replica != self._replica:
+            self._heard(workspace)
+
+    async def run(self) -> None:
+        while True:
+            await self._level.wait()
+            await self.run_once()
+            await self._clock.sleep(_PAUSE_SECONDS)
+
+    async def run_once(self) -> None:
+        waits, self._waits = self._waits, {}
+        try:
+            await self._sender.send(CHANNEL, [f"{self._replica} {workspace}" for workspace in waits])
+        except DependencyUnavailable:
+            return

@@ -1,0 +1,46 @@
+"""Forgets request keys that nobody may repeat any more, and messages to executions that are gone."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.process.clock import Clock
+from services.chassis.telemetry.logs import logger
+
+log = logger(__name__)
+_EVERY_SECONDS: Final = 60.0
+# In one go, so that the deletions never crowd out the batches.
+_PIECES_MAX: Final = 20
+
+
+class ExpiredRequests(Protocol):
+    async def forget_requests(self, kept_seconds: float) -> int: ...
+
+
+class ExpiredMessages(Protocol):
+    async def sweep(self) -> int: ...
+
+
+class Retention:
+    def __init__(
+        self, *, housekeeping: ExpiredRequests, mailbox: ExpiredMessages, kept_seconds: float, clock: Clock
+    ) -> None:
+        self._housekeeping = housekeeping
+        self._mailbox = mailbox
+        self._kept_seconds = kept_seconds
+        self._clock = clock
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(_EVERY_SECONDS)
+            try:
+                await self.run_once()
+            except DependencyUnavailable as failure:
+                log.info("retention waits for the database", error=str(failure))
+
+    async def run_once(self) -> None:
+        await self._mailbox.sweep()
+        for _ in range(_PIECES_MAX):
+            if not await self._housekeeping.forget_requests(self._kept_seconds):
+                return

@@ -1,0 +1,174 @@
+"""What comes back into the queue outside of a batch: grants refused or withdrawn, releases, leases of ended instances.
+
+Each is kept until its commit; afterwards the workspace it belongs to is looked at again at once. A lease
+that has passed to
+somebody else meanwhile is left alone by the statement itself, so nothing here has to be in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.process.backoff import Backoff
+from services.chassis.process.batcher import Level
+from services.chassis.process.clock import Clock
+from services.chassis.telemetry.logs import logger
+from services.dispatcher.app.admission_metrics import AdmissionMetrics
+from services.dispatcher.app.ports import CoordinatorSession
+from services.dispatcher.core.items import LateReason, LeaseReleased, LeaseReport, Returned, State
+from services.dispatcher.core.releases import Fate
+
+log = logger(__name__)
+_BATCH: Final = 500
+
+
+class LeaseStore(Protocol):
+    async def hand_back(self, leases: Sequence[tuple[str, int]]) -> Sequence[Returned]: ...
+
+    async def end(self, instances: Sequence[str]) -> Sequence[Returned]: ...
+
+    async def fail(self, report: LeaseReleased) -> tuple[str, Fate] | None: ...
+
+    async def reasons(self, reports: Sequence[LeaseReport]) -> Sequence[LateReason | None]: ...
+
+
+class Wakes(Protocol):
+    """The admission loop."""
+
+    def work_in(self, workspace: str) -> None: ...
+
+    def ending_waits(self) -> None: ...
+
+
+class PendingRelease(NamedTuple):
+    report_id: str
+    report: LeaseReleased
+    holder: CoordinatorSession
+
+
+class Returns:
+    def __init__(
+        self, *, leases: LeaseStore, admission_loop: Wakes, metrics: AdmissionMetrics, clock: Clock
+    ) -> None:
+        self._leases = leases
+        self._admission_loop = admission_loop
+        self._metrics = metrics
+        self._clock = clock
+        self._handed_back: deque[tuple[str, int]] = deque()
+        self._released: deque[PendingRelease] = deque()
+        self._ended: dict[str, None] = {}
+        self._wake = Level()
+
+    def hand_back(self, leases: Iterable[tuple[str, int]]) -> None:
+        """Nobody has these (execution and epoch), for certain."""
+        self._handed_back.extend(leases)
+        self._wake.set()
+
+    def released(self, pending: Iterable[PendingRelease]) -> None:
+        self._released.extend(pending)
+        self._wake.set()
+
+    def ended(self, instances: Iterable[str]) -> None:
+        """All that these instances hold is free."""
+        self._ended.update(dict.fromkeys(instances))
+        self._wake.set()
+
+    async def idle(self) -> None:
+        """Until all that came back is committed."""
+        while self._ended or self._handed_back or self._released:
+            await self._clock.sleep(0.01)
+
+    async def run(self) -> None:
+        backoff = Backoff()
+        while True:
+            await self._wake.wait()
+            try:
+                await self.run_once()
+                backoff.reset()
+            except DependencyUnavailable as failure:
+                log.warning("returns wait for the database", error=str(failure))
+                self._wake.set()
+                await self._clock.sleep(backoff.next())
+
+    async def run_once(self) -> None:
+        """Until nothing is left. Raises DependencyUnavailable with what is not committed kept."""
+        while self._ended or self._handed_back or self._released:
+            if self._ended:
+                await self._end()
+            if self._handed_back:
+                await self._return()
+            if self._released:
+                await self._release()
+
+    async def _end(self) -> None:
+        instances = list(self._ended)
+        returned = await self._leases.end(instances)
+        for instance in instances:
+            del self._ended[instance]
+        if returned:
+            log.info(
+                "took back the executions of ended coordinators",
+                instances=instances,
+                executions=len(returned),
+            )
+        self._look_again(returned)
+
+    async def _return(self) -> None:
+        batch = [self._handed_back[at] for at in range(min(_BATCH, len(self._handed_back)))]
+        returned = await self._leases.hand_back(batch)
+        for _ in batch:
+            self._handed_back.popleft()
+        self._look_again(returned)
+
+    async def _release(self) -> None:
+        batch = [self._released[at] for at in range(min(_BATCH, len(self._released)))]
+        committed = {
+            pending.report
+            for pending in batch
+            if _is_failure(pending.report) and await self._fail(pending.report)
+        }
+        plain = [pending.report for pending in batch if not _is_failure(pending.report)]
+        if plain:
+            returned = await self._leases.hand_back([(report.execution_id, report.epoch) for report in plain])
+            self._look_again(returned)
+            ids = {row.execution_id for row in returned}
+            committed.update(report for report in plain if report.execution_id in ids)
+        late = [pending for pending in batch if pending.report not in committed]
+        reasons = await self._leases.reasons([pending.report for pending in late]) if late else ()
+        for _ in batch:
+            self._released.popleft()
+        for pending in batch:
+            if pending.report in committed:
+                pending.holder.acknowledge([pending.report_id])
+        for pending, reason in zip(late, reasons, strict=True):
+            if reason is None:
+                pending.holder.acknowledge([pending.report_id])
+            else:
+                pending.holder.refuse(pending.report_id, reason)
+                self._metrics.late(pending.report, pending.holder.instance_id, reason)
+
+    async def _fail(self, report: LeaseReleased) -> bool:
+        failed = await self._leases.fail(report)
+        if failed is None:
+            return False
+        workspace, fate = failed
+        self._metrics.dispatch_failed(report.execution_id, report.reason, report.message, fate.attempts)
+        if fate.state is State.FAILED:
+            self._metrics.dead_letter(report.execution_id, workspace, fate.failure_reason)
+        # Its slot is free for others.
+        self._admission_loop.work_in(workspace)
+        return True
+
+    def _look_again(self, returned: Sequence[Returned]) -> None:
+        for row in returned:
+            if row.is_ends_only:
+                self._admission_loop.ending_waits()
+            else:
+                self._admission_loop.work_in(row.workspace)
+
+
+def _is_failure(report: LeaseReleased) -> bool:
+    return report.is_failed or report.is_permanent

@@ -1,0 +1,102 @@
+"""The poll behind every wake-up: work that nobody was told of, leases and grants and messages that went astray.
+
+Each step stands alone: one that fails is tried again in the next round, and holds up no other. A round says only once
+that the database is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.process.clock import Clock
+from services.chassis.telemetry.logs import logger
+from services.dispatcher.core.items import Astray, Unread
+
+log = logger(__name__)
+
+
+class StrandedWork(Protocol):
+    async def workspaces_with_work(self) -> tuple[list[str], bool]: ...
+
+    async def astray(self) -> Sequence[Astray]: ...
+
+
+class OrphanedLeases(Protocol):
+    async def holders_gone(self) -> list[str]: ...
+
+
+class UnreadMessages(Protocol):
+    async def unread(self) -> Sequence[Unread]: ...
+
+
+class Rounds:
+    def __init__(
+        self,
+        *,
+        housekeeping: StrandedWork,
+        leases: OrphanedLeases,
+        mailbox: UnreadMessages,
+        polled: Callable[[Sequence[str], bool], None],
+        ended: Callable[[Sequence[str]], None],
+        ask_holder: Callable[[str, Sequence[tuple[str, int]]], None],
+        post: Callable[[str, Sequence[bytes]], None],
+        clock: Clock,
+        every_seconds: float,
+    ) -> None:
+        """`ask_holder` asks an instance, when it has a session here, whether it holds these (execution and epoch)."""
+        self._housekeeping = housekeeping
+        self._leases = leases
+        self._mailbox = mailbox
+        self._polled = polled
+        self._ended = ended
+        self._ask_holder = ask_holder
+        self._post = post
+        self._clock = clock
+        self._every_seconds = every_seconds
+        # Four short rounds for one long: what a dead replica left must not wait for the poll, and a coordinator
+        # gives up a run that its runner denies when no report of it has come by the mailbox for two seconds.
+        self._round = 0
+
+    async def run(self) -> None:
+        while True:
+            await self.run_once()
+            await self._clock.sleep(self._every_seconds / 4)
+
+    async def run_once(self) -> None:
+        steps: list[Callable[[], Awaitable[None]]] = [self.ask_for_astray, self.say_again]
+        if self._round % 4 == 0:
+            steps += [self.poll, self.end_unheld]
+        self._round += 1
+        failed: dict[str, str] = {}
+        for step in steps:
+            try:
+                await step()
+            except DependencyUnavailable as failure:
+                failed[step.__name__] = str(failure)
+        if failed:
+            log.info("a round waits for the database", steps=[*failed], error=next(iter(failed.values())))
+
+    async def poll(self) -> None:
+        self._polled(*await self._housekeeping.workspaces_with_work())
+
+    async def end_unheld(self) -> None:
+        """OrphanedLeases granted in the very moment their holder's instance ended."""
+        gone = await self._leases.holders_gone()
+        if gone:
+            self._ended(gone)
+
+    async def ask_for_astray(self) -> None:
+        by_holder: dict[str, list[tuple[str, int]]] = {}
+        for row in await self._housekeeping.astray():
+            by_holder.setdefault(row.holder, []).append((row.execution_id, row.epoch))
+        for holder, leases in by_holder.items():
+            self._ask_holder(holder, leases)
+
+    async def say_again(self) -> None:
+        by_holder: dict[str, list[bytes]] = {}
+        for row in await self._mailbox.unread():
+            by_holder.setdefault(row.holder, []).append(row.body)
+        for holder, bodies in by_holder.items():
+            self._post(holder, bodies)

@@ -1,0 +1,121 @@
+"""One batch of the queue: all that has gathered, to be committed together, and what the commit made of it.
+
+Results are in the order of what they answer. A batch that cannot be stored is split, first into its items and its
+claims, until the item or the workspace at fault stands alone; what else was in it is not held back.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Self
+
+from services.dispatcher.core.items import (
+    Admission,
+    Claim,
+    LeaseFinished,
+    LeaseParked,
+    NewStart,
+    WorkspaceView,
+)
+
+
+@dataclass(slots=True, frozen=True)
+class AdmissionBatch:
+    # By the clock of this process; what the rows say of time is the database's.
+    now: datetime
+    new_starts: Sequence[NewStart] = ()
+    # For each new start the index of the holder that has room for it, or -1.
+    new_start_holders: Sequence[int] = ()
+    # How many wait, where that is known well enough; in the other workspaces of new starts the batch counts.
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    finished: Sequence[LeaseFinished] = ()
+    parked: Sequence[LeaseParked] = ()
+    # Workspaces to claim from, in the order of their turn.
+    workspaces: Sequence[str] = ()
+    # The holder of each row that a claim may take.
+    claim_holders: Sequence[int] = ()
+    ending_holders: Sequence[int] = ()
+    # Instances by index.
+    holders: Sequence[str] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.new_starts or self.finished or self.parked or self.workspaces or self.ending_holders)
+
+    @property
+    def items(self) -> int:
+        return len(self.new_starts) + len(self.finished) + len(self.parked)
+
+    @property
+    def is_claiming(self) -> bool:
+        return bool(self.workspaces or self.ending_holders)
+
+    def without_claims(self) -> Self:
+        return replace(self, workspaces=(), claim_holders=(), ending_holders=())
+
+    def claim_of(self, workspace: str, claim_holders: Sequence[int]) -> Self:
+        """Of this workspace alone."""
+        return replace(
+            self.claim_of_ending(), ending_holders=(), workspaces=[workspace], claim_holders=claim_holders
+        )
+
+    def claim_of_ending(self) -> Self:
+        """Of what will only be ended, alone."""
+        return replace(
+            self,
+            new_starts=(),
+            new_start_holders=(),
+            waiting={},
+            finished=(),
+            parked=(),
+            workspaces=(),
+            claim_holders=(),
+        )
+
+    def halves(self) -> tuple[Self, Self]:
+        """Two batches with all that this one has, which has no claims; the first has the earlier items."""
+        if self.finished or self.parked:
+            if self.new_starts:
+                return (
+                    replace(self, new_starts=(), new_start_holders=()),
+                    replace(self, finished=(), parked=()),
+                )
+            finished, parked = len(self.finished) // 2, -(-len(self.parked) // 2)
+            return (
+                replace(self, finished=self.finished[:finished], parked=self.parked[:parked]),
+                replace(self, finished=self.finished[finished:], parked=self.parked[parked:]),
+            )
+        half = len(self.new_starts) // 2
+        return (
+            replace(self, new_starts=self.new_starts[:half], new_start_holders=self.new_start_holders[:half]),
+            replace(self, new_starts=self.new_starts[half:], new_start_holders=self.new_start_holders[half:]),
+        )
+
+
+@dataclass(slots=True)
+class BatchResult:
+    admissions: list[Admission] = field(default_factory=list)
+    # The workspace of each report that took effect, None for one that did not.
+    finished: list[str | None] = field(default_factory=list)
+    parked: list[str | None] = field(default_factory=list)
+    # Those that the database refuses: nobody knows what would have become of them.
+    refused_reports: list[LeaseFinished | LeaseParked] = field(default_factory=list)
+    # Of those just parked, the workspaces in which one was woken at once.
+    woken: list[str] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    workspaces: list[WorkspaceView] = field(default_factory=list)
+    # Workspaces whose claim the database refuses, and whether it does so with what will only be ended.
+    refused_workspaces: list[str] = field(default_factory=list)
+    is_ending_refused: bool = False
+
+    def join(self, other: Self) -> None:
+        """Append the result of the second half."""
+        self.admissions += other.admissions
+        self.finished += other.finished
+        self.parked += other.parked
+        self.refused_reports += other.refused_reports
+        self.woken += other.woken
+        self.claims += other.claims
+        self.workspaces += other.workspaces
+        self.refused_workspaces += other.refused_workspaces
+        self.is_ending_refused = self.is_ending_refused or other.is_ending_refused

@@ -1,1 +1,0 @@
-"""What the dispatcher does with what it is told: the turn, and what is put back into the queue outside of it."""

@@ -1,0 +1,234 @@
+"""The statements of a batch. They run in one transaction, in the order of this file, each with a snapshot of its own.
+
+The order carries the hard limit. LOCK waits for every other batch on these workspaces; only statements that come after
+it count slots, and their snapshots hold all that those batches have committed. One statement that locked and counted at
+once would count with a snapshot from before the wait, and let two dispatchers fill the same slot
+(tests/integration/dispatcher/test_slots.py shows it doing so).
+
+Raw statements with numbered parameters: the driver would take apart anything longer than four kilobytes at each use.
+`state + 0` where rows are named by their ids: it keeps the planner from the partial indexes, which look small to it
+whenever its figures are old, and would be walked whole for each id.
+Locks are always taken in the order: tenants by name, then rows of the queue by id.
+"""
+
+from typing import Final
+
+from services.dispatcher.core.mailbox_limits import CLAIM_BYTES_MAX, GRANT_BYTES_MAX
+
+_FREE: Final = """
+greatest(0, t.executions_max - (
+  SELECT count(*) FROM dispatcher.queue g
+  WHERE g.workspace = t.workspace AND g.state IN (2, 3) AND NOT g.ends_only
+))::int4 AS free
+"""
+
+LOCK: Final = b"""
+SELECT 1 FROM dispatcher.tenants WHERE workspace = ANY($1) ORDER BY workspace FOR NO KEY UPDATE
+"""
+
+# The epoch is tested in the statement that deletes.
+FINISH: Final = b"""
+WITH told AS MATERIALIZED (
+  SELECT * FROM unnest($1::text[]::uuid[], $2) WITH ORDINALITY AS t (execution_id, epoch, n)
+), gone AS (
+  DELETE FROM dispatcher.queue q USING told t
+  WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state + 0 IN (2, 3)
+  RETURNING t.n, q.workspace, q.execution_id
+), unread AS (
+  DELETE FROM dispatcher.mailbox m USING gone WHERE m.execution_id = gone.execution_id
+)
+SELECT n::int4, workspace FROM gone
+"""
+
+# $3: microseconds from now. The time of the grant stays: WAKE_PARKED compares messages with it.
+PARK: Final = b"""
+WITH told AS MATERIALIZED (
+  SELECT * FROM unnest($1::text[]::uuid[], $2, $3) WITH ORDINALITY AS t (execution_id, epoch, left_us, n)
+)
+UPDATE dispatcher.queue q
+SET state = 4, urgent = true, holder = NULL, wake_time = clock_timestamp() + t.left_us * interval '1 microsecond'
+FROM told t
+WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state + 0 IN (2, 3)
+RETURNING t.n::int4, q.workspace
+"""
+
+# After PARK holds the rows: a message is either here to be seen now, or its sender will find the row PARKED.
+# One that is older than the grant went with it and was not understood: to wake the row for it at once would hand it
+# over again at once, as fast as the machine goes, until a coordinator of a newer version takes it. Unless its holder
+# has seen others ($3): then there was perhaps no room for it in the grant, and each time fewer are left.
+WAKE_PARKED: Final = b"""
+WITH seen AS (
+  DELETE FROM dispatcher.mailbox WHERE message_id = ANY($1)
+), unseen AS MATERIALIZED (
+  SELECT p.execution_id,
+         coalesce(p.wake_time <= clock_timestamp(), false)
+           OR coalesce(bool_or(m.create_time >= p.granted_time), false)
+           OR p.execution_id = ANY($3::text[]::uuid[]) AND count(m.message_id) > 0 AS is_due
+  FROM dispatcher.queue p
+  LEFT JOIN dispatcher.mailbox m ON m.execution_id = p.execution_id AND NOT m.message_id = ANY($1)
+  WHERE p.execution_id = ANY($2::text[]::uuid[]) AND p.state + 0 = 4
+  GROUP BY p.execution_id
+  HAVING p.wake_time <= clock_timestamp() OR count(m.message_id) > 0
+)
+UPDATE dispatcher.queue q
+SET state = CASE WHEN u.is_due THEN 1 ELSE 4 END,
+    wake_time = CASE WHEN NOT u.is_due THEN least(q.wake_time, clock_timestamp() + interval '30 seconds') END
+FROM unseen u WHERE q.execution_id = u.execution_id AND q.state + 0 = 4
+RETURNING CASE WHEN u.is_due THEN q.workspace END
+"""
+
+# Rows of two kinds: (0, n, outcome, epoch, existing id) of an item, (1, tenant, free, queued, …) of a tenant.
+# A new start goes ahead at once (is_direct) when a holder was offered for it, a slot is free and nobody waits before
+# it.
+# now(): times in the rows are compared with the database's clock, so they are its own. It is that of the transaction's
+# begin, before which nothing was handed over.
+ADMIT: Final = f"""
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::text[]::uuid[], $2, $3, $4, $5,
+                       $6, $7, $8)
+  WITH ORDINALITY AS i (execution_id, tenant, priority, deadline_time, request_id, hash, start, holder_index, n)
+), tenant AS MATERIALIZED (
+  SELECT l.tenant, t.workspace, t.closed, t.executions_max, t.queued_max, {_FREE},
+         EXISTS (
+           SELECT 1 FROM dispatcher.queue w WHERE w.workspace = t.workspace AND w.state = 1 AND NOT w.ends_only
+         ) AS has_waiting,
+         CASE WHEN l.known IS NOT NULL THEN l.known ELSE (
+           SELECT count(*) FROM (
+             SELECT 1 FROM dispatcher.queue w
+             WHERE w.workspace = t.workspace AND w.state = 1 AND NOT w.ends_only LIMIT t.queued_max
+           ) counted
+         ) END AS queued
+  FROM unnest($9, $10) WITH ORDINALITY AS l (workspace, known, tenant)
+  JOIN dispatcher.tenants t USING (workspace)
+), judged AS MATERIALIZED (
+  SELECT i.*, l.workspace, l.free, l.has_waiting, l.queued, l.queued_max, r.execution_id AS existing,
+         CASE WHEN r.execution_id = i.execution_id THEN 1
+              WHEN r.hash = i.hash THEN 2
+              WHEN r.execution_id IS NOT NULL THEN 3
+              WHEN EXISTS (SELECT 1 FROM dispatcher.queue q WHERE q.execution_id = i.execution_id) THEN 1
+              WHEN l.closed THEN 5
+              ELSE 0 END AS verdict
+  FROM item i JOIN tenant l USING (tenant)
+  LEFT JOIN dispatcher.requests r ON r.workspace = l.workspace AND r.request_id = i.request_id
+), ranked AS MATERIALIZED (
+  SELECT j.*, j.verdict = 0 AND j.holder_index >= 0 AND NOT j.has_waiting AND row_number() OVER (
+           PARTITION BY j.tenant, j.verdict = 0 AND j.holder_index >= 0 ORDER BY j.n
+         ) <= j.free AS is_direct
+  FROM judged j
+), placed AS MATERIALIZED (
+  SELECT r.*, row_number() OVER (PARTITION BY r.tenant, r.verdict = 0, r.is_direct ORDER BY r.n) AS nth FROM ranked r
+), admitted AS MATERIALIZED (
+  SELECT p.*, CASE WHEN p.verdict > 0 THEN p.verdict
+                   WHEN p.is_direct OR p.queued + p.nth <= p.queued_max THEN 1
+                   ELSE 4 END AS outcome,
+         CASE WHEN p.is_direct THEN nextval('dispatcher.epochs') ELSE 0 END AS epoch
+  FROM placed p
+), kept AS (
+  INSERT INTO dispatcher.queue (execution_id, workspace, state, priority, epoch, holder, enqueue_time, granted_time,
+                                deadline_time, request_id, start)
+  SELECT a.execution_id, a.workspace, CASE WHEN a.is_direct THEN 2 ELSE 1 END, a.priority, a.epoch,
+         CASE WHEN a.is_direct THEN ($11::text[])[a.holder_index + 1] END, now(),
+         CASE WHEN a.is_direct THEN now() END, a.deadline_time, a.request_id, a.start
+  FROM admitted a WHERE a.verdict = 0 AND a.outcome = 1
+), asked AS (
+  INSERT INTO dispatcher.requests (workspace, request_id, hash, execution_id)
+  SELECT a.workspace, a.request_id, a.hash, a.execution_id
+  FROM admitted a WHERE a.verdict = 0 AND a.outcome = 1 AND a.request_id IS NOT NULL
+)
+SELECT 0::int4, a.n::int4, a.outcome::int4, a.epoch::int8,
+       CASE WHEN a.verdict IN (2, 3) THEN a.existing::text END, NULL::int4, NULL::bool,
+       CASE WHEN a.is_direct THEN (extract(epoch FROM now()) * 1000000)::int8 END
+FROM admitted a
+UNION ALL
+SELECT 1, l.tenant::int4, l.free, l.queued, NULL, l.executions_max, l.has_waiting, NULL FROM tenant l
+""".encode()
+
+# How much of its mailbox goes with what is to be claimed. Where that is nothing, nothing else is asked of it.
+_UNREAD_BYTES: Final = f"""
+(SELECT least(coalesce(sum(octet_length(m.body)), 0), {GRANT_BYTES_MAX})::int4
+ FROM dispatcher.mailbox m WHERE m.execution_id = c.execution_id) AS unread_bytes
+"""
+# Those whose messages, with the messages of those before them, are not too many for one batch: at least the first.
+_CARRIED: Final = f"""
+SELECT t.* FROM (
+  SELECT s.*, sum(s.unread_bytes) OVER (
+           ORDER BY s.place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+         ) AS bytes_before
+  FROM sized s
+) t WHERE coalesce(t.bytes_before, 0) < {CLAIM_BYTES_MAX}
+"""
+# The oldest, up to the message that reaches the limit.
+_MESSAGES: Final = f"""
+CASE WHEN c.unread_bytes > 0 THEN (
+  SELECT array_agg(o.body ORDER BY o.create_time, o.message_id) FROM (
+    SELECT m.body, m.create_time, m.message_id, sum(octet_length(m.body)) OVER (
+             ORDER BY m.create_time, m.message_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+           ) AS bytes_before
+    FROM dispatcher.mailbox m WHERE m.execution_id = c.execution_id
+  ) o WHERE coalesce(o.bytes_before, 0) < {GRANT_BYTES_MAX}
+) END AS messages
+"""
+
+_CLAIMED: Final = """
+q.execution_id, q.execution_id::text AS id, q.workspace, q.epoch, q.start,
+(extract(epoch FROM q.enqueue_time) * 1000000)::int8 AS enqueue_us,
+(extract(epoch FROM q.granted_time) * 1000000)::int8 AS granted_us, c.epoch_before > 0 AS is_resumed, c.unread_bytes
+"""
+
+# Rows of two kinds: a place, with the number of its tenant, or a tenant without a place.
+CLAIM: Final = f"""
+WITH tenant AS MATERIALIZED (
+  SELECT l.tenant, t.workspace, t.executions_max, {_FREE}
+  FROM unnest($1) WITH ORDINALITY AS l (workspace, tenant) JOIN dispatcher.tenants t USING (workspace)
+), candidate AS MATERIALIZED (
+  SELECT l.tenant, c.execution_id, c.epoch AS epoch_before, row_number() OVER (
+           PARTITION BY l.tenant ORDER BY c.urgent DESC, c.priority DESC, c.execution_id
+         ) AS nth
+  FROM tenant l CROSS JOIN LATERAL (
+    SELECT q.execution_id, q.epoch, q.urgent, q.priority FROM dispatcher.queue q
+    WHERE q.workspace = l.workspace AND q.state = 1 AND NOT q.ends_only
+    ORDER BY q.urgent DESC, q.priority DESC, q.execution_id
+    LIMIT least(l.free, $3) FOR UPDATE OF q SKIP LOCKED
+  ) c
+), sized AS MATERIALIZED (
+  SELECT c.*, row_number() OVER (ORDER BY c.nth, c.tenant) AS place, {_UNREAD_BYTES} FROM (
+    SELECT c.* FROM candidate c ORDER BY c.nth, c.tenant LIMIT cardinality($2)
+  ) c
+), chosen AS MATERIALIZED ({_CARRIED}
+), claimed AS (
+  UPDATE dispatcher.queue q
+  SET state = 2, epoch = nextval('dispatcher.epochs'), holder = ($4::text[])[($2)[c.place] + 1],
+      granted_time = now(), wake_time = NULL
+  FROM chosen c WHERE q.execution_id = c.execution_id
+  RETURNING c.tenant, c.place, {_CLAIMED}
+), counted AS (
+  SELECT k.tenant, count(*) AS candidates FROM candidate k GROUP BY k.tenant
+)
+SELECT c.tenant::int4, NULL::int4 AS free, NULL::int4 AS slots, NULL::int4 AS candidates,
+       c.id, c.workspace, c.epoch, ($2)[c.place], c.start, c.enqueue_us, c.granted_us, c.is_resumed, {_MESSAGES}
+FROM claimed c
+UNION ALL
+SELECT l.tenant::int4, l.free, l.executions_max, coalesce(n.candidates, 0)::int4,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM tenant l LEFT JOIN counted n USING (tenant)
+""".encode()
+
+# Without a lock on the workspace: what will only be ended takes no slot.
+CLAIM_ENDING: Final = f"""
+WITH sized AS MATERIALIZED (
+  SELECT c.*, row_number() OVER () AS place, {_UNREAD_BYTES} FROM (
+    SELECT q.execution_id, q.epoch AS epoch_before FROM dispatcher.queue q
+    WHERE q.state = 1 AND q.ends_only ORDER BY q.execution_id
+    LIMIT cardinality($1) FOR UPDATE SKIP LOCKED
+  ) c
+), chosen AS MATERIALIZED ({_CARRIED}
+), claimed AS (
+  UPDATE dispatcher.queue q
+  SET state = 2, epoch = nextval('dispatcher.epochs'), holder = ($2::text[])[($1)[c.place] + 1],
+      granted_time = now(), wake_time = NULL
+  FROM chosen c WHERE q.execution_id = c.execution_id
+  RETURNING c.place, {_CLAIMED}
+)
+SELECT c.id, c.workspace, c.epoch, ($1)[c.place], c.start, c.enqueue_us, c.granted_us, c.is_resumed, {_MESSAGES}
+FROM claimed c
+""".encode()

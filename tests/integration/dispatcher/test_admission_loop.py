@@ -1,0 +1,527 @@
+"""The batch's loop on a real database: items stand alone, lost answers are repeated, credit is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Sequence
+
+import psycopg
+import pytest
+
+from services.chassis.postgres.database import CommitUnknown, DatabaseAway
+from services.chassis.process.clock import Clock, ManualClock, SystemClock
+from services.chassis.process.coalescing import TURN_SECONDS
+from services.dispatcher.app.admission_loop import AdmissionLoop
+from services.dispatcher.app.admission_metrics import AdmissionMetrics
+from services.dispatcher.app.ports import Arrival, PendingReport
+from services.dispatcher.app.retry_later import AGAIN_SECONDS
+from services.dispatcher.core.batch import AdmissionBatch, BatchResult
+from services.dispatcher.core.items import (
+    Admission,
+    Claim,
+    EnqueueOutcome,
+    LateReason,
+    LeaseFinished,
+    LeaseParked,
+    LeaseReport,
+    NewStart,
+    State,
+)
+from services.dispatcher.core.mailbox_limits import MEBIBYTE
+from services.dispatcher.core.workspace_queues import ASIDE_SECONDS, WorkspaceQueues
+from tests.integration.dispatcher.conftest import Rig, new_start
+from tests.support.probe import until
+
+SECONDS = 20.0
+
+
+class Recorder:
+    """A holder and an asker that write down what they are told."""
+
+    instance_id = "recorder"
+
+    def __init__(self, credit: int = 10) -> None:
+        self.credit = credit
+        self.claims: list[Claim] = []
+        self.answers: dict[str, Admission] = {}
+        self.acknowledged: list[str] = []
+        self.refused: list[tuple[str, str]] = []
+        self.is_gone = False
+
+    def take_credit(self, count: int) -> int:
+        taken = min(count, self.credit)
+        self.credit -= taken
+        return taken
+
+    def give_back(self, count: int) -> None:
+        self.credit += count
+
+    def grant(self, claims: Sequence[Claim]) -> bool:
+        self.claims += [] if self.is_gone else claims
+        return not self.is_gone
+
+    def acknowledge(self, report_ids: Sequence[str]) -> None:
+        self.acknowledged += report_ids
+
+    def refuse(self, report_id: str, reason: str) -> None:
+        self.refused.append((report_id, reason))
+
+    def answered(self, new_start: NewStart, admission: Admission) -> None:
+        self.answers[new_start.execution_id] = admission
+
+
+class Failing:
+    """The queue, with the next admission loop failing in the given way, before or after their commit."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.store_limits = rig.queue.store_limits
+        self.before: list[Exception] = []
+        self.after: list[Exception] = []
+
+    async def commit(self, batch: AdmissionBatch) -> BatchResult:
+        if self.before:
+            raise self.before.pop()
+        result = await self._rig.queue.commit(batch)
+        if self.after:
+            raise self.after.pop()
+        return result
+
+
+class LateOrAway:
+    """Why reports came late; or the database is away."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.is_away = False
+
+    async def reasons(self, reports: Sequence[LeaseReport]) -> Sequence[LateReason | None]:
+        if self.is_away:
+            raise DatabaseAway("too many wait for a connection")
+        return await self._rig.leases.reasons(reports)
+
+
+class Stage:
+    def __init__(self, rig: Rig, credit: int = 10, clock: Clock | None = None) -> None:
+        self.recorder = Recorder(credit)
+        self.queue = Failing(rig)
+        self.late = LateOrAway(rig)
+        self.given_up: list[Claim] = []
+        self.admission_loop = AdmissionLoop(
+            store=self.queue,
+            late=self.late,
+            holders=lambda: [self.recorder] if self.recorder.credit > 0 else [],
+            give_up=self.given_up.extend,
+            due=lambda time: None,
+            demand=lambda amount: None,
+            queues=WorkspaceQueues(),
+            metrics=AdmissionMetrics(),
+            clock=clock or SystemClock(),
+            poll_seconds=1.0,
+        )
+
+    def bring(self, *new_starts: NewStart) -> None:
+        self.admission_loop.enqueue([Arrival(each, self.recorder) for each in new_starts])
+
+    def outcomes(self, *new_starts: NewStart) -> list[EnqueueOutcome]:
+        return [self.recorder.answers[each.execution_id].outcome for each in new_starts]
+
+
+async def test_item_that_cannot_be_stored_stands_alone(rig: Rig) -> None:
+    stage = Stage(rig)
+    batch = [new_start("alone") for _ in range(6)]
+    batch[3] = new_start("alone", request_id="nul \x00")
+    stage.bring(*batch)
+    await stage.admission_loop.run_once()
+    expected = [EnqueueOutcome.QUEUED] * 6
+    expected[3] = EnqueueOutcome.REJECTED
+    assert stage.outcomes(*batch) == expected
+    assert len(stage.recorder.claims) == 5
+    assert stage.recorder.credit == 5
+
+
+REFUSES = """
+CREATE FUNCTION dispatcher.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'not this one' USING ERRCODE = '{code}';
+END $$;
+CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON dispatcher.queue
+  FOR EACH ROW WHEN (NEW.workspace = 'refused' AND NEW.state = {state}) EXECUTE FUNCTION dispatcher.refuse();
+"""
+REFUSES_ENDS = """
+CREATE FUNCTION dispatcher.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'a value is out of range' USING ERRCODE = 'data_exception';
+END $$;
+CREATE TRIGGER refuse BEFORE {operation} ON dispatcher.queue
+  FOR EACH ROW WHEN (OLD.workspace = 'refused') EXECUTE FUNCTION dispatcher.refuse();
+"""
+REFUSES_NO_MORE = "DROP TRIGGER refuse ON dispatcher.queue"
+
+
+async def refusing(rig: Rig, state: State, code: str = "program_limit_exceeded") -> None:
+    """The database refuses to bring rows of one workspace into this state, as it does what passes its limits."""
+    await execute(rig, REFUSES.format(state=int(state), code=code))
+
+
+async def execute(rig: Rig, statements: str) -> None:
+    async with await psycopg.AsyncConnection.connect(rig.url, autocommit=True) as connection:
+        await connection.execute(statements.encode())
+
+
+@pytest.mark.parametrize("code", ["program_limit_exceeded", "data_corrupted"])
+async def test_item_that_the_database_refuses_by_itself_stands_alone(empty_rig: Rig, code: str) -> None:
+    await refusing(empty_rig, State.PENDING, code)
+    stage = Stage(empty_rig, credit=0)
+    good, bad = new_start("good"), new_start("refused")
+    stage.bring(good, bad)
+    await stage.admission_loop.run_once()
+    assert stage.outcomes(good, bad) == [EnqueueOutcome.QUEUED, EnqueueOutcome.REJECTED]
+
+
+FAULTS_OF_NO_ITEM = {
+    "a right is missing": "REVOKE INSERT, UPDATE, DELETE ON dispatcher.queue FROM CURRENT_USER",
+    "a table is missing": "ALTER TABLE dispatcher.queue RENAME TO elsewhere",
+    "a column is missing": "ALTER TABLE dispatcher.queue RENAME COLUMN epoch TO elsewhere",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_NO_ITEM)
+async def test_fault_of_the_database_that_is_no_items_ends_the_loop_and_answers_nobody(
+    empty_rig: Rig, fault: str
+) -> None:
+    stage = Stage(empty_rig)
+    stage.bring(new_start("faulty"), new_start("faulty"))
+    await stage.admission_loop.run_once()
+    stage.recorder.answers.clear()
+    first, second = stage.recorder.claims
+    await execute(empty_rig, FAULTS_OF_NO_ITEM[fault])
+    stage.bring(new_start("faulty"), new_start("faulty"))
+    stage.admission_loop.report(
+        [
+            PendingReport("r1", LeaseFinished(first.execution_id, first.epoch), stage.recorder),
+            PendingReport("r2", LeaseParked(second.execution_id, second.epoch, None, ()), stage.recorder),
+        ]
+    )
+    with pytest.raises(psycopg.ProgrammingError):
+        async with asyncio.timeout(SECONDS):
+            await stage.admission_loop.run()
+    assert (stage.recorder.answers, stage.recorder.acknowledged, stage.recorder.refused) == ({}, [], [])
+
+
+@pytest.mark.parametrize("is_parked", [True, False])
+async def test_report_that_cannot_be_stored_is_kept_unanswered_until_it_can(
+    empty_rig: Rig, is_parked: bool
+) -> None:
+    clock = ManualClock()
+    stage = Stage(empty_rig, clock=clock)
+    stage.bring(new_start("good"), new_start("refused"))
+    await stage.admission_loop.run_once()
+    good, bad = sorted(stage.recorder.claims, key=lambda claim: claim.workspace)
+    await execute(empty_rig, REFUSES_ENDS.format(operation="UPDATE" if is_parked else "DELETE"))
+    for name, claim in (("good", good), ("bad", bad)):
+        lease = (claim.execution_id, claim.epoch)
+        report = LeaseParked(*lease, None, ()) if is_parked else LeaseFinished(*lease)
+        stage.admission_loop.report([PendingReport(name, report, stage.recorder)])
+    await stage.admission_loop.run_once()
+    stage.admission_loop.polled([], False)
+    assert not stage.admission_loop.has_work, "not before its time"
+    clock.advance(AGAIN_SECONDS)
+    stage.admission_loop.polled([], False)
+    await stage.admission_loop.run_once()
+    assert (stage.recorder.acknowledged, stage.recorder.refused) == (["good"], [])
+    assert await empty_rig.rows("epoch", "workspace = 'refused' AND state IN (2, 3)") == [(bad.epoch,)]
+    await execute(empty_rig, REFUSES_NO_MORE)
+    clock.advance(AGAIN_SECONDS)
+    stage.admission_loop.polled([], False)
+    await stage.admission_loop.run_once()
+    assert (stage.recorder.acknowledged, stage.recorder.refused) == (["good", "bad"], [])
+    assert await empty_rig.rows(where="workspace = 'refused' AND state IN (2, 3)") == []
+
+
+async def test_lane_whose_claim_is_refused_is_set_aside_and_holds_up_nobody(empty_rig: Rig) -> None:
+    for workspace in ("good", "refused", "other"):
+        await empty_rig.limit(workspace, 5)
+        await empty_rig.enqueue(new_start(workspace))
+    await refusing(empty_rig, State.CLAIMED)
+    clock = ManualClock()
+    stage = Stage(empty_rig, clock=clock)
+    stage.admission_loop.polled(["good", "refused", "other"], False)
+    stage.bring(came := new_start("good"))
+    await stage.admission_loop.run_once()
+    assert stage.outcomes(came) == [EnqueueOutcome.QUEUED]
+    while stage.admission_loop.has_work:
+        await stage.admission_loop.run_once()
+    assert sorted(claim.workspace for claim in stage.recorder.claims) == ["good", "good", "other"]
+    assert stage.recorder.credit == 7
+    # Nothing that is told of it brings it back before its time.
+    stage.admission_loop.work_in("refused")
+    stage.admission_loop.polled(["refused"], False)
+    assert not stage.admission_loop.has_work
+    await execute(empty_rig, REFUSES_NO_MORE)
+    clock.advance(ASIDE_SECONDS)
+    stage.admission_loop.polled([], False)
+    await stage.admission_loop.run_once()
+    assert stage.recorder.claims[-1].workspace == "refused"
+
+
+async def test_ends_that_cannot_be_claimed_wait_and_hold_up_nobody(empty_rig: Rig) -> None:
+    for workspace in ("good", "refused"):
+        await empty_rig.limit(workspace, 5)
+        await empty_rig.enqueue(new_start(workspace))
+    await execute(empty_rig, "UPDATE dispatcher.queue SET ends_only = true WHERE workspace = 'refused'")
+    await refusing(empty_rig, State.CLAIMED)
+    clock = ManualClock()
+    stage = Stage(empty_rig, clock=clock)
+    stage.admission_loop.polled(["good"], True)
+    while stage.admission_loop.has_work:
+        await stage.admission_loop.run_once()
+    assert [claim.workspace for claim in stage.recorder.claims] == ["good"]
+    assert stage.recorder.credit == 9
+    stage.admission_loop.ending_waits()
+    assert not stage.admission_loop.has_work
+    await execute(empty_rig, REFUSES_NO_MORE)
+    clock.advance(ASIDE_SECONDS)
+    await stage.admission_loop.run_once()
+    assert stage.recorder.claims[-1].is_ends_only
+
+
+async def test_full_mailboxes_of_what_ends_are_granted_one_after_another(empty_rig: Rig) -> None:
+    await empty_rig.limit("ends", 5)
+    came = [new_start("ends") for _ in range(3)]
+    await empty_rig.enqueue(*came)
+    for each in came:
+        await empty_rig.fill(each.execution_id, messages=8, size=MEBIBYTE)
+    await execute(empty_rig, "UPDATE dispatcher.queue SET ends_only = true")
+    stage = Stage(empty_rig)
+    stage.admission_loop.ending_waits()
+    admission_loop = 0
+    while stage.admission_loop.has_work:
+        await stage.admission_loop.run_once()
+        admission_loop += 1
+    assert [len(claim.messages) for claim in stage.recorder.claims] == [8, 8, 8]
+    assert admission_loop == 2
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_turn_of_unknown_outcome_is_repeated_and_answers_the_same(rig: Rig, is_committed: bool) -> None:
+    stage = Stage(rig)
+    workspace = f"unknown-{is_committed}"
+    batch = [new_start(workspace, request_id=f"r{n}") for n in range(3)]
+    (stage.queue.after if is_committed else stage.queue.before).append(CommitUnknown("no answer"))
+    stage.bring(*batch)
+    with pytest.raises(DatabaseAway):
+        await stage.admission_loop.run_once()
+    assert stage.recorder.credit == 10
+    assert not stage.recorder.answers
+    await stage.admission_loop.run_once()
+    assert stage.outcomes(*batch) == [EnqueueOutcome.QUEUED] * 3
+    assert len(await rig.rows(where=f"workspace = '{workspace}'")) == 3
+
+
+async def test_report_of_unknown_outcome_is_acknowledged_after_its_repetition(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(new_start("reported"))
+    await stage.admission_loop.run_once()
+    (claim,) = stage.recorder.claims
+    stage.queue.after.append(CommitUnknown("no answer"))
+    stage.admission_loop.report(
+        [PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch), stage.recorder)]
+    )
+    with pytest.raises(DatabaseAway):
+        await stage.admission_loop.run_once()
+    assert not stage.recorder.acknowledged
+    await stage.admission_loop.run_once()
+    assert stage.recorder.acknowledged == ["r1"]
+
+
+async def test_late_report_that_cannot_be_judged_now_is_judged_a_moment_later(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(new_start("late"))
+    await stage.admission_loop.run_once()
+    (claim,) = stage.recorder.claims
+    stage.late.is_away = True
+    stage.admission_loop.report(
+        [PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch + 1), stage.recorder)]
+    )
+    await until(lambda: stage.admission_loop.has_work, 10.0, "its batch")
+    await stage.admission_loop.run_once()
+    assert not stage.admission_loop.has_work
+    stage.late.is_away = False
+    await until(lambda: stage.admission_loop.has_work, 10.0, "its batch again")
+    await stage.admission_loop.run_once()
+    assert stage.recorder.refused == [("r1", "EPOCH_STALE")]
+
+
+async def test_end_that_frees_a_slot_for_nobody_goes_with_the_next_turn(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(new_start("accompanied"))
+    await stage.admission_loop.run_once()
+    (claim,) = stage.recorder.claims
+    stage.admission_loop.report(
+        [PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch), stage.recorder)]
+    )
+    assert not stage.admission_loop.has_work
+    stage.bring(new_start("accompanied"))
+    await stage.admission_loop.run_once()
+    assert stage.recorder.acknowledged == ["r1"]
+    assert not stage.admission_loop.has_work
+
+
+async def test_end_that_finds_no_company_has_a_turn_of_its_own(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(new_start("alone-at-last"))
+    await stage.admission_loop.run_once()
+    (claim,) = stage.recorder.claims
+    turning = asyncio.create_task(stage.admission_loop.run())
+    stage.admission_loop.report(
+        [PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch), stage.recorder)]
+    )
+    await until(lambda: stage.recorder.acknowledged, 10.0, "the acknowledgement")
+    turning.cancel()
+
+
+async def test_end_that_frees_a_slot_for_who_waits_has_its_turn_at_once(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(*[new_start("contended") for _ in range(6)])
+    await stage.admission_loop.run_once()
+    claim = stage.recorder.claims[0]
+    assert len(stage.recorder.claims) == 5
+    stage.admission_loop.report(
+        [PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch), stage.recorder)]
+    )
+    assert stage.admission_loop.has_work
+    await stage.admission_loop.run_once()
+    await stage.admission_loop.run_once()
+    assert len(stage.recorder.claims) == 6
+
+
+async def test_parked_report_waits_for_no_company(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(new_start("parked-at-once"))
+    await stage.admission_loop.run_once()
+    (claim,) = stage.recorder.claims
+    parked = LeaseParked(claim.execution_id, claim.epoch, wake_time=None, seen_message_ids=())
+    stage.admission_loop.report([PendingReport("r1", parked, stage.recorder)])
+    assert stage.admission_loop.has_work
+
+
+async def test_late_report_is_refused_with_its_reason(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.bring(new_start("late-batch"))
+    await stage.admission_loop.run_once()
+    (claim,) = stage.recorder.claims
+    stage.admission_loop.report(
+        [PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch - 1), stage.recorder)]
+    )
+    await stage.admission_loop.run_once()
+    assert stage.recorder.refused == [("r1", "EPOCH_STALE")]
+
+
+async def test_unused_credit_is_given_back(rig: Rig) -> None:
+    stage = Stage(rig, credit=50)
+    stage.bring(*[new_start("thrifty") for _ in range(8)])
+    await stage.admission_loop.run_once()
+    assert len(stage.recorder.claims) == 5
+    assert stage.recorder.credit == 45
+
+
+async def test_places_of_a_holder_that_is_gone_are_given_up(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.recorder.is_gone = True
+    came = new_start("abandoned")
+    stage.bring(came)
+    await stage.admission_loop.run_once()
+    assert [claim.execution_id for claim in stage.given_up] == [came.execution_id]
+
+
+async def test_without_credit_newcomers_are_durable_and_wait(rig: Rig) -> None:
+    stage = Stage(rig, credit=0)
+    came = new_start("creditless")
+    stage.bring(came)
+    await stage.admission_loop.run_once()
+    assert stage.outcomes(came) == [EnqueueOutcome.QUEUED]
+    assert not stage.recorder.claims
+    stage.recorder.credit = 1
+    await stage.admission_loop.run_once()
+    assert [claim.execution_id for claim in stage.recorder.claims] == [came.execution_id]
+
+
+async def test_ten_thousand_waiting_in_one_workspace_do_not_delay_another(empty_rig: Rig) -> None:
+    await empty_rig.limit("crowd", 5, queued_max=20_000)
+    await empty_rig.limit("guest", 5)
+    for _ in range(20):
+        await empty_rig.enqueue(*[new_start("crowd") for _ in range(500)])
+    stage = Stage(empty_rig, credit=6)
+    stage.admission_loop.polled(["crowd"], False)
+    stage.bring(new_start("guest"))
+    await stage.admission_loop.run_once()
+    assert sorted({claim.workspace for claim in stage.recorder.claims}) == ["crowd", "guest"]
+
+
+async def test_bringing_more_waits_while_too_much_is_gathered(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.dispatcher.app.admission_loop.NEW_STARTS_WAITING_MAX", 3)
+    stage = Stage(rig)
+    stage.bring(*[new_start("bounded") for _ in range(3)])
+    room = asyncio.create_task(stage.admission_loop.room())
+    await asyncio.sleep(0)
+    assert not room.done()
+    await stage.admission_loop.run_once()
+    await room
+
+
+async def test_lane_without_limits_is_looked_at_once(rig: Rig) -> None:
+    stage = Stage(rig)
+    stage.admission_loop.polled(["never-heard-of"], False)
+    await stage.admission_loop.run_once()
+    assert not stage.admission_loop.has_work
+
+
+class Slow(Recorder):
+    """Each batch that asks it for room takes a while."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(credit=1_000)
+        self._clock = clock
+
+    def take_credit(self, count: int) -> int:
+        self._clock.advance(TURN_SECONDS / 2)
+        return super().take_credit(count)
+
+
+async def test_turns_come_apart_while_many_are_brought(rig: Rig) -> None:
+    clock = ManualClock()
+    stage = Stage(rig, clock=clock)
+    stage.recorder = Slow(clock)
+    turning = asyncio.create_task(stage.admission_loop.run())
+
+    def has_answered(brought: Sequence[NewStart]) -> bool:
+        is_over = all(each.execution_id in stage.recorder.answers for each in brought)
+        if clock.sleepers and not is_over:
+            clock.advance(TURN_SECONDS)
+        return is_over
+
+    for _ in range(8):
+        crowd = [new_start("crowd") for _ in range(20)]
+        stage.bring(*crowd)
+        await until(functools.partial(has_answered, crowd), 10.0, "the answers of the crowd")
+    late = new_start("crowd")
+    stage.bring(late)
+    await until(lambda: clock.sleepers, 10.0, "a pause")
+    assert late.execution_id not in stage.recorder.answers
+    await until(functools.partial(has_answered, [late]), 10.0, "the answer of the last")
+    turning.cancel()
+
+
+async def test_newcomer_that_is_alone_waits_for_nothing(rig: Rig) -> None:
+    stage = Stage(rig, clock=ManualClock())
+    turning = asyncio.create_task(stage.admission_loop.run())
+    for _ in range(5):
+        alone = new_start("one-by-one")
+        answers = stage.recorder.answers
+        stage.bring(alone)
+        await until(functools.partial(answers.get, alone.execution_id), 10.0, "an answer")
+    turning.cancel()

@@ -1,0 +1,110 @@
+"""Calls of replicas that leave the address book while they are under way: on real streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from services.api.app.schema_reader import INPUT_BYTES_MAX
+from services.api.peers.coordinators import CoordinatorReads
+from services.api.peers.dispatchers import DispatcherQueue
+from services.api.peers.replicas import Replicas
+from services.chassis.grpc.addresses import AddressBook
+from services.chassis.grpc.client import MEBIBYTE, Channel, ChannelPool
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from tests.support.probe import until
+from windlass.coordinator.v1 import reads_pb2
+from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
+from windlass.types.v1.start_pb2 import StartOrder
+
+LARGE = b"x" * INPUT_BYTES_MAX
+
+
+class Dispatcher(queue_pb2_grpc.QueueServiceServicer):
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.may_answer = asyncio.Event()
+
+    async def GetQueued(self, request: Any, context: Any) -> Any:
+        self.asked = True
+        await self.may_answer.wait()
+        starts = [StartOrder(execution_id=id_, input=LARGE) for id_ in request.execution_ids]
+        return queue_pb2.GetQueuedResponse(items=[queue_pb2.Queued(start=start) for start in starts])
+
+    Deliver = ListQueued = FindRequests = ConfigureWorkspace = GetQueued
+
+
+async def ask(channel: Channel, seconds: float) -> queue_pb2.GetQueuedResponse:
+    return await queue_pb2_grpc.QueueServiceStub(channel).GetQueued(
+        queue_pb2.GetQueuedRequest(), timeout=seconds
+    )
+
+
+@contextlib.asynccontextmanager
+async def serving(dispatcher: Dispatcher) -> AsyncIterator[str]:
+    server = grpc.aio.server(options=[("grpc.max_send_message_length", 64 * MEBIBYTE)])
+    queue_pb2_grpc.add_QueueServiceServicer_to_server(dispatcher, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+@contextlib.asynccontextmanager
+async def following(peers: Replicas) -> AsyncIterator[None]:
+    task = asyncio.create_task(peers.run())
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await peers.close()
+
+
+async def test_call_under_way_is_answered_though_its_replica_has_left_the_book(tmp_path: Path) -> None:
+    dispatcher = Dispatcher()
+    listed = tmp_path / "dispatchers"
+    peers = Replicas("the dispatcher", AddressBook(f"@{listed}"), ChannelPool(), call_seconds=8.0)
+    async with serving(dispatcher) as address:
+        listed.write_text(f"{address}\n")
+        async with following(peers):
+            call = asyncio.create_task(peers.call(ask))
+            await until(lambda: dispatcher.asked, 10.0, "the call")
+            listed.write_text("127.0.0.1:1\n")
+            await until(lambda: address not in peers.addresses, 10.0, "the news")
+            dispatcher.may_answer.set()
+            assert await call == queue_pb2.GetQueuedResponse()
+
+
+async def test_rows_with_the_largest_inputs_are_read_in_answers_that_can_be_taken() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.may_answer.set()
+    ids = [str(number) for number in range(300)]
+    async with serving(dispatcher) as address:
+        peers = Replicas("the dispatcher", AddressBook(address), ChannelPool(), call_seconds=30.0)
+        async with following(peers):
+            found = await DispatcherQueue(peers).queued(ids)
+    assert [each.start.execution_id for each in found] == ids
+
+
+class Refusing(Replicas):
+    def __init__(self, reason: str) -> None:
+        self.name = "the coordinator"
+        self.reason = reason
+
+    async def call(self, invoke: Any) -> Any:
+        raise Refusal(self.reason, "the filter cannot be applied: 'OPERATOR_UNSPECIFIED'")
+
+
+async def test_filter_that_a_coordinator_of_another_version_refuses_is_no_fault_of_the_caller() -> None:
+    with pytest.raises(DependencyUnavailable, match="of another version"):
+        await CoordinatorReads(Refusing("INVALID_REQUEST")).execution_page(reads_pb2.ListExecutionsRequest())
+    with pytest.raises(Refusal):
+        await CoordinatorReads(Refusing("INTERNAL")).execution_page(reads_pb2.ListExecutionsRequest())

@@ -1,0 +1,323 @@
+"""The watch streams and the outbox of starts: what they tell whom, and where each of them says enough."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from services.api.peers import enqueue_streams, watch_streams
+from services.api.peers.enqueue_streams import EnqueueStreams
+from services.api.peers.watch_streams import WatchStreams
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from windlass.api.v1 import resources_pb2
+from windlass.coordinator.v1 import reads_pb2
+from windlass.dispatcher.v1 import queue_pb2
+from windlass.types.v1 import start_pb2
+
+ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
+SILENCE = 0.001
+
+
+def final(execution_id: str = ID) -> reads_pb2.ExecutionRecord:
+    return reads_pb2.ExecutionRecord(execution=resources_pb2.Execution(id=execution_id))
+
+
+def event(seq: int) -> reads_pb2.WatchResponse:
+    record = reads_pb2.EventRecord(event=resources_pb2.Event(seq=seq))
+    return reads_pb2.WatchResponse(updates=[reads_pb2.Update(execution_id=ID, event=record)])
+
+
+def opened(watches: WatchStreams) -> Any:
+    """A stream to a coordinator, without its socket."""
+    stream = watch_streams._Stream()
+    watches._opened(stream)
+    return stream
+
+
+async def test_subscription_is_what_all_watches_of_an_execution_need() -> None:
+    watches = WatchStreams()
+    stream = opened(watches)
+    watches.open(ID)
+    assert not stream.subscriptions[ID].events
+    watches.open(ID, after_seq=7, events=True)
+    watches.open(ID, after_seq=3, events=True)
+    assert (stream.subscriptions[ID].events, stream.subscriptions[ID].after_seq) == (True, 3)
+
+
+async def test_every_coordinator_is_told_and_one_that_comes_later_catches_up() -> None:
+    watches = WatchStreams()
+    first, second = opened(watches), opened(watches)
+    watches.open(ID)
+    assert first.subscriptions.keys() == second.subscriptions.keys() == {ID}
+    later = opened(watches)
+    assert later.subscriptions[ID].catch_up
+    assert not first.subscriptions[ID].catch_up
+
+
+async def test_new_execution_is_told_with_the_start_that_goes_out() -> None:
+    watches = WatchStreams()
+    stream = opened(watches)
+    await stream.level.wait()
+    watches.open(ID, is_new=True)
+    assert not stream.level.is_set
+    watches.flush()
+    assert stream.level.is_set
+
+
+KNOWS_US = reads_pb2.WatchResponse(knows_watcher=True)
+
+
+async def test_a_start_is_told_by_what_rides_with_it_where_that_is_understood() -> None:
+    watches = WatchStreams()
+    knowing, older = opened(watches), opened(watches)
+    watches._heard(knowing, KNOWS_US)
+    watches.open(ID, is_new=True)
+    assert (knowing.subscriptions.keys(), older.subscriptions.keys()) == (set(), {ID})
+    watches.open("other")
+    assert knowing.subscriptions.keys() == {"other"}, "of no start of ours"
+
+
+async def test_what_rode_with_a_start_is_told_to_the_others_when_a_coordinator_is_lost() -> None:
+    watches = WatchStreams()
+    lost, left = opened(watches), opened(watches)
+    for stream in (lost, left):
+        watches._heard(stream, KNOWS_US)
+    watches.open(ID, is_new=True)
+    watches._lost(lost)
+    assert left.subscriptions[ID].catch_up
+    watches._opened(lost)
+    assert not lost.knows_us
+    assert lost.subscriptions[ID].catch_up
+
+
+async def test_start_is_told_to_all_while_a_coordinator_is_out_of_reach() -> None:
+    watches = WatchStreams()
+    lost, left = opened(watches), opened(watches)
+    for stream in (lost, left):
+        watches._heard(stream, KNOWS_US)
+    watches._lost(lost)
+    watches.open(ID, is_new=True)
+    assert left.subscriptions.keys() == {ID}, "the lost one may be granted it, and tells nobody"
+    assert not left.subscriptions[ID].catch_up
+    watches._opened(lost)
+    watches._heard(lost, KNOWS_US)
+    watches.open("other", is_new=True)
+    assert "other" not in left.subscriptions
+
+
+async def test_start_that_is_waited_for_long_is_told_to_one_more_coordinator() -> None:
+    watches = WatchStreams()
+    streams = [opened(watches), opened(watches)]
+    for stream in streams:
+        watches._heard(stream, KNOWS_US)
+    begin = watches.open("a", is_new=True).opened_at
+    for name in "bcd":
+        watches.open(name, is_new=True)
+    watches.open("gone", is_new=True).close()
+    watches.open("ended", is_new=True)
+    watches.final(final("ended"))
+    watches.run_once(begin - 1)
+    assert [len(stream.subscriptions) for stream in streams] == [0, 0], "its end may come at any moment"
+    for _ in range(2):
+        watches.run_once(math.inf)
+        assert [len(stream.subscriptions) for stream in streams] == [2, 2], "once, and each its share"
+    assert all(each.catch_up for stream in streams for each in stream.subscriptions.values())
+    assert not watches._riding
+
+
+async def test_what_is_followed_for_nobody_is_taken_back() -> None:
+    watches = WatchStreams()
+    follower, other = opened(watches), opened(watches)
+    for stream in (follower, other):
+        watches._heard(stream, KNOWS_US)
+    watches.open(ID, is_new=True)
+    watches._heard(follower, reads_pb2.WatchResponse(followed=[ID, "given up"]))
+    assert follower.cancelled == {"given up"}
+    watches.run_once(math.inf)
+    assert (follower.subscriptions.keys(), other.subscriptions.keys()) == (set(), {ID}), "two are enough"
+    watches.final(final(), told_by=other)
+    assert follower.cancelled == {"given up", ID}
+
+
+async def test_what_is_told_already_is_not_told_again() -> None:
+    watches = WatchStreams()
+    stream = opened(watches)
+    watches._heard(stream, KNOWS_US)
+    watches.open(ID, is_new=True)
+    watches.open(ID, after_seq=7, events=True)
+    watches.run_once(math.inf)
+    assert not stream.subscriptions[ID].catch_up
+
+
+async def test_new_stream_is_told_nothing_of_what_ended_without_it() -> None:
+    watches = WatchStreams()
+    stream = opened(watches)
+    watches.open(ID)
+    watches._lost(stream)
+    watches.final(final())
+    watches._opened(stream)
+    assert not stream.subscriptions
+    assert not stream._told
+
+
+async def test_end_is_told_to_those_who_were_asked() -> None:
+    watches = WatchStreams()
+    teller, asked, unasked = opened(watches), opened(watches), opened(watches)
+    for stream in (teller, unasked):
+        watches._heard(stream, KNOWS_US)
+    watches.open(ID, is_new=True)
+    watches.final(final(), told_by=teller)
+    assert (teller.cancelled, asked.cancelled, unasked.cancelled) == (set(), {ID}, set())
+
+
+async def test_start_that_nobody_waits_for_any_more_is_taken_back_everywhere() -> None:
+    watches = WatchStreams()
+    stream = opened(watches)
+    watches._heard(stream, KNOWS_US)
+    watches.open(ID, is_new=True).close()
+    assert stream.cancelled == {ID}
+
+
+async def test_final_record_ends_every_watch_and_is_told_to_the_other_coordinators() -> None:
+    watches = WatchStreams()
+    first, second = opened(watches), opened(watches)
+    waiting = [watches.open(ID), watches.open(ID, events=True)]
+    response = reads_pb2.WatchResponse(updates=[reads_pb2.Update(execution_id=ID, final=final())])
+    watches._heard(first, response)
+    for watch in waiting:
+        update = await watch.next(SILENCE)
+        assert update is not None
+        assert update.WhichOneof("update") == "final"
+    assert (first.cancelled, second.cancelled) == (set(), {ID})
+
+
+async def test_watch_that_nobody_needs_any_more_is_taken_back() -> None:
+    watches = WatchStreams()
+    stream = opened(watches)
+    one, other = watches.open(ID), watches.open(ID)
+    one.close()
+    assert stream.cancelled == set()
+    other.close()
+    other.close()
+    assert (stream.cancelled, stream.subscriptions) == ({ID}, {})
+
+
+async def test_lost_stream_makes_readers_of_events_read_anew() -> None:
+    watches = WatchStreams()
+    stream = opened(watches)
+    reader, waiter = watches.open(ID, events=True), watches.open(ID)
+    watches._lost(stream)
+    assert await reader.next(10) is None  # at once
+    assert not waiter._arrived
+
+
+async def test_silence_is_none_and_drain_is_a_refusal() -> None:
+    watches = WatchStreams()
+    watch = watches.open(ID)
+    assert await watch.next(SILENCE) is None
+    waiting = asyncio.create_task(watch.next(10))
+    await asyncio.sleep(0)
+    await watches.drain()
+    with pytest.raises(Refusal) as refused:
+        await waiting
+    assert refused.value.reason == "DRAINING"
+
+
+async def test_slow_reader_goes_on_from_the_journal() -> None:
+    watches = WatchStreams()
+    stream = opened(watches)
+    watch = watches.open(ID, events=True)
+    for seq in range(watch_streams.UPDATES_WAITING_MAX + 1):
+        watches._heard(stream, event(seq))
+    assert await watch.next(10) is None
+    assert not watch._arrived
+
+
+async def test_number_of_watched_executions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_streams, "WATCHED_MAX", 2)
+    watches = WatchStreams()
+    watches.open("a")
+    last = watches.open("b")
+    with pytest.raises(DependencyUnavailable):
+        watches.open("c")
+    last.close()
+    watches.open("c")
+
+
+def item(execution_id: str, *, content: bytes = b"{}") -> queue_pb2.EnqueueItem:
+    return queue_pb2.EnqueueItem(start=start_pb2.StartOrder(execution_id=execution_id, input=content))
+
+
+async def test_number_of_unanswered_starts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enqueue_streams, "PENDING_MAX", 2)
+    streams = EnqueueStreams(lambda: None)
+    streams.enqueue(item("a"), 1)
+    streams.enqueue(item("b"), 1)
+    with pytest.raises(DependencyUnavailable):
+        streams.enqueue(item("c"), 1)
+
+
+async def test_bytes_of_unanswered_starts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enqueue_streams, "PENDING_BYTES_MAX", 10)
+    streams = EnqueueStreams(lambda: None)
+    streams.enqueue(item("a", content=bytes(10)), 0)
+    with pytest.raises(DependencyUnavailable):
+        streams.enqueue(item("b"), 1)
+    streams.run_once()
+    streams.enqueue(item("b"), 1)
+
+
+async def test_start_that_is_given_up_leaves_the_outbox_of_a_dispatcher_that_takes_nothing() -> None:
+    streams, stream = EnqueueStreams(lambda: None), enqueue_streams._Stream()
+    streams._opened(stream)
+    late, gone, waiting = (
+        streams.enqueue(item(name), seconds) for name, seconds in zip("abc", (0, 9, 9), strict=True)
+    )
+    gone.cancel()
+    streams.run_once()
+    assert late.result().outcome == queue_pb2.EnqueueAnswer.OUTCOME_UNSPECIFIED
+    assert [each.answer for each in streams._outbox] == [waiting]
+
+
+async def test_message_is_bounded_by_items_and_by_bytes() -> None:
+    streams, stream = EnqueueStreams(lambda: None), enqueue_streams._Stream()
+    for number in range(enqueue_streams.ITEMS_PER_MESSAGE + 1):
+        streams.enqueue(item(str(number)), 1)
+    assert [
+        len(request.items) for request in (streams._gathered(stream), streams._gathered(stream)) if request
+    ] == [
+        enqueue_streams.ITEMS_PER_MESSAGE,
+        1,
+    ]
+    large = bytes(256 * 1024)
+    count = enqueue_streams.BYTES_PER_MESSAGE // len(large)
+    for number in range(count + 1):
+        streams.enqueue(item(f"large {number}", content=large), 1)
+    request = streams._gathered(stream)
+    assert request is not None
+    assert len(request.items) == count
+
+
+async def test_start_whose_caller_has_gone_is_not_sent() -> None:
+    streams, stream = EnqueueStreams(lambda: None), enqueue_streams._Stream()
+    streams.enqueue(item("a"), 1).cancel()
+    assert streams._gathered(stream) is None
+    assert stream.may_send
+
+
+async def test_stream_that_ends_leaves_its_starts_to_the_next_in_their_order() -> None:
+    streams = EnqueueStreams(lambda: None)
+    first, second = enqueue_streams._Stream(), enqueue_streams._Stream()
+    streams._opened(first)
+    for name in "abc":
+        streams.enqueue(item(name), 1)
+    streams._gathered(first)
+    streams.enqueue(item("d"), 1)
+    streams._opened(second)
+    streams._lost(first)
+    request = streams._gathered(second)
+    assert request is not None
+    assert [each.start.execution_id for each in request.items] == ["a", "b", "c", "d"]
