@@ -14,7 +14,9 @@ from typing import Final
 
 import uvloop
 
+from services.api.app.admissions import AdmissionReader
 from services.api.app.authenticator import Authenticator
+from services.api.app.changes import Changes
 from services.api.app.checking.checker_process import CheckerProcess
 from services.api.app.executions import Executions
 from services.api.app.identifiers import Identifiers
@@ -27,8 +29,8 @@ from services.api.app.watching import EventWatcher
 from services.api.config import ApiSettings
 from services.api.peers.coordinators import CoordinatorReads
 from services.api.peers.dispatchers import DispatcherQueue
-from services.api.peers.duties import AdmissionReader, Changes, LimitsConfigurer
 from services.api.peers.enqueue_streams import EnqueueStreams
+from services.api.peers.limits import LimitsConfigurer
 from services.api.peers.replicas import Replicas
 from services.api.peers.watch_streams import WatchStreams
 from services.api.rpc.executions import ExecutionServicer

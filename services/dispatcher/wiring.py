@@ -127,18 +127,7 @@ class DispatcherService:
             owner=self.coordinators,
         )
         self._watch_over(settings, leases, housekeeping, mailbox)
-        self.server = GrpcServer(
-            settings.grpc_address,
-            guard=Guard(
-                RULES,
-                keys=SystemKey(settings.system_key_hash_file),
-                credential=settings.credential(SERVICE),
-            ),
-            limits=INTERNAL,
-            tls=settings.tls,
-            public=settings.public,
-        )
-        self._serve(PostgresQueueReads(self.database))
+        self._serve(settings, PostgresQueueReads(self.database))
 
     def _watch_over(
         self,
@@ -188,7 +177,18 @@ class DispatcherService:
     def _post(self, instance_id: str, bodies: Sequence[bytes]) -> None:
         self.coordinators.post(instance_id, bodies)
 
-    def _serve(self, reads: PostgresQueueReads) -> None:
+    def _serve(self, settings: DispatcherSettings, reads: PostgresQueueReads) -> None:
+        self.server = GrpcServer(
+            settings.grpc_address,
+            guard=Guard(
+                RULES,
+                keys=SystemKey(settings.system_key_hash_file),
+                credential=settings.credential(SERVICE),
+            ),
+            limits=INTERNAL,
+            tls=settings.tls,
+            public=settings.public,
+        )
         self.enqueues = EnqueueServicer(self.admission_loop)
         queue_pb2_grpc.add_EnqueueServiceServicer_to_server(self.enqueues, self.server)
         queue_pb2_grpc.add_QueueServiceServicer_to_server(

@@ -248,3 +248,15 @@ class StartWatches(Watches, Protocol):
     def name(self) -> str:
         """What a start carries as its `watcher`."""
         ...
+
+
+class WaitingCallers(Protocol):
+    """Who waits here for the end of an execution."""
+
+    def waiting_since(self, time: float) -> Sequence[str]:
+        """The executions that somebody has waited for since before `time` (of the event loop's clock)."""
+        ...
+
+    def final(self, record: reads_pb2.ExecutionRecord) -> None:
+        """Tells them that it has ended."""
+        ...

@@ -1,1 +1,1 @@
-"""What api does beside answering: streams to its peers, and duties that nobody waits for."""
+"""What api calls on dispatchers and coordinators: the replicas of each, and the streams and calls to them."""

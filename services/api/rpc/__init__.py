@@ -1,1 +1,1 @@
-"""The servicers of api and what translates between the wire and the handlers."""
+"""The servicers of api, and the translation between protobuf and the values of app/."""

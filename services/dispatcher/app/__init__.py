@@ -1,1 +1,1 @@
-"""What the dispatcher does with what it is told: the batch, and what is put back into the queue outside of it."""
+"""What the dispatcher does while it waits: it gathers and commits batches, takes leases back, delivers messages, polls."""

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.api.app.changes import Changes
 from services.api.app.identifiers import Identifiers, is_execution_id
 from services.api.core import paging
 from services.api.core.durations import microseconds
 from services.api.core.json_values import canonical
 from services.api.core.tiers import Tier, in_force
-from services.api.peers.duties import Changes
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import ManualClock
 

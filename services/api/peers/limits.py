@@ -1,4 +1,4 @@
-"""Background duties: each has `run_once`, and a loop that goes on after any failure of what it depends on."""
+"""Tells every dispatcher of each change of a workspace's limits, until all of them have confirmed it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from typing import Final
 
 import grpc
 
-from services.api.app.authenticator import Authenticator
-from services.api.app.executions import Executions
 from services.api.app.ports import WorkspaceRecord, Workspaces
-from services.api.app.startables import Startables
 from services.api.core.tiers import in_force
 from services.api.peers.replicas import TRY_SECONDS, Replicas
-from services.api.peers.watch_streams import WatchStreams
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_error
 from services.chassis.process.backoff import Backoff
 from services.chassis.process.batcher import Level
@@ -23,8 +19,6 @@ from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 log = logger(__name__)
 
 LIMITS_POLL_SECONDS: Final = 5.0
-# An admission fails after seconds of trying: there is no hurry to find out.
-ADMISSIONS_SECONDS: Final = 2.0
 
 
 class LimitsConfigurer:
@@ -86,58 +80,3 @@ class LimitsConfigurer:
             log.info("limits are told later", peer=address, error=str(remote_error(failure)))
             return False
         return True
-
-
-class AdmissionReader:
-    """Finds out for those who wait that an execution was given up: no coordinator will ever tell of it."""
-
-    def __init__(self, watches: WatchStreams, executions: Executions) -> None:
-        self._watches = watches
-        self._executions = executions
-
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(ADMISSIONS_SECONDS)
-            try:
-                await self.run_once()
-            except (DependencyUnavailable, Refusal) as failure:
-                log.info("admissions are read later", error=str(failure))
-
-    async def run_once(self) -> None:
-        waiting = self._watches.waiting_since(asyncio.get_running_loop().time() - ADMISSIONS_SECONDS)
-        if not waiting:
-            return
-        for record in await self._executions.given_up(waiting):
-            self._watches.final(record)
-
-
-class Changes:
-    """What another replica (or this one) has changed, as the database tells it; "" = anything may have."""
-
-    def __init__(self, authenticator: Authenticator, startables: Startables, limits_changed: Level) -> None:
-        self._authenticator = authenticator
-        self._startables = startables
-        self._limits_changed = limits_changed
-
-    def heard(self, channel: str, payload: str) -> None:
-        kind, _, name = payload.partition(":")
-        try:
-            self._forget(kind, name)
-        except ValueError:
-            # Of a version to come, perhaps.
-            self._forget("", "")
-
-    def _forget(self, kind: str, name: str) -> None:
-        match kind:
-            case "key":
-                self._authenticator.forget(bytes.fromhex(name))
-            case "workflow":
-                self._startables.forget(*name.split("/", 1))
-            case "workspace":
-                self._authenticator.forget_all()
-                self._startables.forget(name)
-                self._limits_changed.set()
-            case _:
-                self._authenticator.forget_all()
-                self._startables.forget_all()
-                self._limits_changed.set()

@@ -1,0 +1,39 @@
+"""What another replica, or this one, has changed: notifications of the database make the caches read it again."""
+
+from __future__ import annotations
+
+from services.api.app.authenticator import Authenticator
+from services.api.app.startables import Startables
+from services.chassis.process.batcher import Level
+
+
+class Changes:
+    """What another replica (or this one) has changed, as the database tells it; "" = anything may have."""
+
+    def __init__(self, authenticator: Authenticator, startables: Startables, limits_changed: Level) -> None:
+        self._authenticator = authenticator
+        self._startables = startables
+        self._limits_changed = limits_changed
+
+    def heard(self, channel: str, payload: str) -> None:
+        kind, _, name = payload.partition(":")
+        try:
+            self._forget(kind, name)
+        except ValueError:
+            # Of a version to come, perhaps.
+            self._forget("", "")
+
+    def _forget(self, kind: str, name: str) -> None:
+        match kind:
+            case "key":
+                self._authenticator.forget(bytes.fromhex(name))
+            case "workflow":
+                self._startables.forget(*name.split("/", 1))
+            case "workspace":
+                self._authenticator.forget_all()
+                self._startables.forget(name)
+                self._limits_changed.set()
+            case _:
+                self._authenticator.forget_all()
+                self._startables.forget_all()
+                self._limits_changed.set()
