@@ -200,7 +200,7 @@ MUTANTS: Final = [
     ),
     Mutant(
         "whole_filter_sent_as_one_comparison",
-        "services/api/app/conditions.py",
+        "services/api/peers/conditions.py",
         "return reads_pb2.Condition(negated=_condition(inner))",
         "return reads_pb2.Condition(operator=reads_pb2.Condition.EQUAL, negated=_condition(inner))",
         "tests/unit/api/test_list_filters.py::test_what_an_earlier_coordinator_does_not_know_has_no_operator",

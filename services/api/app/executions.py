@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from services.api.app import refusals
-from services.api.app.conditions import conditions_of
 from services.api.app.identifiers import is_execution_id
-from services.api.app.ports import ExecutionQueue, ExecutionReads, Watch, Watches
+from services.api.app.ports import ExecutionQuery, ExecutionQueue, ExecutionReads, Watch, Watches
 from services.api.app.queued import execution_of, fields_of, given_up, record_of
 from services.api.core.filters import Filter, asks_of, matches
 from services.api.core.paging import PAGE_SIZE_MAX
@@ -28,7 +27,7 @@ from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2
-from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
+from windlass.dispatcher.v1 import queue_pb2
 
 Record = reads_pb2.ExecutionRecord
 _State = resources_pb2.Execution
@@ -116,14 +115,8 @@ class Executions:
             record.execution.id: record
             for record in await self._waiting(workspace, filters, from_id, size + 1, ascending=ascending)
         }
-        request = reads_pb2.ListExecutionsRequest(
-            workspace=workspace,
-            conditions=conditions_of(filters),
-            from_execution_id=from_id,
-            ascending=ascending,
-            limit=size + 1,
-        )
-        started = await self._going_or_final(request)
+        asked = ExecutionQuery(workspace, filters, from_id, ascending, limit=size + 1)
+        started = await self._going_or_final(asked)
         by_id.update((record.execution.id, record) for record in started if record.workspace == workspace)
         merged = sorted(by_id.values(), key=lambda record: record.execution.id, reverse=not ascending)
         return Page(merged[:size], len(merged))
@@ -156,33 +149,26 @@ class Executions:
             watch.close()
 
     async def _deliver_cancel(self, workspace: str, execution_id: str, reason: str, caller: str) -> bool:
-        message = sessions_pb2.ExecutionMessage(
-            # One for all who ask, so that a repeat is the same message.
-            message_id=f"cancel:{execution_id}",
-            execution_id=execution_id,
-            cancel=sessions_pb2.ExecutionMessage.Cancel(reason=reason, caller=caller),
-        )
-        message.create_time.FromNanoseconds(self._clock.epoch_ns())
         crash_point("api.cancel.before_deliver")
-        return await self._queue.deliver(workspace, message)
+        return await self._queue.cancel(workspace, execution_id, reason, caller, self._clock.epoch_ns())
 
     async def _started(self, execution_id: str) -> Record | None:
         found = await self._reads.executions([execution_id])
         return found[0] if found else None
 
-    async def _going_or_final(self, request: reads_pb2.ListExecutionsRequest) -> list[Record]:
+    async def _going_or_final(self, asked: ExecutionQuery) -> list[Record]:
         """Without those that were given up: they are found by what their row in the queue says."""
         found: list[Record] = []
-        while len(found) < request.limit:
-            batch = await self._reads.execution_page(request)
+        while len(found) < asked.limit:
+            batch = await self._reads.execution_page(asked)
             going = [record.execution.id for record in batch if record.execution.state not in FINAL]
             gone = {record.execution.id for record in await self.given_up(going)} if going else set()
             found += [record for record in batch if record.execution.id not in gone]
             # No peer gives more at once than the largest page has: a batch of that many may not be the last.
-            if len(batch) < min(request.limit, PAGE_SIZE_MAX):
+            if len(batch) < min(asked.limit, PAGE_SIZE_MAX):
                 break
-            request.from_execution_id = batch[-1].execution.id
-        return found[: request.limit]
+            asked = asked._replace(from_id=batch[-1].execution.id)
+        return found[: asked.limit]
 
     async def _waiting(
         self, workspace: str, filters: Sequence[Filter], from_id: str, wanted: int, *, ascending: bool

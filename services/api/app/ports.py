@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
+from services.api.core.filters import Filter
 from services.chassis.grpc.errors import Violation
 from windlass.coordinator.v1 import reads_pb2
-from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
+from windlass.dispatcher.v1 import queue_pb2
 
 
 class Actor(NamedTuple):
@@ -98,6 +99,17 @@ class VersionRecord(NamedTuple):
     version: int
     definition: bytes
     effect_secret: bytes
+
+
+class ExecutionQuery(NamedTuple):
+    """One page of the executions that coordinators know."""
+
+    workspace: str
+    filters: Sequence[Filter]
+    # "" = from the beginning; otherwise behind this one.
+    from_id: str
+    ascending: bool
+    limit: int
 
 
 class ApiKeys(Protocol):
@@ -198,7 +210,12 @@ class ExecutionQueue(Protocol):
         self, workspace: str, from_id: str, limit: int, *, ascending: bool
     ) -> Sequence[queue_pb2.Queued]: ...
 
-    async def deliver(self, workspace: str, message: sessions_pb2.ExecutionMessage) -> bool: ...
+    async def cancel(
+        self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int
+    ) -> bool:
+        """Puts a cancel into the execution's mailbox; a repeat is the same message. False: there is no such execution,
+        or it is over."""
+        ...
 
 
 class ExecutionReads(Protocol):
@@ -206,9 +223,7 @@ class ExecutionReads(Protocol):
 
     async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]: ...
 
-    async def execution_page(
-        self, request: reads_pb2.ListExecutionsRequest
-    ) -> Sequence[reads_pb2.ExecutionRecord]: ...
+    async def execution_page(self, asked: ExecutionQuery) -> Sequence[reads_pb2.ExecutionRecord]: ...
 
     async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse: ...
 

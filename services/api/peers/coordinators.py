@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from services.api.app.ports import ExecutionQuery
+from services.api.peers.conditions import conditions_of
 from services.api.peers.replicas import Replicas
 from services.chassis.grpc.client import Channel
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
@@ -28,9 +30,15 @@ class CoordinatorReads:
             found.extend((await self._get(request)).executions)
         return found
 
-    async def execution_page(
-        self, request: reads_pb2.ListExecutionsRequest
-    ) -> Sequence[reads_pb2.ExecutionRecord]:
+    async def execution_page(self, asked: ExecutionQuery) -> Sequence[reads_pb2.ExecutionRecord]:
+        request = reads_pb2.ListExecutionsRequest(
+            workspace=asked.workspace,
+            conditions=conditions_of(asked.filters),
+            from_execution_id=asked.from_id,
+            ascending=asked.ascending,
+            limit=asked.limit,
+        )
+
         async def invoke(channel: Channel, seconds: float) -> reads_pb2.ListExecutionsResponse:
             return await reads_pb2_grpc.ReadServiceStub(channel).ListExecutions(request, timeout=seconds)
 

@@ -45,7 +45,16 @@ class DispatcherQueue:
             found.extend((await self._find_requests(request)).requests)
         return found
 
-    async def deliver(self, workspace: str, message: sessions_pb2.ExecutionMessage) -> bool:
+    async def cancel(
+        self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int
+    ) -> bool:
+        message = sessions_pb2.ExecutionMessage(
+            # One for all who ask, so that a repeat is the same message.
+            message_id=f"cancel:{execution_id}",
+            execution_id=execution_id,
+            cancel=sessions_pb2.ExecutionMessage.Cancel(reason=reason, caller=caller),
+        )
+        message.create_time.FromNanoseconds(epoch_ns)
         request = queue_pb2.DeliverRequest(workspace=workspace, message=message)
 
         async def invoke(channel: Channel, seconds: float) -> queue_pb2.DeliverResponse:

@@ -1,1 +1,1 @@
-"""What the dispatcher does while it waits: it gathers and commits batches, takes leases back, delivers messages, polls."""
+"""What waits in the dispatcher: it gathers and commits batches, takes leases back, delivers messages, and polls."""

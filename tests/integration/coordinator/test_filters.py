@@ -14,10 +14,10 @@ import pytest_asyncio
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from services.api.app.conditions import conditions_of
 from services.api.app.queued import fields_of
 from services.api.core.filter_text import FilterFault, parse
 from services.api.core.filters import Filter, matches
+from services.api.peers.conditions import conditions_of
 from services.chassis.grpc.errors import Refusal
 from services.chassis.postgres.compiled import compiled
 from services.chassis.postgres.database import Database

@@ -7,8 +7,8 @@ import grpc
 import orjson
 import pytest
 
-from services.api.app.conditions import conditions_of
 from services.api.core.filter_text import FilterFault, parse
+from services.api.peers.conditions import conditions_of
 from tests.support.coordinator_stage import Stage, eventually
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb

@@ -17,7 +17,7 @@ from services.chassis.grpc.errors import Refusal
 from services.chassis.process.clock import ManualClock
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2
-from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
+from windlass.dispatcher.v1 import queue_pb2
 from windlass.types.v1 import start_pb2
 
 ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
@@ -88,7 +88,7 @@ class MemoryJournal:
 
     execution_page = runs = run = page
 
-    async def deliver(self, workspace: str, message: sessions_pb2.ExecutionMessage) -> bool:
+    async def cancel(self, *_: Any) -> bool:
         raise AssertionError("a watch commands nothing")
 
 

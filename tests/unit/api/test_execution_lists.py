@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.api.app.executions import Executions
+from services.api.app.ports import ExecutionQuery
 from services.api.core.filter_text import FilterFault, parse
-from services.api.core.filters import Filter
+from services.api.core.filters import Condition, Filter
 from services.api.core.paging import PAGE_SIZE_MAX
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import ManualClock
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2
-from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
+from windlass.dispatcher.v1 import queue_pb2
 from windlass.types.v1 import start_pb2
 
 Execution = resources_pb2.Execution
@@ -36,7 +37,7 @@ class MemoryPlaces:
 
     def __init__(self, places: dict[str, str]) -> None:
         self.places = places
-        self.delivered: list[sessions_pb2.ExecutionMessage] = []
+        self.cancelled: list[str] = []
 
     def _queued(self, execution_id: str) -> queue_pb2.Queued:
         place = self.places[execution_id]
@@ -71,23 +72,18 @@ class MemoryPlaces:
         known = self._ids(STARTED, BOTH, GIVEN_UP)
         return [self._started(id_) for id_ in execution_ids if id_ in known]
 
-    async def execution_page(
-        self, request: reads_pb2.ListExecutionsRequest
-    ) -> Sequence[reads_pb2.ExecutionRecord]:
-        wanted = {condition.value for condition in request.conditions}
-        limit = min(request.limit, PAGE_SIZE_MAX)
+    async def execution_page(self, asked: ExecutionQuery) -> Sequence[reads_pb2.ExecutionRecord]:
+        wanted = {filter_.value for filter_ in asked.filters if isinstance(filter_, Condition)}
+        limit = min(asked.limit, PAGE_SIZE_MAX)
         ids = (
-            self._ids(STARTED, BOTH, GIVEN_UP)
-            if wanted <= {"RUNNING"} and request.workspace == "team"
-            else []
+            self._ids(STARTED, BOTH, GIVEN_UP) if wanted <= {"RUNNING"} and asked.workspace == "team" else []
         )
-        return [
-            self._started(id_)
-            for id_ in cut(ids, request.from_execution_id, limit, ascending=request.ascending)
-        ]
+        return [self._started(id_) for id_ in cut(ids, asked.from_id, limit, ascending=asked.ascending)]
 
-    async def deliver(self, workspace: str, message: sessions_pb2.ExecutionMessage) -> bool:
-        self.delivered.append(message)
+    async def cancel(
+        self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int
+    ) -> bool:
+        self.cancelled.append(execution_id)
         return True
 
     async def unused(self, *_: Any) -> Any:
@@ -99,7 +95,7 @@ class MemoryPlaces:
         return self
 
     async def next(self, seconds: float) -> reads_pb2.Update | None:
-        (execution_id,) = {message.execution_id for message in self.delivered}
+        (execution_id,) = set(self.cancelled)
         record = self._started(execution_id)
         record.execution.state = Execution.CANCELLED
         return reads_pb2.Update(execution_id=execution_id, final=record)
@@ -287,12 +283,11 @@ async def test_foreign_unknown_and_malformed_ids_answer_alike(execution_id: str)
     assert refused.value.reason == "EXECUTION_NOT_FOUND"
 
 
-async def test_every_cancel_of_one_execution_is_one_message() -> None:
+async def test_cancel_answers_with_the_cancelled_execution() -> None:
     places = MemoryPlaces({id_of(1): STARTED})
-    for _ in range(2):
-        record = await executions(places).cancel("team", id_of(1), "enough", "me")
-        assert record.execution.state == Execution.CANCELLED
-    assert {message.message_id for message in places.delivered} == {f"cancel:{id_of(1)}"}
+    record = await executions(places).cancel("team", id_of(1), "enough", "me")
+    assert record.execution.state == Execution.CANCELLED
+    assert places.cancelled == [id_of(1)]
 
 
 @pytest.mark.parametrize(
@@ -312,4 +307,4 @@ async def test_cancel_of_what_has_ended_delivers_nothing(state: int, reason: str
     except Refusal as refusal:
         told = refusal.reason
     assert told == reason
-    assert places.delivered == []
+    assert places.cancelled == []

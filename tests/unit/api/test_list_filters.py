@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.api.app.conditions import conditions_of
 from services.api.core.filter_text import CHARACTERS_MAX, CONDITIONS_MAX, DEPTH_MAX, FilterFault, parse
 from services.api.core.filters import (
     TEXTS,
@@ -25,6 +24,7 @@ from services.api.core.filters import (
     kind_of,
     matches,
 )
+from services.api.peers.conditions import conditions_of
 from tests.support.filters import flat, trees, written
 from windlass.coordinator.v1.reads_pb2 import Condition as Wire
 

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from services.api.app.ports import ExecutionQuery
 from services.api.app.schema_reader import INPUT_BYTES_MAX
 from services.api.peers.coordinators import CoordinatorReads
 from services.api.peers.dispatchers import DispatcherQueue
@@ -20,7 +21,6 @@ from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import MEBIBYTE, Channel, ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from tests.support.probe import until
-from windlass.coordinator.v1 import reads_pb2
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 from windlass.types.v1.start_pb2 import StartOrder
 
@@ -103,8 +103,35 @@ class Refusing(Replicas):
         raise Refusal(self.reason, "the filter cannot be applied: 'OPERATOR_UNSPECIFIED'")
 
 
+EVERYTHING = ExecutionQuery("team", (), from_id="", ascending=True, limit=10)
+
+
 async def test_filter_that_a_coordinator_of_another_version_refuses_is_no_fault_of_the_caller() -> None:
     with pytest.raises(DependencyUnavailable, match="of another version"):
-        await CoordinatorReads(Refusing("INVALID_REQUEST")).execution_page(reads_pb2.ListExecutionsRequest())
+        await CoordinatorReads(Refusing("INVALID_REQUEST")).execution_page(EVERYTHING)
     with pytest.raises(Refusal):
-        await CoordinatorReads(Refusing("INTERNAL")).execution_page(reads_pb2.ListExecutionsRequest())
+        await CoordinatorReads(Refusing("INTERNAL")).execution_page(EVERYTHING)
+
+
+class Recording(Replicas):
+    """Keeps what a call sends, and lets it be found."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    async def call(self, invoke: Any) -> Any:
+        return await invoke(self, 1.0)
+
+    def unary_unary(self, *_: Any, **__: Any) -> Any:
+        async def send(request: Any, timeout: float) -> Any:
+            self.sent.append(request)
+            return queue_pb2.DeliverResponse(found=True)
+
+        return send
+
+
+async def test_every_cancel_of_one_execution_is_one_message() -> None:
+    peers = Recording()
+    for caller in ("me", "another"):
+        assert await DispatcherQueue(peers).cancel("team", "an execution", "enough", caller, epoch_ns=1)
+    assert {request.message.message_id for request in peers.sent} == {"cancel:an execution"}
