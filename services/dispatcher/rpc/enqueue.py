@@ -22,7 +22,7 @@ from services.dispatcher.app.admission_loop import AdmissionLoop
 from services.dispatcher.app.ports import Arrival
 from services.dispatcher.core.items import Admission, EnqueueOutcome, NewStart
 from services.dispatcher.rpc.spans import emit_enqueue, sampled_context
-from services.dispatcher.rpc.translate import Malformed, newcomer_of
+from services.dispatcher.rpc.translate import Malformed, new_start_of
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 
 log = logger(__name__)
@@ -100,7 +100,7 @@ class _EnqueueStream:
         arrivals: list[Arrival] = []
         for item in items:
             try:
-                new_start = newcomer_of(item)
+                new_start = new_start_of(item)
             except (Malformed, ValueError) as failure:
                 execution_id = item.start.execution_id
                 log.error("error processing item", execution_id=execution_id, error=str(failure))

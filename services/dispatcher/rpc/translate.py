@@ -45,7 +45,7 @@ def is_execution_id(text: str) -> bool:
     return _UUID.fullmatch(text) is not None
 
 
-def newcomer_of(item: queue_pb2.EnqueueItem) -> NewStart:
+def new_start_of(item: queue_pb2.EnqueueItem) -> NewStart:
     """Raises Malformed."""
     start = item.start
     if not is_execution_id(start.execution_id):

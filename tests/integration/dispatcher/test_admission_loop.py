@@ -305,7 +305,9 @@ async def test_full_mailboxes_of_what_ends_are_granted_one_after_another(empty_r
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-async def test_turn_of_unknown_outcome_is_repeated_and_answers_the_same(rig: Rig, is_committed: bool) -> None:
+async def test_batch_of_unknown_outcome_is_repeated_and_answers_the_same(
+    rig: Rig, is_committed: bool
+) -> None:
     stage = Stage(rig)
     workspace = f"unknown-{is_committed}"
     batch = [new_start(workspace, request_id=f"r{n}") for n in range(3)]
@@ -369,7 +371,7 @@ async def test_end_that_frees_a_slot_for_nobody_goes_with_the_next_turn(rig: Rig
     assert not stage.admission_loop.has_work
 
 
-async def test_end_that_finds_no_company_has_a_turn_of_its_own(rig: Rig) -> None:
+async def test_end_that_finds_no_company_has_a_batch_of_its_own(rig: Rig) -> None:
     stage = Stage(rig)
     stage.bring(new_start("alone-at-last"))
     await stage.admission_loop.run_once()
@@ -436,7 +438,7 @@ async def test_places_of_a_holder_that_is_gone_are_given_up(rig: Rig) -> None:
     assert [claim.execution_id for claim in stage.given_up] == [came.execution_id]
 
 
-async def test_without_credit_newcomers_are_durable_and_wait(rig: Rig) -> None:
+async def test_without_credit_new_starts_are_durable_and_wait(rig: Rig) -> None:
     stage = Stage(rig, credit=0)
     came = new_start("creditless")
     stage.bring(came)
@@ -516,7 +518,7 @@ async def test_turns_come_apart_while_many_are_brought(rig: Rig) -> None:
     turning.cancel()
 
 
-async def test_newcomer_that_is_alone_waits_for_nothing(rig: Rig) -> None:
+async def test_new_start_that_is_alone_waits_for_nothing(rig: Rig) -> None:
     stage = Stage(rig, clock=ManualClock())
     turning = asyncio.create_task(stage.admission_loop.run())
     for _ in range(5):

@@ -20,7 +20,7 @@ from tests.integration.dispatcher.conftest import Rig, new_start
 HASH, OTHER_HASH = b"\x01" * 32, b"\x02" * 32
 
 
-async def test_newcomer_goes_ahead_in_the_commit_that_holds_it(rig: Rig) -> None:
+async def test_new_start_goes_ahead_in_the_commit_that_holds_it(rig: Rig) -> None:
     await rig.limit("ahead", 5)
     came = new_start("ahead")
     result = await rig.enqueue(came, holders=1)
@@ -32,7 +32,7 @@ async def test_newcomer_goes_ahead_in_the_commit_that_holds_it(rig: Rig) -> None
     ]
 
 
-async def test_newcomers_beyond_the_slots_wait(rig: Rig) -> None:
+async def test_new_starts_beyond_the_slots_wait(rig: Rig) -> None:
     await rig.limit("narrow", 2)
     result = await rig.enqueue(*[new_start("narrow") for _ in range(5)], holders=5)
     assert len(result.claims) == 2
@@ -43,7 +43,7 @@ async def test_newcomers_beyond_the_slots_wait(rig: Rig) -> None:
     assert len(await rig.claim("narrow", claims=10)) == 1
 
 
-async def test_newcomer_does_not_pass_those_who_wait(rig: Rig) -> None:
+async def test_new_start_does_not_pass_those_who_wait(rig: Rig) -> None:
     await rig.limit("line", 5)
     await rig.enqueue(new_start("line"))
     result = await rig.enqueue(new_start("line"), holders=1)

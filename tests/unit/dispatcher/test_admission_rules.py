@@ -111,11 +111,11 @@ def new_starts(count: int) -> list[NewStart]:
     return [NewStart(str(n), "w", 3, None, "", b"", b"", WorkspaceLimits(1, 1, 1)) for n in range(count)]
 
 
-def turn_of(newcomer_count: int, finished: int = 0, parked: int = 0) -> AdmissionBatch:
+def batch_of(new_start_count: int, finished: int = 0, parked: int = 0) -> AdmissionBatch:
     return AdmissionBatch(
         now=NOW,
-        new_starts=new_starts(newcomer_count),
-        new_start_holders=[-1] * newcomer_count,
+        new_starts=new_starts(new_start_count),
+        new_start_holders=[-1] * new_start_count,
         finished=[LeaseFinished(str(n), n) for n in range(finished)],
         parked=[LeaseParked(str(n), n, None) for n in range(parked)],
         workspaces=["w"],
@@ -125,11 +125,11 @@ def turn_of(newcomer_count: int, finished: int = 0, parked: int = 0) -> Admissio
 
 
 @pytest.mark.parametrize(
-    ("newcomer_count", "finished", "parked"),
+    ("new_start_count", "finished", "parked"),
     [(2, 0, 0), (7, 0, 0), (3, 2, 0), (0, 5, 0), (0, 1, 1), (0, 0, 2), (1, 1, 0)],
 )
-def test_halves_hold_all_in_order_and_each_has_less(newcomer_count: int, finished: int, parked: int) -> None:
-    whole = turn_of(newcomer_count, finished, parked)
+def test_halves_hold_all_in_order_and_each_has_less(new_start_count: int, finished: int, parked: int) -> None:
+    whole = batch_of(new_start_count, finished, parked)
     first, second = whole.halves()
     assert 0 < first.items < whole.items
     assert 0 < second.items < whole.items
@@ -140,7 +140,7 @@ def test_halves_hold_all_in_order_and_each_has_less(newcomer_count: int, finishe
 
 
 def test_items_and_claims_of_a_turn_stand_apart() -> None:
-    whole = replace(turn_of(2, 1, 1), workspaces=["v", "w"], claim_holders=[0, 0], ending_holders=[0])
+    whole = replace(batch_of(2, 1, 1), workspaces=["v", "w"], claim_holders=[0, 0], ending_holders=[0])
     items = whole.without_claims()
     assert (items.items, items.is_claiming) == (4, False)
     workspace = whole.claim_of("w", [0])
@@ -166,7 +166,7 @@ def test_results_of_halves_join_in_order() -> None:
 
 def test_turn_without_anything_is_empty() -> None:
     assert AdmissionBatch(now=NOW).is_empty
-    assert not turn_of(0).is_empty
+    assert not batch_of(0).is_empty
 
 
 @pytest.mark.parametrize(

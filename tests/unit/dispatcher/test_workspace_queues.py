@@ -88,7 +88,7 @@ def test_full_lane_without_work_is_not_at_capacity() -> None:
     assert not WorkspaceQueues().saw(WorkspaceView("a", 5, free=1, taken=1, has_more=False), 0.0)
 
 
-def test_newcomers_go_ahead_where_nobody_waits_and_slots_may_be_free() -> None:
+def test_new_starts_go_ahead_where_nobody_waits_and_slots_may_be_free() -> None:
     queues = WorkspaceQueues()
     assert queues.takes_new_starts("unknown")
     queues.work("a")
