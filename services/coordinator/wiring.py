@@ -31,26 +31,26 @@ from services.chassis.session.registry import SessionRegistry
 from services.chassis.telemetry.logs import logger, setup_logging
 from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
 from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
+from services.coordinator.app.after_commit import AfterCommit
+from services.coordinator.app.assigning import Assigner
+from services.coordinator.app.commit_loop import CommitLoop
+from services.coordinator.app.dead_runners import DeadRunners
+from services.coordinator.app.journal_loader import JournalLoader
+from services.coordinator.app.key_checks import KeyCheck
+from services.coordinator.app.misrouted_reports import ReportForwarder
+from services.coordinator.app.owned_executions import OwnedExecutions
+from services.coordinator.app.partitions import PartitionMaker
+from services.coordinator.app.tracing import Tracing
 from services.coordinator.config import CoordinatorSettings
-from services.coordinator.handler.arriving import ArrivalLoop
-from services.coordinator.handler.assigning import Assigner
-from services.coordinator.handler.carrier import Carrier
-from services.coordinator.handler.settling import Settler
-from services.coordinator.handler.tracing import Tracing
-from services.coordinator.handler.turn import TurnLoop
-from services.coordinator.loops.partitions import PartitionMaker
-from services.coordinator.rpc import dispatch as dispatch_hop
+from services.coordinator.peers import dispatch as dispatch_hop
+from services.coordinator.peers.catalog import KEY_SECONDS, ApiReplicas, CatalogDefinitions, CatalogKeys
+from services.coordinator.peers.dispatch import SessionDispatch
+from services.coordinator.peers.mailbox import DispatcherMailbox
 from services.coordinator.rpc import runners as runner_hop
-from services.coordinator.rpc.catalog import KEY_SECONDS, ApiReplicas, CatalogDefinitions, CatalogKeys
-from services.coordinator.rpc.dispatch import SessionDispatch
-from services.coordinator.rpc.graves import RunnerGraves
-from services.coordinator.rpc.key_checks import KeyCheck
-from services.coordinator.rpc.mailbox import DispatcherMailbox
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.rules import RULES
 from services.coordinator.rpc.runners import SessionRunners
 from services.coordinator.rpc.sessions import RunnerSessionsService
-from services.coordinator.rpc.strays import StrayReports
 from services.coordinator.rpc.watch import WatchHub, WatchServicer
 from services.coordinator.store.codec import decode, encode
 from services.coordinator.store.folding import fold_journal
@@ -128,7 +128,7 @@ async def wire(settings: CoordinatorSettings, process: Process) -> int:
     process.loop("loop lag", LoopLag().run)
     process.loop("health", lambda: server.health.follow(lines.database.probe))
 
-    process.on_drain("hand back all executions", lambda: leave(holder, carrying.turns))
+    process.on_drain("hand back all executions", lambda: leave(holder, carrying.commit_loop))
     process.on_drain("close the sessions with dispatchers", holder.stop)
     process.on_drain("close the sessions with runners", registry.stop)
     process.on_close("spans", flush_tracing)
@@ -143,11 +143,11 @@ async def wire(settings: CoordinatorSettings, process: Process) -> int:
     return port
 
 
-async def leave(holder: SessionHolder, turns: TurnLoop) -> None:
+async def leave(holder: SessionHolder, commit_loop: CommitLoop) -> None:
     """Returns when the dispatchers know. Draining begins first, or what goes back would come again at once."""
     async with asyncio.TaskGroup() as group:
         group.create_task(holder.drain())
-        group.create_task(turns.hand_back_all())
+        group.create_task(commit_loop.hand_back_all())
 
 
 class Lines:
@@ -182,47 +182,47 @@ class Lines:
 
 
 class Carrying:
-    """What moves executions: the turn loop and all that feeds it. Sessions are joined on afterwards."""
+    """What moves executions: the commit loop and all that feeds it. Sessions are joined on afterwards."""
 
     def __init__(self, settings: CoordinatorSettings, lines: Lines) -> None:
         journal = PostgresJournal(lines.writer, lines.loader, lines.patient_loader)
         reads = PostgresReads(lines.database)
         definitions = CatalogDefinitions(lines.replicas)
         self.run_timing = RUN.scaled(settings.lease_scale)
-        self.strays = StrayReports(reads, lines.mailbox.deliver)
+        self.misrouted_reports = ReportForwarder(reads, lines.mailbox.deliver)
         self.dispatch, self.runners = SessionDispatch(), SessionRunners()
-        self.arrivals = ArrivalLoop(
+        self.loader = JournalLoader(
             journal=journal,
             definitions=definitions,
             dispatch=self.dispatch,
             fold=fold_journal,
             run_timing=self.run_timing,
             holder=lines.name,
-            carrier=lambda: self.carrier,
+            executions=lambda: self.executions,
         )
-        self.carrier = Carrier(
+        self.executions = OwnedExecutions(
             holder=lines.name,
             clock=lines.clock,
             definitions=definitions,
-            arrivals=self.arrivals,
-            strays=self.strays,
+            loader=self.loader,
+            misrouted_reports=self.misrouted_reports,
             mailbox_seconds=MAILBOX_SECONDS * settings.lease_scale,
         )
-        self.graves = RunnerGraves(self.carrier, lines.clock, self.run_timing.granted_again)
+        self.dead_runners = DeadRunners(self.executions, lines.clock, self.run_timing.granted_again)
         self.reader = ReadServicer(reads, decode, self.runners.modules_for)
-        self.hub = WatchHub(reads, self.reader, decode, held=self.carrier.held.keys)
-        settler = Settler(
-            carrier=self.carrier,
+        self.hub = WatchHub(reads, self.reader, decode, owned=self.executions.by_id.keys)
+        after_commit = AfterCommit(
+            executions=self.executions,
             runners=self.runners,
             dispatch=self.dispatch,
             watchers=self.hub,
             tracing=Tracing(lines.clock),
             clock=lines.clock,
         )
-        self.turns = TurnLoop(
-            carrier=self.carrier,
+        self.commit_loop = CommitLoop(
+            executions=self.executions,
             assigner=Assigner(self.runners),
-            settler=settler,
+            after_commit=after_commit,
             journal=journal,
             dispatch=self.dispatch,
             encode=encode,
@@ -230,11 +230,11 @@ class Carrying:
         )
 
     def run(self, settings: CoordinatorSettings, process: Process) -> None:
-        process.loop("turns", self.turns.run)
-        process.loop("arrivals", self.arrivals.run)
-        process.loop("timers", self.carrier.timers.run)
-        process.loop("strays", self.strays.run)
-        process.loop("graves", self.graves.run)
+        process.loop("commits", self.commit_loop.run)
+        process.loop("journal loader", self.loader.run)
+        process.loop("timers", self.executions.timers.run)
+        process.loop("misrouted reports", self.misrouted_reports.run)
+        process.loop("dead runners", self.dead_runners.run)
         process.loop("watch catch-up", self.hub.run_catching_up)
         process.loop("watch poll", lambda: self.hub.run_polling(settings.lease_scale))
 
@@ -248,7 +248,11 @@ def serve_runners(settings: CoordinatorSettings, lines: Lines, carrying: Carryin
         codec=runner_hop.CODEC,
         owner=runners,
     )
-    runners.carrier, runners.registry, runners.graves = carrying.carrier, registry, carrying.graves
+    runners.executions, runners.registry, runners.dead_runners = (
+        carrying.executions,
+        registry,
+        carrying.dead_runners,
+    )
     return registry
 
 
@@ -263,5 +267,5 @@ def hold_executions(settings: CoordinatorSettings, lines: Lines, carrying: Carry
         owner=dispatch,
         forget=lines.forget,
     )
-    dispatch.carrier, dispatch.hub, dispatch.holder = carrying.carrier, carrying.hub, holder
+    dispatch.executions, dispatch.hub, dispatch.holder = carrying.executions, carrying.hub, holder
     return holder

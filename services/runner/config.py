@@ -10,7 +10,7 @@ from typing import ClassVar
 from services.chassis.process.config import Field, ProcessSettings
 
 
-class Settings(ProcessSettings):
+class RunnerSettings(ProcessSettings):
     """From the environment, prefix WINDLASS_."""
 
     # One on a person's own machine has the authority of its coordinators, a key, and no certificate.

@@ -20,14 +20,14 @@ from services.chassis.session.holder import SessionHolder
 from services.chassis.telemetry.logs import logger, setup_logging
 from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
 from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
-from services.runner.attempt import MODULE_LOG
-from services.runner.config import Settings
-from services.runner.handler import Worker
-from services.runner.loops.tender import WorkerTender
-from services.runner.modules import built_in
-from services.runner.modules.user import import_files
-from services.runner.rendering import Rendering
-from services.runner.rpc.sessions import CODEC, CoordinatorSessions
+from services.runner.app.attempt import MODULE_LOG
+from services.runner.app.modules import built_in
+from services.runner.app.modules.user import import_files
+from services.runner.app.rendering import Rendering
+from services.runner.app.tender import WorkerTender
+from services.runner.app.worker import Worker
+from services.runner.config import RunnerSettings
+from services.runner.peers.coordinators import CODEC, CoordinatorSessions
 from services.runner.store.outputs import DirectoryOutputs
 from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsStub
 from windlass.sdk import registry
@@ -41,7 +41,7 @@ FINISHING_SHARE: Final = 0.7
 SESSIONS: Final = "windlass.coordinator.v1.RunnerSessions"
 
 
-def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
+def wire(settings: RunnerSettings) -> Callable[[Process], Awaitable[None]]:
     """How this process is put together."""
 
     async def start(process: Process) -> None:
@@ -112,7 +112,7 @@ def wire(settings: Settings) -> Callable[[Process], Awaitable[None]]:
     return start
 
 
-def profile(settings: Settings, release: str, modules: Sequence[str]) -> HolderProfile:
+def profile(settings: RunnerSettings, release: str, modules: Sequence[str]) -> HolderProfile:
     return HolderProfile(
         settings.name,
         version=release,
@@ -122,7 +122,7 @@ def profile(settings: Settings, release: str, modules: Sequence[str]) -> HolderP
     )
 
 
-def health_server(settings: Settings) -> GrpcServer:
+def health_server(settings: RunnerSettings) -> GrpcServer:
     return GrpcServer(
         settings.grpc_address,
         guard=Guard({}, keys=SystemKey(settings.system_key_hash_file)),

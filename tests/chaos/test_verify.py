@@ -17,10 +17,10 @@ import pytest
 import pytest_asyncio
 from psycopg import IsolationLevel
 
+from deploy.audit.auditor import Auditor
+from deploy.audit.findings import TITLES
 from services.coordinator.core import events as ev
 from services.coordinator.core.values import SECOND
-from services.coordinator.store.audit.auditor import Auditor
-from services.coordinator.store.audit.findings import TITLES
 from services.coordinator.store.codec import Stored, decode, encode
 from tests.chaos.load import Load
 from tests.chaos.verify import verify

@@ -163,8 +163,8 @@ MUTANTS: Final = [
     # Outages.
     Mutant(
         "unknown_commit_taken_for_a_failure",
-        "services/coordinator/handler/turn.py",
-        "if fence is None or self._is_ours(move, fence):",
+        "services/coordinator/app/commit_loop.py",
+        "if fence is None or self._is_ours(pending, fence):",
         "if fence is None:",
         f"{_TAKING_OVER}::test_an_append_whose_answer_was_lost_counts_once",
     ),

@@ -31,7 +31,7 @@ from services.chassis.session.holder import SessionHolder
 from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.registry import SessionRegistry
 from services.coordinator.config import CoordinatorSettings
-from services.coordinator.rpc import dispatch as dispatch_hop
+from services.coordinator.peers import dispatch as dispatch_hop
 from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.wiring import wire
 from tests.support.probe import eventually as probe_until

@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 
 from services.chassis.process.clock import ManualClock
+from services.runner.app.modules import built_in
+from services.runner.app.rendering import Rendering
+from services.runner.app.worker import Worker
 from services.runner.core.job import Ended, Job
-from services.runner.handler import Worker
-from services.runner.modules import built_in
-from services.runner.rendering import Rendering
 from services.runner.store.outputs import DirectoryOutputs
 from windlass.sdk import Registry
 

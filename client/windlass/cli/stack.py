@@ -84,7 +84,7 @@ def up(
 ) -> None:
     """Run the whole stack until Ctrl-C."""
     from deploy.local.plan import Options, ill_formed
-    from deploy.local.up import up as run
+    from windlass.cli.local_stack import up as run
 
     for entry in filter(ill_formed, env or ()):
         raise typer.BadParameter(f"{entry!r} is not SERVICE:KEY=VALUE", param_hint="--env")
@@ -104,16 +104,16 @@ def up(
 
 def down(home: HomeOption = DEFAULT_HOME) -> None:
     """Stop the stack of a home, from elsewhere."""
-    from deploy.local import up as stack
     from deploy.local.home import Home
+    from windlass.cli import local_stack as stack
 
     raise typer.Exit(stack.down(Home(home), _say))
 
 
 def status(home: HomeOption = DEFAULT_HOME, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """What runs, where, since when. Exit code 1 when nothing does, or the stack is starting or stopping."""
-    from deploy.local import up as stack
     from deploy.local.home import Home
+    from windlass.cli import local_stack as stack
 
     found = stack.status(Home(home), _say)
     if found is None:
@@ -168,7 +168,7 @@ def verify(
     Of the database of the home's stack while that runs, or of the one that is given.
     """
     from deploy.local.home import Home
-    from deploy.local.verify import verify as run
+    from windlass.cli.verify import verify as run
 
     # What was typed says more than what happens to be in the environment.
     is_home_meant = _is_typed(context, "home") and not _is_typed(context, "database_url")
@@ -177,7 +177,7 @@ def verify(
 
 def demo() -> None:
     """A worked example on a stack of its own, which is gone afterwards."""
-    from deploy.local.demo import demo as run
+    from windlass.cli.demo import demo as run
 
     raise typer.Exit(run())
 

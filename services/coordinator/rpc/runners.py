@@ -3,7 +3,7 @@
 A runner's key is judged at the attach. One made for a workspace is granted that workspace's runs only; a runner with a
 certificate is the stack's own and serves every workspace.
 A runner instance that ended has lost its runs: idempotent ones at once, the others when the time has passed after
-which even a runner that was merely cut off has stopped (`RunnerGraves`).
+which even a runner that was merely cut off has stopped (`DeadRunners`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from services.chassis.session.server import ServerSession
 from services.chassis.session.store import EndedInstance
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
-from services.coordinator.handler.carrier import Carrier
-from services.coordinator.handler.held import split_run_id
-from services.coordinator.handler.ports import Requirement, RunnerSession
-from services.coordinator.rpc.graves import RunnerGraves
+from services.coordinator.app.dead_runners import DeadRunners
+from services.coordinator.app.owned_execution import split_run_id
+from services.coordinator.app.owned_executions import OwnedExecutions
+from services.coordinator.app.ports import Requirement, RunnerSession
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 log = logger(__name__)
@@ -40,7 +40,7 @@ _runners = gauge("coordinator_runner_sessions", "Runners attached here.")
 _ended = counter("coordinator_runners_ended_total", "Runner instances found dead.")
 
 
-class _Scope:
+class RunnerScope:
     """What a session may be granted, ready to be compared."""
 
     __slots__ = ("idempotent_modules", "key_id", "labels", "modules", "workspace")
@@ -71,9 +71,9 @@ class _Scope:
 class SessionRunners:
     """Implements `Runners` for the handler and `SessionOwner` for the registry, joined after construction."""
 
-    carrier: Carrier
+    executions: OwnedExecutions
     registry: SessionRegistry
-    graves: RunnerGraves
+    dead_runners: DeadRunners
 
     # ── Runners ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -108,19 +108,19 @@ class SessionRunners:
         """Only what we hold can be judged; the rest stands until its holder speaks. A run beyond our journal is of one
         who holds the execution after us, and we have not heard yet that we lost it."""
         execution_id, number = split_run_id(lease_id)
-        held = self.carrier.held.get(execution_id)
-        if held is None or held.execution is None or number > len(held.execution.runs):
+        owned = self.executions.by_id.get(execution_id)
+        if owned is None or owned.execution is None or number > len(owned.execution.runs):
             return None
-        run = held.execution.live.get(number)
+        run = owned.execution.live.get(number)
         if run is not None and run.epoch == epoch and run.instance_id == attach.instance_id:
             return None
-        if number > 0 and held.execution.runs[number - 1].is_answered:
+        if number > 0 and owned.execution.runs[number - 1].is_answered:
             return None  # reported and on its way to be acknowledged
         return Refused(lease_id, epoch, "LEASE_ENDED")
 
     def on_attached(self, session: ServerSession) -> None:
         # Told in the context of its call, as `admit` is.
-        session.data = _Scope(session.attach, caller())
+        session.data = RunnerScope(session.attach, caller())
         _runners.set(len(self.registry.sessions))
         attach = session.attach
         log.info(
@@ -130,34 +130,34 @@ class SessionRunners:
             held=session.held_count,
         )
         # Ours that it has: it reports them here. Ours that it never got: it says so, and they go out again.
-        if leases := self.carrier.leases_of(session.instance_id):
+        if leases := self.executions.leases_of(session.instance_id):
             session.claim(leases)
-        self.carrier.level.set()
+        self.executions.level.set()
 
     def on_credit(self, session: ServerSession) -> None:
-        self.carrier.level.set()
+        self.executions.level.set()
 
     def on_taken(self, session: ServerSession, grants: list[Grant]) -> None:
         """The journal has the lease already; only what was in doubt is news."""
-        self.carrier.taken(grants)
+        self.executions.taken(grants)
 
     def on_refused(self, session: ServerSession, refused: list[Refused]) -> None:
-        self.carrier.handed_back(session.instance_id, refused)
+        self.executions.handed_back(session.instance_id, refused)
 
     def on_withdrawn(self, session: ServerSession, grants: list[Grant]) -> None:
-        self.carrier.unsent(grants)
+        self.executions.unsent(grants)
 
     def on_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
         log.warning(
             "a runner that lives does not come back", runner=session.attach.holder, grants=len(grants)
         )
-        self.carrier.in_doubt(grants)
+        self.executions.in_doubt(grants)
 
     def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
-        self.carrier.reported(session, reports)
+        self.executions.reported(session, reports)
 
     def on_notes(self, session: ServerSession, notes: list[Any]) -> None:
-        self.carrier.progressed(session.instance_id, notes)
+        self.executions.progressed(session.instance_id, notes)
 
     def on_drain(self, session: ServerSession) -> None:
         log.info("runner drains", runner=session.attach.holder, instance_id=session.instance_id)
@@ -167,12 +167,12 @@ class SessionRunners:
 
     def on_ended(self, ended: list[EndedInstance]) -> None:
         for each in ended:
-            if self.graves.add(each.instance_id, each.unheard_seconds):
+            if self.dead_runners.add(each.instance_id, each.unheard_seconds):
                 _ended.inc()
                 log.warning("runner is gone", runner=each.holder, instance_id=each.instance_id)
 
     def watched(self) -> Iterable[str]:
-        return self.carrier.instances()
+        return self.executions.instances()
 
 
 def _is_module(name: str) -> bool:

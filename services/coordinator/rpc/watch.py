@@ -1,7 +1,7 @@
 """WatchService: many executions followed on one stream from each api replica.
 
 Two sources feed a subscription: the commit of a turn here (pushed at once), and the tables (read when asked to catch
-up, and for what is not held here: one query for all of them, every 2 s). Both may bring the same event; the
+up, and for what is not owned here: one query for all of them, every 2 s). Both may bring the same event; the
 subscription knows how far it is and passes each on once, in order.
 
 Hazards: a stream that is not read fast enough is cut: its api subscribes again from where it is. Nothing ever waits for
@@ -24,9 +24,9 @@ from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.batcher import Level
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
+from services.coordinator.app.owned_execution import is_execution_id
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
 from services.coordinator.core.state import Execution, summary
-from services.coordinator.handler.held import is_execution_id
 from services.coordinator.rpc.reads import Decode, Reads, ReadServicer
 from services.coordinator.rpc.translate import Row, event_record, execution_record
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -101,12 +101,12 @@ class WatchHub:
     """Implements `Watchers` for the handler."""
 
     def __init__(
-        self, reads: Reads, reader: ReadServicer, decode: Decode, held: Callable[[], Collection[str]]
+        self, reads: Reads, reader: ReadServicer, decode: Decode, owned: Callable[[], Collection[str]]
     ) -> None:
         self._reads = reads
         self._reader = reader
         self._decode = decode
-        self._held = held
+        self._owned = owned
         self._by_execution: dict[str, list[Subscription]] = {}
         # How many of them want each event: almost all want the end only.
         self._with_events: Counter[str] = Counter()
@@ -246,8 +246,8 @@ class WatchHub:
         while True:
             await asyncio.sleep(_POLL_SECONDS * scale)
             self.tell_followed()
-            held = self._held()
-            apart = [each for id_, all_ in self._by_execution.items() if id_ not in held for each in all_]
+            owned = self._owned()
+            apart = [each for id_, all_ in self._by_execution.items() if id_ not in owned for each in all_]
             for start in range(0, len(apart), _CHECKED_AT_ONCE):
                 part = apart[start : start + _CHECKED_AT_ONCE]
                 await self._attempt(functools.partial(self.check, part))

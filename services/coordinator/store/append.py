@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from services.chassis.postgres.arrays import Array
+from services.coordinator.app.ports import Append
 from services.coordinator.core.projection import (
     EXECUTION_CHANGING,
     EXECUTION_COLUMNS,
@@ -29,7 +30,6 @@ from services.coordinator.core.projection import (
     RUN_LEASE,
     RUN_RESULT,
 )
-from services.coordinator.handler.ports import Append
 from services.coordinator.store.arrays import Uuids
 from services.coordinator.store.columns import parameters, read, unnest
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from services.coordinator.app.journal_loader import UnknownEvents
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.evolve import evolve
 from services.coordinator.core.state import Execution
-from services.coordinator.handler.arriving import UnknownEvents
 from services.coordinator.store.codec import CorruptRecord, UnknownEvent, decode
 
 

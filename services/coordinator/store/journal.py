@@ -21,7 +21,7 @@ from services.chassis.lease.frames import Lease
 from services.chassis.postgres.arrays import BigInts
 from services.chassis.postgres.connection import BY_INDEX, PgConnection, is_damage, is_of_values
 from services.chassis.process.crash import crash_point
-from services.coordinator.handler.ports import Append, AppendRejected, Fence, JournalDamaged, Loaded
+from services.coordinator.app.ports import Append, AppendRejected, Fence, JournalDamaged, Loaded
 from services.coordinator.store.append import composed
 from services.coordinator.store.arrays import Uuids
 

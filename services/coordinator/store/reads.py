@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from services.chassis.postgres.database import Database
+from services.coordinator.app.ports import Mark, Standing
 from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS
-from services.coordinator.handler.ports import Mark, Standing
 from services.coordinator.store.arrays import uuid_array
 from services.coordinator.store.columns import selected
 from windlass.coordinator.v1.reads_pb2 import Condition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from services.runner.core.telling import NAME_CHARACTERS_MAX, told_text
+from services.runner.core.untrusted import NAME_CHARACTERS_MAX, clamp_text
 
 
 class ErrorClass(StrEnum):
@@ -46,11 +46,11 @@ def of_exception(error: BaseException) -> Failure:
     """Class of what a module raised, when it did not say so itself."""
     if isinstance(error, TimeoutError):
         return Failure(
-            ErrorClass.TIMEOUT, "TIMEOUT", told_text(error) or "something it waited for took too long"
+            ErrorClass.TIMEOUT, "TIMEOUT", clamp_text(error) or "something it waited for took too long"
         )
     error_class = ErrorClass.PERMANENT if isinstance(error, _PERMANENT) else ErrorClass.TRANSIENT
-    name = told_text(type(error).__name__, NAME_CHARACTERS_MAX)
-    return Failure(error_class, name, told_text(error) or f"the module raised {name}")
+    name = clamp_text(type(error).__name__, NAME_CHARACTERS_MAX)
+    return Failure(error_class, name, clamp_text(error) or f"the module raised {name}")
 
 
 def class_named(name: object) -> ErrorClass:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from services.runner.core.telling import RETRY_AFTER_SECONDS_MAX
+from services.runner.core.untrusted import RETRY_AFTER_SECONDS_MAX
 
 # Of the longest wait; whatever is longer is that.
 _DIGITS_MAX = len(str(int(RETRY_AFTER_SECONDS_MAX)))

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from services.chassis.postgres.database import Database
+from services.coordinator.app import after_commit, pending_append
+from services.coordinator.app.grants import run_grant
 from services.coordinator.core import notation
 from services.coordinator.core.effects import parking
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
-from services.coordinator.handler import move, settling
-from services.coordinator.handler.grants import run_grant
 from services.coordinator.rpc import reads, watch
-from tests.integration.coordinator.test_carrying import line, state_of
+from tests.integration.coordinator.test_running_executions import line, state_of
 from tests.support.coordinator_stage import Stage, eventually
 from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub, WatchServiceStub
@@ -66,7 +66,7 @@ async def test_execution_that_cannot_be_written_harms_none_of_the_same_flush(
             found["deadline_time"] = value
         return tuple(found.values())
 
-    monkeypatch.setattr(move, "execution_row", row)
+    monkeypatch.setattr(pending_append, "execution_row", row)
     on_stage.dispatcher.grant(session, orders)
     await eventually(lambda: len(on_stage.dispatcher.finished) == 4)
     await eventually(lambda: reports_of(on_stage, orders[2], "released"))
@@ -102,7 +102,7 @@ async def test_grant_that_cannot_be_made_costs_nobody_else_anything(
     broken = on_stage.dispatcher.order(version)
     others = [on_stage.dispatcher.order(version) for _ in range(3)]
     with monkeypatch.context() as bug:
-        bug.setattr(settling, "run_grant", raising_for(broken, run_grant, after=1))
+        bug.setattr(after_commit, "run_grant", raising_for(broken, run_grant, after=1))
         on_stage.dispatcher.grant(session, [broken, *others])
         await eventually(lambda: reports_of(on_stage, broken, "released"))
         await eventually(lambda: len(on_stage.dispatcher.finished) == 3)
@@ -136,15 +136,15 @@ async def test_report_that_cannot_be_answered_goes_where_the_next_holder_finds_i
     orders = [on_stage.dispatcher.order(version) for _ in range(2)]
     on_stage.dispatcher.grant(session, orders)
     await eventually(lambda: len(runner.grants) == 2)
-    answer = settling.Settler._answer
+    answer = after_commit.AfterCommit._answer
 
     def answered(self: Any, moved: Any, out: Any) -> None:
-        if moved.answers and moved.held.execution_id == orders[0].lease.lease_id:
+        if moved.answers and moved.owned.execution_id == orders[0].lease.lease_id:
             raise RuntimeError("a bug of ours")
         answer(self, moved, out)
 
     with monkeypatch.context() as bug:
-        bug.setattr(settling.Settler, "_answer", answered)
+        bug.setattr(after_commit.AfterCommit, "_answer", answered)
         first = list(runner.grants)
         runner.work = lambda grant: {}
         for grant in first:
@@ -175,7 +175,7 @@ async def test_execution_that_cannot_leave_goes_back_as_failed(
     )
     _, session = await on_stage.coordinator()
     broken, good = (on_stage.dispatcher.order(version) for _ in range(2))
-    monkeypatch.setattr(settling, "parking", raising_for(broken, parking))
+    monkeypatch.setattr(after_commit, "parking", raising_for(broken, parking))
     on_stage.dispatcher.grant(session, [broken, good])
     await eventually(lambda: reports_of(on_stage, good, "parked"))
     # Each try tells of a failure, which is what makes it a dead letter in the end.

@@ -9,12 +9,12 @@ import pytest
 
 from services.chassis.postgres.connection import CommitUnknown, DatabaseAway
 from services.chassis.postgres.database import Database
+from services.coordinator.app import commit_loop
+from services.coordinator.app.owned_executions import OwnedExecutions
+from services.coordinator.app.ports import Append, Fence
 from services.coordinator.core.values import INLINE_BYTES_MAX
-from services.coordinator.handler import turn
-from services.coordinator.handler.carrier import Carrier
-from services.coordinator.handler.ports import Append, Fence
 from services.coordinator.store.journal import PostgresJournal
-from tests.integration.coordinator.test_carrying import line
+from tests.integration.coordinator.test_running_executions import line
 from tests.support.coordinator_stage import Stage, StageRunner, eventually
 
 COUNT = 48
@@ -32,11 +32,11 @@ class Appends:
         self.open = asyncio.Event()
         self.open.set()
         self.reported = 0
-        self.original, self.original_reported = PostgresJournal.append, Carrier.reported
+        self.original, self.original_reported = PostgresJournal.append, OwnedExecutions.reported
         monkeypatch.setattr(PostgresJournal, "append", lambda *given: self.append(*given))
-        monkeypatch.setattr(Carrier, "reported", lambda *given: self.count(*given))
+        monkeypatch.setattr(OwnedExecutions, "reported", lambda *given: self.count(*given))
 
-    def count(self, carrier: Carrier, session: Any, reports: Sequence[Any]) -> None:
+    def count(self, carrier: OwnedExecutions, session: Any, reports: Sequence[Any]) -> None:
         self.original_reported(carrier, session, reports)
         self.reported += len(reports)
 
@@ -109,6 +109,6 @@ async def test_one_append_has_a_bound_in_bytes(
     await all_answered_in_one_turn(appends, runner, COUNT, LARGE)
     await eventually(lambda: len(on_stage.dispatcher.finished) == len(orders))
     # The last one that fitted may go over it, and be the end of its execution, which has it as its output.
-    assert 4 * INLINE_BYTES_MAX < appends.most_bytes <= turn._BYTES_MAX + 2 * INLINE_BYTES_MAX
+    assert 4 * INLINE_BYTES_MAX < appends.most_bytes <= commit_loop._BYTES_MAX + 2 * INLINE_BYTES_MAX
     await eventually(lambda: len(runner.taken) == COUNT)
     assert not runner.refused

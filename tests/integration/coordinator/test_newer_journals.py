@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from services.chassis.postgres.database import Database
-from services.coordinator.handler import arriving
+from services.coordinator.app import journal_loader
 from services.coordinator.store.codec import SCHEMA_VERSION
 from tests.integration.coordinator.test_broken_executions import SLEEP, goes_on, reports_of
-from tests.integration.coordinator.test_carrying import line
+from tests.integration.coordinator.test_running_executions import line
 from tests.support.coordinator_stage import Stage, eventually
 from windlass.journal.v1.journal_pb2 import Record
 
@@ -43,7 +43,7 @@ async def append_newer(tables: Database, execution_id: str) -> None:
 async def test_event_of_a_newer_version_gives_its_execution_back_unharmed_and_others_go_on(
     on_stage: Stage, tables: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arriving, "_REST_SECONDS", 0.0)
+    monkeypatch.setattr(journal_loader, "_REST_SECONDS", 0.0)
     rest = on_stage.catalog.add(
         "v-rest", name="w", nodes=[{**SLEEP, "config": {"duration": "3600s"}}], edges=[]
     )

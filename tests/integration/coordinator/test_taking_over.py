@@ -10,8 +10,8 @@ import pytest
 from services.chassis.lease.frames import Lease
 from services.chassis.postgres.connection import PgConnection
 from services.chassis.postgres.database import CommitUnknown, Database
+from services.coordinator.app.ports import Append, Fence
 from services.coordinator.core.events import RunLeased, RunLost
-from services.coordinator.handler.ports import Append, Fence
 from services.coordinator.store.codec import decode
 from services.coordinator.store.journal import LOADING, PostgresJournal
 from tests.support.coordinator_stage import SCALE, Stage, StageRunner, eventually, execution_id

@@ -15,10 +15,10 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from services.runner.app.rendering import Renderer, RendererProcess
+from services.runner.app.rendering.engine import RENDERED_CHARACTERS_MAX
 from services.runner.core.failures import ErrorClass, Failure
 from services.runner.core.job import Succeeded
-from services.runner.rendering import Renderer, RendererAside
-from services.runner.rendering.engine import RENDERED_CHARACTERS_MAX
 from tests.support.probe import until
 from tests.support.runner_bench import Bench, a_job
 from tests.support.stack import is_alive
@@ -51,15 +51,15 @@ SLOW = "{% set l = input.long %}" + "{% set q = (l ~ l ~ l ~ l)|upper|length %}"
 
 
 @pytest.fixture(scope="module")
-def aside() -> Iterator[RendererAside]:
-    made = RendererAside()
+def renderer_process() -> Iterator[RendererProcess]:
+    made = RendererProcess()
     yield made
     made.close()
 
 
-@pytest.fixture(params=["here", "aside"])
-def renderer(request: Any, aside: RendererAside) -> Renderer | RendererAside:
-    return Renderer() if request.param == "here" else aside
+@pytest.fixture(params=["here", "renderer_process"])
+def renderer(request: Any, renderer_process: RendererProcess) -> Renderer | RendererProcess:
+    return Renderer() if request.param == "here" else renderer_process
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def renderer(request: Any, aside: RendererAside) -> Renderer | RendererAside:
     ],
 )
 def test_a_whole_template_keeps_its_type_and_text_stays_text(
-    renderer: Renderer | RendererAside, template: str, value: object
+    renderer: Renderer | RendererProcess, template: str, value: object
 ) -> None:
     resolved = renderer.render({"x": [template]}, SCOPE)
     assert resolved == {"x": [value]}
@@ -104,7 +104,7 @@ def test_a_whole_template_keeps_its_type_and_text_stays_text(
     ],
 )
 def test_what_a_template_may_not_do_is_a_permanent_failure(
-    renderer: Renderer | RendererAside, template: str
+    renderer: Renderer | RendererProcess, template: str
 ) -> None:
     if template == "{{ 1 +":
         template = "{{ 1 + }}"
@@ -114,7 +114,7 @@ def test_what_a_template_may_not_do_is_a_permanent_failure(
     assert str(failure.value).startswith("config: ")
 
 
-def test_text_is_bounded(renderer: Renderer | RendererAside) -> None:
+def test_text_is_bounded(renderer: Renderer | RendererProcess) -> None:
     scope = {"input": {"long": "x" * RENDERED_CHARACTERS_MAX}}
     with pytest.raises(PermanentError, match="characters of text"):
         renderer.render("a{{ input.long }}", scope, path="p")
@@ -124,24 +124,24 @@ def test_text_is_bounded(renderer: Renderer | RendererAside) -> None:
     ("expression", "value"), [("input.id > 5", True), ("2 ** 70", 2**70), ("1e400", float("inf"))]
 )
 def test_an_expression_has_the_value_of_its_type(
-    renderer: Renderer | RendererAside, expression: str, value: object
+    renderer: Renderer | RendererProcess, expression: str, value: object
 ) -> None:
     assert renderer.evaluate(expression, SCOPE) == value
 
 
 @pytest.mark.parametrize("template", ["{{ 2 ** 70 }}", "{{ {1: 2} }}", "{{ 1e400 }}"])
-def test_the_child_tells_of_what_is_no_json(aside: RendererAside, template: str) -> None:
+def test_the_child_tells_of_what_is_no_json(renderer_process: RendererProcess, template: str) -> None:
     with pytest.raises(PermanentError, match="config: the rendered value is not JSON") as failure:
-        aside.render({"config": {"a": template}}, SCOPE)
+        renderer_process.render({"config": {"a": template}}, SCOPE)
     assert failure.value.type == "TEMPLATE_ERROR"
 
 
 @pytest.mark.parametrize("expression", ["input.absent", "{1: 2}"])
 def test_an_expression_without_a_value_that_can_travel_is_a_failure(
-    aside: RendererAside, expression: str
+    renderer_process: RendererProcess, expression: str
 ) -> None:
     with pytest.raises(PermanentError, match=r"^expression: ") as failure:
-        aside.evaluate(expression, SCOPE)
+        renderer_process.evaluate(expression, SCOPE)
     assert failure.value.type == "TEMPLATE_ERROR"
 
 
@@ -157,7 +157,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 def children() -> list[int]:
     """Of this process, those that render."""
     found = psutil.Process().children(recursive=True)
-    return [each.pid for each in found if "services.runner.rendering" in each.cmdline()]
+    return [each.pid for each in found if "services.runner.app.rendering" in each.cmdline()]
 
 
 async def test_a_hostile_template_ends_its_run_and_no_other(bench: Bench) -> None:
@@ -193,7 +193,7 @@ async def test_plain_templates_start_no_child(bench: Bench) -> None:
     assert await bench.outcome_of(job) == Succeeded(orjson.dumps({"a": 8, "b": "no. 7", "c": "no. 7"}))
     job = a_job("condition@1", 2, config={"expression": "input.id + 1 > 7"})
     assert await bench.outcome_of(job) == Succeeded(b'{"result":true}', "true")
-    assert bench.rendering.aside.pid is None
+    assert bench.rendering.renderer_process.pid is None
 
 
 async def test_many_copies_of_much_data_are_made_within_the_limits_of_the_child(bench: Bench) -> None:
@@ -213,7 +213,7 @@ async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_aga
         return a_job("transform@1", number, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True)
 
     await bench.outcome_of(good(1))
-    first = bench.rendering.aside.pid
+    first = bench.rendering.renderer_process.pid
     assert first is not None
     child = psutil.Process(first)
     child.suspend()
@@ -226,24 +226,24 @@ async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_aga
     assert (outcome.error_class, outcome.type) == (ErrorClass.TRANSIENT, "RENDERER_LOST")
     assert await bench.outcome_of(good(3)) == Succeeded(b'{"a":14}')
     assert first not in children()
-    assert bench.rendering.aside.pid in children()
+    assert bench.rendering.renderer_process.pid in children()
 
 
 async def test_a_child_that_was_killed_while_idle_is_missed_by_nobody(bench: Bench) -> None:
-    aside = bench.rendering.aside
-    assert await asyncio.to_thread(aside.render, "{{ 1 + 1 }}", {}) == 2
-    assert aside.pid is not None
-    child = psutil.Process(aside.pid)
+    renderer_process = bench.rendering.renderer_process
+    assert await asyncio.to_thread(renderer_process.render, "{{ 1 + 1 }}", {}) == 2
+    assert renderer_process.pid is not None
+    child = psutil.Process(renderer_process.pid)
     child.kill()
     await until(lambda: child.status() == psutil.STATUS_ZOMBIE, 10, "the child to end")
-    assert await asyncio.to_thread(aside.render, "{{ 1 + 2 }}", {}) == 3
+    assert await asyncio.to_thread(renderer_process.render, "{{ 1 + 2 }}", {}) == 3
 
 
 async def test_the_event_loop_never_waits_for_the_child(bench: Bench) -> None:
     with pytest.raises(PermanentError, match="to_thread") as refusal:
-        bench.rendering.aside.evaluate("[1, 2]", {})
+        bench.rendering.renderer_process.evaluate("[1, 2]", {})
     assert refusal.value.type == "BLOCKING_CALL"
-    assert bench.rendering.aside.pid is None
+    assert bench.rendering.renderer_process.pid is None
 
 
 async def test_an_async_module_evaluates_what_computes_in_a_thread(bench: Bench) -> None:
@@ -269,29 +269,29 @@ def has_input(pid: int) -> bool:
         os.close(pipe)
 
 
-def test_a_template_that_takes_its_time_inside_filters_is_ended(aside: RendererAside) -> None:
+def test_a_template_that_takes_its_time_inside_filters_is_ended(renderer_process: RendererProcess) -> None:
     """Fuel counts steps, not what each takes."""
     with pytest.raises(PermanentError, match="too much time") as failure:
-        aside.render({"config": SLOW}, {"input": {"long": "a" * 1_000_000}})
+        renderer_process.render({"config": SLOW}, {"input": {"long": "a" * 1_000_000}})
     assert failure.value.type == "TEMPLATE_ERROR"
 
 
 def test_a_child_that_is_kept_from_its_work_is_no_fault_of_the_template(
-    aside: RendererAside, monkeypatch: pytest.MonkeyPatch
+    renderer_process: RendererProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert aside.render("{{ 1 + 1 }}", {}) == 2
-    assert aside.pid is not None
-    psutil.Process(aside.pid).suspend()
-    monkeypatch.setattr("services.runner.rendering.aside.SILENT_SECONDS_MAX", 0.0)
+    assert renderer_process.render("{{ 1 + 1 }}", {}) == 2
+    assert renderer_process.pid is not None
+    psutil.Process(renderer_process.pid).suspend()
+    monkeypatch.setattr("services.runner.app.rendering.renderer_process.SILENT_SECONDS_MAX", 0.0)
     with pytest.raises(TransientError) as failure:
-        aside.render("{{ 1 + 2 }}", {})
+        renderer_process.render("{{ 1 + 2 }}", {})
     assert failure.value.type == "RENDERER_LOST"
     monkeypatch.undo()
-    assert aside.render("{{ 1 + 2 }}", {}) == 3
+    assert renderer_process.render("{{ 1 + 2 }}", {}) == 3
 
 
 def test_a_closed_one_starts_no_other_child() -> None:
-    closed = RendererAside()
+    closed = RendererProcess()
     assert closed.render("{{ 1 + 1 }}", {}) == 2
     pid = closed.pid
     closed.close()
@@ -303,8 +303,8 @@ def test_a_closed_one_starts_no_other_child() -> None:
 
 def child_of_one_that_is_killed() -> int:
     code = (
-        "import time; from services.runner.rendering import RendererAside\n"
-        "aside = RendererAside(); aside.render('{{ 1 + 1 }}', {}); print(aside.pid, flush=True); time.sleep(60)"
+        "import time; from services.runner.app.rendering import RendererProcess\n"
+        "made = RendererProcess(); made.render('{{ 1 + 1 }}', {}); print(made.pid, flush=True); time.sleep(60)"
     )
     runner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
     assert runner.stdout is not None

@@ -3,14 +3,14 @@
 from typing import Any
 
 from services.chassis.lease.frames import Attach
+from services.coordinator.app.assigning import Assigner
+from services.coordinator.app.owned_execution import OwnedExecution
+from services.coordinator.app.ports import Requirement, RunnerSession
 from services.coordinator.core.commands import Start
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.decide import decide
 from services.coordinator.core.evolve import evolve
 from services.coordinator.core.state import Execution
-from services.coordinator.handler.assigning import Assigner
-from services.coordinator.handler.held import Held
-from services.coordinator.handler.ports import Requirement, RunnerSession
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
 
@@ -44,19 +44,19 @@ class Fleet:
         self.demand = waiting
 
 
-def held(name: str, width: int, workspace: str = "w", module: str = "noop@1") -> Held:
+def owned(name: str, width: int, workspace: str = "w", module: str = "noop@1") -> OwnedExecution:
     nodes = [{"id": f"n{number}", "module": module} for number in range(width)]
     execution = Execution(name, compile_definition({"name": "w", "nodes": nodes, "edges": []}))
     start = Start(epoch=1, holder="c", workspace=workspace, workflow="w", version=1)
     for event in decide(execution, start, 1).events:
         evolve(execution, event)
-    return Held(name, 1, ExecutionGrant(), None, 0, execution=execution)
+    return OwnedExecution(name, 1, ExecutionGrant(), None, 0, execution=execution)
 
 
 def test_credit_goes_round_robin_and_is_never_exceeded() -> None:
     one, two = Session("one", 2), Session("two", 5)
     assigner = Assigner(Fleet(one, two))
-    mine = held("e1", 6)
+    mine = owned("e1", 6)
     assigner.enter(mine, 1)
     assert [each.session.instance_id for each in assigner.give(2)[mine]] == ["one", "two"] * 2 + ["two"] * 2
     assert (one.credit, two.credit) == (0, 1)
@@ -64,7 +64,7 @@ def test_credit_goes_round_robin_and_is_never_exceeded() -> None:
 
 def test_no_work_is_given_twice_in_one_turn() -> None:
     assigner = Assigner(Fleet(Session("one", 500)))
-    mine = held("e1", 200)
+    mine = owned("e1", 200)
     assigner.enter(mine, 1)
     works = [each.work for each in assigner.give(2)[mine]]
     assert len(works) == len(set(works)) == 200
@@ -72,7 +72,7 @@ def test_no_work_is_given_twice_in_one_turn() -> None:
 
 def test_a_fan_out_does_not_hold_up_the_step_behind_it() -> None:
     assigner = Assigner(Fleet(Session("one", 100)))
-    wide, narrow = held("wide", 500), held("narrow", 1)
+    wide, narrow = owned("wide", 500), owned("narrow", 1)
     assigner.enter(wide, 1)
     assigner.enter(narrow, 1)
     given = assigner.give(2)
@@ -83,7 +83,7 @@ def test_a_fan_out_does_not_hold_up_the_step_behind_it() -> None:
 def test_work_that_nobody_can_do_holds_up_nothing_and_is_demanded() -> None:
     fleet = Fleet(Session("one", 10), fits=lambda requirement: requirement.module == "noop@1")
     assigner = Assigner(fleet)
-    strange, plain = held("strange", 3, module="x.y@1"), held("plain", 1)
+    strange, plain = owned("strange", 3, module="x.y@1"), owned("plain", 1)
     assigner.enter(strange, 1)
     assigner.enter(plain, 1)
     assert set(assigner.give(2)) == {plain}
@@ -94,7 +94,7 @@ def test_work_that_nobody_can_do_holds_up_nothing_and_is_demanded() -> None:
 def test_workspaces_take_turns_when_credit_is_short() -> None:
     session = Session("one", 1)
     assigner = Assigner(Fleet(session))
-    many, other = held("many", 50, workspace="a"), held("other", 1, workspace="b")
+    many, other = owned("many", 50, workspace="a"), owned("other", 1, workspace="b")
     assigner.enter(many, 1)
     assigner.enter(other, 1)
     first = assigner.give(2)
@@ -105,7 +105,7 @@ def test_workspaces_take_turns_when_credit_is_short() -> None:
 
 def test_what_was_dropped_is_passed_over() -> None:
     assigner = Assigner(Fleet(Session("one", 10)))
-    gone = held("gone", 1)
+    gone = owned("gone", 1)
     assigner.enter(gone, 1)
     gone.is_dropped = True
     assert assigner.give(2) == {}
@@ -115,7 +115,7 @@ def test_what_was_dropped_is_passed_over() -> None:
 def test_the_next_step_goes_before_those_who_wait() -> None:
     session = Session("one", 1)
     assigner = Assigner(Fleet(session))
-    waiting, following = held("waiting", 1), held("following", 1)
+    waiting, following = owned("waiting", 1), owned("following", 1)
     assigner.enter(waiting, 1)
     assigner.enter(following, 2, is_following=True)
     assert set(assigner.give(2)) == {following}
@@ -126,7 +126,7 @@ def test_the_next_step_goes_before_those_who_wait() -> None:
 def test_but_not_before_one_who_has_waited_for_long() -> None:
     session = Session("one", 1)
     assigner = Assigner(Fleet(session))
-    waiting, following = held("waiting", 1), held("following", 1)
+    waiting, following = owned("waiting", 1), owned("following", 1)
     assigner.enter(waiting, 1)
     assigner.enter(following, 6_000_002, is_following=True)
     assert set(assigner.give(6_000_002)) == {waiting}

@@ -7,7 +7,7 @@ import pytest
 
 from services.chassis.lease.frames import Attach, Lease, Refused
 from services.chassis.session.owners import AttachRefused
-from services.coordinator.handler.held import Held
+from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.rpc.runners import SessionRunners
 from tests.support.story import Story, node
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
@@ -18,8 +18,11 @@ ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
 async def judged(story: Story, *leases: Lease) -> list[Refused]:
     """The answer of one that holds the story's execution to the runner that was granted it."""
     owner = SessionRunners()
-    owner.carrier = cast(
-        "Any", SimpleNamespace(held={ID: Held(ID, 1, ExecutionGrant(), None, 0, execution=story.execution)})
+    owner.executions = cast(
+        "Any",
+        SimpleNamespace(
+            by_id={ID: OwnedExecution(ID, 1, ExecutionGrant(), None, 0, execution=story.execution)}
+        ),
     )
     owner.registry = cast("Any", SimpleNamespace(of_instance=lambda _: None))
     return list(await owner.admit(Attach("runner", story.execution.runs[0].instance_id, 1, held=leases)))

@@ -11,9 +11,9 @@ from google.rpc import error_details_pb2, status_pb2
 
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import SystemClock
-from services.coordinator.handler.ports import DefinitionRefused
-from services.coordinator.rpc import catalog
-from services.coordinator.rpc.catalog import ApiReplicas, CatalogDefinitions, CatalogKeys
+from services.coordinator.app.ports import DefinitionRefused
+from services.coordinator.peers import catalog
+from services.coordinator.peers.catalog import ApiReplicas, CatalogDefinitions, CatalogKeys
 from windlass.catalog.v1 import catalog_pb2 as pb
 
 

@@ -4,10 +4,10 @@ import hmac
 
 import pytest
 
+from services.coordinator.app.effect_keys import EffectKeys
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.state import Run, Work
 from services.coordinator.core.values import RunState
-from services.coordinator.handler.effect_keys import EffectKeys
 
 NODE = compile_definition({"name": "w", "nodes": [{"id": "pay", "module": "noop@1"}], "edges": []}).nodes[0]
 

@@ -1,18 +1,18 @@
 """When executions are looked at again."""
 
 from services.chassis.process.clock import ManualClock
-from services.coordinator.handler.held import Held
-from services.coordinator.handler.timers import Timers
+from services.coordinator.app.owned_execution import OwnedExecution
+from services.coordinator.app.timers import Timers
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
 
-def timers() -> tuple[ManualClock, Timers, list[Held]]:
-    clock, due = ManualClock(), list[Held]()
+def timers() -> tuple[ManualClock, Timers, list[OwnedExecution]]:
+    clock, due = ManualClock(), list[OwnedExecution]()
     return clock, Timers(clock, due.extend), due
 
 
-def held(name: str = "e") -> Held:
-    return Held(name, 1, ExecutionGrant(), None, 0)
+def owned(name: str = "e") -> OwnedExecution:
+    return OwnedExecution(name, 1, ExecutionGrant(), None, 0)
 
 
 def now(clock: ManualClock) -> int:
@@ -21,7 +21,7 @@ def now(clock: ManualClock) -> int:
 
 def test_nothing_fires_early_and_nothing_twice() -> None:
     clock, all_, due = timers()
-    mine = held()
+    mine = owned()
     all_.set(mine, now(clock) + 1_000_000)
     clock.advance(0.999)
     all_.run_once()
@@ -35,7 +35,7 @@ def test_nothing_fires_early_and_nothing_twice() -> None:
 
 def test_only_the_last_wish_counts() -> None:
     clock, all_, due = timers()
-    mine, other = held("a"), held("b")
+    mine, other = owned("a"), owned("b")
     all_.set(mine, now(clock) + 1_000_000)
     all_.set(mine, now(clock) + 5_000_000)
     all_.set(other, now(clock) + 1_000_000)
@@ -50,7 +50,7 @@ def test_only_the_last_wish_counts() -> None:
 
 def test_a_dropped_execution_is_left_alone() -> None:
     clock, all_, due = timers()
-    mine = held()
+    mine = owned()
     all_.set(mine, now(clock) + 1)
     mine.is_dropped = True
     clock.advance(1)
@@ -61,10 +61,10 @@ def test_a_dropped_execution_is_left_alone() -> None:
 def test_deadlines_of_what_has_gone_do_not_pile_up() -> None:
     clock, all_, _ = timers()
     for number in range(10_050):
-        mine = held(str(number))
+        mine = owned(str(number))
         all_.set(mine, now(clock) + 3_600_000_000)
         mine.wake = 0
-    kept = held("kept")
+    kept = owned("kept")
     all_.set(kept, now(clock) + 1)
     all_.trim([kept], 1)
     assert len(all_) == 1

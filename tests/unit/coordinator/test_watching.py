@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
+from services.coordinator.app.ports import Mark
 from services.coordinator.core.events import RunStarted
-from services.coordinator.handler.ports import Mark
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.watch import WatchHub, WatchServicer, WatchStream
 from services.coordinator.store.codec import decode, encode
@@ -55,7 +55,7 @@ class Tables:
 
 def hub_of(tables: Any) -> WatchHub:
     reader = ReadServicer(tables, decode, lambda _: ())
-    return WatchHub(tables, reader, decode, held=lambda: ())
+    return WatchHub(tables, reader, decode, owned=lambda: ())
 
 
 async def test_a_whole_row_is_read_once_when_an_execution_has_ended() -> None:
@@ -96,7 +96,7 @@ async def test_a_watch_that_breaks_says_so() -> None:
             raise RuntimeError("a bug of ours")
 
     tables: Any = Tables()
-    broken = Broken(tables, ReadServicer(tables, decode, lambda _: ()), decode, held=lambda: ())
+    broken = Broken(tables, ReadServicer(tables, decode, lambda _: ()), decode, owned=lambda: ())
     with pytest.raises(RuntimeError, match="a bug of ours"):
         await WatchServicer(broken).Watch(None, Call())
 

@@ -8,7 +8,7 @@ import pytest
 from services.chassis.lease.frames import Grant
 from services.chassis.process.clock import ManualClock
 from services.runner.core.job import Job
-from services.runner.rpc.sessions import CoordinatorSessions
+from services.runner.peers.coordinators import CoordinatorSessions
 from tests.support.runner_bench import Bench, a_job
 from windlass.coordinator.v1 import sessions_pb2 as pb
 

@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
-from services.runner import handler
+from services.runner.app import worker
 from services.runner.core.failures import ErrorClass, Failure
 from services.runner.core.job import Ended, OutputRef, Succeeded
-from services.runner.rpc.translate import progress_of, report_of
+from services.runner.peers.translate import progress_of, report_of
 from tests.support.runner_bench import HANGS_SECONDS, Bench, Desk, a_job
 from windlass.sdk import Branch, Context, ModuleError, PermanentError, TransientError
 
@@ -232,7 +232,7 @@ async def test_runner_whose_every_place_is_hung_says_that_it_cannot_work(
 ) -> None:
     bench = Bench(tmp_path, concurrency=2)
     errors: list[str] = []
-    monkeypatch.setattr(handler, "log", SimpleNamespace(error=lambda text, **_: errors.append(text)))
+    monkeypatch.setattr(worker, "log", SimpleNamespace(error=lambda text, **_: errors.append(text)))
     gate = threading.Event()
     bench.registry.declare("test.hangs@1")(lambda _ctx, _inputs, _config: gate.wait())
     for number, can_work in ((1, True), (2, False)):

@@ -10,7 +10,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from services.runner.core.failures import ErrorClass, Failure
-from services.runner.core.telling import RETRY_AFTER_SECONDS_MAX
+from services.runner.core.untrusted import RETRY_AFTER_SECONDS_MAX
 from tests.support.postgres import free_port
 from tests.support.runner_bench import Bench, a_job
 

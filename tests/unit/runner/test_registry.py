@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.runner.modules import built_in
+from services.runner.app.modules import built_in
 from windlass.sdk import Context, Registry
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from services.runner.core.retry_after import seconds_asked
-from services.runner.core.telling import RETRY_AFTER_SECONDS_MAX
+from services.runner.core.untrusted import RETRY_AFTER_SECONDS_MAX
 
 NOW = datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC)
 THEN = "Sun, 06 Nov 1994 08:51:07 GMT"

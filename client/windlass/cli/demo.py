@@ -1,0 +1,186 @@
+"""`make demo`: a stack of its own on free ports, one worked example carried to its result, told as it happens, gone.
+
+Everything shown comes from the public contract: what the demo does, a user can do with the commands it names.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import typer
+import yaml
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Struct
+
+from deploy.local.plan import Options, members, on_free_ports
+from deploy.local.supervisor import Supervisor
+from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2
+from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
+from windlass.api.v1.runs_pb2_grpc import RunServiceStub
+from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+from windlass.cli.executions import show_runs
+from windlass.cli.invocation import program
+from windlass.cli.local_stack import EXPECTED, explain, leaves
+from windlass.cli.render import plain
+
+DEFINITION = "demo.yaml"
+ORDER = {"id": "A-1047", "customer": "ada@example.org", "total": 249.5}
+CALL_SECONDS = 30.0
+
+
+def demo() -> int:
+    """Exit code 0 when the example succeeded."""
+    place = Path(tempfile.mkdtemp(prefix="windlass-demo-"))
+    supervisor = Supervisor(on_free_ports(Options(home=place), first=os.getpid()), _say)
+    code = 1
+    try:
+        code = asyncio.run(_run(supervisor))
+    except* EXPECTED as errors:
+        for error in leaves(errors):
+            _say(explain(error, supervisor.home))
+    except* asyncio.CancelledError:
+        _say("interrupted")
+    except* grpc.aio.AioRpcError as errors:
+        for error in leaves(errors):
+            _say(str(error))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    if code == 0:
+        _show_what_next()
+    return code
+
+
+async def _run(supervisor: Supervisor) -> int:
+    main = asyncio.current_task()
+    assert main is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, main.cancel)
+    began = time.monotonic()
+    _title("Starting PostgreSQL and the four services")
+    async with supervisor.running():
+        _say(f"up after {time.monotonic() - began:.1f} s")
+        code = await _example(supervisor)
+        _title("Stopping it all again")
+    return code
+
+
+async def _example(supervisor: Supervisor) -> int:
+    home = supervisor.home
+    api = next(member.grpc for member in members(supervisor.options, home) if member.service == "api")
+    metadata = (("authorization", f"Bearer {home.key_file('admin').read_text().strip()}"),)
+    async with grpc.aio.insecure_channel(api) as channel:
+        await _apply(channel, metadata)
+        execution_id = await _start(channel, metadata)
+        await _watch(channel, metadata, execution_id)
+        return await _account(channel, metadata, execution_id)
+
+
+async def _apply(channel: grpc.aio.Channel, metadata: Any) -> None:
+    text = (files("windlass.cli") / DEFINITION).read_text()
+    definition = yaml.safe_load(text)
+    _title(f"The workflow: {definition['description'][0].lower()}{definition['description'][1:]}")
+    for node in definition["nodes"]:
+        sources = [edge["from"] for edge in definition["edges"] if edge["to"] == node["id"]]
+        typer.echo(
+            f"  {node['id']:<12} {node['module']:<12} {'after ' + ', '.join(sources) if sources else 'first'}"
+        )
+    request = workflows_pb2.ApplyWorkflowRequest(definition=ParseDict(definition, Struct()))
+    answer = await WorkflowServiceStub(channel).ApplyWorkflow(
+        request, metadata=metadata, timeout=CALL_SECONDS
+    )
+    _say(f"applied as version {answer.workflow.version}")
+
+
+async def _start(channel: grpc.aio.Channel, metadata: Any) -> str:
+    _title(f"Starting it with {json.dumps(ORDER)}")
+    request = executions_pb2.StartExecutionRequest(
+        workflow="order-intake", input=ParseDict(ORDER, Struct()), request_id="demo"
+    )
+    answer = await ExecutionServiceStub(channel).StartExecution(
+        request, metadata=metadata, timeout=CALL_SECONDS
+    )
+    _say(f"execution {answer.execution.id} is durable; from here on nothing loses it")
+    return str(answer.execution.id)
+
+
+async def _watch(channel: grpc.aio.Channel, metadata: Any, execution_id: str) -> None:
+    _title("Its journal, as it is written")
+    request = executions_pb2.WatchExecutionRequest(execution_id=execution_id)
+    first = 0.0
+    async for answer in ExecutionServiceStub(channel).WatchExecution(request, metadata=metadata):
+        event = answer.event
+        moment = event.time.seconds + event.time.nanos / 1e9
+        first = first or moment
+        typer.echo(
+            f"  {event.seq:>3}  +{(moment - first) * 1000:>5.0f} ms  {event.type:<20} {event.node}".rstrip()
+        )
+
+
+async def _account(channel: grpc.aio.Channel, metadata: Any, execution_id: str) -> int:
+    found = await ExecutionServiceStub(channel).GetExecution(
+        executions_pb2.GetExecutionRequest(execution_id=execution_id), metadata=metadata, timeout=CALL_SECONDS
+    )
+    runs = await RunServiceStub(channel).ListRuns(
+        runs_pb2.ListRunsRequest(execution_id=execution_id, page_size=1000),
+        metadata=metadata,
+        timeout=CALL_SECONDS,
+    )
+    execution = found.execution
+    _title("Every attempt at every node, and when it ran")
+    show_runs(runs.runs)
+    state = resources_pb2.Execution.State.Name(execution.state)
+    _title(f"The result: {state} after {_seconds(execution.metrics.duration):.2f} s")
+    typer.echo(json.dumps(plain(execution.output), indent=2))
+    _tell_what_happened(execution, runs.runs)
+    return 0 if state == "SUCCESS" else 1
+
+
+def _tell_what_happened(execution: Any, runs: Any) -> None:
+    retried = sorted({run.node for run in runs if run.attempt > 1})
+    if retried:
+        _say(f"{', '.join(retried)} failed once and was tried again after a pause, while the others went on")
+    if execution.summary.skipped:
+        _say(f"{', '.join(execution.summary.skipped)} was skipped: the branch went the other way")
+
+
+def _show_what_next() -> None:
+    command = program()
+    definition = os.path.relpath(str(files("windlass.cli") / DEFINITION))
+    _title("What to try next")
+    typer.echo(
+        f"""\
+In one terminal, the same stack to stay (its state is kept in .windlass/):
+
+  {command} up
+
+In another, the same order, then a small one, then one that does not fit its schema:
+
+  {command} workflow apply {definition}
+  {command} start order-intake --wait --input '{json.dumps(ORDER)}'
+  {command} start order-intake --wait --input '{{"id": "A-1048", "customer": "bob@example.org", "total": 12}}'
+  {command} start order-intake --input '{{"id": "A-1049"}}'
+  {command} list
+
+Kill any of the four (`{command} status` shows their pids) while one runs: it ends as if nothing had happened.
+"""
+    )
+
+
+def _seconds(duration: Any) -> float:
+    return float(duration.seconds + duration.nanos / 1e9)
+
+
+def _title(text: str) -> None:
+    typer.secho(f"\n{text}", bold=True)
+
+
+def _say(text: str) -> None:
+    typer.echo(f"  {text}")

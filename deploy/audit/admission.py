@@ -1,0 +1,111 @@
+"""The promises that span the services: what was asked for, what is queued, what is held, what is journalled.
+
+Request keys are forgotten after the days for which their answer is promised, so two executions may share one that were
+asked for longer apart than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from deploy.audit.findings import Findings
+from deploy.audit.journals import AuditedGrant
+
+Fetch = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
+
+# What the public contract promises; a dispatcher may be set to less.
+_KEYS_KEPT: Final = "interval '30 days'"
+
+# A request is remembered with the commit that acknowledged it. What it asked for is in the queue until it is
+# journalled, and among the executions from then on; while it waits again, in both.
+_REQUESTS: Final = """
+SELECT r.workspace, r.request_id, r.execution_id::text,
+    q.execution_id IS NOT NULL OR e.execution_id IS NOT NULL,
+    coalesce(nullif(e.request_id, ''), q.request_id), coalesce(e.workspace, q.workspace)
+FROM dispatcher.requests r
+LEFT JOIN dispatcher.queue q ON q.execution_id = r.execution_id
+LEFT JOIN coordinator.executions e ON e.execution_id = r.execution_id
+"""
+_KEYS: Final = f"""
+SELECT workspace, request_id, array_agg(id::text ORDER BY asked_time),
+    coalesce(bool_or(asked_time - before_time < {_KEYS_KEPT}), false)
+FROM (
+    SELECT workspace, request_id, id, asked_time,
+        lag(asked_time) OVER (PARTITION BY workspace, request_id ORDER BY asked_time) AS before_time
+    FROM (
+        SELECT workspace, request_id, execution_id AS id, create_time AS asked_time
+        FROM coordinator.executions WHERE request_id <> ''
+        UNION ALL
+        SELECT q.workspace, q.request_id, q.execution_id, q.enqueue_time FROM dispatcher.queue q
+        WHERE q.request_id IS NOT NULL
+            AND NOT EXISTS (SELECT FROM coordinator.executions e WHERE e.execution_id = q.execution_id)
+    ) asked
+) each GROUP BY workspace, request_id
+"""
+_QUEUED: Final = """
+SELECT q.execution_id::text, q.workspace, q.state IN (2, 3), q.epoch, s.holder, e.workspace, e.epoch,
+    (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM dispatcher.epochs)
+FROM dispatcher.queue q
+LEFT JOIN coordinator.executions e ON e.execution_id = q.execution_id
+LEFT JOIN dispatcher.coordinator_sessions s ON s.instance_id = q.holder
+"""
+# What is going was going when the newest of it was granted, so that grant must have found a limit that allows all of
+# it: the present one, unless that was lowered since.
+_GOING: Final = """
+SELECT t.workspace, count(*)::int, t.executions_max, max(q.epoch) < t.lowered_epoch FROM dispatcher.tenants t
+JOIN dispatcher.queue q ON q.workspace = t.workspace AND q.state IN (2, 3) AND NOT q.ends_only
+GROUP BY t.workspace
+"""
+
+
+class AdmissionJudge:
+    """`holders` are the newest grants of the executions that are not final, by their journals."""
+
+    def __init__(self, fetch: Fetch, holders: Mapping[str, AuditedGrant], findings: Findings) -> None:
+        self._fetch = fetch
+        self._holders = holders
+        self._findings = findings
+
+    async def judge(self) -> None:
+        await self._requests()
+        await self._keys()
+        await self._leases()
+        await self._slots()
+
+    async def _requests(self) -> None:
+        check = self._findings.check
+        for workspace, key, id_, is_known, asked_key, asked_workspace in await self._fetch(_REQUESTS):
+            check("S4", is_known, f"{id_} was acknowledged and is nowhere")
+            if is_known:
+                check(
+                    "S12",
+                    asked_workspace == workspace,
+                    f"{key} of {workspace} asked for one of {asked_workspace}",
+                )
+                check("S5", asked_key == key, f"{key} is answered with {id_}, which {asked_key} asked for")
+
+    async def _keys(self) -> None:
+        for workspace, key, ids, is_doubled in await self._fetch(_KEYS):
+            self._findings.check("S14", not is_doubled, f"{ids} of {workspace} have request_id {key}")
+
+    async def _leases(self) -> None:
+        check = self._findings.check
+        for id_, workspace, is_held, epoch, holder, journal_workspace, fence, minted in await self._fetch(
+            _QUEUED
+        ):
+            check("S3", epoch <= minted, f"{id_} was granted under {epoch}, and {minted} is the newest")
+            if fence is not None:
+                check("S3", fence <= epoch, f"{id_} is fenced at {fence}, and {epoch} is its newest grant")
+                same = journal_workspace == workspace
+                check("S12", same, f"{id_} is queued in {workspace}, journalled in {journal_workspace}")
+            written = self._holders.get(id_)
+            if is_held and written is not None and written.epoch == epoch and holder is not None:
+                check(
+                    "S11", written.holder == holder, f"{id_}: {holder} has {epoch}, {written.holder} writes"
+                )
+
+    async def _slots(self) -> None:
+        for workspace, going, limit, is_older in await self._fetch(_GOING):
+            holds = going <= limit or is_older
+            self._findings.check("S13", holds, f"{workspace} has {going} going, {limit} are allowed")

@@ -1,0 +1,167 @@
+"""Reads a whole installation and judges it: every journal and its rows, then what spans the services.
+
+It looks into all three schemas, which no service may: therefore it runs with the operator's own URL.
+
+Hazard: the caller's transaction must see one snapshot (REPEATABLE READ), or a row that moved on between two statements
+looks like a lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+import orjson
+import psycopg
+
+from deploy.audit.admission import AdmissionJudge
+from deploy.audit.findings import Findings
+from deploy.audit.journals import AuditedGrant, JournalJudge
+from deploy.audit.projections import compare
+from services.coordinator.core.compiling import compile_definition
+from services.coordinator.core.definition import Definition
+from services.coordinator.core.events import Event, ExecutionStarted
+from services.coordinator.core.evolve import evolve
+from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS
+from services.coordinator.core.state import Execution
+from services.coordinator.store.arrays import uuid_array
+from services.coordinator.store.codec import CorruptRecord, Stored, decode
+from services.coordinator.store.columns import selected
+
+Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+Rows = Sequence[tuple[Any, ...]]
+
+_BATCH: Final = 500
+_FIRST_ID: Final = "00000000-0000-0000-0000-000000000000"
+# By the primary key itself: an order by its text would sort the whole table for every batch.
+_IDS: Final = """
+SELECT e.execution_id::text FROM coordinator.executions e
+WHERE e.execution_id > %s::uuid ORDER BY e.execution_id LIMIT %s
+"""
+_EVENTS: Final = """
+SELECT execution_id::text, seq, epoch, event FROM coordinator.journal
+WHERE execution_id = ANY(%s::uuid[]) ORDER BY execution_id, seq
+"""
+_EXECUTIONS: Final = f"""
+SELECT {selected("e", EXECUTION_COLUMNS)} FROM coordinator.executions e WHERE execution_id = ANY(%s::uuid[])
+"""
+_RUNS: Final = f"""
+SELECT {selected("r", RUN_COLUMNS[1:])} FROM coordinator.runs r WHERE execution_id = ANY(%s::uuid[])
+ORDER BY execution_id, number
+"""
+_ALIEN: Final = """
+SELECT DISTINCT t.execution_id::text FROM (
+    SELECT execution_id FROM coordinator.journal UNION ALL SELECT execution_id FROM coordinator.runs
+) t
+WHERE NOT EXISTS (SELECT FROM coordinator.executions e WHERE e.execution_id = t.execution_id)
+"""
+_VERSION: Final = "SELECT workspace, definition FROM api.workflow_versions WHERE version_id = %s::uuid"
+_LIVE: Final = "SELECT instance_id FROM coordinator.runner_sessions WHERE state = 'LIVE'"
+
+
+class Auditor:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._findings = Findings()
+        self._versions: dict[str, tuple[str, Definition]] = {}
+        self._live_instances: set[str] = set()
+        # Of every grant of an execution to the execution: no two were ever given the same number.
+        self._granted: dict[int, str] = {}
+        # The newest grant of each execution that is not final.
+        self._holders: dict[str, AuditedGrant] = {}
+
+    async def audit(self) -> Findings:
+        self._live_instances = {row[0] for row in await self._fetch(_LIVE)}
+        async for ids in self._batches():
+            await self._judge(ids)
+        for (id_,) in await self._fetch(_ALIEN):
+            self._findings.broke("S6", f"{id_} has events or runs, and no row of its own")
+        await AdmissionJudge(self._fetch, self._holders, self._findings).judge()
+        return self._findings
+
+    async def _fetch(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return await (await self._connection.execute(sql, params, binary=True)).fetchall()
+
+    async def _batches(self) -> AsyncIterator[list[str]]:
+        last = _FIRST_ID
+        while ids := [row[0] for row in await self._fetch(_IDS, (last, _BATCH))]:
+            yield ids
+            last = ids[-1]
+
+    async def _judge(self, ids: Sequence[str]) -> None:
+        given = (uuid_array(ids),)
+        journals: dict[str, list[tuple[int, int, bytes]]] = {id_: [] for id_ in ids}
+        for id_, seq, epoch, event in await self._fetch(_EVENTS, given):
+            journals[id_].append((seq, epoch, event))
+        executions = {row[0]: row for row in await self._fetch(_EXECUTIONS, given)}
+        runs: dict[str, list[tuple[Any, ...]]] = {}
+        for row in await self._fetch(_RUNS, given):
+            runs.setdefault(row[0], []).append(row)
+        for id_, records in journals.items():
+            await self._judge_one(id_, records, executions[id_], runs.get(id_, []))
+
+    async def _judge_one(
+        self, id_: str, records: Sequence[tuple[int, int, bytes]], row: tuple[Any, ...], run_rows: Rows
+    ) -> None:
+        """What a journal with a breach says, no rule allows: it is not folded, or one breach would look like many."""
+        findings, before = self._findings, self._findings.broken_count
+        stored = self._decoded(id_, records)
+        if findings.broken_count > before:
+            return
+        if not stored or not isinstance(stored[0].event, ExecutionStarted):
+            findings.broke("S1", f"{id_} does not begin with its start")
+            return
+        definition = await self._definition(stored[0].event, id_)
+        if definition is None:
+            return
+        judge = JournalJudge(id_, definition, self._live_instances, findings)
+        judge.judge(stored)
+        self._granted_once(id_, judge.grants)
+        events = [each.event for each in stored if isinstance(each.event, Event)]
+        if findings.broken_count > before or len(events) < len(stored):
+            return
+        execution = Execution(id_, definition)
+        try:
+            for event in events:
+                evolve(execution, event)
+        except Exception as failure:  # noqa: BLE001 - whatever it is, this journal does not fold
+            findings.broke("S6", f"{id_} does not fold: {failure!r}")
+            return
+        compare(execution, row, run_rows, findings)
+        if not execution.is_final:
+            self._holders[id_] = judge.grants[-1]
+
+    def _decoded(self, id_: str, records: Sequence[tuple[int, int, bytes]]) -> list[Stored]:
+        decoded: list[Stored] = []
+        for seq, epoch, data in records:
+            try:
+                record = decode(data)
+            except CorruptRecord as corrupt:
+                self._findings.broke("S6", f"{id_}/{seq}: {corrupt}")
+                return []
+            place = f"{record.execution_id}/{record.seq}"
+            if place != f"{id_}/{seq}":
+                self._findings.broke("S1", f"{id_}/{seq} holds the record of {place}")
+            self._findings.check("S2", record.epoch == epoch, f"{place}: {epoch}, in it {record.epoch}")
+            decoded.append(record)
+        return decoded
+
+    async def _definition(self, start: ExecutionStarted, id_: str) -> Definition | None:
+        if start.version_id not in self._versions:
+            found = await self._fetch(_VERSION, (start.version_id,))
+            if not found:
+                self._findings.broke("S6", f"{id_}: version {start.version_id} is not there")
+                return None
+            workspace, document = found[0]
+            self._versions[start.version_id] = workspace, compile_definition(orjson.loads(document))
+        workspace, definition = self._versions[start.version_id]
+        same = workspace == start.workspace
+        self._findings.check("S12", same, f"{id_} of {start.workspace} runs a workflow of {workspace}")
+        return definition
+
+    def _granted_once(self, id_: str, grants: Sequence[AuditedGrant]) -> None:
+        """The grants within one journal are the judge's; here the others that carry the same number."""
+        for grant in grants:
+            other = self._granted.setdefault(grant.epoch, id_)
+            if other != id_:
+                self._findings.broke("S3", f"{other} and {id_} were both granted under {grant.epoch}")

@@ -1,0 +1,51 @@
+"""The rows beside a journal, compared with what its fold says they are, column for column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from deploy.audit.findings import Findings
+from services.coordinator.core.projection import (
+    EXECUTION_COLUMNS,
+    RUN_COLUMNS,
+    execution_row,
+    run_row,
+)
+from services.coordinator.core.state import Execution
+
+_RUN_ROW: Final = RUN_COLUMNS[1:]
+
+
+def compare(
+    execution: Execution, row: Sequence[Any], run_rows: Sequence[Sequence[Any]], findings: Findings
+) -> None:
+    id_ = execution.execution_id
+    expected, actual = _plain(EXECUTION_COLUMNS, execution_row(execution)), _plain(EXECUTION_COLUMNS, row)
+    # A holder that takes over raises the fence before its first record.
+    fence, epoch = actual.pop("epoch"), expected.pop("epoch")
+    findings.check("S2", fence >= epoch, f"{id_}: the fence stands at {fence}, its records at {epoch}")
+    findings.check("S6", actual == expected, f"{id_}: {_difference(expected, actual)}")
+    folded = [_plain(_RUN_ROW, run_row(execution, run)[1:]) for run in execution.runs]
+    found = [_plain(_RUN_ROW, each) for each in run_rows]
+    findings.check("S6", len(folded) == len(found), f"{id_}: {len(found)} rows, {len(folded)} runs")
+    for left, right in zip(folded, found, strict=False):
+        findings.check("S6", left == right, f"{id_}.{left['number']}: {_difference(left, right)}")
+
+
+def _plain(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    found = dict(zip(columns, row, strict=True))
+    if "labels" in found:
+        found["labels"] = dict(found["labels"])
+    return {name: value or None if name.endswith("_time") else value for name, value in found.items()}
+
+
+def _difference(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> str:
+    """Names of columns and what stands in them, but no payload."""
+    apart = [name for name in expected if expected[name] != actual[name]]
+    shown = {
+        name: (expected[name], actual[name])
+        for name in apart
+        if not isinstance(expected[name], bytes) and not isinstance(actual[name], bytes)
+    }
+    return f"differs in {apart}, folded and stored: {shown}"

@@ -1,0 +1,223 @@
+"""After the commit: what was decided becomes true for others.
+
+Order: reports are acknowledged and runs granted first (others wait for them), then those who watch are told, then the
+execution leaves if it is final or can be parked. A crash between any two of these loses nothing: reports come again,
+leases are claimed by the next holder, and what finished is found finished.
+
+Hazard: a bug in settling one execution is not the others'. That one is handed back where it stands, as if we had
+crashed there: what was said of it stays said, once; the rest is its next holder's, from the journal.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final, assert_never
+
+from services.chassis.lease.frames import Grant, Lease, Refused, RefusedReport
+from services.chassis.process.clock import Clock
+from services.chassis.process.crash import crash_point
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import counter, histogram
+from services.coordinator.app.grants import run_grant, run_id
+from services.coordinator.app.owned_execution import OwnedExecution
+from services.coordinator.app.owned_executions import OwnedExecutions
+from services.coordinator.app.pending_append import PendingAppend
+from services.coordinator.app.ports import Dispatch, Runners, RunnerSession, Watchers
+from services.coordinator.app.tracing import Tracing
+from services.coordinator.core.effects import Finished, GrantRun, StopRun, parking
+from services.coordinator.core.values import Instant
+
+log = logger(__name__)
+
+_RETRIES: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100)
+_US: Final = 1_000_000
+
+_leased = counter("coordinator_runs_leased_total", "Runs granted to runners.")
+_late = counter("coordinator_late_reports_total", "Reports refused because their lease was another's.")
+_lease_latency = histogram(
+    "coordinator_lease_latency_seconds", "From work that is ready to its run in the hands of a runner."
+)
+_retries = histogram(
+    "coordinator_execution_retries", "Retries that an execution took, all nodes together.", buckets=_RETRIES
+)
+_finished = counter("coordinator_executions_finished_total", "Executions that became final.", ["state"])
+_parked = counter("coordinator_executions_parked_total", "Executions that gave back slot and memory.")
+_broken = counter("coordinator_broken_total", "Executions dropped because deciding or settling them failed.")
+
+
+def note_broken(owned: OwnedExecution, failure: Exception) -> None:
+    _broken.inc()
+    log.error("an execution is broken", execution_id=owned.execution_id, epoch=owned.epoch, exc_info=failure)
+
+
+class _Outbox:
+    """Of one turn, by session: each session is spoken to once."""
+
+    def __init__(self) -> None:
+        self.grants: defaultdict[RunnerSession, list[Grant]] = defaultdict(list)
+        self.taken: defaultdict[RunnerSession, list[str]] = defaultdict(list)
+        self.refused: defaultdict[RunnerSession, list[RefusedReport]] = defaultdict(list)
+        self.revoked: defaultdict[RunnerSession, list[Refused]] = defaultdict(list)
+        self.message_ids: list[str] = []
+
+
+class AfterCommit:
+    def __init__(
+        self,
+        *,
+        executions: OwnedExecutions,
+        runners: Runners,
+        dispatch: Dispatch,
+        watchers: Watchers,
+        tracing: Tracing,
+        clock: Clock,
+    ) -> None:
+        self._executions = executions
+        self._runners = runners
+        self._dispatch = dispatch
+        self._watchers = watchers
+        self._tracing = tracing
+        self._clock = clock
+
+    def run(self, batch: Sequence[PendingAppend]) -> None:
+        out = _Outbox()
+        now = self._clock.epoch_ns() // 1_000
+        for pending in batch:
+            if pending.owned.is_dropped:
+                # Revoked while the commit was under way: whoever holds it now finds it in the journal.
+                self.give_back_places(pending)
+                self._executions.send_away(each.answer for each in pending.inputs)
+                continue
+            try:
+                self._answer(pending, out)
+                self._act(pending, out, now)
+            except Exception as failure:  # noqa: BLE001 - a bug of one execution is not the others'
+                self._hand_back(pending, failure)
+        self._send(out)
+        for pending in batch:
+            if not pending.owned.is_dropped:
+                self._tell(pending)
+                try:
+                    self._leave(pending)
+                except Exception as failure:  # noqa: BLE001 - as above
+                    self._hand_back(pending, failure)
+
+    def give_back_places(self, pending: PendingAppend) -> None:
+        for session in pending.places.values():
+            session.give_back(1)
+        pending.places.clear()
+
+    def _answer(self, pending: PendingAppend, out: _Outbox) -> None:
+        for (session, report, message_id), refusal in pending.answers:
+            if refusal is not None:
+                _late.inc()
+                lease_id = report.head.lease_id if report is not None else pending.owned.execution_id
+                log.warning("late report refused", lease_id=lease_id, reason=refusal.reason.value)
+            if message_id:
+                out.message_ids.append(message_id)
+                pending.owned.message_ids.append(message_id)
+                pending.owned.unanswered.discard(message_id)
+            if session is not None and report is not None:
+                if refusal is None:
+                    out.taken[session].append(report.head.report_id)
+                else:
+                    out.refused[session].append(RefusedReport(report.head.report_id, refusal.reason.value))
+            pending.answered += 1
+
+    def _act(self, pending: PendingAppend, out: _Outbox, now: Instant) -> None:
+        execution = pending.execution
+        for effect in pending.effects:
+            match effect:
+                case GrantRun():
+                    number = effect.run.number
+                    # First, so that a place whose grant cannot be made is still there to be given back.
+                    grant = run_grant(execution, effect, pending.effect_keys[number], now)
+                    out.grants[pending.places.pop(number)].append(grant)
+                    _lease_latency.observe(max(0, now - pending.ready_times[number]) / _US)
+                case StopRun():
+                    holder = self._runners.of_instance(effect.instance_id)
+                    if holder is not None:
+                        lease_id = run_id(execution, effect.number)
+                        out.revoked[holder].append(Refused(lease_id, effect.epoch, str(effect.reason)))
+                case Finished():
+                    _finished.labels(effect.state.value).inc()
+                    _retries.observe(execution.retries)
+                    self._dispatch.finished(execution.execution_id, pending.owned.epoch)
+                    pending.has_left = True
+                case _:
+                    assert_never(effect)
+        self.give_back_places(pending)
+        if pending.is_adoption:
+            self._claim(pending.owned)
+
+    def _claim(self, owned: OwnedExecution) -> None:
+        """Its live runs report to us from now on."""
+        assert owned.execution is not None
+        for run in owned.execution.live.values():
+            session = self._runners.of_instance(run.instance_id)
+            if session is not None:
+                session.claim([Lease(run_id(owned.execution, run.number), run.epoch)])
+
+    def _send(self, out: _Outbox) -> None:
+        crash_point("coordinator.acknowledge.before")
+        for session, report_ids in out.taken.items():
+            session.acknowledge(report_ids)
+        for session, refused_reports in out.refused.items():
+            session.refuse_reports(refused_reports)
+        crash_point("coordinator.acknowledge.after")
+        crash_point("coordinator.grant.before")
+        for session, grants in out.grants.items():
+            _leased.inc(len(grants))
+            if not session.grant(grants):
+                self._executions.unsent(grants)
+        crash_point("coordinator.grant.after")
+        for session, revoked in out.revoked.items():
+            session.revoke(revoked)
+        if out.message_ids:
+            self._dispatch.journalled(out.message_ids)
+
+    def _tell(self, pending: PendingAppend) -> None:
+        """A bug here costs some news, which are in the journal, and not the execution its holder."""
+        owned, execution = pending.owned, pending.execution
+        try:
+            # A final one without events: found finished after a take-over, perhaps before anybody was told.
+            if self._watchers.wants(owned.execution_id, execution.is_final):
+                self._watchers.advanced(execution, pending.from_seq, pending.events)
+            if owned.trace is not None:
+                self._tracing.moved(pending)
+        except Exception as failure:
+            log.error("news cannot be told", execution_id=owned.execution_id, exc_info=failure)
+
+    def _leave(self, pending: PendingAppend) -> None:
+        owned, execution = pending.owned, pending.execution
+        if owned.inbox:
+            return  # it has more to decide before it may go
+        if execution.is_final:
+            self._executions.forget(owned)
+            return
+        now = self._clock.epoch_ns() // 1_000
+        park = parking(execution, now)
+        if park is None:
+            self._executions.timers.set(owned, execution.next_wake())
+            return
+        _parked.inc()
+        self._dispatch.parked(
+            owned.execution_id, owned.epoch, wake_time=park.wake_time, seen=owned.message_ids
+        )
+        pending.has_left = True
+        self._executions.forget(owned)
+
+    def _hand_back(self, pending: PendingAppend, failure: Exception) -> None:
+        """As failed: after three such it is a dead letter. Reports whose answer is not on its way yet go where the
+        next holder finds them."""
+        owned = pending.owned
+        note_broken(owned, failure)
+        self.give_back_places(pending)
+        if not pending.has_left:
+            message = "the coordinator could not settle this execution; its log tells more"
+            self._dispatch.released(
+                owned.execution_id, owned.epoch, failed=True, reason="INTERNAL", message=message
+            )
+        self._executions.drop(owned)
+        self._executions.send_away(answer for answer, _ in pending.answers[pending.answered :])

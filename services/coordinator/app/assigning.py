@@ -1,0 +1,169 @@
+"""Which ready work goes to which runner: first come first served among executions, round robin among runners.
+
+Executions wait in one queue per requirement (workspace, module, labels), so that a turn looks only at work that
+somebody can take. An execution is given a few works at a time and goes to the end of its queue: a fan-out of a
+thousand does not hold up the single step behind it. Waiting costs no attempt.
+
+The step that follows one just finished goes first, as long as nobody has waited for long: the place that the finished
+one left is free in the same turn, so result and next lease become one append instead of two, and executions end one
+after another instead of all at last.
+
+Credit is reserved before the append and becomes a grant after it; what the append does not confirm is given back.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+from services.coordinator.app.owned_execution import OwnedExecution
+from services.coordinator.app.ports import Requirement, Runners, RunnerSession
+from services.coordinator.core.definition import Node
+from services.coordinator.core.state import Work
+from services.coordinator.core.values import Instant
+
+# Works of one execution given out before the next execution has its turn.
+_SHARE: Final = 64
+# µs: who has waited for so long goes before steps that follow.
+_PATIENCE: Final = 5_000_000
+# Beyond so many it does not matter how many works each of them has.
+_COUNTED_MAX: Final = 200
+# Appends grow with what is given out in one turn.
+_GIVEN_MAX: Final = 1_000
+
+
+class Assignment(NamedTuple):
+    work: Work
+    session: RunnerSession
+    # When its execution began to wait for such a runner.
+    since: Instant
+
+
+Queue: TypeAlias = "OrderedDict[OwnedExecution, Instant]"
+
+
+class Assigner:
+    def __init__(self, runners: Runners) -> None:
+        self._runners = runners
+        # By requirement: who waits, since when.
+        self._queues: dict[Requirement, Queue] = {}
+        # Who has just finished a step; of this turn only.
+        self._following: dict[Requirement, Queue] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Works that wait for a runner, about: what holders divide their credit by."""
+        executions = sum(map(len, self._queues.values()))
+        if executions >= _COUNTED_MAX:
+            return executions
+        return sum(
+            len(owned.execution.ready)
+            for queue in self._queues.values()
+            for owned in queue
+            if owned.execution is not None
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._queues and not self._following
+
+    def enter(self, owned: OwnedExecution, now: Instant, *, is_following: bool = False) -> None:
+        """Queue it for what it has ready; where it stands already it keeps its place."""
+        execution = owned.execution
+        assert execution is not None
+        workspace = execution.workspace
+        if len(execution.ready) == 1:
+            needs = _needs(next(iter(execution.ready)).node)
+            self._enter(Requirement(workspace, *needs), owned, now, is_following)
+            return
+        for needs in {_needs(work.node) for work in execution.ready}:
+            self._enter(Requirement(workspace, *needs), owned, now, is_following)
+
+    def _enter(
+        self, requirement: Requirement, owned: OwnedExecution, now: Instant, is_following: bool
+    ) -> None:
+        queue = self._queues.get(requirement)
+        if queue is not None and owned in queue:
+            return
+        queues = self._following if is_following else self._queues
+        queues.setdefault(requirement, OrderedDict()).setdefault(owned, now)
+
+    def give(self, now: Instant) -> dict[OwnedExecution, list[Assignment]]:
+        """Reserve a runner's place for as much ready work as there is credit for."""
+        given: dict[OwnedExecution, list[Assignment]] = {}
+        left = _GIVEN_MAX
+        served: dict[Requirement, Queue] = {}
+        passed_over: dict[Requirement, Queue] = {}
+        for requirement in {**self._queues, **self._following}:
+            queue, count = self._give(requirement, given, left, now)
+            left -= count
+            if queue:
+                (served if count else passed_over)[requirement] = queue
+        # Who was served goes behind those who were not.
+        self._queues, self._following = {**passed_over, **served}, {}
+        # The level by which holders divide their credit.
+        self._runners.set_demand(self.waiting)
+        return given
+
+    def _give(
+        self, requirement: Requirement, given: dict[OwnedExecution, list[Assignment]], left: int, now: Instant
+    ) -> tuple[Queue, int]:
+        """Who waits on, and how much was given."""
+        queue = self._queues.get(requirement) or OrderedDict()
+        following = self._following.get(requirement) or OrderedDict()
+        places = _places(self._runners.with_credit_for(requirement))
+        has_waited = bool(queue) and now - next(iter(queue.values())) > _PATIENCE
+        before = left
+        for each in (queue, following) if has_waited else (following, queue):
+            left = _serve(each, requirement, places, given, left)
+        queue.update(following)
+        return queue, before - left
+
+
+def _serve(
+    queue: Queue,
+    requirement: Requirement,
+    places: Iterator[RunnerSession],
+    given: dict[OwnedExecution, list[Assignment]],
+    left: int,
+) -> int:
+    while queue and left > 0:
+        owned, since = next(iter(queue.items()))
+        taken = {each.work for each in given.get(owned, ())}
+        works = _wanting(owned, requirement, taken, min(_SHARE, left) + 1)
+        share = works[: min(_SHARE, left)]
+        got = [Assignment(work, session, since) for work, session in zip(share, places, strict=False)]
+        if got:
+            left -= len(got)
+            given.setdefault(owned, []).extend(got)
+        if len(got) < len(share):
+            return left  # no credit left; it keeps its place
+        del queue[owned]
+        if len(works) > len(share):
+            queue[owned] = since
+    return left
+
+
+def _wanting(owned: OwnedExecution, requirement: Requirement, taken: set[Work], limit: int) -> list[Work]:
+    if owned.is_dropped or owned.execution is None:
+        return []
+    needs = (requirement.module, requirement.labels)
+    wanting = (work for work in owned.execution.ready if _needs(work.node) == needs and work not in taken)
+    return list(itertools.islice(wanting, limit))
+
+
+def _needs(node: Node) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return node.runner_module, node.runner_labels
+
+
+def _places(sessions: list[RunnerSession]) -> Iterator[RunnerSession]:
+    """One reserved place after another, round robin, until none is left."""
+    while sessions:
+        free = []
+        for session in sessions:
+            if session.take_credit(1):
+                free.append(session)
+                yield session
+        sessions = free

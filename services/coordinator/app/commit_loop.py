@@ -1,0 +1,267 @@
+"""The turn loop: the one place where executions move.
+
+    take what has gathered ─► decide each inbox ─► give ready work to runners ─► append all in one commit ─► act
+
+Nothing is told to anybody before the commit; while it is under way, what arrives gathers for the next turn; while
+much arrives, turns keep a little distance (`AdaptivePacer`). The database away: the same append is tried again, in
+halves, until it is answered or the lease is lost. An append whose answer was lost is recognised by its own fences, one
+per execution, so in halves as well.
+
+Hazards: one bad execution must not hold up the rest. A decision that raises drops that execution alone; an append that
+the database rejects for good is taken apart until the one to blame is found. What raises after the commit is the
+after_commit's to contain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.process.backoff import Backoff
+from services.chassis.process.clock import Clock
+from services.chassis.process.coalescing import AdaptivePacer
+from services.chassis.process.crash import crash_point
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import COUNT_BUCKETS, counter, histogram
+from services.coordinator.app.after_commit import AfterCommit, note_broken
+from services.coordinator.app.assigning import Assigner
+from services.coordinator.app.owned_execution import OwnedExecution
+from services.coordinator.app.owned_executions import OwnedExecutions
+from services.coordinator.app.pending_append import PendingAppend
+from services.coordinator.app.ports import AppendRejected, Dispatch, Encode, Fence, Journal
+
+log = logger(__name__)
+
+# Of one flush: beyond this a larger batch costs no less per execution and delays those behind it.
+_EXECUTIONS_MAX: Final = 500
+# Events of one flush. Results are up to 256 KiB each, and are written twice: what takes longer than the journal's
+# connection waits would never be written.
+_BYTES_MAX: Final = 8 * 1024 * 1024
+_POLL_SECONDS: Final = 1.0
+_NO_ROW: Final = Fence(0, 0)
+
+_flush_size = histogram("coordinator_flush_executions", "Executions in one append.", buckets=COUNT_BUCKETS)
+_flush_events = histogram("coordinator_flush_events", "Events in one append.", buckets=COUNT_BUCKETS)
+_flush_seconds = histogram("coordinator_flush_seconds", "How long an append took.")
+_flush_retries = counter("coordinator_flush_retries_total", "Appends that had to be repeated.")
+_fenced = counter("coordinator_fenced_total", "Executions dropped because another holder has them.")
+
+
+class CommitLoop:
+    def __init__(
+        self,
+        *,
+        executions: OwnedExecutions,
+        assigner: Assigner,
+        after_commit: AfterCommit,
+        journal: Journal,
+        dispatch: Dispatch,
+        encode: Encode,
+        clock: Clock,
+    ) -> None:
+        self._executions = executions
+        self._assigner = assigner
+        self._after_commit = after_commit
+        self._journal = journal
+        self._dispatch = dispatch
+        self._encode = encode
+        self._clock = clock
+        self._pacer = AdaptivePacer(clock)
+        self._is_leaving = False
+        self._at_rest = asyncio.Event()
+
+    async def run(self) -> None:
+        while True:
+            await self._executions.level.wait(_POLL_SECONDS)
+            self._at_rest.clear()
+            # At least once per wake-up: new credit needs a turn without any input.
+            await self._paced_turn()
+            while self._executions.dirty:
+                await self._paced_turn()
+            self._at_rest.set()
+
+    async def hand_back_all(self) -> None:
+        """Drain: what has arrived is journalled, nothing new is given out, then every lease goes back at once."""
+        self._is_leaving = True
+        self._executions.level.set()
+        self._at_rest.clear()
+        await self._at_rest.wait()
+        for owned in list(self._executions.by_id.values()):
+            self._dispatch.released(owned.execution_id, owned.epoch, reason="DRAINING")
+            self._executions.drop(owned)
+
+    async def _paced_turn(self) -> None:
+        await self._pacer.begin()
+        await self.run_once()
+
+    async def run_once(self) -> None:
+        now = self._clock.epoch_ns() // 1_000
+        batch = self._decide(now)
+        if not self._assigner.is_idle and self._dispatch.may_start() and not self._is_leaving:
+            self._assign(batch, now)
+        if not batch:
+            return
+        written = await self._write([pending for pending in batch.values() if pending.events])
+        unchanged = [
+            pending for pending in batch.values() if not pending.events and not pending.owned.is_dropped
+        ]
+        self._after_commit.run([*written, *unchanged])
+        self._pacer.carried(len(batch))
+
+    # ── deciding ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _decide(self, now: int) -> dict[OwnedExecution, PendingAppend]:
+        batch: dict[OwnedExecution, PendingAppend] = {}
+        dirty = self._executions.dirty
+        room = _BYTES_MAX
+        while dirty and len(batch) < _EXECUTIONS_MAX and room > 0:
+            owned, _ = dirty.popitem(last=False)
+            execution = owned.execution
+            if owned.is_loading or owned.is_dropped or execution is None:
+                continue
+            pending = PendingAppend(owned, execution, self._encode)
+            try:
+                room -= pending.decide_inbox(now, room)
+                if owned.inbox:
+                    # The rest of it goes behind the others.
+                    dirty[owned] = None
+                if execution.ready:
+                    self._assigner.enter(owned, now, is_following=pending.from_seq > 0)
+            except Exception as failure:  # noqa: BLE001 - a bug of one execution is not the others'
+                self._break(pending, failure)
+                continue
+            batch[owned] = pending
+        return batch
+
+    def _assign(self, batch: dict[OwnedExecution, PendingAppend], now: int) -> None:
+        for owned, given in self._assigner.give(now).items():
+            assert owned.execution is not None
+            pending = batch.get(owned) or PendingAppend(owned, owned.execution, self._encode)
+            try:
+                if pending.assign(given, now):
+                    batch[owned] = pending
+                    if pending.has_failed_some:
+                        # What follows from that may be ready now.
+                        self._assigner.enter(owned, now)
+                        self._executions.level.set()
+                    continue
+            except Exception as failure:  # noqa: BLE001 - as above
+                batch.pop(owned, None)
+                self._break(pending, failure)
+            for each in given:
+                each.session.give_back(1)
+
+    def _break(self, pending: PendingAppend, failure: Exception) -> None:
+        """A bug: this execution goes back as failed, and after three such it is a dead letter; the rest goes on."""
+        note_broken(pending.owned, failure)
+        message = "the coordinator could not decide this execution; its log tells more"
+        self._refuse(pending, "INTERNAL", message, permanent=False)
+
+    def _refuse(self, pending: PendingAppend, reason: str, message: str, *, permanent: bool) -> None:
+        owned = pending.owned
+        self._dispatch.released(
+            owned.execution_id, owned.epoch, failed=True, permanent=permanent, reason=reason, message=message
+        )
+        self._lose(pending)
+
+    def _lose(self, pending: PendingAppend) -> None:
+        self._after_commit.give_back_places(pending)
+        self._executions.drop(pending.owned)
+        self._executions.send_away(each.answer for each in pending.inputs)
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _write(self, batch: list[PendingAppend], backoff: Backoff | None = None) -> list[PendingAppend]:
+        """Those that are in the journal now. The others have lost their lease, or wait to be loaded."""
+        backoff = backoff or Backoff()
+        written: list[PendingAppend] = []
+        while batch := self._still_owned(batch):
+            try:
+                refused = await self._append(batch)
+            except AppendRejected as failure:
+                if len(batch) > 1:
+                    return written + await self._write_halves(batch, backoff)
+                self._break(batch[0], failure)
+                break
+            except DependencyUnavailable as failure:
+                _flush_retries.inc()
+                log.warning("the journal is away", executions=len(batch), error=str(failure))
+                await asyncio.sleep(backoff.next())
+                if len(batch) > 1:
+                    # It may have been too much for the time that an answer has.
+                    return written + await self._write_halves(batch, backoff)
+                continue
+            backoff.reset()
+            again = []
+            for place, pending in enumerate(batch):
+                fence = refused.get(place)
+                if fence is None or self._is_ours(pending, fence):
+                    written.append(pending)
+                elif self._is_passable(pending, fence):
+                    again.append(pending)
+                else:
+                    self._refused(pending, fence)
+            batch = again
+        return written
+
+    async def _write_halves(self, batch: list[PendingAppend], backoff: Backoff) -> list[PendingAppend]:
+        half = len(batch) // 2
+        return [*await self._write(batch[:half], backoff), *await self._write(batch[half:], backoff)]
+
+    async def _append(self, batch: Sequence[PendingAppend]) -> dict[int, Fence]:
+        try:
+            appends = [pending.append() for pending in batch]
+        except Exception as failure:
+            # One of them cannot be put into rows: it is found like one whose rows the database will not have.
+            raise AppendRejected("an execution does not fit into its rows") from failure
+        crash_point("coordinator.append.before")
+        began = self._clock.monotonic()
+        refused = await self._journal.append(appends)
+        crash_point("coordinator.append.after")
+        _flush_seconds.observe(self._clock.monotonic() - began)
+        _flush_size.observe(len(appends))
+        _flush_events.observe(sum(len(each.events) for each in appends))
+        return dict(refused)
+
+    def _still_owned(self, batch: list[PendingAppend]) -> list[PendingAppend]:
+        owned = [pending for pending in batch if not pending.owned.is_dropped]
+        if len(owned) < len(batch):
+            for pending in batch:
+                if pending.owned.is_dropped:
+                    self._lose(pending)
+        return owned
+
+    @staticmethod
+    def _is_ours(pending: PendingAppend, fence: Fence) -> bool:
+        """Written by an earlier try whose answer was lost."""
+        return fence == (pending.owned.epoch, pending.execution.seq)
+
+    @staticmethod
+    def _is_passable(pending: PendingAppend, fence: Fence) -> bool:
+        """What refused it was not yet to be seen: the next try tells. Only before its first append has an execution no
+        row; one whose row is gone would be tried for ever, and hold up all others."""
+        return fence == (pending.owned.epoch, pending.from_seq) or (
+            fence == _NO_ROW and pending.from_seq == 0
+        )
+
+    def _refused(self, pending: PendingAppend, fence: Fence) -> None:
+        owned = pending.owned
+        self._after_commit.give_back_places(pending)
+        if pending.from_seq == 0 and fence.epoch < owned.epoch:
+            # Not a first start after all: an earlier holder had begun. Read, adopt, and decide the inputs again.
+            owned.inbox = [*pending.inputs[1:], *owned.inbox]
+            self._executions.reload(owned)
+            return
+        if fence == _NO_ROW:
+            self._refuse(pending, "JOURNAL_CORRUPT", "the rows of this execution are gone", permanent=True)
+            return
+        _fenced.inc()
+        log.warning(
+            "fenced: another holder goes on with it",
+            execution_id=owned.execution_id,
+            epoch=owned.epoch,
+            present_epoch=fence.epoch,
+        )
+        self._lose(pending)

@@ -1,0 +1,275 @@
+"""Executions that cannot be decided at once: their definition must be fetched, or their journal read and folded.
+
+Each definition is asked for once, by itself: one that does not come holds up nobody but those who need it. All journals
+of what is then ready are read in one statement, under our raised fence, for which there is little time: others wait.
+What failed, perhaps as too much for it, is read in parts, by turns with newcomers, and at last one by one; a journal
+that cannot be read even then has all the time it needs, on a connection beside the others'. What cannot be
+served now (api or the database away) waits and is tried again; what never can is handed back with its reason. What a
+newer coordinator may know (a record or a definition of a version to come) is handed back after a rest.
+
+Hazard: a lease may be lost while we read. Then the OwnedExecution is dropped, and what was read is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Awaitable, Callable, Container, Sequence
+from typing import Final, Protocol
+
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.lease.frames import Lease
+from services.chassis.lease.timing import LeaseTiming
+from services.chassis.process.backoff import Backoff
+from services.chassis.process.batcher import Level
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import counter
+from services.coordinator.app.owned_execution import OwnedExecution
+from services.coordinator.app.owned_executions import OwnedExecutions
+from services.coordinator.app.ports import (
+    DefinitionRefused,
+    Definitions,
+    Dispatch,
+    Journal,
+    JournalDamaged,
+    Loaded,
+    Version,
+)
+from services.coordinator.core.commands import Adopt
+from services.coordinator.core.definition import Definition
+from services.coordinator.core.state import Execution
+
+log = logger(__name__)
+
+_LOADS_MAX: Final = 200
+# Of a batch that failed. Few steps lead to the one that is to blame, since each may take all of its time.
+_PARTS: Final = 14
+# A newer coordinator may need a moment to come; a lease that bounces costs more than one that rests.
+_REST_SECONDS: Final = 5.0
+
+_adopted = counter("coordinator_executions_adopted_total", "Executions taken over from another holder.")
+
+
+class UnknownEvents(Exception):
+    """The journal holds a record of a version to come."""
+
+
+class Fold(Protocol):
+    def __call__(self, execution_id: str, definition: Definition, events: Sequence[bytes], /) -> Execution:
+        """Raises UnknownEvents; anything else means that the journal is damaged."""
+        ...
+
+
+class JournalLoader:
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        definitions: Definitions,
+        dispatch: Dispatch,
+        fold: Fold,
+        run_timing: LeaseTiming,
+        holder: str,
+        executions: Callable[[], OwnedExecutions],
+    ) -> None:
+        self._journal = journal
+        self._definitions = definitions
+        self._dispatch = dispatch
+        self._fold = fold
+        self._granted_again = run_timing.granted_again
+        self._holder = holder
+        # Both know each other: the owned executions hand over what cannot begin, and get it back ready.
+        self._executions = executions
+        # By version: those that need it, while it is being asked for.
+        self._without: dict[str, list[OwnedExecution]] = {}
+        self._unasked: list[str] = []
+        self._ready: list[OwnedExecution] = []
+        # Of them at once: fewer after what failed, perhaps since all of it is slow.
+        self._loads_max = _LOADS_MAX
+        # Of batches that could not be read.
+        self._parts: deque[list[OwnedExecution]] = deque()
+        self._is_turn_of_parts = False
+        # Their journals could not be read, each by itself.
+        self._hard: deque[OwnedExecution] = deque()
+        self._level = Level()
+        self._hard_level = Level()
+
+    def add(self, owned: OwnedExecution) -> None:
+        version_id = owned.grant.start.version_id
+        owned.version = self._definitions.cached(version_id)
+        if owned.version is not None:
+            self._ready.append(owned)
+        elif version_id in self._without:
+            self._without[version_id].append(owned)
+        else:
+            self._without[version_id] = [owned]
+            self._unasked.append(version_id)
+        self._level.set()
+
+    async def run(self) -> None:
+        backoff = Backoff()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run_hard())
+            while True:
+                await self._level.wait()
+                self._ask(group)
+                while self._ready or self._parts:
+                    batch = self._next_batch()
+                    is_read = await self._load(batch, self._journal.load)
+                    self._ask(group)
+                    if is_read:
+                        if len(batch) >= self._loads_max:
+                            self._loads_max = min(2 * self._loads_max, _LOADS_MAX)
+                        backoff.reset()
+                    else:
+                        self._part(batch)
+                        await asyncio.sleep(backoff.next())
+
+    async def _run_hard(self) -> None:
+        backoff = Backoff()
+        while True:
+            await self._hard_level.wait()
+            while self._hard:
+                owned = self._hard.popleft()
+                if await self._load([owned], self._journal.load_hard):
+                    backoff.reset()
+                else:
+                    self._hard.append(owned)
+                    await asyncio.sleep(backoff.next())
+
+    # ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ask(self, group: asyncio.TaskGroup) -> None:
+        unasked, self._unasked = self._unasked, []
+        for version_id in unasked:
+            group.create_task(self._fetch(version_id))
+
+    async def _fetch(self, version_id: str) -> None:
+        """Until there is an answer, or nobody left who waits for one."""
+        backoff = Backoff()
+        answer: Version | DefinitionRefused | None = None
+        while answer is None and (waiting := self._still_without(version_id)):
+            try:
+                answer = await self._definitions.get(version_id)
+            except DefinitionRefused as refused:
+                answer = refused
+            except DependencyUnavailable as failure:
+                log.warning(
+                    "a definition cannot be fetched",
+                    version_id=version_id,
+                    executions=len(waiting),
+                    error=str(failure),
+                )
+                await asyncio.sleep(backoff.next())
+        waiting = self._still_without(version_id)
+        del self._without[version_id]
+        for owned in waiting:
+            if isinstance(answer, DefinitionRefused):
+                self._go_without(owned, answer)
+            else:
+                owned.version = answer
+                self._ready.append(owned)
+        self._level.set()
+
+    def _still_without(self, version_id: str) -> list[OwnedExecution]:
+        waiting = [owned for owned in self._without[version_id] if not owned.is_dropped]
+        self._without[version_id] = waiting
+        return waiting
+
+    def _go_without(self, owned: OwnedExecution, refused: DefinitionRefused) -> None:
+        hand_back = functools.partial(
+            self._refuse, owned, refused.reason, str(refused), permanent=refused.is_permanent
+        )
+        if refused.is_permanent:
+            hand_back()
+        else:
+            self._rest(owned, hand_back)
+
+    # ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _next_batch(self) -> list[OwnedExecution]:
+        if self._parts and (self._is_turn_of_parts or not self._ready):
+            self._is_turn_of_parts = False
+            return self._parts.popleft()
+        self._is_turn_of_parts = True
+        count = self._loads_max
+        batch, self._ready = self._ready[:count], self._ready[count:]
+        return batch
+
+    def _part(self, batch: list[OwnedExecution]) -> None:
+        size = self._loads_max = max(1, len(batch) // _PARTS)
+        if len(batch) > 1:
+            self._parts += [batch[at : at + size] for at in range(0, len(batch), size)]
+        else:
+            self._hard += batch
+            self._hard_level.set()
+
+    async def _load(
+        self, batch: Sequence[OwnedExecution], read: Callable[[Sequence[Lease]], Awaitable[Sequence[Loaded]]]
+    ) -> bool:
+        """False: they are to be tried again."""
+        known = [owned for owned in batch if not owned.is_dropped]
+        if not known:
+            return True
+        try:
+            loaded = await read([Lease(owned.execution_id, owned.epoch) for owned in known])
+            live = await self._journal.live_instances(self._granted_again)
+        except DependencyUnavailable as failure:
+            log.warning("journals cannot be read", executions=len(known), error=str(failure))
+            return False
+        except JournalDamaged as damaged:
+            log.error(
+                "a journal is damaged", executions=len(known), first=known[0].execution_id, error=str(damaged)
+            )
+            if len(known) == 1:
+                self._corrupt(known[0])
+            return len(known) == 1
+        for owned, found in zip(known, loaded, strict=True):
+            if not owned.is_dropped:
+                self._arrived(owned, found, live.keys())
+                await asyncio.sleep(0)  # a long fold must not keep the beats waiting
+        return True
+
+    def _arrived(self, owned: OwnedExecution, found: Loaded, live: Container[str]) -> None:
+        assert owned.version is not None
+        executions = self._executions()
+        if found.epoch == 0:
+            executions.begin(owned)
+            return
+        if found.epoch > owned.epoch:
+            log.warning("fenced while taking over", execution_id=owned.execution_id, epoch=owned.epoch)
+            executions.drop(owned)
+            return
+        try:
+            owned.execution = self._fold(owned.execution_id, owned.version.definition, found.events)
+        except UnknownEvents as unknown:
+            log.error("a journal of a newer version", execution_id=owned.execution_id, error=str(unknown))
+            released, lease = self._dispatch.released, (owned.execution_id, owned.epoch)
+            self._rest(owned, functools.partial(released, *lease, reason="EVENT_UNKNOWN"))
+        except Exception:
+            log.exception("a journal cannot be folded", execution_id=owned.execution_id)
+            self._corrupt(owned)
+        else:
+            _adopted.inc()
+            log.info("took over", execution_id=owned.execution_id, epoch=owned.epoch, seq=owned.execution.seq)
+            executions.resume(owned, Adopt(owned.epoch, self._holder, live))
+
+    def _rest(self, owned: OwnedExecution, hand_back: Callable[[], None]) -> None:
+        def rested() -> None:
+            if not owned.is_dropped:
+                hand_back()
+                self._executions().drop(owned)
+
+        asyncio.get_running_loop().call_later(_REST_SECONDS, rested)
+
+    def _corrupt(self, owned: OwnedExecution) -> None:
+        self._refuse(
+            owned, "JOURNAL_CORRUPT", "the journal of this execution cannot be read", permanent=False
+        )
+
+    def _refuse(self, owned: OwnedExecution, reason: str, message: str, *, permanent: bool) -> None:
+        self._dispatch.released(
+            owned.execution_id, owned.epoch, failed=True, permanent=permanent, reason=reason, message=message
+        )
+        self._executions().drop(owned)

@@ -1,0 +1,162 @@
+"""Reports of runs whose execution is not owned here: on to whoever holds it, by way of its mailbox.
+
+A report is acknowledged only when the dispatcher has it durably; of an execution that is final it is refused. What
+cannot be settled now stays here and is tried again, for as long as the runner's session lives: then the runner brings
+it to another coordinator. One whose mailbox is full waits apart, so that it holds up no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.lease.frames import RefusedReport
+from services.chassis.process.backoff import Backoff
+from services.chassis.process.batcher import Level
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import counter
+from services.coordinator.app.owned_execution import split_run_id
+from services.coordinator.app.ports import RunnerSession, Standing
+from services.coordinator.app.results import fit_to_post
+from services.coordinator.peers.mailbox import MailboxFull
+from windlass.coordinator.v1.sessions_pb2 import RunReport
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
+
+log = logger(__name__)
+
+_BATCH: Final = 200
+# Beyond this a report is left to its runner, which repeats it when it attaches anew.
+_WAITING_MAX: Final = 20_000
+# After which mailboxes that were full are tried again, at first and at most.
+_FULL_SECONDS: Final = 0.5
+_FULL_SECONDS_MAX: Final = 5.0
+
+_misrouted = counter(
+    "coordinator_stray_reports_total", "Reports of runs that another coordinator holds.", ["result"]
+)
+
+
+MisroutedReport = tuple[RunnerSession, RunReport]
+
+
+class Rows(Protocol):
+    async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]: ...
+
+
+# Into the mailbox of its execution; False: no dispatcher knows the execution (any more). Raises MailboxFull.
+Deliver = Callable[[ExecutionMessage, str], Awaitable[bool]]
+
+
+class ReportForwarder:
+    def __init__(self, rows: Rows, deliver: Deliver) -> None:
+        self._rows = rows
+        self._deliver = deliver
+        self._waiting: list[MisroutedReport] = []
+        # By execution, those whose mailbox was found full.
+        self._full: dict[str, list[MisroutedReport]] = {}
+        self._full_backoff = Backoff(first=_FULL_SECONDS, cap=_FULL_SECONDS_MAX)
+        self._full_timer: asyncio.TimerHandle | None = None
+        self._level = Level()
+
+    def add(self, session: RunnerSession, report: RunReport) -> None:
+        if len(self._waiting) + sum(map(len, self._full.values())) >= _WAITING_MAX:
+            log.error("too many stray reports", lease_id=report.head.lease_id)
+            return
+        self._waiting.append((session, report))
+        self._level.set()
+
+    async def run(self) -> None:
+        backoff = Backoff()
+        while True:
+            await self._level.wait()
+            while self._waiting:
+                batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+                try:
+                    left = await self.serve(batch)
+                except DependencyUnavailable as failure:
+                    log.warning("stray reports must wait", reports=len(batch), error=str(failure))
+                    left = batch
+                if left:
+                    self._waiting += left
+                    await asyncio.sleep(backoff.next())
+                else:
+                    backoff.reset()
+                self._plan_full()
+            if not self._full:
+                self._full_backoff.reset()
+
+    def _plan_full(self) -> None:
+        """What found no room comes again after a pause."""
+        if self._full and self._full_timer is None:
+            loop = asyncio.get_running_loop()
+            self._full_timer = loop.call_later(self._full_backoff.next(), self._try_full)
+
+    def _try_full(self) -> None:
+        self._full_timer = None
+        full, self._full = self._full, {}
+        for reports in full.values():
+            self._waiting += reports
+        self._level.set()
+
+    async def serve(self, batch: Sequence[MisroutedReport]) -> Sequence[MisroutedReport]:
+        """Those that must be tried again."""
+        ids = {split_run_id(report.head.lease_id)[0] for _, report in batch}
+        standings = await self._rows.standings(sorted(filter(None, ids)))
+        answers = await asyncio.gather(*(self._settle(*each, standings) for each in batch))
+        return [each for each, is_settled in zip(batch, answers, strict=True) if not is_settled]
+
+    async def _settle(
+        self, session: RunnerSession, report: RunReport, standings: Mapping[str, Standing]
+    ) -> bool:
+        head = report.head
+        execution_id, number = split_run_id(head.lease_id)
+        standing = standings.get(execution_id)
+        if standing is None or not session.data.serves(standing.workspace):
+            # Told alike: nobody learns what others run.
+            return self._refuse(session, report, "LEASE_UNKNOWN")
+        if not number or report.WhichOneof("outcome") is None:
+            return self._refuse(session, report, "LEASE_UNKNOWN")
+        if standing.is_final:
+            return self._refuse(session, report, "EXECUTION_FINAL")
+        if execution_id in self._full:
+            self._full[execution_id].append((session, report))
+            return True
+        message = ExecutionMessage(
+            # Equal whoever forwards it and however often; another instance cannot take its place.
+            message_id=f"report:{head.lease_id}:{head.epoch}:{head.instance_id}",
+            execution_id=execution_id,
+            create_time=_now(),
+            run_report=fit_to_post(report).SerializeToString(),
+        )
+        try:
+            is_known = await self._deliver(message, standing.workspace)
+        except MailboxFull:
+            log.info("a stray report waits for room", lease_id=head.lease_id)
+            self._full.setdefault(execution_id, []).append((session, report))
+            return True
+        except DependencyUnavailable as failure:
+            log.warning("a stray report cannot be forwarded", lease_id=head.lease_id, error=str(failure))
+            return False
+        if not is_known:
+            return self._refuse(session, report, "EXECUTION_FINAL")
+        _misrouted.labels("forwarded").inc()
+        log.info("forwarded a stray report", lease_id=head.lease_id, epoch=head.epoch)
+        session.acknowledge([head.report_id])
+        return True
+
+    def _refuse(self, session: RunnerSession, report: RunReport, reason: str) -> bool:
+        _misrouted.labels("refused").inc()
+        head = report.head
+        log.warning("late report refused", lease_id=head.lease_id, epoch=head.epoch, reason=reason)
+        session.refuse_reports([RefusedReport(head.report_id, reason)])
+        return True
+
+
+def _now() -> Timestamp:
+    now = Timestamp()
+    now.GetCurrentTime()
+    return now

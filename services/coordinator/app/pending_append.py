@@ -1,0 +1,169 @@
+"""What one turn does to one execution: decided in memory, on its way to the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from services.coordinator.app.assigning import Assignment
+from services.coordinator.app.owned_execution import Answer, Input, OwnedExecution
+from services.coordinator.app.ports import Append, Encode, RunnerSession
+from services.coordinator.app.trace_segments import run_context
+from services.coordinator.core.commands import Adopt, Assign, Command
+from services.coordinator.core.commands import Grant as AssignedRun
+from services.coordinator.core.decide import decide
+from services.coordinator.core.decision import Refusal
+from services.coordinator.core.effects import Effect, effects, resume_effects
+from services.coordinator.core.evolve import evolve
+from services.coordinator.core.projection import (
+    changed_runs,
+    execution_change,
+    execution_row,
+    is_plain_lease,
+    is_plain_result,
+    run_change,
+    run_lease,
+    run_result,
+    run_row,
+)
+from services.coordinator.core.state import Execution, Run, summary
+from services.coordinator.core.values import Instant
+
+
+class PendingAppend:
+    """Hazard: the execution's state runs ahead of its journal from `decide` until `settled`; if the append is refused
+    the state is worthless and goes with the OwnedExecution."""
+
+    __slots__ = (
+        "answered",
+        "answers",
+        "effect_keys",
+        "effects",
+        "encode",
+        "events",
+        "execution",
+        "from_seq",
+        "has_failed_some",
+        "has_left",
+        "inputs",
+        "is_adoption",
+        "owned",
+        "places",
+        "ready_times",
+        "runs",
+        "runs_before",
+    )
+
+    def __init__(self, owned: OwnedExecution, execution: Execution, encode: Encode) -> None:
+        self.owned = owned
+        self.execution = execution
+        self.encode = encode
+        self.from_seq = execution.seq
+        self.runs_before = len(execution.runs)
+        self.events: list[bytes] = []
+        self.effects: list[Effect] = []
+        self.runs: dict[int, Run] = {}
+        self.inputs: Sequence[Input] = ()
+        self.answers: list[tuple[Answer, Refusal | None]] = []
+        # How many of them are on their way.
+        self.answered = 0
+        # Runners' places reserved for the runs of this append, by number.
+        self.places: dict[int, RunnerSession] = {}
+        # Since when those runs' works have waited for a place.
+        self.ready_times: dict[int, Instant] = {}
+        self.effect_keys: dict[int, str] = {}
+        # Some of the works that it was to lease no runner can be handed: they have failed instead.
+        self.has_failed_some = False
+        self.is_adoption = False
+        # Its dispatcher has been told that it is finished or parked.
+        self.has_left = False
+
+    def decide_inbox(self, now: int, room: int) -> int:
+        """As much of it as gives events of about `room` bytes, one input at least; how many bytes it gave."""
+        inbox, self.owned.inbox = self.owned.inbox, []
+        self.inputs = inbox
+        size = counted = 0
+        for place, (command, answer) in enumerate(inbox, 1):
+            if isinstance(command, Adopt):
+                self._resume()
+            refusal = self.apply(command, now)
+            if answer.session is not None or answer.message_id:
+                self.answers.append((answer, refusal))
+            while counted < len(self.events):
+                size += len(self.events[counted])
+                counted += 1
+            if size >= room and place < len(inbox):
+                self.inputs, self.owned.inbox = inbox[:place], inbox[place:]
+                break
+        return size
+
+    def apply(self, command: Command, now: int) -> Refusal | None:
+        execution = self.execution
+        decision = decide(execution, command, now)
+        for event in decision.events:
+            evolve(execution, event)
+            self.events.append(self.encode(event, execution.execution_id, execution.seq, execution.epoch))
+            self.effects += effects(execution, event)
+            for run in changed_runs(execution, event):
+                self.runs[run.number] = run
+        return decision.refusal
+
+    def _resume(self) -> None:
+        """Before an adoption and what comes with it: what the last holder may have left undone, and only that."""
+        self.is_adoption = True
+        self.effects += resume_effects(self.execution)
+
+    def assign(self, given: Sequence[Assignment], now: int) -> bool:
+        """Lease works to runners with a reserved place. False: refused, the places are to be given back."""
+        trace = self.owned.trace
+        number = len(self.execution.runs)
+        grants = [
+            AssignedRun(
+                work,
+                session.instance_id,
+                session.attach.holder,
+                run_context(trace, run_number).header() if trace else "",
+                session.data.is_idempotent(work.node.runner_module),
+            )
+            for run_number, (work, session, _) in enumerate(given, number + 1)
+        ]
+        if self.apply(Assign(grants), now) is not None:
+            return False
+        self.has_failed_some = any(not run.instance_id for run in self.execution.runs[number:])
+        self.places.update(enumerate((each.session for each in given), number + 1))
+        self.ready_times.update(enumerate((each.since for each in given), number + 1))
+        return True
+
+    def append(self) -> Append:
+        execution, owned = self.execution, self.owned
+        assert owned.version is not None
+        effect_keys = owned.version.effect_keys
+        leased: list[tuple[Any, ...]] = []
+        made: list[tuple[Any, ...]] = []
+        ended: list[tuple[Any, ...]] = []
+        moved: list[tuple[Any, ...]] = []
+        for number, run in self.runs.items():
+            if number <= self.runs_before:
+                if is_plain_result(run):
+                    ended.append(run_result(execution, run))
+                else:
+                    # The core names a run by its id, the table by its two halves.
+                    moved.append((owned.execution_id, number, *run_change(execution, run)[1:]))
+                continue
+            key = effect_keys.of(execution.execution_id, run) if run.attempt else ""
+            self.effect_keys[number] = key
+            if is_plain_lease(run):
+                leased.append((*run_lease(execution, run), key))
+            else:
+                made.append((*run_row(execution, run)[1:], key))
+        row = execution_change(execution) if self.from_seq else execution_row(execution)
+        row = (*row, summary_json(execution) if execution.is_final else None)
+        return Append(
+            owned.execution_id, owned.epoch, self.from_seq, self.events, row, leased, made, ended, moved
+        )
+
+
+def summary_json(execution: Execution) -> str:
+    return orjson.dumps(summary(execution)._asdict()).decode()

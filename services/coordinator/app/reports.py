@@ -1,0 +1,160 @@
+"""What runners and dispatchers say, as commands for the core."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.coordinator.app.results import (
+    ERROR_MESSAGE_MAX,
+    ERROR_TYPE_MAX,
+    fault_of,
+    is_cursor,
+    value_of,
+)
+from services.coordinator.core.commands import (
+    Cancel,
+    Command,
+    Release,
+    ReportFailure,
+    ReportProgress,
+    ReportStarted,
+    ReportStopped,
+    ReportSuccess,
+    Start,
+)
+from services.coordinator.core.values import Error, ErrorClass, ReleaseReason, Span
+from windlass.coordinator.v1 import sessions_pb2 as pb
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
+
+_CLASSES: Final[Mapping[int, ErrorClass]] = {
+    pb.ERROR_CLASS_TRANSIENT: ErrorClass.TRANSIENT,
+    pb.ERROR_CLASS_PERMANENT: ErrorClass.PERMANENT,
+    pb.ERROR_CLASS_TIMEOUT: ErrorClass.TIMEOUT,
+    pb.ERROR_CLASS_CIRCUIT_OPEN: ErrorClass.CIRCUIT_OPEN,
+}
+_RELEASES: Final = {"DRAINING": ReleaseReason.DRAINED}
+
+
+def microseconds(message: Any, field: str) -> int:
+    """A Timestamp or Duration field; 0 when it is absent."""
+    if not message.HasField(field):
+        return 0
+    value: Timestamp = getattr(message, field)
+    return value.seconds * 1_000_000 + value.nanos // 1_000
+
+
+def report_command(report: pb.RunReport, number: int) -> Command | None:
+    """None: a report without an outcome that this version knows."""
+    epoch, instance_id = report.head.epoch, report.head.instance_id
+    outcome = report.WhichOneof("outcome")
+    if outcome == "succeeded":
+        return _success(report, number)
+    if outcome == "failed":
+        failed = report.failed
+        # A class that is not known here is treated as the one that loses least.
+        error_class = _CLASSES.get(getattr(failed, "class"), ErrorClass.TRANSIENT)
+        error = Error(error_class, failed.type[:ERROR_TYPE_MAX], failed.message[:ERROR_MESSAGE_MAX])
+        return _failure(report, number, error, microseconds(failed, "retry_after"))
+    if outcome == "released":
+        reason = release_reason(report.released.reason)
+        may_have_begun = report.released.may_have_begun
+        return Release(number, epoch, reason, may_have_begun=may_have_begun, instance_id=instance_id)
+    if outcome == "stopped":
+        start, end = microseconds(report, "start_time"), microseconds(report, "end_time")
+        return ReportStopped(number, epoch, start_time=start, end_time=end, instance_id=instance_id)
+    return None
+
+
+def _success(report: pb.RunReport, number: int) -> ReportSuccess | ReportFailure:
+    done = report.succeeded
+    output = value_of(done.output)
+    if fault := fault_of(output, done.branch):
+        return _failure(report, number, fault, retry_after=0)
+    return ReportSuccess(
+        number,
+        report.head.epoch,
+        output=output,
+        branch=done.branch,
+        start_time=microseconds(report, "start_time"),
+        end_time=microseconds(report, "end_time"),
+        inputs_hash=report.inputs_hash,
+        config_hash=report.config_hash,
+        cost_tokens=report.cost_tokens,
+        instance_id=report.head.instance_id,
+    )
+
+
+def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span) -> ReportFailure:
+    return ReportFailure(
+        number,
+        report.head.epoch,
+        error=error,
+        random=random.random(),
+        retry_after=retry_after,
+        start_time=microseconds(report, "start_time"),
+        end_time=microseconds(report, "end_time"),
+        inputs_hash=report.inputs_hash,
+        config_hash=report.config_hash,
+        cost_tokens=report.cost_tokens,
+        instance_id=report.head.instance_id,
+    )
+
+
+def release_reason(reason: str) -> ReleaseReason:
+    return _RELEASES.get(reason, ReleaseReason.REFUSED)
+
+
+def progress_commands(progress: pb.RunProgress, number: int, instance_id: str) -> list[Command]:
+    commands: list[Command] = [
+        ReportStarted(number, progress.epoch, microseconds(progress, "start_time"), instance_id),
+    ]
+    is_news = progress.fraction or progress.message or progress.cursor
+    # A cursor that nobody could go on from must not take the place of one that somebody could.
+    if is_news and is_cursor(progress.cursor):
+        commands.append(
+            ReportProgress(
+                number,
+                progress.epoch,
+                progress=progress.fraction,
+                message=progress.message[:ERROR_MESSAGE_MAX],
+                cursor=progress.cursor,
+                instance_id=instance_id,
+            )
+        )
+    return commands
+
+
+def cancel_command(message: ExecutionMessage) -> Cancel:
+    return Cancel(message.message_id, message.cancel.reason, message.cancel.caller)
+
+
+def start_command(grant: ExecutionGrant, holder: str) -> Start:
+    order = grant.start
+    cancel = None
+    if grant.ends_only:
+        cancels = (each for each in grant.messages if each.WhichOneof("body") == "cancel")
+        cancel = next((cancel_command(each) for each in cancels), None)
+    return Start(
+        epoch=grant.lease.epoch,
+        holder=holder,
+        workspace=order.workspace,
+        workflow=order.workflow,
+        version=order.version,
+        version_id=order.version_id,
+        input=order.input or b"{}",
+        labels=tuple(sorted(order.labels.items())),
+        priority=order.priority,
+        trigger_type=order.trigger_type,
+        caller=order.caller,
+        request_id=order.request_id,
+        parent_execution_id=order.parent_execution_id,
+        create_time=microseconds(order, "create_time"),
+        grant_time=microseconds(grant, "grant_time"),
+        deadline=microseconds(order, "deadline_time"),
+        traceparent=order.traceparent,
+        cancel=cancel,
+    )

@@ -1,1 +1,0 @@
-"""Background duties of the coordinator."""

@@ -1,0 +1,1 @@
+"""What the coordinator calls on others: sessions with dispatchers, their mailboxes, definitions and keys of api."""

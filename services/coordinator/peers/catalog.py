@@ -1,0 +1,185 @@
+"""What api is asked: definitions of workflow versions (immutable, kept) and whose a runner's key is (kept for seconds).
+
+Many that ask for the same definition at once share one question. Of several api replicas one is asked, another if that
+one does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import grpc
+import orjson
+
+from services.chassis.grpc.addresses import AddressBook
+from services.chassis.grpc.client import ChannelPool
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_error
+from services.chassis.identity.callers import CallerKind, Identity
+from services.chassis.process.clock import Clock
+from services.chassis.telemetry.logs import logger
+from services.coordinator.app.effect_keys import EffectKeys
+from services.coordinator.app.ports import DefinitionRefused, Version
+from services.coordinator.core.compiling import compile_definition
+from windlass.api.v1.workspaces_pb2 import Role
+from windlass.catalog.v1 import catalog_pb2 as pb
+from windlass.catalog.v1.catalog_pb2_grpc import CatalogServiceStub
+
+log = logger(__name__)
+
+Answer = TypeVar("Answer")
+_ROLES: Final[Mapping[int, str]] = {number: name for name, number in Role.items()}
+_NO_KEY: Final = "API_KEY_NOT_FOUND"
+_NO_VERSION: Final = "VERSION_NOT_FOUND"
+_VERSIONS_MAX: Final = 5_000
+_KEYS_MAX: Final = 10_000
+# A revoked key opens no session after this, and an open one is ended within it.
+KEY_SECONDS: Final = 5.0
+_CALL_SECONDS: Final = 3.0
+
+
+class ApiReplicas:
+    """Calls one replica after another until one answers."""
+
+    def __init__(
+        self, book: AddressBook, channels: ChannelPool, forget: Callable[[str], Awaitable[None]]
+    ) -> None:
+        self._book = book
+        self._channels = channels
+        self._forget = forget
+        self._present: tuple[str, ...] = ()
+        self._next = 0
+
+    async def run(self) -> None:
+        async for present in self._book.changes():
+            gone = [address for address in self._present if address not in present]
+            self._present = tuple(sorted(present))
+            for address in gone:
+                await self._forget(address)
+
+    async def call(self, ask: Callable[[Any], Awaitable[Answer]]) -> Answer:
+        present = self._present or tuple(sorted(await self._book.read()))
+        failure: Exception | None = None
+        first = self._next
+        for turn in range(len(present)):
+            address = present[(first + turn) % len(present)]
+            try:
+                return await ask(CatalogServiceStub(self._channels.get(address)))
+            except grpc.aio.AioRpcError as error:
+                # Whatever this one answered: whoever asks again asks another.
+                self._next += 1
+                if not remote_error(error).may_retry:
+                    raise
+                failure = error
+        raise DependencyUnavailable("api", str(failure or "no replica is known"))
+
+
+class CatalogDefinitions:
+    """Implements `Definitions`."""
+
+    def __init__(self, replicas: ApiReplicas) -> None:
+        self._replicas = replicas
+        self._versions: OrderedDict[str, Version] = OrderedDict()
+        self._asked: dict[str, asyncio.Task[Version]] = {}
+
+    def cached(self, version_id: str) -> Version | None:
+        version = self._versions.get(version_id)
+        if version is not None:
+            self._versions.move_to_end(version_id)
+        return version
+
+    async def get(self, version_id: str) -> Version:
+        version = self.cached(version_id)
+        if version is not None:
+            return version
+        task = self._asked.get(version_id)
+        if task is None:
+            task = self._asked[version_id] = asyncio.create_task(self._fetch(version_id))
+            task.add_done_callback(lambda _: self._asked.pop(version_id, None))
+        return await asyncio.shield(task)
+
+    async def _fetch(self, version_id: str) -> Version:
+        request = pb.GetVersionRequest(version_id=version_id)
+        try:
+            found = await self._replicas.call(lambda stub: stub.GetVersion(request, timeout=_CALL_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            refused = remote_error(error)
+            if refused.reason == _NO_VERSION:
+                raise DefinitionRefused(_NO_VERSION, refused.message, is_permanent=True) from None
+            # Whatever else ails it: the version is as good as before.
+            log.error("api did not give a definition", version_id=version_id, error=str(refused))
+            raise DependencyUnavailable("api", str(refused)) from None
+        try:
+            definition = compile_definition(orjson.loads(found.definition))
+        except Exception as failure:
+            log.exception("a definition cannot be compiled", version_id=version_id)
+            raise DefinitionRefused(
+                "DEFINITION_CORRUPT",
+                "this version's definition is damaged, or newer than the coordinator",
+                is_permanent=False,
+            ) from failure
+        version = self._versions[version_id] = Version(definition, EffectKeys(found.effect_secret))
+        while len(self._versions) > _VERSIONS_MAX:
+            self._versions.popitem(last=False)
+        return version
+
+
+class CatalogKeys:
+    """Implements the guard's KeyReader: RUNNER keys, and those of others so that they are refused for their role."""
+
+    def __init__(self, replicas: ApiReplicas, clock: Clock) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._known: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
+        self._hashes: OrderedDict[str, bytes] = OrderedDict()
+
+    async def identify(self, key: str) -> Identity:
+        key_hash = hashlib.sha256(key.encode()).digest()
+        known = self._known.get(key_hash)
+        if known is not None and known[0] > self._clock.monotonic():
+            return known[1]
+        return await self._ask(key_hash)
+
+    async def confirm(self, key_id: str) -> None:
+        """Asks anew; raises a Refusal when the key that was identified once is one no more."""
+        key_hash = self._hashes.get(key_id)
+        if key_hash is None:
+            raise Refusal("KEY_INVALID", "this key must show itself again")
+        await self._ask(key_hash)
+
+    async def _ask(self, key_hash: bytes) -> Identity:
+        now = self._clock.monotonic()
+        request = pb.IdentifyKeyRequest(key_hash=key_hash)
+        try:
+            found = await self._replicas.call(lambda stub: stub.IdentifyKey(request, timeout=_CALL_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            refused = remote_error(error)
+            if refused.reason == _NO_KEY:
+                self._known.pop(key_hash, None)
+                raise Refusal("KEY_INVALID", refused.message) from None
+            # Whatever else ails api, or us: the key is as good as before.
+            log.error("api did not judge a key", error=str(refused))
+            raise DependencyUnavailable("api", str(refused)) from None
+        identity = _identity(found)
+        self._known[key_hash] = (now + KEY_SECONDS, identity)
+        self._hashes[identity.name] = key_hash
+        # Whoever asked last goes last: a runner that has long been here is confirmed again and again.
+        self._known.move_to_end(key_hash)
+        self._hashes.move_to_end(identity.name)
+        for kept in (self._known, self._hashes):
+            while len(kept) > _KEYS_MAX:
+                kept.popitem(last=False)
+        return identity
+
+
+def _identity(found: pb.IdentifyKeyResponse) -> Identity:
+    kinds: Mapping[int, CallerKind] = {
+        Role.RUNNER: CallerKind.RUNNER,
+        Role.ROLE_UNSPECIFIED: CallerKind.SYSTEM,
+    }
+    kind = kinds.get(found.role, CallerKind.MEMBER)
+    role = _ROLES.get(found.role, "") if kind is CallerKind.MEMBER else ""
+    return Identity(kind, found.key_id, found.workspace, role)

@@ -1,0 +1,167 @@
+"""The coordinator as a holder of executions: one session with every dispatcher.
+
+Reports are kept and repeated by the session until a dispatcher has committed them; a lease counts against our capacity
+until it is reported finished, parked or released.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from services.chassis.lease.frames import Grant, Refused, Report
+from services.chassis.process.crash import crash_point
+from services.chassis.session.codec import HopCodec
+from services.chassis.session.holder import SessionHolder
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import counter, gauge
+from services.coordinator.app.owned_executions import OwnedExecutions
+from services.coordinator.core.values import INSTANT_MAX, Instant
+from services.coordinator.rpc.watch import WatchHub
+from windlass.dispatcher.v1 import sessions_pb2 as pb
+
+log = logger(__name__)
+
+# Beyond this the acknowledgement of an older message takes the way of those that came with a grant.
+_SENDERS_MAX: Final = 10_000
+
+
+def _date(report: Any) -> None:
+    """The wait goes on while a report of it is kept, because no dispatcher is there or none has answered."""
+    if report.WhichOneof("report") == "parked":
+        report.parked.park_time.GetCurrentTime()
+
+
+CODEC: Final = HopCodec(
+    holder_frame=pb.SessionRequest,
+    server_frame=pb.SessionResponse,
+    holder_notes="message_acks",
+    server_notes="messages",
+    date_report=_date,
+)
+
+_granted = counter("coordinator_executions_granted_total", "Executions granted by dispatchers.")
+_held = gauge("coordinator_executions_held", "Executions in memory.")
+_refused = counter("coordinator_reports_refused_total", "Reports that a dispatcher refused.", ["reason"])
+
+
+class SessionDispatch:
+    """Implements `Dispatch` for the commit loop and `HolderOwner` for the session. `executions`, `hub` and `holder` are
+    joined after construction, since each needs the other."""
+
+    executions: OwnedExecutions
+    hub: WatchHub
+    holder: SessionHolder
+
+    def __init__(self) -> None:
+        self._unsent: list[str] = []
+        # Where each message came from: its acknowledgement goes there.
+        self._senders: OrderedDict[str, str] = OrderedDict()
+
+    # ── Dispatch ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def may_start(self) -> bool:
+        return self.holder.may_start()
+
+    def finished(self, execution_id: str, epoch: int) -> None:
+        crash_point("coordinator.finished.before")
+        report = pb.ExecutionReport(finished=pb.ExecutionReport.Finished())
+        self._report(execution_id, epoch, report)
+        crash_point("coordinator.finished.after")
+
+    def parked(self, execution_id: str, epoch: int, *, wake_time: Instant, seen: Sequence[str]) -> None:
+        crash_point("coordinator.parked.before")
+        report = pb.ExecutionReport(parked=pb.ExecutionReport.Parked(seen_message_ids=seen))
+        if wake_time:
+            # A journal of before there was a last instant may name a later one.
+            report.parked.wake_time.FromMicroseconds(min(wake_time, INSTANT_MAX))
+        self._report(execution_id, epoch, report)
+        crash_point("coordinator.parked.after")
+
+    def released(
+        self,
+        execution_id: str,
+        epoch: int,
+        *,
+        failed: bool = False,
+        permanent: bool = False,
+        reason: str = "",
+        message: str = "",
+    ) -> None:
+        crash_point("coordinator.released.before")
+        released = pb.ExecutionReport.Released(
+            failed=failed, permanent=permanent, reason=reason, message=message
+        )
+        self._report(execution_id, epoch, pb.ExecutionReport(released=released))
+        crash_point("coordinator.released.after")
+
+    def _report(self, execution_id: str, epoch: int, report: pb.ExecutionReport) -> None:
+        report_id = self.holder.new_report_id()
+        head = report.head
+        head.report_id, head.lease_id, head.epoch = report_id, execution_id, epoch
+        self.holder.report(report_id, execution_id, epoch, report, ends_lease=True)
+
+    def journalled(self, message_ids: Sequence[str]) -> None:
+        by_sender: dict[str, list[str]] = {}
+        for message_id in message_ids:
+            sender = self._senders.pop(message_id, None)
+            if sender is not None:
+                by_sender.setdefault(sender, []).append(message_id)
+            else:
+                # It came with the grant; any dispatcher will do, so the next beat carries it.
+                self._unsent.append(message_id)
+        for sender, ids in by_sender.items():
+            self.holder.post(sender, ids)
+
+    # ── HolderOwner ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_grants(self, grants: list[Grant]) -> None:
+        _granted.inc(len(grants))
+        works = [each.work for each in grants if isinstance(each.work, pb.ExecutionGrant)]
+        for work in works:
+            if work.start.watcher:
+                self.hub.granted(work.start.execution_id, work.start.watcher)
+        self.executions.take_on(works)
+        _held.set(len(self.executions.by_id))
+
+    def on_revoked(self, revoked: list[Refused]) -> None:
+        self.executions.revoked(revoked)
+
+    def on_reports_taken(self, reports: list[Report]) -> None:
+        _held.set(len(self.executions.by_id))
+
+    def on_reports_refused(self, refused: list[tuple[Report, str]]) -> None:
+        for report, reason in refused:
+            _refused.labels(reason).inc()
+            log.warning(
+                "a dispatcher refused a report",
+                execution_id=report.lease_id,
+                epoch=report.epoch,
+                reason=reason,
+            )
+
+    def on_notes(self, address: str, notes: list[object]) -> None:
+        messages = [note for note in notes if isinstance(note, pb.ExecutionMessage)]
+        for message in messages:
+            if message.execution_id in self.executions.by_id:
+                self._senders[message.message_id] = address
+        # Some are never journalled here: their execution went to another holder.
+        while len(self._senders) > _SENDERS_MAX:
+            self._senders.popitem(last=False)
+        self.executions.deliver(messages)
+
+    def beat_notes(self, address: str, *, is_full: bool) -> Sequence[object]:
+        unsent, self._unsent = self._unsent, []
+        return unsent
+
+    def on_fenced(self) -> None:
+        log.warning("no dispatcher answers: nothing new is started", executions=len(self.executions.by_id))
+
+    def on_resumed(self) -> None:
+        log.info("dispatchers answer again")
+        self.executions.level.set()
+
+    def on_ended(self, reason: str) -> None:
+        log.error("all execution leases are gone", reason=reason, executions=len(self.executions.by_id))
+        self.executions.drop_all()

@@ -1,0 +1,270 @@
+"""One attempt, from the grant's bytes to an outcome: read, render, call the module, encode what it returned.
+
+What a module or its input does wrong in the foreseen ways ends here as a Failure; the rest the worker's guard catches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import logging
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import orjson
+
+from services.runner.app.module_threads import ModuleThreads
+from services.runner.app.rendering import Rendering
+from services.runner.core.failures import ErrorClass, Failure, class_named, of_exception
+from services.runner.core.job import Job, Outcome, OutputRef, Succeeded
+from services.runner.core.plain import are_plain_conditions, is_plain_document
+from services.runner.core.untrusted import (
+    BRANCH_CHARACTERS_MAX,
+    NAME_CHARACTERS_MAX,
+    clamp_seconds,
+    clamp_text,
+)
+from windlass.sdk import Branch, Context, Module, ModuleError, PermanentError
+from windlass.sdk.encoding import NotJson, encoded
+
+INLINE_BYTES_MAX = 256 * 1024
+OUTPUT_BYTES_MAX = 64 * 1024 * 1024
+
+# What modules say by `ctx.log`.
+MODULE_LOG = logging.getLogger("windlass.module")
+
+
+class Outputs(Protocol):
+    """Keeps results that are too large to travel."""
+
+    async def put(self, value: bytes) -> OutputRef: ...
+
+    async def get(self, ref: OutputRef) -> bytes: ...
+
+
+class RunLog(logging.LoggerAdapter[logging.Logger]):
+    """A module's log: each line says which run it is of, beside what the module gives as `extra`."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(
+            MODULE_LOG,
+            {
+                "execution_id": job.execution_id,
+                "run_id": job.run_id,
+                "node": job.node,
+                "attempt": job.attempt,
+            },
+        )
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
+        return msg, kwargs
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The JSON of a job, parsed and judged once."""
+
+    # Of the config, what the module evaluates itself.
+    raw: dict[str, Any]
+    # To be rendered: the rest of the config, and the inputs.
+    documents: dict[str, Any]
+    # Nothing rendered of them can grow.
+    has_plain_documents: bool
+    # Nor anything evaluated: all of it may be done on the event loop.
+    is_plain: bool
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A job made ready: its data parsed and rendered, its context made."""
+
+    job: Job
+    module: Module
+    context: Context
+    inputs: Any
+    config: Any
+    inputs_hash: bytes
+    config_hash: bytes
+
+
+def read(job: Job, module: Module) -> Reading:
+    """Parse and judge it. What is kept raw is taken for expressions: the module is going to evaluate it."""
+    config, inputs = orjson.loads(job.config or b"{}"), orjson.loads(job.inputs or b"{}")
+    raw = {key: config.pop(key) for key in module.raw_config if key in config}
+    documents, data_bytes = {"config": config, "inputs": inputs}, _data_bytes(job)
+    has_plain_documents = not job.has_templates or is_plain_document(documents, data_bytes)
+    is_plain = has_plain_documents and are_plain_conditions(raw, data_bytes)
+    return Reading(raw, documents, has_plain_documents, is_plain)
+
+
+def prepare(
+    job: Job,
+    module: Module,
+    reading: Reading,
+    rendering: Rendering,
+    loaded: Mapping[str, bytes],
+    traceparent: str,
+) -> Attempt:
+    """Render; `loaded` are outputs fetched before. Raises ModuleError when a template does not resolve.
+
+    Blocks for as long as its templates take, when they are not all plain."""
+    scope: dict[str, Any] = {}
+
+    def evaluate(expression: str) -> Any:
+        is_plain = are_plain_conditions(expression, _data_bytes(job))
+        renderer = rendering.renderer if is_plain else rendering.renderer_process
+        return renderer.evaluate(expression, scope or _scope(job, loaded, scope))
+
+    documents = reading.documents
+    if job.has_templates:
+        _scope(job, loaded, scope)
+        renderer = rendering.renderer if reading.has_plain_documents else rendering.renderer_process
+        documents = renderer.render(documents, scope)
+    config, inputs = documents["config"] | reading.raw, documents["inputs"]
+    context = _context(job, evaluate, traceparent)
+    return Attempt(job, module, context, inputs, config, _hash(inputs, "inputs"), _hash(config, "config"))
+
+
+def _context(job: Job, evaluate: Callable[[str], Any], traceparent: str) -> Context:
+    """As of now: its time begins."""
+    return Context(
+        execution_id=job.execution_id,
+        run_id=job.run_id,
+        workflow=job.workflow,
+        node=job.node,
+        attempt=job.attempt,
+        effect_key=job.effect_key,
+        may_have_run_before=job.may_have_run_before,
+        deadline=_deadline(job),
+        cursor=orjson.loads(job.cursor) if job.cursor else None,
+        log=RunLog(job),
+        evaluate=evaluate,
+        traceparent=traceparent,
+    )
+
+
+def call_inline(attempt: Attempt) -> Outcome:
+    """Do a short, non-blocking module's work here and now."""
+    try:
+        returned = attempt.module.function(attempt.context, attempt.inputs, attempt.config)
+        return _encoded(returned)
+    except Exception as error:  # noqa: BLE001 - a module may raise anything; it is an outcome of its run
+        return failure_of(error)
+
+
+def prepare_and_call_inline(*given: Any) -> tuple[Attempt, Outcome]:
+    """Both in one, for a short module in the thread of the child's queue."""
+    attempt = prepare(*given)
+    return attempt, call_inline(attempt)
+
+
+async def call(attempt: Attempt, threads: ModuleThreads) -> Outcome:
+    """Do the work; a plain function off the event loop. What is no Exception passes: only the worker knows whether a
+    cancellation is its own."""
+    timeout = attempt.job.timeout_seconds or None
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            if attempt.module.is_async:
+                work = attempt.module.function(attempt.context, attempt.inputs, attempt.config)
+                assert inspect.isawaitable(work)
+                returned = await work
+            else:
+                module = attempt.module
+                returned = await threads.call(
+                    module.function, attempt.context, attempt.inputs, attempt.config
+                )
+            return _encoded(returned)
+    except Exception as error:  # noqa: BLE001 - a module may raise anything; it is an outcome of its run
+        if isinstance(error, TimeoutError) and limit.expired():
+            attempt.context.cancelled = True
+            return Failure(ErrorClass.TIMEOUT, "NODE_TIMEOUT", f"not done after {timeout:g} s")
+        return failure_of(error)
+
+
+async def stored(outcome: Outcome, outputs: Outputs) -> Outcome:
+    """Move an output that is too large to travel into the store, before anything names it."""
+    if (
+        isinstance(outcome, Succeeded)
+        and isinstance(outcome.output, bytes)
+        and len(outcome.output) > INLINE_BYTES_MAX
+    ):
+        if len(outcome.output) > OUTPUT_BYTES_MAX:
+            return Failure(
+                ErrorClass.PERMANENT, "OUTPUT_TOO_LARGE", f"the output is over {OUTPUT_BYTES_MAX} bytes"
+            )
+        return Succeeded(await outputs.put(outcome.output), outcome.branch)
+    return outcome
+
+
+def is_small(outcome: Outcome) -> bool:
+    """True: it can be reported as it is."""
+    return not (isinstance(outcome, Succeeded) and len(outcome.output) > INLINE_BYTES_MAX)  # type: ignore[arg-type]
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What a module raised, as a failure with a class. Any text and number in it is the module's own."""
+    if not isinstance(error, ModuleError):
+        return of_exception(error)
+    # A class of the module's own need not have called ours at its making.
+    error_class = class_named(error.class_name)
+    name = clamp_text(getattr(error, "type", error_class), NAME_CHARACTERS_MAX)
+    return Failure(error_class, name, clamp_text(error), clamp_seconds(getattr(error, "retry_after", None)))
+
+
+def _deadline(job: Job) -> datetime | None:
+    """By when it is over: the attempt's own, which counts from now, or its execution's."""
+    own = datetime.now(UTC).timestamp() + job.timeout_seconds if job.timeout_seconds else 0.0
+    ends = [end for end in (own, job.deadline_ns / 1e9) if end]
+    return datetime.fromtimestamp(min(ends), UTC) if ends else None
+
+
+def _data_bytes(job: Job) -> int:
+    """Of all that its templates can see."""
+    outputs = job.outputs.values()
+    sizes = [len(value) if isinstance(value, bytes) else value.size_bytes for value in outputs]
+    return len(job.execution_input) + len(job.state) + sum(sizes)
+
+
+def _scope(job: Job, loaded: Mapping[str, bytes], scope: dict[str, Any]) -> dict[str, Any]:
+    nodes = {}
+    for node, value in job.outputs.items():
+        data = value if isinstance(value, bytes) else loaded[node]
+        nodes[node] = {"output": orjson.loads(data or b"null")}
+    scope["input"] = orjson.loads(job.execution_input or b"{}")
+    scope["state"] = orjson.loads(job.state or b"{}")
+    scope["nodes"] = nodes
+    scope["execution"] = {"id": job.execution_id, "workflow": job.workflow}
+    return scope
+
+
+def _encoded(returned: Any) -> Succeeded:
+    branch = ""
+    if isinstance(returned, Branch):
+        branch, returned = _label(returned.label), returned.output
+    try:
+        return Succeeded(encoded(returned), branch)
+    except NotJson as fault:
+        raise PermanentError(f"the returned value is not JSON: {fault}", type="OUTPUT_NOT_JSON") from None
+
+
+def _label(label: Any) -> str:
+    if not isinstance(label, str) or label != clamp_text(label, BRANCH_CHARACTERS_MAX):
+        raise PermanentError(
+            f"a branch is named by text of up to {BRANCH_CHARACTERS_MAX} characters, not by {label!r:.64}",
+            type="INVALID_BRANCH",
+        )
+    return label
+
+
+def _hash(rendered: Any, path: str) -> bytes:
+    """Of what the module works on. A template can make of JSON what is none: 2 ** 70, NaN, a key that is no text."""
+    try:
+        return hashlib.sha256(encoded(rendered, is_canonical=True)).digest()
+    except NotJson as fault:
+        raise PermanentError(
+            f"{path}: the rendered value is not JSON: {fault}", type="TEMPLATE_ERROR"
+        ) from None

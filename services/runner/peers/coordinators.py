@@ -1,0 +1,98 @@
+"""The runner's side of its sessions with coordinators: grants in, outcomes and news out."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+from services.chassis.lease.frames import Grant, Refused, Report
+from services.chassis.process.clock import Clock
+from services.chassis.process.crash import crash_point
+from services.chassis.session.codec import HopCodec
+from services.chassis.session.holder import SessionHolder
+from services.chassis.telemetry.logs import logger
+from services.runner.core.job import ENDING_REASONS, Ended, Job, News
+from services.runner.peers.translate import job_of, progress_of, report_of
+from windlass.coordinator.v1 import sessions_pb2 as pb
+
+log = logger(__name__)
+
+CODEC = HopCodec(holder_frame=pb.SessionRequest, server_frame=pb.SessionResponse, holder_notes="progress")
+
+
+class Jobs(Protocol):
+    """Who does the work."""
+
+    def take(self, jobs: list[Job]) -> None: ...
+
+    def drop(self, run_ids: list[str]) -> None: ...
+
+    def stop(self, run_ids: list[str]) -> None: ...
+
+    def drop_all(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def news(self, coordinator: str, *, anew: bool) -> list[News]: ...
+
+
+class CoordinatorSessions:
+    """Joins the session library and the worker: owner to the one, holder to the other."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._holder: SessionHolder
+        self._jobs: Jobs
+
+    def join(self, holder: SessionHolder, jobs: Jobs) -> None:
+        """The two know each other only through this object, and each is made with it."""
+        self._holder, self._jobs = holder, jobs
+
+    def may_start(self) -> bool:
+        return self._holder.may_start()
+
+    def set_capacity(self, capacity: int) -> None:
+        self._holder.set_capacity(capacity)
+
+    def report(self, ended: Ended) -> None:
+        report_id = self._holder.new_report_id()
+        job, report = ended.job, report_of(ended, report_id)
+        # What this instance was granted; the report may outlive it.
+        report.head.instance_id = self._holder.instance_id
+        crash_point("runner.report.before")
+        self._holder.report(report_id, job.run_id, job.epoch, report, ends_lease=True)
+        crash_point("runner.report.after")
+
+    def on_grants(self, grants: list[Grant]) -> None:
+        crash_point("runner.grant.before")
+        now_ns = self._clock.epoch_ns()
+        self._jobs.take([job_of(cast("pb.RunGrant", grant.work), now_ns) for grant in grants])
+        crash_point("runner.grant.after")
+
+    def on_revoked(self, revoked: list[Refused]) -> None:
+        self._jobs.stop([lease.lease_id for lease in revoked if lease.reason in ENDING_REASONS])
+        self._jobs.drop([lease.lease_id for lease in revoked if lease.reason not in ENDING_REASONS])
+
+    def on_reports_taken(self, reports: list[Report]) -> None:
+        """Nothing is kept beside the holder's own table."""
+        crash_point("runner.acknowledge.after")
+
+    def on_reports_refused(self, refused: list[tuple[Report, str]]) -> None:
+        for report, reason in refused:
+            log.warning("late report refused", run_id=report.lease_id, epoch=report.epoch, reason=reason)
+
+    def on_notes(self, address: str, notes: list[object]) -> None:
+        """Coordinators send none."""
+
+    def beat_notes(self, address: str, *, is_full: bool) -> list[pb.RunProgress]:
+        return [progress_of(news) for news in self._jobs.news(address, anew=is_full)]
+
+    def on_fenced(self) -> None:
+        log.warning("no coordinator has answered in time: nothing new is begun")
+
+    def on_resumed(self) -> None:
+        log.info("a coordinator answers again")
+        self._jobs.resume()
+
+    def on_ended(self, reason: str) -> None:
+        log.warning("the leases of this runner were ended: its work is stopped", reason=reason)
+        self._jobs.drop_all()

@@ -1,1 +1,0 @@
-"""The session with coordinators: codec, translation, callbacks."""

@@ -1,0 +1,140 @@
+"""Waiting for the child that renders: it costs no attempt, no place for long, and can be given up."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from services.runner.app.worker import RENDERING_SECONDS_MAX
+from services.runner.core.job import Job, Released, Stopped, Succeeded
+from tests.support.probe import until
+from tests.support.runner_bench import Bench, a_job
+from windlass.sdk import Context
+
+CONCURRENCY = 3
+
+
+class Slow:
+    """Somebody else's template, which takes until it is let go."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._gate, self._begun = threading.Event(), threading.Event()
+        self._line = bench.rendering.queue
+        self._call = asyncio.create_task(self._line.call(0.0, self._work))
+
+    def _work(self) -> str:
+        self._begun.set()
+        self._gate.wait()
+        return "done"
+
+    async def begin(self) -> None:
+        await asyncio.to_thread(self._begun.wait)
+
+    async def end(self) -> str:
+        """When all that waited has been through, too."""
+        self._gate.set()
+        await self._line.call(0.0, lambda: None)
+        done: str = await self._call
+        return done
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def bench(tmp_path: Any) -> AsyncIterator[Bench]:
+    made = Bench(tmp_path, concurrency=CONCURRENCY)
+
+    async def doubles(_ctx: Context, inputs: Any, _config: Any) -> Any:
+        return inputs
+
+    made.registry.declare("test.doubles@1")(doubles)
+    yield made
+    await asyncio.to_thread(made.close)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def slow(bench: Bench) -> Slow:
+    made = Slow(bench)
+    await made.begin()
+    return made
+
+
+def computing(module: str) -> Job:
+    if module == "condition@1":
+        return a_job(module, config={"expression": "input.id * 2 > 13"})
+    # Less than the child takes to start.
+    return a_job(module, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True, timeout_seconds=0.001)
+
+
+async def in_line(bench: Bench, job: Job) -> None:
+    bench.worker.take([job])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert bench.worker.going == 1
+    assert bench.desk.ended == []
+
+
+@pytest.mark.parametrize("module", ["transform@1", "condition@1", "test.doubles@1"])
+async def test_a_run_that_waits_long_for_the_child_is_handed_back_unbegun(
+    bench: Bench, slow: Slow, module: str
+) -> None:
+    await in_line(bench, computing(module))
+    bench.clock.advance(RENDERING_SECONDS_MAX)
+    bench.worker.tend()
+    bench.clock.advance(0.5)
+    bench.worker.tend()
+    assert [each.outcome for each in await bench.desk.until(1)] == [Released("RENDERER_BUSY", False)]
+    assert await slow.end() == "done"
+    assert bench.rendering.renderer_process.pid is None, "it was rendered all the same"
+    assert bench.worker.going == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "output"),
+    [("transform@1", b'{"a":14}'), ("condition@1", b'{"result":true}'), ("test.doubles@1", b'{"a":14}')],
+)
+async def test_a_run_that_waits_for_the_child_a_little_has_all_its_time_afterwards(
+    bench: Bench, slow: Slow, module: str, output: bytes
+) -> None:
+    await in_line(bench, computing(module))
+    bench.clock.advance(RENDERING_SECONDS_MAX)
+    bench.worker.tend()
+    await slow.end()
+    (ended,) = await bench.desk.until(1)
+    assert isinstance(ended.outcome, Succeeded)
+    assert ended.outcome.output == output
+
+
+@pytest.mark.parametrize("module", ["transform@1", "condition@1", "test.doubles@1"])
+async def test_a_run_that_is_stopped_leaves_the_line(bench: Bench, slow: Slow, module: str) -> None:
+    await in_line(bench, computing(module))
+    bench.worker.stop(["e.1"])
+    assert [each.outcome for each in await bench.desk.until(1)] == [Stopped()]
+    bench.worker.tend()
+    assert bench.desk.capacity == CONCURRENCY, "a place is held for it"
+    await slow.end()
+    assert bench.rendering.renderer_process.pid is None, "it was rendered all the same"
+
+
+async def test_short_work_is_rendered_and_done_in_one_thread(bench: Bench) -> None:
+    names: list[str] = []
+
+    def notes(_ctx: Context, inputs: Any, _config: Any) -> Any:
+        names.append(threading.current_thread().name)
+        return inputs
+
+    bench.registry.declare("test.notes@1", inline=True)(notes)
+    for number in (1, 2):
+        job = a_job("test.notes@1", number, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True)
+        assert await bench.outcome_of(job) == Succeeded(b'{"a":14}')
+    assert names == ["rendering_0"] * 2
+    await until(lambda: bench.worker.going == 0, 10, "the runs to be over")
+
+
+async def test_run_that_is_in_line_at_the_end_of_a_drain_has_not_begun(bench: Bench, slow: Slow) -> None:
+    await in_line(bench, computing("test.doubles@1"))
+    bench.worker.drain()
+    bench.worker.hand_back_going("DRAINING")
+    assert [each.outcome for each in bench.desk.ended] == [Released("DRAINING", may_have_begun=False)]
+    await slow.end()

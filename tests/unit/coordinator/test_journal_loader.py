@@ -1,0 +1,258 @@
+"""Executions that wait for their definition or their journal: one that must wait holds up nobody else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.lease.frames import Lease
+from services.chassis.lease.timing import RUN
+from services.chassis.process.backoff import Backoff
+from services.coordinator.app import journal_loader
+from services.coordinator.app.effect_keys import EffectKeys
+from services.coordinator.app.journal_loader import JournalLoader
+from services.coordinator.app.owned_execution import OwnedExecution, owned_from
+from services.coordinator.app.ports import DefinitionRefused, JournalDamaged, Loaded, Version
+from services.coordinator.core.compiling import compile_definition
+from tests.support.probe import eventually
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
+
+VERSION = Version(
+    compile_definition({"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}),
+    EffectKeys(b"s" * 32),
+)
+
+
+class World:
+    """Definitions, journals, the owned executions and a dispatch, as far as the loader needs them."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Version | Exception] = {}
+        self.asked: list[str] = []
+        self.begun: list[OwnedExecution] = []
+        self.dropped: list[OwnedExecution] = []
+        self.refused: list[tuple[str, bool]] = []
+        self.loads: list[int] = []
+        self.failed: list[int] = []
+        self.hard_loads: list[list[str]] = []
+        # Not to be read with others, nor in little time.
+        self.giants: set[str] = set()
+        # Not to be read at all.
+        self.damaged: set[str] = set()
+        # More than these are too many for the time that a load has.
+        self.most = 1_000
+        self.may_read_hard = asyncio.Event()
+        self.loop = JournalLoader(
+            journal=self,  # type: ignore[arg-type] # appends nothing here
+            definitions=self,
+            dispatch=self,  # type: ignore[arg-type] # only hands back
+            fold=lambda *_: pytest.fail("nothing is journalled"),
+            run_timing=RUN,
+            holder="c",
+            executions=lambda: self,  # type: ignore[arg-type,return-value]
+        )
+
+    def cached(self, version_id: str) -> Version | None:
+        return None
+
+    async def get(self, version_id: str) -> Version:
+        self.asked.append(version_id)
+        answer = self.answers.get(version_id, DependencyUnavailable("api"))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def load(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
+        self.loads.append(len(leases))
+        if len(leases) > self.most or not self.giants.isdisjoint(lease.lease_id for lease in leases):
+            self.failed.append(len(leases))
+            raise DependencyUnavailable("the database")
+        if not self.damaged.isdisjoint(lease.lease_id for lease in leases):
+            raise JournalDamaged("missing chunk number 0")
+        return [Loaded(0, ()) for _ in leases]
+
+    async def load_hard(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
+        self.hard_loads.append([lease.lease_id for lease in leases])
+        await self.may_read_hard.wait()
+        if len(self.hard_loads) == 1:
+            raise DependencyUnavailable("the database")
+        return [Loaded(0, ()) for _ in leases]
+
+    async def live_instances(self, granted_again: float) -> Mapping[str, float]:
+        return {}
+
+    def begin(self, owned: OwnedExecution) -> None:
+        self.begun.append(owned)
+
+    def drop(self, owned: OwnedExecution) -> None:
+        owned.is_dropped = True
+        self.dropped.append(owned)
+
+    def released(self, execution_id: str, epoch: int, **more: Any) -> None:
+        self.refused.append((more["reason"], more["permanent"]))
+
+    def arrive(self, version_id: str) -> OwnedExecution:
+        grant = ExecutionGrant()
+        grant.lease.lease_id, grant.lease.epoch = f"of {version_id}", 1
+        grant.start.version_id = version_id
+        owned = owned_from(grant, 0)
+        owned.is_loading = True
+        self.loop.add(owned)
+        return owned
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.loop.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        assert task.cancelled()
+
+
+async def until(probe: Any) -> None:
+    async def ask() -> Any:
+        return probe()
+
+    await eventually(ask, 5.0, "it")
+
+
+async def test_a_definition_that_does_not_come_holds_up_nobody_else() -> None:
+    world = World()
+    world.answers["there"] = VERSION
+    async with world.running():
+        waiting = world.arrive("away")
+        await until(lambda: world.asked.count("away") > 1)
+        owned = world.arrive("there")
+        await until(lambda: world.begun == [owned])
+        assert owned.version is VERSION
+        world.answers["away"] = VERSION
+        await until(lambda: world.begun == [owned, waiting])
+
+
+async def test_a_definition_is_asked_for_once_by_all_who_need_it_and_not_for_the_dropped() -> None:
+    world = World()
+    async with world.running():
+        first, second = world.arrive("away"), world.arrive("away")
+        await until(lambda: world.asked)
+        first.is_dropped = True
+        world.answers["away"] = VERSION
+        await until(lambda: world.begun)
+        assert world.begun == [second]
+        gone = world.arrive("never")
+        await until(lambda: "never" in world.asked)
+        gone.is_dropped = True
+        world.answers["never"] = VERSION
+        world.arrive("other").is_dropped = True
+    assert world.begun == [second]
+
+
+async def test_a_version_that_is_not_there_is_refused_at_once_and_for_good() -> None:
+    world = World()
+    world.answers["none"] = DefinitionRefused("VERSION_NOT_FOUND", "no", is_permanent=True)
+    async with world.running():
+        owned = world.arrive("none")
+        await until(lambda: world.refused)
+    assert world.refused == [("VERSION_NOT_FOUND", True)]
+    assert world.dropped == [owned]
+
+
+async def test_a_definition_that_a_newer_coordinator_may_know_goes_back_after_a_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.answers["newer"] = DefinitionRefused("DEFINITION_CORRUPT", "?", is_permanent=False)
+    monkeypatch.setattr(journal_loader, "_REST_SECONDS", 3_600.0)
+    async with world.running():
+        world.arrive("newer")
+        await until(lambda: world.asked)
+        assert not world.refused
+        monkeypatch.setattr(journal_loader, "_REST_SECONDS", 0.0)
+        world.arrive("newer")
+        await until(lambda: world.refused)
+    assert world.refused == [("DEFINITION_CORRUPT", False)]
+
+
+def granted(count: int) -> list[OwnedExecution]:
+    owned = [owned_from(ExecutionGrant(), 0) for _ in range(count)]
+    for number, each in enumerate(owned):
+        each.execution_id = str(number)
+        each.grant.start.version_id = "there"
+    return owned
+
+
+async def test_a_journal_that_cannot_be_read_holds_up_no_other() -> None:
+    world = World()
+    world.answers["there"] = VERSION
+    owned = granted(200)
+    world.giants = {"7", "150"}
+    async with world.running():
+        for each in owned:
+            world.loop.add(each)
+        await until(lambda: len(world.begun) == 198)
+        # The two are read alone, and while one is, others come and go.
+        await until(lambda: world.hard_loads)
+        later = world.arrive("there")
+        await until(lambda: later in world.begun)
+        assert world.hard_loads == [["7"]]
+        world.may_read_hard.set()
+        await until(lambda: {owned[7], owned[150]} < set(world.begun))
+    assert sorted(world.hard_loads) == [["150"], ["7"], ["7"]]
+
+
+async def test_few_tries_find_the_journal_that_cannot_be_read() -> None:
+    world = World()
+    world.answers["there"] = VERSION
+    owned = granted(200)
+    world.giants = {"7"}
+    async with world.running():
+        for each in owned:
+            world.loop.add(each)
+        await until(lambda: world.hard_loads)
+        # All, a part, and it alone.
+        assert world.failed == [200, 14, 1]
+
+
+async def test_what_is_slow_is_read_in_batches_that_its_time_is_enough_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Backoff, "next", lambda _: 0.0)
+    world = World()
+    world.answers["there"] = VERSION
+    world.most = 20
+    async with world.running():
+        for each in granted(1_000):
+            world.loop.add(each)
+        await until(lambda: len(world.begun) == 1_000)
+        # Once all at once, and never again more than twice of what went well.
+        assert max(world.failed[1:]) <= 2 * world.most
+
+
+async def test_a_journal_that_is_damaged_is_handed_back_as_failed_and_harms_no_other() -> None:
+    world = World()
+    world.answers["there"] = VERSION
+    world.damaged = {"7"}
+    async with world.running():
+        for each in granted(50):
+            world.loop.add(each)
+        await until(lambda: len(world.begun) == 49)
+        await until(lambda: world.refused)
+    assert world.refused == [("JOURNAL_CORRUPT", False)]
+    assert [each.execution_id for each in world.dropped] == ["7"]
+
+
+async def test_newcomers_and_what_failed_are_read_by_turns() -> None:
+    world = World()
+    world.answers["there"] = VERSION
+    world.giants = {str(number) for number in range(200)}
+    async with world.running():
+        for each in granted(200):
+            world.loop.add(each)
+        await until(lambda: world.failed)
+        later = world.arrive("there")
+        await until(lambda: later in world.begun)
+        assert len(world.failed) < 15

@@ -1,0 +1,74 @@
+"""Reports on their way to a mailbox that has no room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from services.coordinator.app.misrouted_reports import ReportForwarder
+from services.coordinator.app.ports import Standing
+from services.coordinator.peers.mailbox import MailboxFull
+from tests.support.probe import until
+from windlass.coordinator.v1.sessions_pb2 import RunReport
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
+
+FULL, OTHER = "0190c0de-0000-7000-8000-000000000001", "0190c0de-0000-7000-8000-000000000002"
+
+
+class Session:
+    """A runner's, of a key that serves all; also what is asked and told about its reports."""
+
+    def __init__(self) -> None:
+        self.data = self
+        self.acknowledged: list[str] = []
+        self.full = {FULL}
+        self.tried: list[str] = []
+
+    def serves(self, workspace: str) -> bool:
+        return True
+
+    def acknowledge(self, report_ids: Sequence[str]) -> None:
+        self.acknowledged += report_ids
+
+    async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
+        return {each: Standing("w", is_final=False) for each in execution_ids}
+
+    async def deliver(self, message: ExecutionMessage, workspace: str) -> bool:
+        self.tried.append(message.execution_id)
+        if message.execution_id in self.full:
+            raise MailboxFull(message.execution_id)
+        return True
+
+
+def report(execution_id: str, epoch: int) -> RunReport:
+    made = RunReport()
+    made.head.report_id = f"{execution_id}:{epoch}"
+    made.head.lease_id, made.head.epoch = f"{execution_id}.1", epoch
+    made.succeeded.output.json = b"{}"
+    return made
+
+
+async def test_full_mailbox_is_not_tried_with_each_report_and_holds_up_no_other() -> None:
+    session = Session()
+    misrouted_reports = ReportForwarder(session, session.deliver)
+    runner = cast("Any", session)
+    assert not await misrouted_reports.serve([(runner, report(FULL, 1))]), (
+        "what waits for room is not waited for"
+    )
+    assert not await misrouted_reports.serve([(runner, report(FULL, 2)), (runner, report(OTHER, 1))])
+    assert session.tried == [FULL, OTHER]
+    assert session.acknowledged == [f"{OTHER}:1"]
+
+
+async def test_reports_that_found_no_room_come_again() -> None:
+    session = Session()
+    misrouted_reports = ReportForwarder(session, session.deliver)
+    running = asyncio.create_task(misrouted_reports.run())
+    for epoch in (1, 2):
+        misrouted_reports.add(cast("Any", session), report(FULL, epoch))
+    await until(lambda: len(session.tried) > 2, 10.0, "another try")
+    assert not session.acknowledged
+    session.full.clear()
+    await until(lambda: len(session.acknowledged) == 2, 10.0, "their acknowledgements")
+    running.cancel()
