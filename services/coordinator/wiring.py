@@ -49,6 +49,7 @@ from services.coordinator.peers.mailbox import DispatcherMailbox
 from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.rules import RULES
+from services.coordinator.rpc.run_reports import forwarded_command
 from services.coordinator.rpc.runners import SessionRunners
 from services.coordinator.rpc.sessions import RunnerSessionsService
 from services.coordinator.rpc.watch import WatchHub, WatchServicer
@@ -190,7 +191,7 @@ class Carrying:
         definitions = CatalogDefinitions(lines.replicas)
         self.run_timing = RUN.scaled(settings.lease_scale)
         self.misrouted_reports = ReportForwarder(reads, lines.mailbox.deliver)
-        self.dispatch, self.runners = SessionDispatch(), SessionRunners()
+        self.dispatch, self.runners = SessionDispatch(lines.name, forwarded_command), SessionRunners()
         self.loader = JournalLoader(
             journal=journal,
             definitions=definitions,
@@ -201,7 +202,6 @@ class Carrying:
             executions=lambda: self.executions,
         )
         self.executions = OwnedExecutions(
-            holder=lines.name,
             clock=lines.clock,
             definitions=definitions,
             loader=self.loader,
@@ -214,6 +214,7 @@ class Carrying:
         after_commit = AfterCommit(
             executions=self.executions,
             runners=self.runners,
+            grants=self.runners,
             dispatch=self.dispatch,
             watchers=self.hub,
             tracing=Tracing(lines.clock),
@@ -267,5 +268,5 @@ def hold_executions(settings: CoordinatorSettings, lines: Lines, carrying: Carry
         owner=dispatch,
         forget=lines.forget,
     )
-    dispatch.executions, dispatch.hub, dispatch.holder = carrying.executions, carrying.hub, holder
+    dispatch.executions, dispatch.watchers, dispatch.holder = carrying.executions, carrying.hub, holder
     return holder

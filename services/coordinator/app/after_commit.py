@@ -19,11 +19,11 @@ from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, histogram
-from services.coordinator.app.grants import run_grant, run_id
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
-from services.coordinator.app.ports import Dispatch, Runners, RunnerSession, Watchers
+from services.coordinator.app.ports import Dispatch, RunGrants, Runners, RunnerSession, Watchers
+from services.coordinator.app.run_ids import run_id
 from services.coordinator.app.tracing import Tracing
 from services.coordinator.core.effects import Finished, GrantRun, StopRun, parking
 from services.coordinator.core.values import Instant
@@ -68,6 +68,7 @@ class AfterCommit:
         *,
         executions: OwnedExecutions,
         runners: Runners,
+        grants: RunGrants,
         dispatch: Dispatch,
         watchers: Watchers,
         tracing: Tracing,
@@ -75,6 +76,7 @@ class AfterCommit:
     ) -> None:
         self._executions = executions
         self._runners = runners
+        self._grants = grants
         self._dispatch = dispatch
         self._watchers = watchers
         self._tracing = tracing
@@ -112,7 +114,7 @@ class AfterCommit:
         for (session, report, message_id), refusal in pending.answers:
             if refusal is not None:
                 _late.inc()
-                lease_id = report.head.lease_id if report is not None else pending.owned.execution_id
+                lease_id = report.lease_id if report is not None else pending.owned.execution_id
                 log.warning("late report refused", lease_id=lease_id, reason=refusal.reason.value)
             if message_id:
                 out.message_ids.append(message_id)
@@ -120,9 +122,9 @@ class AfterCommit:
                 pending.owned.unanswered.discard(message_id)
             if session is not None and report is not None:
                 if refusal is None:
-                    out.taken[session].append(report.head.report_id)
+                    out.taken[session].append(report.report_id)
                 else:
-                    out.refused[session].append(RefusedReport(report.head.report_id, refusal.reason.value))
+                    out.refused[session].append(RefusedReport(report.report_id, refusal.reason.value))
             pending.answered += 1
 
     def _act(self, pending: PendingAppend, out: _Outbox, now: Instant) -> None:
@@ -132,7 +134,7 @@ class AfterCommit:
                 case GrantRun():
                     number = effect.run.number
                     # First, so that a place whose grant cannot be made is still there to be given back.
-                    grant = run_grant(execution, effect, pending.effect_keys[number], now)
+                    grant = self._grants.run_grant(execution, effect, pending.effect_keys[number], now)
                     out.grants[pending.places.pop(number)].append(grant)
                     _lease_latency.observe(max(0, now - pending.ready_times[number]) / _US)
                 case StopRun():

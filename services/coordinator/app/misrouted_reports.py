@@ -11,20 +11,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import RefusedReport
 from services.chassis.process.backoff import Backoff
 from services.chassis.process.batcher import Level
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter
-from services.coordinator.app.owned_execution import split_run_id
-from services.coordinator.app.ports import RunnerSession, Standing
-from services.coordinator.app.results import fit_to_post
-from services.coordinator.peers.mailbox import MailboxFull
-from windlass.coordinator.v1.sessions_pb2 import RunReport
-from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
+from services.coordinator.app.ports import MailboxFull, RunnerSession, Standing
+from services.coordinator.app.received import ReceivedReport
 
 log = logger(__name__)
 
@@ -40,7 +34,7 @@ _misrouted = counter(
 )
 
 
-MisroutedReport = tuple[RunnerSession, RunReport]
+MisroutedReport = tuple[RunnerSession, ReceivedReport]
 
 
 class Rows(Protocol):
@@ -48,7 +42,7 @@ class Rows(Protocol):
 
 
 # Into the mailbox of its execution; False: no dispatcher knows the execution (any more). Raises MailboxFull.
-Deliver = Callable[[ExecutionMessage, str], Awaitable[bool]]
+Deliver = Callable[[ReceivedReport, str], Awaitable[bool]]
 
 
 class ReportForwarder:
@@ -62,9 +56,9 @@ class ReportForwarder:
         self._full_timer: asyncio.TimerHandle | None = None
         self._level = Level()
 
-    def add(self, session: RunnerSession, report: RunReport) -> None:
+    def add(self, session: RunnerSession, report: ReceivedReport) -> None:
         if len(self._waiting) + sum(map(len, self._full.values())) >= _WAITING_MAX:
-            log.error("too many stray reports", lease_id=report.head.lease_id)
+            log.error("too many misrouted reports", lease_id=report.lease_id)
             return
         self._waiting.append((session, report))
         self._level.set()
@@ -78,7 +72,7 @@ class ReportForwarder:
                 try:
                     left = await self.serve(batch)
                 except DependencyUnavailable as failure:
-                    log.warning("stray reports must wait", reports=len(batch), error=str(failure))
+                    log.warning("misrouted reports must wait", reports=len(batch), error=str(failure))
                     left = batch
                 if left:
                     self._waiting += left
@@ -104,59 +98,46 @@ class ReportForwarder:
 
     async def serve(self, batch: Sequence[MisroutedReport]) -> Sequence[MisroutedReport]:
         """Those that must be tried again."""
-        ids = {split_run_id(report.head.lease_id)[0] for _, report in batch}
+        ids = {report.execution_id for _, report in batch}
         standings = await self._rows.standings(sorted(filter(None, ids)))
         answers = await asyncio.gather(*(self._settle(*each, standings) for each in batch))
         return [each for each, is_settled in zip(batch, answers, strict=True) if not is_settled]
 
     async def _settle(
-        self, session: RunnerSession, report: RunReport, standings: Mapping[str, Standing]
+        self, session: RunnerSession, report: ReceivedReport, standings: Mapping[str, Standing]
     ) -> bool:
-        head = report.head
-        execution_id, number = split_run_id(head.lease_id)
+        execution_id = report.execution_id
         standing = standings.get(execution_id)
         if standing is None or not session.data.serves(standing.workspace):
             # Told alike: nobody learns what others run.
             return self._refuse(session, report, "LEASE_UNKNOWN")
-        if not number or report.WhichOneof("outcome") is None:
+        if not report.number or report.command is None:
             return self._refuse(session, report, "LEASE_UNKNOWN")
         if standing.is_final:
             return self._refuse(session, report, "EXECUTION_FINAL")
         if execution_id in self._full:
             self._full[execution_id].append((session, report))
             return True
-        message = ExecutionMessage(
-            # Equal whoever forwards it and however often; another instance cannot take its place.
-            message_id=f"report:{head.lease_id}:{head.epoch}:{head.instance_id}",
-            execution_id=execution_id,
-            create_time=_now(),
-            run_report=fit_to_post(report).SerializeToString(),
-        )
         try:
-            is_known = await self._deliver(message, standing.workspace)
+            is_known = await self._deliver(report, standing.workspace)
         except MailboxFull:
-            log.info("a stray report waits for room", lease_id=head.lease_id)
+            log.info("a misrouted report waits for room", lease_id=report.lease_id)
             self._full.setdefault(execution_id, []).append((session, report))
             return True
         except DependencyUnavailable as failure:
-            log.warning("a stray report cannot be forwarded", lease_id=head.lease_id, error=str(failure))
+            log.warning(
+                "a misrouted report cannot be forwarded", lease_id=report.lease_id, error=str(failure)
+            )
             return False
         if not is_known:
             return self._refuse(session, report, "EXECUTION_FINAL")
         _misrouted.labels("forwarded").inc()
-        log.info("forwarded a stray report", lease_id=head.lease_id, epoch=head.epoch)
-        session.acknowledge([head.report_id])
+        log.info("forwarded a misrouted report", lease_id=report.lease_id, epoch=report.epoch)
+        session.acknowledge([report.report_id])
         return True
 
-    def _refuse(self, session: RunnerSession, report: RunReport, reason: str) -> bool:
+    def _refuse(self, session: RunnerSession, report: ReceivedReport, reason: str) -> bool:
         _misrouted.labels("refused").inc()
-        head = report.head
-        log.warning("late report refused", lease_id=head.lease_id, epoch=head.epoch, reason=reason)
-        session.refuse_reports([RefusedReport(head.report_id, reason)])
+        log.warning("late report refused", lease_id=report.lease_id, epoch=report.epoch, reason=reason)
+        session.refuse_reports([RefusedReport(report.report_id, reason)])
         return True
-
-
-def _now() -> Timestamp:
-    now = Timestamp()
-    now.GetCurrentTime()
-    return now

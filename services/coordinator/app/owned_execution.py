@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from services.chassis.telemetry.tracing import TraceContext, parse_traceparent
 from services.coordinator.app.ports import RunnerSession, Version
-from services.coordinator.core.commands import Command
+from services.coordinator.app.received import GrantedExecution, ReceivedMessage, ReceivedReport
+from services.coordinator.core.commands import Command, Start
 from services.coordinator.core.state import Execution
-from windlass.coordinator.v1.sessions_pb2 import RunReport
-from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
-
-_EXECUTION_ID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_IS_EXECUTION_ID: Final = re.compile(_EXECUTION_ID).fullmatch
-# Nine digits at most: what a column of 32 bits holds.
-_IS_RUN_ID: Final = re.compile(rf"({_EXECUTION_ID})\.([0-9]{{1,9}})").fullmatch
 
 
 class Answer(NamedTuple):
     """Who waits for a command to be in the journal: a report on a runner's session, or a message of the mailbox."""
 
     session: RunnerSession | None = None
-    report: RunReport | None = None
+    report: ReceivedReport | None = None
     message_id: str = ""
 
 
@@ -41,7 +34,8 @@ class OwnedExecution:
 
     execution_id: str
     epoch: int
-    grant: ExecutionGrant
+    # Its first command, should nothing be in its journal yet.
+    start: Start
     # Only when it is sampled.
     trace: TraceContext | None
     grant_time_ns: int
@@ -49,6 +43,8 @@ class OwnedExecution:
     is_loading: bool = False
     execution: Execution | None = None
     version: Version | None = None
+    # Mailbox messages that came with the grant and are not in the inbox yet.
+    granted_messages: tuple[ReceivedMessage, ...] = ()
     # What the next turn decides, oldest first.
     inbox: list[Input] = field(default_factory=list)
     # Mailbox messages that have come, by the grant or since, and are not answered: each is said again until it is.
@@ -61,25 +57,14 @@ class OwnedExecution:
     wake: int = 0
 
 
-def owned_from(grant: ExecutionGrant, now_ns: int) -> OwnedExecution:
+def owned_from(grant: GrantedExecution, now_ns: int) -> OwnedExecution:
     trace = parse_traceparent(grant.start.traceparent)
     return OwnedExecution(
-        execution_id=grant.lease.lease_id,
-        epoch=grant.lease.epoch,
-        grant=grant,
+        execution_id=grant.execution_id,
+        epoch=grant.start.epoch,
+        start=grant.start,
         trace=trace if trace is not None and trace.sampled else None,
         grant_time_ns=now_ns,
+        granted_messages=grant.messages,
         unanswered={message.message_id for message in grant.messages},
     )
-
-
-def is_execution_id(text: str) -> bool:
-    """Asked of every id that came from outside before it goes into a statement: the database answers another form with
-    an error, not with nothing."""
-    return _IS_EXECUTION_ID(text) is not None
-
-
-def split_run_id(run_id: str) -> tuple[str, int]:
-    """("", 0) for what is no run id."""
-    found = _IS_RUN_ID(run_id)
-    return (found[1], int(found[2])) if found else ("", 0)

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from services.chassis.lease.frames import NAME_MAX, Grant, Lease, Refused, Report
+from services.chassis.lease.frames import Grant, Lease, Refused
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
@@ -22,22 +22,20 @@ from services.coordinator.app.owned_execution import (
     Input,
     OwnedExecution,
     owned_from,
-    split_run_id,
 )
 from services.coordinator.app.ports import Definitions, ExecutionLoader, MisroutedReports, RunnerSession
-from services.coordinator.app.reports import (
-    cancel_command,
-    progress_commands,
-    release_reason,
-    report_command,
-    start_command,
+from services.coordinator.app.received import (
+    GrantedExecution,
+    ReceivedMessage,
+    ReceivedProgress,
+    ReceivedReport,
 )
+from services.coordinator.app.results import release_reason
+from services.coordinator.app.run_ids import split_run_id
 from services.coordinator.app.timers import Timers
 from services.coordinator.core.commands import Command, LoseRunner, Release, Tick
 from services.coordinator.core.state import Execution, Run
 from services.coordinator.core.values import ReleaseReason
-from windlass.coordinator.v1 import sessions_pb2 as pb
-from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
 
 log = logger(__name__)
 
@@ -51,7 +49,6 @@ class OwnedExecutions:
     def __init__(
         self,
         *,
-        holder: str,
         clock: Clock,
         definitions: Definitions,
         loader: ExecutionLoader,
@@ -63,7 +60,6 @@ class OwnedExecutions:
         self.dirty: OrderedDict[OwnedExecution, None] = OrderedDict()
         self.level = Level()
         self.timers = Timers(clock, self._timers_due)
-        self.holder = holder
         self._clock = clock
         self._definitions = definitions
         self._loader = loader
@@ -74,7 +70,7 @@ class OwnedExecutions:
 
     # ── from the dispatchers ─────────────────────────────────────────────────────────────────────────────────────
 
-    def take_on(self, grants: Iterable[ExecutionGrant]) -> None:
+    def take_on(self, grants: Iterable[GrantedExecution]) -> None:
         now_ns = self._clock.epoch_ns()
         for grant in grants:
             owned = owned_from(grant, now_ns)
@@ -85,7 +81,7 @@ class OwnedExecutions:
                 self.drop(before)
             self.by_id[owned.execution_id] = owned
             owned.version = self._definitions.cached(grant.start.version_id)
-            if owned.version is None or grant.resumed:
+            if owned.version is None or grant.is_resumed:
                 self._load(owned)
             else:
                 self.begin(owned)
@@ -95,7 +91,7 @@ class OwnedExecutions:
         assert owned.version is not None
         owned.is_loading = False
         owned.execution = Execution(owned.execution_id, owned.version.definition)
-        start = Input(start_command(owned.grant, self.holder))
+        start = Input(owned.start)
         owned.inbox = [start, *self._granted(owned), *owned.inbox]
         self._mark(owned)
 
@@ -114,7 +110,7 @@ class OwnedExecutions:
         owned.is_loading = True
         self._loader.add(owned)
 
-    def deliver(self, messages: Iterable[ExecutionMessage]) -> None:
+    def deliver(self, messages: Iterable[ReceivedMessage]) -> None:
         """Several times each, when they wait for long: while an execution is being loaded, or cannot be written, its
         inbox holds no more than its mailbox."""
         for message in messages:
@@ -125,29 +121,18 @@ class OwnedExecutions:
 
     def _granted(self, owned: OwnedExecution) -> list[Input]:
         """Messages that came with the grant; once, though it may be opened again (`reload`)."""
-        inputs = self._messages(owned.grant.messages, owned)
-        owned.grant.ClearField("messages")
-        return inputs
+        messages, owned.granted_messages = owned.granted_messages, ()
+        return self._messages(messages, owned)
 
-    def _messages(self, messages: Iterable[ExecutionMessage], owned: OwnedExecution) -> list[Input]:
+    def _messages(self, messages: Iterable[ReceivedMessage], owned: OwnedExecution) -> list[Input]:
         inputs: list[Input] = []
         for message in messages:
-            command = self._message_command(message)
-            if command is None:
+            if message.command is None:
                 # From a newer dispatcher: it stays in the mailbox for a coordinator that knows it.
                 log.warning("unknown message", execution_id=owned.execution_id, message_id=message.message_id)
                 continue
-            inputs.append(Input(command, Answer(message_id=message.message_id)))
+            inputs.append(Input(message.command, Answer(message_id=message.message_id)))
         return inputs
-
-    def _message_command(self, message: ExecutionMessage) -> Command | None:
-        body = message.WhichOneof("body")
-        if body == "cancel":
-            return cancel_command(message)
-        if body == "run_report":
-            report = pb.RunReport.FromString(message.run_report)
-            return report_command(report, split_run_id(report.head.lease_id)[1])
-        return None
 
     def revoked(self, leases: Iterable[Lease | Refused]) -> None:
         gone = [
@@ -192,28 +177,21 @@ class OwnedExecutions:
 
     # ── from the runners ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def reported(self, session: RunnerSession, reports: Sequence[Report]) -> None:
-        for _, lease_id, _, body, _ in reports:
-            assert isinstance(body, pb.RunReport)
-            # It goes with the report wherever that goes: whoever decides it compares it with the run's.
-            if not 0 < len(body.head.instance_id) <= NAME_MAX:
-                body.head.instance_id = session.instance_id
-            execution_id, number = split_run_id(lease_id)
-            owned = self.by_id.get(execution_id)
-            command = None if owned is None else report_command(body, number)
-            if owned is None or command is None or not session.data.serves(owned.grant.start.workspace):
-                self._misrouted_reports.add(session, body)
+    def reported(self, session: RunnerSession, reports: Sequence[ReceivedReport]) -> None:
+        for report in reports:
+            owned = self.by_id.get(report.execution_id)
+            command = report.command
+            if owned is None or command is None or not session.data.serves(owned.start.workspace):
+                self._misrouted_reports.add(session, report)
                 continue
-            owned.inbox.append(Input(command, Answer(session, body)))
+            owned.inbox.append(Input(command, Answer(session, report)))
             self.dirty.setdefault(owned)
         self.level.set()
 
-    def progressed(self, instance_id: str, notes: Iterable[pb.RunProgress]) -> None:
-        for note in notes:
-            execution_id, number = split_run_id(note.run_id)
+    def progressed(self, progress: Iterable[ReceivedProgress]) -> None:
+        for execution_id, commands in progress:
             owned = self.by_id.get(execution_id)
             if owned is not None:
-                commands = progress_commands(note, number, instance_id)
                 self._put_all(owned, [Input(command) for command in commands])
 
     def handed_back(self, instance_id: str, refused: Iterable[Refused]) -> None:

@@ -1,4 +1,4 @@
-"""What the handler needs from the world: store/ and rpc/ implement it, wiring.py joins them."""
+"""What the use cases need from the world: store/, rpc/ and peers/ implement it, wiring.py joins them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport
 from services.coordinator.app.effect_keys import EffectKeys
+from services.coordinator.app.received import ReceivedReport
 from services.coordinator.core.definition import Definition
+from services.coordinator.core.effects import GrantRun
 from services.coordinator.core.events import Event
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Instant
-from windlass.coordinator.v1.sessions_pb2 import RunReport
 
 if TYPE_CHECKING:
     from services.coordinator.app.owned_execution import OwnedExecution
@@ -168,6 +169,12 @@ class Runners(Protocol):
     def set_demand(self, waiting: int) -> None: ...
 
 
+class RunGrants(Protocol):
+    def run_grant(self, execution: Execution, effect: GrantRun, key: str, now: Instant) -> Grant:
+        """The grant that hands the run to its runner; `key` is the effect key of its work."""
+        ...
+
+
 class Dispatch(Protocol):
     """The leases that this coordinator holds from the dispatchers."""
 
@@ -193,6 +200,10 @@ class Dispatch(Protocol):
 class Watchers(Protocol):
     """Who follows executions. Told after the commit only."""
 
+    def granted(self, execution_id: str, watcher: str) -> None:
+        """The execution was granted to this coordinator, and `watcher` waits for its end."""
+        ...
+
     def wants(self, execution_id: str, is_final: bool) -> bool:
         """Whether anybody is to be told of an execution's progress, or of its end."""
         ...
@@ -202,10 +213,14 @@ class Watchers(Protocol):
         ...
 
 
+class MailboxFull(Exception):
+    """The mailbox of an execution holds too many messages that nobody has read yet. Later there may be room."""
+
+
 class MisroutedReports(Protocol):
     """Reports of runs whose execution is not owned here: to its mailbox, then acknowledged."""
 
-    def add(self, session: RunnerSession, report: RunReport) -> None: ...
+    def add(self, session: RunnerSession, report: ReceivedReport) -> None: ...
 
 
 class ExecutionLoader(Protocol):

@@ -12,27 +12,25 @@ from typing import Any, Final
 
 import orjson
 
-from services.coordinator.core.values import INLINE_BYTES_MAX, Error, ErrorClass, OutputRef, Value
-from windlass.coordinator.v1 import sessions_pb2 as pb
+from services.coordinator.core.values import (
+    INLINE_BYTES_MAX,
+    Error,
+    ErrorClass,
+    OutputRef,
+    ReleaseReason,
+    Value,
+)
 
 # Twice as deep as api takes an input: an output wraps what its module was given.
 DEPTH_MAX: Final = 128
 BRANCH_CHARACTERS_MAX: Final = 255
 # Journalled with each beat that moves it, and part of each later grant.
 CURSOR_BYTES_MAX: Final = 64 * 1024
-# An inline output, and room for all else that a report holds.
-REPORT_BYTES_MAX: Final = 1024 * 1024
 ERROR_MESSAGE_MAX: Final = 8_192
 ERROR_TYPE_MAX: Final = 256
-_HASH_BYTES: Final = 32
+_RELEASES: Final = {"DRAINING": ReleaseReason.DRAINED}
 _IS_KEY: Final = re.compile(r"[\w./-]{1,512}", re.ASCII).fullmatch
 _IS_SHA256: Final = re.compile(r"[0-9a-f]{64}").fullmatch
-
-
-def value_of(output: pb.Output) -> Value:
-    if output.WhichOneof("value") == "ref":
-        return OutputRef(output.ref.key, output.ref.sha256, output.ref.size_bytes)
-    return output.json or b"null"
 
 
 def fault_of(value: Value, branch: str) -> Error | None:
@@ -45,6 +43,10 @@ def fault_of(value: Value, branch: str) -> Error | None:
         return None
     fault = json_fault(value)
     return _permanent("OUTPUT_NOT_JSON", fault) if fault else None
+
+
+def release_reason(reason: str) -> ReleaseReason:
+    return _RELEASES.get(reason, ReleaseReason.REFUSED)
 
 
 def is_cursor(cursor: bytes) -> bool:
@@ -72,28 +74,3 @@ def _depth(value: Any) -> int:
 
 def _permanent(type_: str, message: str) -> Error:
     return Error(ErrorClass.PERMANENT, type_, message)
-
-
-def fit_to_post(report: pb.RunReport) -> pb.RunReport:
-    """What goes by a mailbox is small: of a larger one only that it was too large."""
-    if report.ByteSize() <= REPORT_BYTES_MAX:
-        return report
-    fitting = pb.RunReport(cost_tokens=report.cost_tokens)
-    for name in ("lease_id", "epoch", "instance_id"):
-        setattr(fitting.head, name, getattr(report.head, name))
-    fitting.start_time.CopyFrom(report.start_time)
-    fitting.end_time.CopyFrom(report.end_time)
-    fitting.inputs_hash, fitting.config_hash = (
-        report.inputs_hash[:_HASH_BYTES],
-        report.config_hash[:_HASH_BYTES],
-    )
-    if report.WhichOneof("outcome") == "failed":
-        failed = report.failed
-        setattr(fitting.failed, "class", getattr(failed, "class"))
-        fitting.failed.type = failed.type[:ERROR_TYPE_MAX]
-        fitting.failed.message = failed.message[:ERROR_MESSAGE_MAX]
-    else:
-        setattr(fitting.failed, "class", pb.ERROR_CLASS_PERMANENT)
-        fitting.failed.type = "REPORT_TOO_LARGE"
-        fitting.failed.message = f"a report has at most {REPORT_BYTES_MAX} bytes"
-    return fitting

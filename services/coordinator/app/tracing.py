@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.tracing import TraceContext, emit_span, parse_traceparent, tracing_is_on
-from services.coordinator.app.grants import run_id
 from services.coordinator.app.pending_append import PendingAppend
+from services.coordinator.app.run_ids import run_id
 from services.coordinator.app.trace_segments import segment_of, segment_root
 from services.coordinator.core.effects import Finished
 from services.coordinator.core.state import Execution, Run

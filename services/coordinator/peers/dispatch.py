@@ -17,8 +17,9 @@ from services.chassis.session.holder import SessionHolder
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
 from services.coordinator.app.owned_executions import OwnedExecutions
+from services.coordinator.app.ports import Watchers
 from services.coordinator.core.values import INSTANT_MAX, Instant
-from services.coordinator.rpc.watch import WatchHub
+from services.coordinator.peers.orders import ReadReport, granted_execution, received_message
 from windlass.dispatcher.v1 import sessions_pb2 as pb
 
 log = logger(__name__)
@@ -47,14 +48,16 @@ _refused = counter("coordinator_reports_refused_total", "Reports that a dispatch
 
 
 class SessionDispatch:
-    """Implements `Dispatch` for the commit loop and `HolderOwner` for the session. `executions`, `hub` and `holder` are
-    joined after construction, since each needs the other."""
+    """Implements `Dispatch` for the commit loop and `HolderOwner` for the session. Its attributes are set after
+    construction, since each of them needs the other."""
 
     executions: OwnedExecutions
-    hub: WatchHub
+    watchers: Watchers
     holder: SessionHolder
 
-    def __init__(self) -> None:
+    def __init__(self, holder_name: str, read_report: ReadReport) -> None:
+        self._holder_name = holder_name
+        self._read_report = read_report
         self._unsent: list[str] = []
         # Where each message came from: its acknowledgement goes there.
         self._senders: OrderedDict[str, str] = OrderedDict()
@@ -121,8 +124,10 @@ class SessionDispatch:
         works = [each.work for each in grants if isinstance(each.work, pb.ExecutionGrant)]
         for work in works:
             if work.start.watcher:
-                self.hub.granted(work.start.execution_id, work.start.watcher)
-        self.executions.take_on(works)
+                self.watchers.granted(work.start.execution_id, work.start.watcher)
+        self.executions.take_on(
+            granted_execution(each, self._holder_name, self._read_report) for each in works
+        )
         _held.set(len(self.executions.by_id))
 
     def on_revoked(self, revoked: list[Refused]) -> None:
@@ -149,7 +154,7 @@ class SessionDispatch:
         # Some are never journalled here: their execution went to another holder.
         while len(self._senders) > _SENDERS_MAX:
             self._senders.popitem(last=False)
-        self.executions.deliver(messages)
+        self.executions.deliver(received_message(each, self._read_report) for each in messages)
 
     def beat_notes(self, address: str, *, is_full: bool) -> Sequence[object]:
         unsent, self._unsent = self._unsent, []

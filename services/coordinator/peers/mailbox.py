@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, remote_error
+from services.coordinator.app.ports import MailboxFull
+from services.coordinator.app.received import ReceivedReport
+from services.coordinator.app.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX
+from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.dispatcher.v1.queue_pb2 import DeliverRequest
 from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
 
-
-class MailboxFull(Exception):
-    """There is too much in it that is not read yet. Later there may be room."""
+# An inline output, and room for all else that a report holds.
+REPORT_BYTES_MAX: Final = 1024 * 1024
+_HASH_BYTES: Final = 32
 
 
 class DispatcherMailbox:
@@ -21,8 +28,9 @@ class DispatcherMailbox:
         self._book = book
         self._channels = channels
 
-    async def deliver(self, message: ExecutionMessage, workspace: str) -> bool:
+    async def deliver(self, report: ReceivedReport, workspace: str) -> bool:
         """Durable when it returns; False: no dispatcher knows the execution any more. Raises MailboxFull."""
+        message = _message(report)
         request = DeliverRequest(message=message, workspace=workspace)
         failure: Exception | None = None
         for address in sorted(await self._book.read()):
@@ -36,3 +44,46 @@ class DispatcherMailbox:
             else:
                 return bool(answer.found)
         raise DependencyUnavailable("dispatcher", str(failure or "no replica is known"))
+
+
+def _message(report: ReceivedReport) -> ExecutionMessage:
+    body = report.message
+    assert isinstance(body, pb.RunReport)
+    return ExecutionMessage(
+        # Equal whoever forwards it and however often; another instance cannot take its place.
+        message_id=f"report:{report.lease_id}:{report.epoch}:{report.instance_id}",
+        execution_id=report.execution_id,
+        create_time=_now(),
+        run_report=fit_to_post(body).SerializeToString(),
+    )
+
+
+def _now() -> Timestamp:
+    now = Timestamp()
+    now.GetCurrentTime()
+    return now
+
+
+def fit_to_post(report: pb.RunReport) -> pb.RunReport:
+    """What goes by a mailbox is small: of a larger one only that it was too large."""
+    if report.ByteSize() <= REPORT_BYTES_MAX:
+        return report
+    fitting = pb.RunReport(cost_tokens=report.cost_tokens)
+    for name in ("lease_id", "epoch", "instance_id"):
+        setattr(fitting.head, name, getattr(report.head, name))
+    fitting.start_time.CopyFrom(report.start_time)
+    fitting.end_time.CopyFrom(report.end_time)
+    fitting.inputs_hash, fitting.config_hash = (
+        report.inputs_hash[:_HASH_BYTES],
+        report.config_hash[:_HASH_BYTES],
+    )
+    if report.WhichOneof("outcome") == "failed":
+        failed = report.failed
+        setattr(fitting.failed, "class", getattr(failed, "class"))
+        fitting.failed.type = failed.type[:ERROR_TYPE_MAX]
+        fitting.failed.message = failed.message[:ERROR_MESSAGE_MAX]
+    else:
+        setattr(fitting.failed, "class", pb.ERROR_CLASS_PERMANENT)
+        fitting.failed.type = "REPORT_TOO_LARGE"
+        fitting.failed.message = f"a report has at most {REPORT_BYTES_MAX} bytes"
+    return fitting

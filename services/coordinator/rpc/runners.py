@@ -21,9 +21,14 @@ from services.chassis.session.store import EndedInstance
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
 from services.coordinator.app.dead_runners import DeadRunners
-from services.coordinator.app.owned_execution import split_run_id
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import Requirement, RunnerSession
+from services.coordinator.app.run_ids import split_run_id
+from services.coordinator.core.effects import GrantRun
+from services.coordinator.core.state import Execution
+from services.coordinator.core.values import Instant
+from services.coordinator.rpc.run_grants import run_grant
+from services.coordinator.rpc.run_reports import received_progress, received_report
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 log = logger(__name__)
@@ -69,7 +74,7 @@ class RunnerScope:
 
 
 class SessionRunners:
-    """Implements `Runners` for the handler and `SessionOwner` for the registry, joined after construction."""
+    """Implements `Runners` for the commit loop and `SessionOwner` for the registry, joined after construction."""
 
     executions: OwnedExecutions
     registry: SessionRegistry
@@ -87,6 +92,9 @@ class SessionRunners:
         """What is announced by whoever is attached here and may have this workspace's runs."""
         scopes = [session.data for session in self.registry.sessions]
         return {module for scope in scopes if scope.serves(workspace) for module in scope.modules}
+
+    def run_grant(self, execution: Execution, effect: GrantRun, key: str, now: Instant) -> Grant:
+        return run_grant(execution, effect, key, now)
 
     def set_demand(self, waiting: int) -> None:
         self.registry.set_demand(waiting)
@@ -154,10 +162,11 @@ class SessionRunners:
         self.executions.in_doubt(grants)
 
     def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
-        self.executions.reported(session, reports)
+        instance_id = session.instance_id
+        self.executions.reported(session, [received_report(each, instance_id) for each in reports])
 
     def on_notes(self, session: ServerSession, notes: list[Any]) -> None:
-        self.executions.progressed(session.instance_id, notes)
+        self.executions.progressed(received_progress(each, session.instance_id) for each in notes)
 
     def on_drain(self, session: ServerSession) -> None:
         log.info("runner drains", runner=session.attach.holder, instance_id=session.instance_id)

@@ -24,7 +24,7 @@ from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.batcher import Level
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
-from services.coordinator.app.owned_execution import is_execution_id
+from services.coordinator.app.run_ids import is_execution_id
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
 from services.coordinator.core.state import Execution, summary
 from services.coordinator.rpc.reads import Decode, Reads, ReadServicer
@@ -98,7 +98,7 @@ class WatchStream:
 
 
 class WatchHub:
-    """Implements `Watchers` for the handler."""
+    """Implements `Watchers` for the commit loop."""
 
     def __init__(
         self, reads: Reads, reader: ReadServicer, decode: Decode, owned: Callable[[], Collection[str]]

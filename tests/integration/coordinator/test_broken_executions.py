@@ -8,11 +8,11 @@ import pytest
 
 from services.chassis.postgres.database import Database
 from services.coordinator.app import after_commit, pending_append
-from services.coordinator.app.grants import run_grant
 from services.coordinator.core import notation
 from services.coordinator.core.effects import parking
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
-from services.coordinator.rpc import reads, watch
+from services.coordinator.rpc import reads, runners, watch
+from services.coordinator.rpc.run_grants import run_grant
 from tests.integration.coordinator.test_running_executions import line, state_of
 from tests.support.coordinator_stage import Stage, eventually
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -102,7 +102,7 @@ async def test_grant_that_cannot_be_made_costs_nobody_else_anything(
     broken = on_stage.dispatcher.order(version)
     others = [on_stage.dispatcher.order(version) for _ in range(3)]
     with monkeypatch.context() as bug:
-        bug.setattr(after_commit, "run_grant", raising_for(broken, run_grant, after=1))
+        bug.setattr(runners, "run_grant", raising_for(broken, run_grant, after=1))
         on_stage.dispatcher.grant(session, [broken, *others])
         await eventually(lambda: reports_of(on_stage, broken, "released"))
         await eventually(lambda: len(on_stage.dispatcher.finished) == 3)

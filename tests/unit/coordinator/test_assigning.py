@@ -11,6 +11,7 @@ from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.decide import decide
 from services.coordinator.core.evolve import evolve
 from services.coordinator.core.state import Execution
+from services.coordinator.peers.orders import start_command
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
 
@@ -50,7 +51,7 @@ def owned(name: str, width: int, workspace: str = "w", module: str = "noop@1") -
     start = Start(epoch=1, holder="c", workspace=workspace, workflow="w", version=1)
     for event in decide(execution, start, 1).events:
         evolve(execution, event)
-    return OwnedExecution(name, 1, ExecutionGrant(), None, 0, execution=execution)
+    return OwnedExecution(name, 1, start_command(ExecutionGrant(), "c1"), None, 0, execution=execution)
 
 
 def test_credit_goes_round_robin_and_is_never_exceeded() -> None:

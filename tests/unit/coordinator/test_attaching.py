@@ -8,6 +8,7 @@ import pytest
 from services.chassis.lease.frames import Attach, Lease, Refused
 from services.chassis.session.owners import AttachRefused
 from services.coordinator.app.owned_execution import OwnedExecution
+from services.coordinator.peers.orders import start_command
 from services.coordinator.rpc.runners import SessionRunners
 from tests.support.story import Story, node
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
@@ -21,7 +22,11 @@ async def judged(story: Story, *leases: Lease) -> list[Refused]:
     owner.executions = cast(
         "Any",
         SimpleNamespace(
-            by_id={ID: OwnedExecution(ID, 1, ExecutionGrant(), None, 0, execution=story.execution)}
+            by_id={
+                ID: OwnedExecution(
+                    ID, 1, start_command(ExecutionGrant(), "c1"), None, 0, execution=story.execution
+                )
+            }
         ),
     )
     owner.registry = cast("Any", SimpleNamespace(of_instance=lambda _: None))

@@ -17,6 +17,8 @@ from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.owned_execution import OwnedExecution, owned_from
 from services.coordinator.app.ports import DefinitionRefused, JournalDamaged, Loaded, Version
 from services.coordinator.core.compiling import compile_definition
+from services.coordinator.peers.orders import granted_execution
+from services.coordinator.rpc.run_reports import forwarded_command
 from tests.support.probe import eventually
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
@@ -98,7 +100,7 @@ class World:
         grant = ExecutionGrant()
         grant.lease.lease_id, grant.lease.epoch = f"of {version_id}", 1
         grant.start.version_id = version_id
-        owned = owned_from(grant, 0)
+        owned = owned_from(granted_execution(grant, "c", forwarded_command), 0)
         owned.is_loading = True
         self.loop.add(owned)
         return owned
@@ -178,11 +180,10 @@ async def test_a_definition_that_a_newer_coordinator_may_know_goes_back_after_a_
 
 
 def granted(count: int) -> list[OwnedExecution]:
-    owned = [owned_from(ExecutionGrant(), 0) for _ in range(count)]
-    for number, each in enumerate(owned):
-        each.execution_id = str(number)
-        each.grant.start.version_id = "there"
-    return owned
+    grant = ExecutionGrant()
+    grant.start.version_id = "there"
+    made = granted_execution(grant, "c", forwarded_command)
+    return [owned_from(made._replace(execution_id=str(number)), 0) for number in range(count)]
 
 
 async def test_a_journal_that_cannot_be_read_holds_up_no_other() -> None:

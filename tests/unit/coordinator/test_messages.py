@@ -7,8 +7,11 @@ from services.coordinator.app.effect_keys import EffectKeys
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import Version
+from services.coordinator.app.received import ReceivedMessage
 from services.coordinator.core.commands import Adopt, Cancel, Start
 from services.coordinator.core.compiling import compile_definition
+from services.coordinator.peers.orders import granted_execution, received_message
+from services.coordinator.rpc.run_reports import forwarded_command
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
 
 ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
@@ -28,7 +31,6 @@ class Loading:
 
 def executions() -> OwnedExecutions:
     return OwnedExecutions(
-        holder="c1",
         clock=SystemClock(),
         definitions=cast("Any", Loading()),
         loader=cast("Any", Loading()),
@@ -37,17 +39,21 @@ def executions() -> OwnedExecutions:
     )
 
 
-def message(message_id: str) -> ExecutionMessage:
+def sent(message_id: str) -> ExecutionMessage:
     message = ExecutionMessage(message_id=message_id, execution_id=ID)
     message.cancel.reason = "enough"
     return message
 
 
+def message(message_id: str) -> ReceivedMessage:
+    return received_message(sent(message_id), forwarded_command)
+
+
 def granted(carries: OwnedExecutions, *message_ids: str) -> OwnedExecution:
-    grant = ExecutionGrant(messages=[message(each) for each in message_ids])
+    grant = ExecutionGrant(messages=[sent(each) for each in message_ids])
     grant.lease.lease_id, grant.lease.epoch = ID, 1
     grant.start.execution_id = ID
-    carries.take_on([grant])
+    carries.take_on([granted_execution(grant, "c1", forwarded_command)])
     owned = carries.by_id[ID]
     owned.version = VERSION
     return owned

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from services.chassis.lease.frames import Report
 from services.coordinator.app.misrouted_reports import ReportForwarder
-from services.coordinator.app.ports import Standing
-from services.coordinator.peers.mailbox import MailboxFull
+from services.coordinator.app.ports import MailboxFull, Standing
+from services.coordinator.app.received import ReceivedReport
+from services.coordinator.rpc.run_reports import received_report
 from tests.support.probe import until
 from windlass.coordinator.v1.sessions_pb2 import RunReport
-from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
 
 FULL, OTHER = "0190c0de-0000-7000-8000-000000000001", "0190c0de-0000-7000-8000-000000000002"
 
@@ -34,19 +35,19 @@ class Session:
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
         return {each: Standing("w", is_final=False) for each in execution_ids}
 
-    async def deliver(self, message: ExecutionMessage, workspace: str) -> bool:
-        self.tried.append(message.execution_id)
-        if message.execution_id in self.full:
-            raise MailboxFull(message.execution_id)
+    async def deliver(self, report: ReceivedReport, workspace: str) -> bool:
+        self.tried.append(report.execution_id)
+        if report.execution_id in self.full:
+            raise MailboxFull(report.execution_id)
         return True
 
 
-def report(execution_id: str, epoch: int) -> RunReport:
+def report(execution_id: str, epoch: int) -> ReceivedReport:
     made = RunReport()
     made.head.report_id = f"{execution_id}:{epoch}"
     made.head.lease_id, made.head.epoch = f"{execution_id}.1", epoch
     made.succeeded.output.json = b"{}"
-    return made
+    return received_report(Report(made.head.report_id, made.head.lease_id, epoch, made, True), "i1")
 
 
 async def test_full_mailbox_is_not_tried_with_each_report_and_holds_up_no_other() -> None:

@@ -9,6 +9,7 @@ from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.core.commands import Command, Release
 from services.coordinator.core.values import ReleaseReason
+from services.coordinator.peers.orders import start_command
 from services.coordinator.rpc.runners import SessionRunners
 from tests.support.story import EXECUTION_ID, Story, node
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
@@ -17,7 +18,6 @@ from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 def executions_of(story: Story) -> OwnedExecutions:
     """It holds the story's execution; a denied run is given up at the next look."""
     executions = OwnedExecutions(
-        holder="c1",
         clock=SystemClock(),
         definitions=cast("Any", None),
         loader=cast("Any", None),
@@ -25,7 +25,7 @@ def executions_of(story: Story) -> OwnedExecutions:
         mailbox_seconds=0.0,
     )
     executions.by_id[EXECUTION_ID] = OwnedExecution(
-        EXECUTION_ID, 1, ExecutionGrant(), None, 0, execution=story.execution
+        EXECUTION_ID, 1, start_command(ExecutionGrant(), "c1"), None, 0, execution=story.execution
     )
     return executions
 

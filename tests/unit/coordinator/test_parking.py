@@ -7,6 +7,7 @@ from typing import Any, cast
 from services.chassis.lease.frames import HolderFrame, Report
 from services.coordinator.core.values import INSTANT_MAX
 from services.coordinator.peers.dispatch import CODEC, SessionDispatch
+from services.coordinator.rpc.run_reports import forwarded_command
 
 ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
 
@@ -25,7 +26,7 @@ def parked(wake_time: int) -> Report:
     def keep(*report: Any, ends_lease: bool) -> None:
         kept.append(Report(*report))
 
-    dispatch = SessionDispatch()
+    dispatch = SessionDispatch("c1", forwarded_command)
     dispatch.holder = cast("Any", SimpleNamespace(new_report_id=lambda: "1", report=keep))
     dispatch.parked(ID, 7, wake_time=wake_time, seen=())
     return kept[0]

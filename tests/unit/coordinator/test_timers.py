@@ -3,6 +3,7 @@
 from services.chassis.process.clock import ManualClock
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.timers import Timers
+from services.coordinator.peers.orders import start_command
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
 
@@ -12,7 +13,7 @@ def timers() -> tuple[ManualClock, Timers, list[OwnedExecution]]:
 
 
 def owned(name: str = "e") -> OwnedExecution:
-    return OwnedExecution(name, 1, ExecutionGrant(), None, 0)
+    return OwnedExecution(name, 1, start_command(ExecutionGrant(), "c1"), None, 0)
 
 
 def now(clock: ManualClock) -> int:

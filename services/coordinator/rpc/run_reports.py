@@ -1,4 +1,4 @@
-"""What runners and dispatchers say, as commands for the core."""
+"""What runners say, as commands for the core."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from services.chassis.lease.frames import NAME_MAX, Report
+from services.coordinator.app.received import ReceivedProgress, ReceivedReport
 from services.coordinator.app.results import (
     ERROR_MESSAGE_MAX,
     ERROR_TYPE_MAX,
     fault_of,
     is_cursor,
-    value_of,
+    release_reason,
 )
+from services.coordinator.app.run_ids import split_run_id
 from services.coordinator.core.commands import (
-    Cancel,
     Command,
     Release,
     ReportFailure,
@@ -24,11 +26,9 @@ from services.coordinator.core.commands import (
     ReportStarted,
     ReportStopped,
     ReportSuccess,
-    Start,
 )
-from services.coordinator.core.values import Error, ErrorClass, ReleaseReason, Span
+from services.coordinator.core.values import Error, ErrorClass, OutputRef, Span, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb
-from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
 
 _CLASSES: Final[Mapping[int, ErrorClass]] = {
     pb.ERROR_CLASS_TRANSIENT: ErrorClass.TRANSIENT,
@@ -36,7 +36,6 @@ _CLASSES: Final[Mapping[int, ErrorClass]] = {
     pb.ERROR_CLASS_TIMEOUT: ErrorClass.TIMEOUT,
     pb.ERROR_CLASS_CIRCUIT_OPEN: ErrorClass.CIRCUIT_OPEN,
 }
-_RELEASES: Final = {"DRAINING": ReleaseReason.DRAINED}
 
 
 def microseconds(message: Any, field: str) -> int:
@@ -45,6 +44,32 @@ def microseconds(message: Any, field: str) -> int:
         return 0
     value: Timestamp = getattr(message, field)
     return value.seconds * 1_000_000 + value.nanos // 1_000
+
+
+def received_report(report: Report, instance_id: str) -> ReceivedReport:
+    """`instance_id` is that of the session which brought it. The report keeps its own, when it names one: it goes
+    with the report wherever that goes, and whoever decides the report compares it with that of the run."""
+    body = report.body
+    assert isinstance(body, pb.RunReport)
+    head = body.head
+    if not 0 < len(head.instance_id) <= NAME_MAX:
+        head.instance_id = instance_id
+    execution_id, number = split_run_id(report.lease_id)
+    command = report_command(body, number)
+    return ReceivedReport(
+        head.report_id, head.lease_id, execution_id, number, head.epoch, head.instance_id, command, body
+    )
+
+
+def received_progress(progress: pb.RunProgress, instance_id: str) -> ReceivedProgress:
+    execution_id, number = split_run_id(progress.run_id)
+    return ReceivedProgress(execution_id, progress_commands(progress, number, instance_id))
+
+
+def forwarded_command(report: bytes) -> Command | None:
+    """The command of a report that another coordinator put into the mailbox."""
+    message = pb.RunReport.FromString(report)
+    return report_command(message, split_run_id(message.head.lease_id)[1])
 
 
 def report_command(report: pb.RunReport, number: int) -> Command | None:
@@ -104,10 +129,6 @@ def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span)
     )
 
 
-def release_reason(reason: str) -> ReleaseReason:
-    return _RELEASES.get(reason, ReleaseReason.REFUSED)
-
-
 def progress_commands(progress: pb.RunProgress, number: int, instance_id: str) -> list[Command]:
     commands: list[Command] = [
         ReportStarted(number, progress.epoch, microseconds(progress, "start_time"), instance_id),
@@ -128,33 +149,7 @@ def progress_commands(progress: pb.RunProgress, number: int, instance_id: str) -
     return commands
 
 
-def cancel_command(message: ExecutionMessage) -> Cancel:
-    return Cancel(message.message_id, message.cancel.reason, message.cancel.caller)
-
-
-def start_command(grant: ExecutionGrant, holder: str) -> Start:
-    order = grant.start
-    cancel = None
-    if grant.ends_only:
-        cancels = (each for each in grant.messages if each.WhichOneof("body") == "cancel")
-        cancel = next((cancel_command(each) for each in cancels), None)
-    return Start(
-        epoch=grant.lease.epoch,
-        holder=holder,
-        workspace=order.workspace,
-        workflow=order.workflow,
-        version=order.version,
-        version_id=order.version_id,
-        input=order.input or b"{}",
-        labels=tuple(sorted(order.labels.items())),
-        priority=order.priority,
-        trigger_type=order.trigger_type,
-        caller=order.caller,
-        request_id=order.request_id,
-        parent_execution_id=order.parent_execution_id,
-        create_time=microseconds(order, "create_time"),
-        grant_time=microseconds(grant, "grant_time"),
-        deadline=microseconds(order, "deadline_time"),
-        traceparent=order.traceparent,
-        cancel=cancel,
-    )
+def value_of(output: pb.Output) -> Value:
+    if output.WhichOneof("value") == "ref":
+        return OutputRef(output.ref.key, output.ref.sha256, output.ref.size_bytes)
+    return output.json or b"null"

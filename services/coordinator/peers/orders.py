@@ -1,0 +1,75 @@
+"""What dispatchers send, as plain values: granted executions and the messages of their mailboxes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.coordinator.app.received import GrantedExecution, ReceivedMessage
+from services.coordinator.core.commands import Cancel, Command, Start
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
+
+# How a report of a run is read, which another coordinator put into the mailbox.
+ReadReport = Callable[[bytes], Command | None]
+
+
+def granted_execution(grant: ExecutionGrant, holder: str, read_report: ReadReport) -> GrantedExecution:
+    return GrantedExecution(
+        execution_id=grant.lease.lease_id,
+        start=start_command(grant, holder),
+        is_resumed=grant.resumed,
+        messages=tuple(received_message(each, read_report) for each in grant.messages),
+    )
+
+
+def received_message(message: ExecutionMessage, read_report: ReadReport) -> ReceivedMessage:
+    return ReceivedMessage(message.message_id, message.execution_id, _command(message, read_report))
+
+
+def _command(message: ExecutionMessage, read_report: ReadReport) -> Command | None:
+    body = message.WhichOneof("body")
+    if body == "cancel":
+        return cancel_command(message)
+    return read_report(message.run_report) if body == "run_report" else None
+
+
+def cancel_command(message: ExecutionMessage) -> Cancel:
+    return Cancel(message.message_id, message.cancel.reason, message.cancel.caller)
+
+
+def start_command(grant: ExecutionGrant, holder: str) -> Start:
+    order = grant.start
+    cancel = None
+    if grant.ends_only:
+        cancels = (each for each in grant.messages if each.WhichOneof("body") == "cancel")
+        cancel = next((cancel_command(each) for each in cancels), None)
+    return Start(
+        epoch=grant.lease.epoch,
+        holder=holder,
+        workspace=order.workspace,
+        workflow=order.workflow,
+        version=order.version,
+        version_id=order.version_id,
+        input=order.input or b"{}",
+        labels=tuple(sorted(order.labels.items())),
+        priority=order.priority,
+        trigger_type=order.trigger_type,
+        caller=order.caller,
+        request_id=order.request_id,
+        parent_execution_id=order.parent_execution_id,
+        create_time=_microseconds(order, "create_time"),
+        grant_time=_microseconds(grant, "grant_time"),
+        deadline=_microseconds(order, "deadline_time"),
+        traceparent=order.traceparent,
+        cancel=cancel,
+    )
+
+
+def _microseconds(message: Any, field: str) -> int:
+    """A Timestamp or Duration field; 0 when it is absent."""
+    if not message.HasField(field):
+        return 0
+    value: Timestamp = getattr(message, field)
+    return value.seconds * 1_000_000 + value.nanos // 1_000
