@@ -21,11 +21,12 @@ from deploy.audit.projections import compare
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event, ExecutionStarted
-from services.coordinator.core.evolve import evolve
+from services.coordinator.core.fold import apply
 from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS
 from services.coordinator.core.state import Execution
+from services.coordinator.core.values import Origin
 from services.coordinator.store.arrays import uuid_array
-from services.coordinator.store.codec import CorruptRecord, Stored, decode
+from services.coordinator.store.codec import CorruptRecord, Stored, unseal
 from services.coordinator.store.columns import selected
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -39,8 +40,8 @@ SELECT e.execution_id::text FROM coordinator.executions e
 WHERE e.execution_id > %s::uuid ORDER BY e.execution_id LIMIT %s
 """
 _EVENTS: Final = """
-SELECT execution_id::text, seq, epoch, event FROM coordinator.journal
-WHERE execution_id = ANY(%s::uuid[]) ORDER BY execution_id, seq
+SELECT execution_id::text, last_seq, epoch, events FROM coordinator.journal
+WHERE execution_id = ANY(%s::uuid[]) ORDER BY execution_id, last_seq
 """
 _EXECUTIONS: Final = f"""
 SELECT {selected("e", EXECUTION_COLUMNS)} FROM coordinator.executions e WHERE execution_id = ANY(%s::uuid[])
@@ -91,8 +92,8 @@ class Auditor:
     async def _judge(self, ids: Sequence[str]) -> None:
         given = (uuid_array(ids),)
         journals: dict[str, list[tuple[int, int, bytes]]] = {id_: [] for id_ in ids}
-        for id_, seq, epoch, event in await self._fetch(_EVENTS, given):
-            journals[id_].append((seq, epoch, event))
+        for id_, last_seq, epoch, events in await self._fetch(_EVENTS, given):
+            journals[id_].append((last_seq, epoch, events))
         executions = {row[0]: row for row in await self._fetch(_EXECUTIONS, given)}
         runs: dict[str, list[tuple[Any, ...]]] = {}
         for row in await self._fetch(_RUNS, given):
@@ -111,7 +112,7 @@ class Auditor:
         if not stored or not isinstance(stored[0].event, ExecutionStarted):
             findings.broke("S1", f"{id_} does not begin with its start")
             return
-        definition = await self._definition(stored[0].event, id_)
+        definition = await self._definition(stored[0].event.origin, id_)
         if definition is None:
             return
         judge = JournalJudge(id_, definition, self._live_instances, findings)
@@ -123,7 +124,7 @@ class Auditor:
         execution = Execution(id_, definition)
         try:
             for event in events:
-                evolve(execution, event)
+                apply(execution, event)
         except Exception as failure:  # noqa: BLE001 - whatever it is, this journal does not fold
             findings.broke("S6", f"{id_} does not fold: {failure!r}")
             return
@@ -133,20 +134,22 @@ class Auditor:
 
     def _decoded(self, id_: str, records: Sequence[tuple[int, int, bytes]]) -> list[Stored]:
         decoded: list[Stored] = []
-        for seq, epoch, data in records:
+        for last_seq, epoch, data in records:
             try:
-                record = decode(data)
+                appended = unseal(data)
             except CorruptRecord as corrupt:
-                self._findings.broke("S6", f"{id_}/{seq}: {corrupt}")
+                self._findings.broke("S6", f"{id_}/{last_seq}: {corrupt}")
                 return []
-            place = f"{record.execution_id}/{record.seq}"
-            if place != f"{id_}/{seq}":
-                self._findings.broke("S1", f"{id_}/{seq} holds the record of {place}")
-            self._findings.check("S2", record.epoch == epoch, f"{place}: {epoch}, in it {record.epoch}")
-            decoded.append(record)
+            place = f"{appended[-1].execution_id}/{appended[-1].seq}" if appended else "nothing"
+            if place != f"{id_}/{last_seq}":
+                self._findings.broke("S1", f"{id_}/{last_seq} holds the events up to {place}")
+            for record in appended:
+                where = f"{id_}/{record.seq}"
+                self._findings.check("S2", record.epoch == epoch, f"{where}: {epoch}, in it {record.epoch}")
+            decoded += appended
         return decoded
 
-    async def _definition(self, start: ExecutionStarted, id_: str) -> Definition | None:
+    async def _definition(self, start: Origin, id_: str) -> Definition | None:
         if start.version_id not in self._versions:
             found = await self._fetch(_VERSION, (start.version_id,))
             if not found:

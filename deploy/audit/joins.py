@@ -37,12 +37,12 @@ class _Incoming(NamedTuple):
 
 class Joins:
     def __init__(self, definition: Definition) -> None:
-        self._wants_all = {node.id: node.join is Join.ALL for node in definition.nodes}
-        self._incoming: dict[str, list[_Incoming]] = {node.id: [] for node in definition.nodes}
-        for node in definition.nodes:
+        nodes = definition.nodes.values()
+        self._wants_all = {node.id: node.join is Join.ALL for node in nodes}
+        self._incoming: dict[str, list[_Incoming]] = {node.id: [] for node in nodes}
+        for node in nodes:
             for edge in node.edges:
-                target = definition.nodes[edge.target].id
-                self._incoming[target].append(_Incoming(node.id, edge.when, edge.label))
+                self._incoming[edge.target].append(_Incoming(node.id, edge.when, edge.label))
         self._ended: dict[str, _Ended] = {}
 
     def succeeded(self, node: str, branch: str) -> None:

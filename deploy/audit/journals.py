@@ -13,16 +13,11 @@ from deploy.audit.findings import Findings
 from deploy.audit.joins import Joins
 from services.coordinator.core import events as ev
 from services.coordinator.core.definition import OUTPUT_NODE, Definition
+from services.coordinator.core.values import WorkKey
 from services.coordinator.store.codec import Stored
 
-# After them the runner's lease on the run is over.
+# These events end a runner's lease on a run.
 LeaseEnd: TypeAlias = ev.RunSucceeded | ev.RunFailed | ev.RunLost | ev.RunReleased | ev.ControlRendered
-
-
-class AuditedWork(NamedTuple):
-    node: str
-    iteration: int
-    generation: int
 
 
 class AuditedLease(NamedTuple):
@@ -47,14 +42,14 @@ class JournalJudge:
         self._live_instances = live
         self._findings = findings
         self._joins = Joins(definition)
-        self._work_of: dict[int, AuditedWork] = {}
-        self._live: dict[AuditedWork, AuditedLease] = {}
+        self._definition = definition
+        self._live: dict[WorkKey, AuditedLease] = {}
         # The runs that were live at a take-over and have not ended since.
         self._adopted: set[int] = set()
-        self._attempts: dict[AuditedWork, set[int]] = {}
-        self._decided: set[AuditedWork] = set()
-        self._wakes: dict[int, int] = {}
-        self._retries: dict[AuditedWork, int] = {}
+        self._attempts: dict[WorkKey, set[int]] = {}
+        self._decided: set[WorkKey] = set()
+        self._wakes: dict[WorkKey, int] = {}
+        self._retries: dict[WorkKey, int] = {}
         self._is_final = False
         self.grants: list[AuditedGrant] = []
 
@@ -87,27 +82,21 @@ class JournalJudge:
             case ev.RunLeased():
                 self._leased(event, where)
             case ev.RunSucceeded() | ev.RunFailed() | ev.RunLost() | ev.RunReleased() | ev.ControlRendered():
-                self._lease_ended(event, where)
+                self._run_ended(event, where)
             case ev.RunCancelled():
-                self._free(event.number)
+                self._free(event.key, event.run)
             case ev.BackoffEnded():
-                work = AuditedWork(event.node, event.iteration, event.generation)
-                self._due(self._retries.pop(work, 0), event.time, f"{where}: backoff of {work.node}")
-            case ev.JoinPassed():
-                self._passed(event, where)
-                self._outcome(event.number, where)
-            case ev.SleepStarted():
-                self._passed(event, where)
-                self._wakes[event.number] = event.wake_time
-            case ev.SleepEnded():
-                self._due(self._wakes.pop(event.number, 0), event.time, f"{where}: sleep {event.number}")
-                self._outcome(event.number, where)
-            case ev.NodesSkipped():
-                self._joins.skipped(event.nodes)
-                for number, node in enumerate(event.nodes, event.first_number):
-                    self._work_of[number] = AuditedWork(node, 0, 1)
-            case ev.NodesBlocked():
-                self._joins.blocked(event.nodes)
+                due_time = self._retries.pop(event.key, 0)
+                self._due(due_time, event.time, f"{where}: backoff of {event.key.node}")
+            case ev.WaitStarted():
+                self._starts(event.key.node, where)
+                self._wakes[event.key] = event.due_time
+            case ev.WaitEnded() if event.outcome is ev.WaitOutcome.EXPIRED:
+                self._due(self._wakes.pop(event.key, 0), event.time, f"{where}: wait of {event.key.node}")
+            case ev.WorkSkipped():
+                self._joins.skipped([event.key.node])
+            case ev.WorkBlocked():
+                self._joins.blocked([event.key.node])
             case ev.ExecutionFinished():
                 self._is_final = True
             case _:
@@ -126,54 +115,57 @@ class JournalJudge:
             self._findings.saw("S26", len(self._adopted))
 
     def _leased(self, event: ev.RunLeased, where: str) -> None:
-        work = AuditedWork(event.node, event.iteration, event.generation)
-        self._work_of[event.number] = work
-        check, before = self._findings.check, self._live.get(work)
+        key = event.key
+        check, before = self._findings.check, self._live.get(key)
         if before is not None and before.number in self._adopted:
-            self._findings.broke("S26", f"{where}: {work.node} was granted again though {before} was adopted")
+            self._findings.broke("S26", f"{where}: {key.node} was granted again though {before} was adopted")
         else:
-            check("S11", before is None, f"{where}: {work.node} was leased while {before} held it")
-        attempts = self._attempts.setdefault(work, set())
-        check("S9", event.attempt not in attempts, f"{where}: attempt {event.attempt} of {work.node} again")
+            check("S11", before is None, f"{where}: {key.node} was leased while {before} held it")
+        attempts = self._attempts.setdefault(key, set())
+        check("S9", event.attempt not in attempts, f"{where}: attempt {event.attempt} of {key.node} again")
         attempts.add(event.attempt)
-        check("S8", work not in self._decided, f"{where}: {work.node} had its outcome already")
-        self._live[work] = AuditedLease(event.number, event.instance_id)
-        self._starts(work.node, where)
+        check("S8", key not in self._decided, f"{where}: {key.node} had its outcome already")
+        self._live[key] = AuditedLease(event.run, event.instance_id)
+        self._starts(key.node, where)
 
-    def _lease_ended(self, event: LeaseEnd, where: str) -> None:
-        number = event.number
-        work = self._work_of[number]
-        lease = self._free(number)
-        if lease is None:
-            self._findings.broke("S8", f"{where}: {type(event).__name__} of run {number}, which was over")
+    def _run_ended(self, event: LeaseEnd, where: str) -> None:
+        key, lease = event.key, self._free(event.key, event.run)
+        if lease is None and self._is_of_control(event):
+            self._starts(key.node, where)
+        elif lease is None:
+            name = type(event).__name__
+            self._findings.broke("S8", f"{where}: {name} of run {event.run}, which was over")
             return
         match event:
             case ev.RunSucceeded():
-                self._outcome(number, where, event.branch)
+                self._decide(key, where)
+                self._joins.succeeded(key.node, event.branch)
             case ev.RunLost():
+                assert lease is not None
                 lives = lease.instance_id in self._live_instances
-                self._findings.check("S26", not lives, f"{where}: run {number} was lost while {lease} lives")
+                self._findings.check(
+                    "S26", not lives, f"{where}: run {event.run} was lost while {lease} lives"
+                )
                 if event.reason is not None:
-                    self._failed(work, where)
+                    self._failed(key, where)
+            case ev.RunFailed() if event.reason is not None:
+                self._failed(key, where)
             case ev.RunFailed():
-                if event.reason is not None:
-                    self._failed(work, where)
-                else:
-                    self._retries[work] = event.retry_time
+                self._retries[key] = event.retry_time
             case _:
                 pass
 
-    def _free(self, number: int) -> AuditedLease | None:
-        work = self._work_of[number]
+    def _is_of_control(self, event: LeaseEnd) -> bool:
+        """The core itself ends a control node, with or without a runner that rendered its config before."""
+        is_outcome = isinstance(event, ev.RunSucceeded | ev.RunFailed)
+        return is_outcome and self._definition.nodes[event.key.node].is_control
+
+    def _free(self, key: WorkKey, number: int) -> AuditedLease | None:
         self._adopted.discard(number)
-        lease = self._live.get(work)
+        lease = self._live.get(key)
         if lease is None or lease.number != number:
             return None
-        return self._live.pop(work)
-
-    def _passed(self, event: ev.JoinPassed | ev.SleepStarted, where: str) -> None:
-        self._work_of[event.number] = AuditedWork(event.node, event.iteration, event.generation)
-        self._starts(event.node, where)
+        return self._live.pop(key)
 
     def _starts(self, node: str, where: str) -> None:
         if node != OUTPUT_NODE and self._joins.has_sources(node):
@@ -182,15 +174,10 @@ class JournalJudge:
     def _due(self, due: int, time: int, where: str) -> None:
         self._findings.check("S19", 0 < due <= time, where)
 
-    def _outcome(self, number: int, where: str, branch: str = "") -> None:
-        work = self._work_of[number]
-        self._decide(work, where)
-        self._joins.succeeded(work.node, branch)
+    def _failed(self, key: WorkKey, where: str) -> None:
+        self._decide(key, where)
+        self._joins.failed(key.node)
 
-    def _failed(self, work: AuditedWork, where: str) -> None:
-        self._decide(work, where)
-        self._joins.failed(work.node)
-
-    def _decide(self, work: AuditedWork, where: str) -> None:
-        self._findings.check("S8", work not in self._decided, f"{where}: {work.node} has two outcomes")
-        self._decided.add(work)
+    def _decide(self, key: WorkKey, where: str) -> None:
+        self._findings.check("S8", key not in self._decided, f"{where}: {key.node} has two outcomes")
+        self._decided.add(key)

@@ -53,7 +53,7 @@ from services.coordinator.rpc.run_reports import forwarded_command
 from services.coordinator.rpc.runners import SessionRunners
 from services.coordinator.rpc.sessions import RunnerSessionsService
 from services.coordinator.rpc.watch import WatchHub, WatchServicer
-from services.coordinator.store.codec import decode, encode
+from services.coordinator.store import codec
 from services.coordinator.store.folding import fold_journal
 from services.coordinator.store.journal import LOADING, PostgresJournal
 from services.coordinator.store.partitions import PostgresPartitions
@@ -209,8 +209,8 @@ class Carrying:
             mailbox_seconds=MAILBOX_SECONDS * settings.lease_scale,
         )
         self.dead_runners = DeadRunners(self.executions, lines.clock, self.run_timing.granted_again)
-        self.reader = ReadServicer(reads, decode, self.runners.modules_for)
-        self.hub = WatchHub(reads, self.reader, decode, owned=self.executions.by_id.keys)
+        self.reader = ReadServicer(reads, codec.unseal, self.runners.modules_for)
+        self.hub = WatchHub(reads, self.reader, owned=self.executions.by_id.keys)
         after_commit = AfterCommit(
             executions=self.executions,
             runners=self.runners,
@@ -226,7 +226,7 @@ class Carrying:
             after_commit=after_commit,
             journal=journal,
             dispatch=self.dispatch,
-            encode=encode,
+            codec=codec,
             clock=lines.clock,
         )
 

@@ -20,8 +20,8 @@ from psycopg import IsolationLevel
 from deploy.audit.auditor import Auditor
 from deploy.audit.findings import TITLES
 from services.coordinator.core import events as ev
-from services.coordinator.core.values import SECOND
-from services.coordinator.store.codec import Stored, decode, encode
+from services.coordinator.core.values import SECOND, Error, ErrorClass, WorkKey
+from services.coordinator.store.codec import Stored, encode_event, seal, unseal
 from tests.chaos.load import Load
 from tests.chaos.verify import verify
 from tests.support.postgres import reachable_directory
@@ -107,19 +107,21 @@ class Falsifier:
     async def journal(self, id_: str) -> list[Stored]:
         found = await rows(
             self._connection,
-            "SELECT event FROM coordinator.journal WHERE execution_id = %s ORDER BY seq",
+            "SELECT events FROM coordinator.journal WHERE execution_id = %s ORDER BY last_seq",
             id_,
         )
-        return [decode(row[0]) for row in found]
+        return [stored for row in found for stored in unseal(row[0])]
 
     async def rewrite(self, id_: str, records: list[Stored]) -> None:
         await self.run("DELETE FROM coordinator.journal WHERE execution_id = %s", id_)
         for record in records:
             assert isinstance(record.event, ev.Event)
-            event = encode(record.event, id_, record.seq, record.epoch)
+            # A row for each event, so that each can be falsified by itself.
+            row = seal(id_, record.seq, record.epoch, record.event.time, [encode_event(record.event)])
             await self.run(
-                "INSERT INTO coordinator.journal (execution_id, seq, epoch, event) VALUES (%s, %s, %s, %s)",
-                *(id_, record.seq, record.epoch, event),
+                "INSERT INTO coordinator.journal (execution_id, last_seq, epoch, events)"
+                " VALUES (%s, %s, %s, %s)",
+                *(id_, record.seq, record.epoch, row),
             )
 
     async def with_events(self, id_: str, change: Callable[[list[ev.Event]], list[ev.Event]]) -> None:
@@ -156,17 +158,17 @@ def changed(events: list[ev.Event], event: ev.Event, **values: Any) -> list[ev.E
 
 async def s1_a_record_is_missing(false: Falsifier) -> None:
     *before, last = await false.journal(false.told.row)
-    await false.rewrite(false.told.row, [*before, replace(last, seq=last.seq + 1)])
+    await false.rewrite(false.told.row, [*before, last._replace(seq=last.seq + 1)])
 
 
 async def s2_a_record_of_a_stale_epoch(false: Falsifier) -> None:
     *before, last = await false.journal(false.told.row)
-    await false.rewrite(false.told.row, [*before, replace(last, epoch=last.epoch - 1)])
+    await false.rewrite(false.told.row, [*before, last._replace(epoch=last.epoch - 1)])
 
 
 async def s2_a_record_of_an_epoch_that_was_not_granted(false: Falsifier) -> None:
     *before, last = await false.journal(false.told.row)
-    await false.rewrite(false.told.row, [*before, replace(last, epoch=last.epoch + 1)])
+    await false.rewrite(false.told.row, [*before, last._replace(epoch=last.epoch + 1)])
 
 
 async def s2_the_fence_has_fallen(false: Falsifier) -> None:
@@ -230,8 +232,8 @@ async def s6_a_run_that_no_event_made(false: Falsifier) -> None:
 
 async def s6_a_flipped_bit(false: Falsifier) -> None:
     await false.run(
-        "UPDATE coordinator.journal SET event = set_bit(event, 77, 1 - get_bit(event, 77))"
-        " WHERE execution_id = %s AND seq = 2",
+        "UPDATE coordinator.journal SET events = set_bit(events, 77, 1 - get_bit(events, 77))"
+        " WHERE execution_id = %s",
         false.told.row,
     )
 
@@ -243,7 +245,8 @@ async def s6_a_journal_without_its_row(false: Falsifier) -> None:
 
 async def s7_something_after_the_end(false: Falsifier) -> None:
     await false.append(
-        false.told.row, lambda events: ev.LateReportRejected(events[-1].time, 1, 2, "RunSucceeded")
+        false.told.row,
+        lambda events: ev.LateReportRejected(events[-1].time, WorkKey("a"), 1, 2, "RunSucceeded"),
     )
 
 
@@ -258,7 +261,7 @@ async def s8_a_second_outcome_of_one_run(false: Falsifier) -> None:
 
 async def s8_a_second_run_of_what_was_done(false: Falsifier) -> None:
     def again(events: list[ev.Event]) -> list[ev.Event]:
-        lease = replace(first(events, ev.RunLeased, node="c"), number=99)
+        lease = replace(first(events, ev.RunLeased, key=WorkKey("c")), run=99)
         return [*events[:-1], replace(lease, attempt=2), events[-1]]
 
     await false.with_events(false.told.row, again)
@@ -273,19 +276,26 @@ async def s9_an_attempt_twice(false: Falsifier) -> None:
 
 async def s10_started_before_its_source_ended(false: Falsifier) -> None:
     def early(events: list[ev.Event]) -> list[ev.Event]:
-        success, lease = first(events, ev.RunSucceeded, number=1), first(events, ev.RunLeased, node="b")
+        success, lease = first(events, ev.RunSucceeded, run=1), first(events, ev.RunLeased, key=WorkKey("b"))
         others = [event for event in events if event not in (success, lease)]
-        place = others.index(first(others, ev.RunLeased, node="a")) + 1
+        place = others.index(first(others, ev.RunLeased, key=WorkKey("a"))) + 1
         return [*others[:place], lease, success, *others[place:]]
 
     await false.with_events(false.told.row, early)
 
 
 async def s10_started_behind_an_edge_that_was_not_taken(false: Falsifier) -> None:
-    await false.with_events(
-        false.told.branch,
-        lambda events: changed(events, first(events, ev.RunLeased, node="big"), node="small"),
-    )
+    big, small = WorkKey("big"), WorkKey("small")
+
+    def other(events: list[ev.Event]) -> list[ev.Event]:
+        return [
+            replace(event, key=small)
+            if isinstance(event, ev.RunLeased | ev.RunSucceeded) and event.key == big
+            else event
+            for event in events
+        ]
+
+    await false.with_events(false.told.branch, other)
 
 
 async def s11_a_run_leased_twice(false: Falsifier) -> None:
@@ -325,7 +335,8 @@ async def s12_run_by_another_workspaces_definition(false: Falsifier) -> None:
     (record, *_) = await false.journal(false.told.row)
     assert isinstance(record.event, ev.ExecutionStarted)
     await false.run(
-        "UPDATE api.workflow_versions SET workspace = 'other' WHERE version_id = %s", record.event.version_id
+        "UPDATE api.workflow_versions SET workspace = 'other' WHERE version_id = %s",
+        record.event.origin.version_id,
     )
 
 
@@ -357,7 +368,13 @@ async def s26_an_adopted_run_is_granted_again(false: Falsifier) -> None:
 
 
 async def s26_a_live_run_is_called_lost(false: Falsifier) -> None:
-    await false.append(false.told.adopted, lambda events: ev.RunLost(events[-1].time, 1, None))
+    def lost(events: list[ev.Event]) -> ev.Event:
+        lease = first(events, ev.RunLeased)
+        error = Error(ErrorClass.TRANSIENT, "RUNNER_LOST", "")
+        then = ev.Consequences(ready=(lease.key,))
+        return ev.RunLost(events[-1].time, lease.key, lease.run, error, "", None, False, then)
+
+    await false.append(false.told.adopted, lost)
 
 
 BREACHES = [make for name, make in list(globals().items()) if name.startswith("s") and name[1].isdigit()]
@@ -388,24 +405,22 @@ PERMITTED = [
 
 def _leased_again(events: list[ev.Event]) -> ev.Event:
     lease: ev.RunLeased = first(events, ev.RunLeased)
-    return replace(lease, number=2, attempt=2)
+    return replace(lease, run=2, attempt=2)
 
 
 async def _ask_again(false: Falsifier, before: int) -> None:
     """The key of the one becomes that of the other, which was asked for so much earlier."""
     (record, *_) = await false.journal(false.told.retry)
     assert isinstance(record.event, ev.ExecutionStarted)
-    key = record.event.request_id
+    key = record.event.origin.request_id
     await false.run("DELETE FROM dispatcher.requests WHERE execution_id = %s", false.told.row)
-    await false.with_events(
-        false.told.row,
-        lambda events: changed(
-            events,
-            first(events, ev.ExecutionStarted),
-            request_id=key,
-            create_time=first(events, ev.ExecutionStarted).create_time - before,
-        ),
-    )
+
+    def asked_for(events: list[ev.Event]) -> list[ev.Event]:
+        start = first(events, ev.ExecutionStarted)
+        origin = replace(start.origin, request_id=key, create_time=start.origin.create_time - before)
+        return changed(events, start, origin=origin)
+
+    await false.with_events(false.told.row, asked_for)
     await false.run(
         "UPDATE coordinator.executions SET request_id = %s, create_time = create_time - %s * interval '1 us'"
         " WHERE execution_id = %s",

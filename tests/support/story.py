@@ -1,23 +1,15 @@
 """One execution driven through the pure core: *given* some history, *when* a command, *then* these events.
 
-After each decision everything that must always hold is checked (`check`), so that every test of the core is a test of
-the laws too: what was decided folds, the fold of the stored bytes shows the same rows, and nothing stands still.
+After each command everything that must always hold is checked (`check`), so that every test of the core is a test of
+the laws too: the stored bytes fold to the same rows, a decision is complete, and nothing stands still.
 """
 
 from collections.abc import Sequence
+from dataclasses import fields as dataclass_fields
 from itertools import pairwise
 from typing import Any
 
-from services.coordinator.core import (
-    Execution,
-    changed_runs,
-    compile_definition,
-    decide,
-    effects,
-    evolve,
-    fold,
-    summary,
-)
+from services.coordinator.core import Execution, compile_definition, effects, fold, handle, summary
 from services.coordinator.core.commands import (
     Adopt,
     Assign,
@@ -31,17 +23,18 @@ from services.coordinator.core.commands import (
     Start,
     Tick,
 )
-from services.coordinator.core.events import Event, ExecutionFinished
+from services.coordinator.core.events import Event, ExecutionFinished, LateReportRejected
 from services.coordinator.core.projection import Row, execution_row, run_row
-from services.coordinator.core.state import WorkState
-from services.coordinator.core.values import Error, ErrorClass, ReleaseReason, Value
-from services.coordinator.store.codec import Stored, decode, encode
+from services.coordinator.core.state import SETTLED, WorkState
+from services.coordinator.core.values import Error, ErrorClass, Origin, ReleaseReason, Value
+from services.coordinator.store.codec import encode_event, seal, unseal
 
 SECOND = 1_000_000
 EXECUTION_ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
 BEGIN = 1_800_000_000 * SECOND
 
 Document = dict[str, Any]
+_ORIGIN = {field.name for field in dataclass_fields(Origin)}
 
 
 def node(id: str, module: str = "noop@1", **more: Any) -> Document:
@@ -57,7 +50,18 @@ def edge(source: str, target: str, when: str = "success") -> Document:
 
 
 def rows(execution: Execution) -> tuple[Row, list[Row]]:
+    if execution.seq == 0:
+        return (), []
     return execution_row(execution), [run_row(execution, run) for run in execution.runs]
+
+
+def names(decision: Any) -> list[str]:
+    return [type(event).__name__ for event in decision.events]
+
+
+def fields(event: Any, *names: str) -> tuple[Any, ...]:
+    """The fields of an event that a test is about. `node` is that of its key."""
+    return tuple(event.key.node if name == "node" else getattr(event, name) for name in names)
 
 
 class Story:
@@ -67,49 +71,61 @@ class Story:
         self.definition = compile_definition(
             {"name": "story", "nodes": list(nodes), "edges": list(edges), **more}
         )
-        # Any, as are the decisions: a test reads the fields of what it expects, and fails where that is not there.
+        # Any, as are the decisions: a test reads the fields that it expects, and fails where they are not there.
         self.execution: Any = Execution(EXECUTION_ID, self.definition)
         self.journal: list[Event] = []
+        # The rows of the stored journal, one for each decision that had events.
+        self.stored: list[bytes] = []
         self.effects: list[Any] = []
         self.now = BEGIN
 
     def again(self) -> "Story":
-        """Another one that has come as far."""
+        """A successor that has nothing but the journal."""
         other = Story.__new__(Story)
-        other.definition, other.journal, other.now, other.effects = (
-            self.definition,
-            list(self.journal),
-            self.now,
-            [],
-        )
+        other.definition, other.now, other.effects = self.definition, self.now, []
+        other.journal, other.stored = list(self.journal), list(self.stored)
         other.execution = fold(Execution(EXECUTION_ID, self.definition), self.journal)
         return other
 
     # When
 
     def when(self, command: Command) -> Any:
-        """The decision, folded; `effects` are those of its events."""
+        """The decision. Its events are applied; `effects` are theirs."""
         before = rows(self.execution)
-        decision = decide(self.execution, command, self.now)
-        assert rows(self.execution) == before, "deciding changed the state"
-        self.effects = []
-        for event in decision.events:
-            runs_before = {run.number: run_row(self.execution, run) for run in self.execution.runs}
-            evolve(self.execution, event)
-            stored = decode(encode(event, EXECUTION_ID, self.execution.seq, self.execution.epoch))
-            assert stored == Stored(EXECUTION_ID, self.execution.seq, self.execution.epoch, event)
-            self.journal.append(event)
-            self.effects += effects(self.execution, event)
-            told = {run.number for run in changed_runs(self.execution, event)}
-            for run in self.execution.runs:
-                if run.number not in told:
-                    assert runs_before[run.number] == run_row(self.execution, run), "a row changed unsaid"
-        check(self)
+        decision = handle(self.execution, command, self.now)
+        if decision.refusal is not None:
+            assert all(isinstance(event, LateReportRejected) for event in decision.events)
+            assert rows(self.execution)[1] == before[1], "a refused command changed a run"
+        if not decision.events:
+            assert rows(self.execution) == before, "a row changed without an event"
+        self.take(decision.events, before[1])
         return decision
 
+    def take(self, events: Sequence[Event], runs_before: Sequence[Row] = ()) -> None:
+        """Events that were emitted become part of the journal."""
+        if events:
+            self._store(events)
+        self.effects = [effect for event in events for effect in effects(self.execution, event)]
+        # The shell writes the rows of the runs that the events name, and no others.
+        named = {getattr(event, "run", 0) for event in events}
+        for run, row in zip(self.execution.runs, runs_before, strict=False):
+            assert run.number in named or run_row(self.execution, run) == row, "a row changed unnamed"
+        check(self)
+
+    def _store(self, events: Sequence[Event]) -> None:
+        first_seq = len(self.journal) + 1
+        encoded = [encode_event(event) for event in events]
+        self.stored.append(seal(EXECUTION_ID, first_seq, self.execution.epoch, self.now, encoded))
+        stored = unseal(self.stored[-1])
+        assert [(each.seq, each.event) for each in stored] == list(enumerate(events, first_seq))
+        self.journal += events
+
     def start(self, **more: Any) -> Any:
-        start: Any = {"epoch": 1, "holder": "c1", "workspace": "default", "workflow": "story", "version": 1}
-        return self.when(Start(**(start | more)))
+        """Fields of the origin and of the command alike."""
+        asked: Any = {"workspace": "default", "workflow": "story", "version": 1, "version_id": "story-v1"}
+        asked |= {"create_time": self.now} | {name: more.pop(name) for name in _ORIGIN & more.keys()}
+        command: Any = {"epoch": 1, "holder": "c1", "origin": Origin(**asked)} | more
+        return self.when(Start(**command))
 
     def assign(self, *ids: str, instance: str = "i1", is_idempotent: bool = False) -> Any:
         """Lease the ready works of these nodes, or all that are ready."""
@@ -123,7 +139,15 @@ class Story:
         run = self.run(id)
         return self.when(
             ReportSuccess(
-                run.number, run.epoch, output, branch, self.now - 2, self.now - 1, b"i" * 32, b"c" * 32, 3
+                run=run.number,
+                epoch=run.epoch,
+                output=output,
+                branch=branch,
+                start_time=self.now - 2,
+                end_time=self.now - 1,
+                inputs_hash=b"i" * 32,
+                config_hash=b"c" * 32,
+                cost_tokens=3,
             )
         )
 
@@ -173,7 +197,7 @@ class Story:
     # Then
 
     def work(self, id: str) -> Any:
-        return self.execution.works[self.definition.index[id]]
+        return self.execution.target_of(id)
 
     def run(self, id: str) -> Any:
         """The last run of a node."""
@@ -189,11 +213,9 @@ class Story:
 
     @property
     def states(self) -> dict[str, str]:
-        return {work.node.id: work.state.value for work in self.execution.works}
-
-
-def names(decision: Any) -> list[str]:
-    return [type(event).__name__ for event in decision.events]
+        """By node. A node that was never mentioned is idle."""
+        current = self.execution.current
+        return {id: current[id].state.value if id in current else "IDLE" for id in self.definition.nodes}
 
 
 def check(story: Story) -> None:
@@ -204,25 +226,26 @@ def check(story: Story) -> None:
     assert rows(again) == rows(execution), "the fold shows other rows"
     assert again.next_wake() == execution.next_wake()
     assert list(again.live) == list(execution.live)
+    assert (list(execution.begun), list(execution.passed_over)) == ([], []), "the decision is not complete"
     _check_counts(execution)
     assert [type(event) for event in story.journal].count(ExecutionFinished) == int(execution.is_final)
     if execution.is_final and execution.stop is None:
         assert execution.error == execution.first_failure
-    told = summary(execution)
-    nodes = sorted(id for ids in told for id in ids)
-    assert nodes == sorted(work.node.id for work in execution.works[: execution.definition.size])
+    summed = sorted(id for ids in summary(execution) for id in ids)
+    assert summed == sorted(node.id for node in story.definition.graph)
 
 
 def _check_counts(execution: Execution) -> None:
-    states = [work.state for work in execution.works]
-    graph = states[: execution.definition.size]
-    settled = (WorkState.SUCCEEDED, WorkState.FAILED, WorkState.SKIPPED, WorkState.BLOCKED)
+    states = [work.state for work in execution.work.values()]
     assert len(execution.ready) == states.count(WorkState.READY)
     assert len(execution.live) == states.count(WorkState.LIVE)
-    assert len(execution.held) == states.count(WorkState.HELD)
-    assert execution.waiting == states.count(WorkState.BACKOFF)
-    assert execution.unsettled == sum(state not in settled for state in graph)
-    going = len(execution.ready) + len(execution.live) + len(execution.held) + execution.waiting
+    assert len(execution.waits) == states.count(WorkState.WAITING)
+    assert len(execution.backoffs) == states.count(WorkState.BACKOFF)
+    graph = {node.id for node in execution.definition.graph}
+    settled = [work for work in execution.work.values() if work.key.node in graph and work.state in SETTLED]
+    assert execution.settled == len(settled)
+    going = len(execution.ready) + len(execution.live) + len(execution.waits) + len(execution.backoffs)
     assert execution.is_final == (going == 0), "it stands still"
     if going and not execution.live and not execution.ready:
-        assert execution.next_wake(), "nothing would ever wake it"
+        has_message_wait = any(not wait.due for wait in execution.waits.values())
+        assert execution.next_wake() or has_message_wait, "nothing would ever wake it"

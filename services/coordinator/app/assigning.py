@@ -73,7 +73,7 @@ class Assigner:
         """Queue it for what it has ready; where it stands already it keeps its place."""
         execution = owned.execution
         assert execution is not None
-        workspace = execution.workspace
+        workspace = execution.origin.workspace
         if len(execution.ready) == 1:
             needs = _needs(next(iter(execution.ready)).node)
             self._enter(Requirement(workspace, *needs), owned, now, is_following)

@@ -30,7 +30,7 @@ from services.coordinator.app.assigning import Assigner
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
-from services.coordinator.app.ports import AppendRejected, Dispatch, Encode, Fence, Journal
+from services.coordinator.app.ports import AppendRejected, Dispatch, Fence, Journal, JournalCodec
 
 log = logger(__name__)
 
@@ -58,7 +58,7 @@ class CommitLoop:
         after_commit: AfterCommit,
         journal: Journal,
         dispatch: Dispatch,
-        encode: Encode,
+        codec: JournalCodec,
         clock: Clock,
     ) -> None:
         self._executions = executions
@@ -66,7 +66,7 @@ class CommitLoop:
         self._after_commit = after_commit
         self._journal = journal
         self._dispatch = dispatch
-        self._encode = encode
+        self._codec = codec
         self._clock = clock
         self._pacer = AdaptivePacer(clock)
         self._is_leaving = False
@@ -121,7 +121,7 @@ class CommitLoop:
             execution = owned.execution
             if owned.is_loading or owned.is_dropped or execution is None:
                 continue
-            pending = PendingAppend(owned, execution, self._encode)
+            pending = PendingAppend(owned, execution, self._codec)
             try:
                 room -= pending.decide_inbox(now, room)
                 if owned.inbox:
@@ -138,7 +138,7 @@ class CommitLoop:
     def _assign(self, batch: dict[OwnedExecution, PendingAppend], now: int) -> None:
         for owned, given in self._assigner.give(now).items():
             assert owned.execution is not None
-            pending = batch.get(owned) or PendingAppend(owned, owned.execution, self._encode)
+            pending = batch.get(owned) or PendingAppend(owned, owned.execution, self._codec)
             try:
                 if pending.assign(given, now):
                     batch[owned] = pending
@@ -222,7 +222,7 @@ class CommitLoop:
         crash_point("coordinator.append.after")
         _flush_seconds.observe(self._clock.monotonic() - began)
         _flush_size.observe(len(appends))
-        _flush_events.observe(sum(len(each.events) for each in appends))
+        _flush_events.observe(sum(each.last_seq - each.from_seq for each in appends))
         return dict(refused)
 
     def _still_owned(self, batch: list[PendingAppend]) -> list[PendingAppend]:

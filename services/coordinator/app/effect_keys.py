@@ -29,8 +29,8 @@ class EffectKeys:
         self._outer = hashlib.sha256(block.translate(_OUTER))
 
     def of(self, execution_id: str, run: Run) -> str:
-        work = run.work
+        node, iteration, generation = run.work.key
         inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(f"{execution_id}/{work.node.id}/{work.iteration}/{work.generation}".encode())
+        inner.update(f"{execution_id}/{node}/{iteration}/{generation}".encode())
         outer.update(inner.digest())
         return outer.hexdigest()

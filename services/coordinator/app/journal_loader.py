@@ -96,7 +96,7 @@ class JournalLoader:
         self._hard_level = Level()
 
     def add(self, owned: OwnedExecution) -> None:
-        version_id = owned.start.version_id
+        version_id = owned.start.origin.version_id
         owned.version = self._definitions.cached(version_id)
         if owned.version is not None:
             self._ready.append(owned)

@@ -58,7 +58,7 @@ class OwnedExecution:
 
 
 def owned_from(grant: GrantedExecution, now_ns: int) -> OwnedExecution:
-    trace = parse_traceparent(grant.start.traceparent)
+    trace = parse_traceparent(grant.start.origin.traceparent)
     return OwnedExecution(
         execution_id=grant.execution_id,
         epoch=grant.start.epoch,

@@ -80,7 +80,7 @@ class OwnedExecutions:
                     continue
                 self.drop(before)
             self.by_id[owned.execution_id] = owned
-            owned.version = self._definitions.cached(grant.start.version_id)
+            owned.version = self._definitions.cached(grant.start.origin.version_id)
             if owned.version is None or grant.is_resumed:
                 self._load(owned)
             else:
@@ -181,7 +181,7 @@ class OwnedExecutions:
         for report in reports:
             owned = self.by_id.get(report.execution_id)
             command = report.command
-            if owned is None or command is None or not session.data.serves(owned.start.workspace):
+            if owned is None or command is None or not session.data.serves(owned.start.origin.workspace):
                 self._misrouted_reports.add(session, report)
                 continue
             owned.inbox.append(Input(command, Answer(session, report)))

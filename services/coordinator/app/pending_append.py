@@ -9,16 +9,15 @@ import orjson
 
 from services.coordinator.app.assigning import Assignment
 from services.coordinator.app.owned_execution import Answer, Input, OwnedExecution
-from services.coordinator.app.ports import Append, Encode, RunnerSession
+from services.coordinator.app.ports import Append, JournalCodec, RunnerSession
 from services.coordinator.app.trace_segments import run_context
 from services.coordinator.core.commands import Adopt, Assign, Command
 from services.coordinator.core.commands import Grant as AssignedRun
-from services.coordinator.core.decide import decide
 from services.coordinator.core.decision import Refusal
 from services.coordinator.core.effects import Effect, effects, resume_effects
-from services.coordinator.core.evolve import evolve
+from services.coordinator.core.events import Event
+from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import (
-    changed_runs,
     execution_change,
     execution_row,
     is_plain_lease,
@@ -33,15 +32,16 @@ from services.coordinator.core.values import Instant
 
 
 class PendingAppend:
-    """Hazard: the execution's state runs ahead of its journal from `decide` until `settled`; if the append is refused
+    """Hazard: the execution's state runs ahead of its journal until the append is committed. If the append is refused,
     the state is worthless and goes with the OwnedExecution."""
 
     __slots__ = (
         "answered",
         "answers",
+        "codec",
         "effect_keys",
         "effects",
-        "encode",
+        "encoded",
         "events",
         "execution",
         "from_seq",
@@ -54,15 +54,19 @@ class PendingAppend:
         "ready_times",
         "runs",
         "runs_before",
+        "time",
     )
 
-    def __init__(self, owned: OwnedExecution, execution: Execution, encode: Encode) -> None:
+    def __init__(self, owned: OwnedExecution, execution: Execution, codec: JournalCodec) -> None:
         self.owned = owned
         self.execution = execution
-        self.encode = encode
+        self.codec = codec
         self.from_seq = execution.seq
         self.runs_before = len(execution.runs)
-        self.events: list[bytes] = []
+        # When its events were decided, all in the same turn.
+        self.time: Instant = 0
+        self.events: list[Event] = []
+        self.encoded: list[bytes] = []
         self.effects: list[Effect] = []
         self.runs: dict[int, Run] = {}
         self.inputs: Sequence[Input] = ()
@@ -91,8 +95,8 @@ class PendingAppend:
             refusal = self.apply(command, now)
             if answer.session is not None or answer.message_id:
                 self.answers.append((answer, refusal))
-            while counted < len(self.events):
-                size += len(self.events[counted])
+            while counted < len(self.encoded):
+                size += len(self.encoded[counted])
                 counted += 1
             if size >= room and place < len(inbox):
                 self.inputs, self.owned.inbox = inbox[:place], inbox[place:]
@@ -101,13 +105,15 @@ class PendingAppend:
 
     def apply(self, command: Command, now: int) -> Refusal | None:
         execution = self.execution
-        decision = decide(execution, command, now)
+        self.time = now
+        decision = handle(execution, command, now)
         for event in decision.events:
-            evolve(execution, event)
-            self.events.append(self.encode(event, execution.execution_id, execution.seq, execution.epoch))
+            self.events.append(event)
+            self.encoded.append(self.codec.encode_event(event))
             self.effects += effects(execution, event)
-            for run in changed_runs(execution, event):
-                self.runs[run.number] = run
+            number = getattr(event, "run", 0)
+            if number:
+                self.runs[number] = execution.runs[number - 1]
         return decision.refusal
 
     def _resume(self) -> None:
@@ -160,8 +166,20 @@ class PendingAppend:
                 made.append((*run_row(execution, run)[1:], key))
         row = execution_change(execution) if self.from_seq else execution_row(execution)
         row = (*row, summary_json(execution) if execution.is_final else None)
+        entry = self.codec.seal(
+            owned.execution_id, self.from_seq + 1, execution.epoch, self.time, self.encoded
+        )
         return Append(
-            owned.execution_id, owned.epoch, self.from_seq, self.events, row, leased, made, ended, moved
+            owned.execution_id,
+            owned.epoch,
+            self.from_seq,
+            execution.seq,
+            entry,
+            row,
+            leased,
+            made,
+            ended,
+            moved,
         )
 
 

@@ -18,10 +18,16 @@ if TYPE_CHECKING:
     from services.coordinator.app.owned_execution import OwnedExecution
 
 
-class Encode(Protocol):
-    """An event as the record that the journal keeps."""
+class JournalCodec(Protocol):
+    """Events as the journal keeps them."""
 
-    def __call__(self, event: Event, execution_id: str, seq: int, epoch: int, /) -> bytes: ...
+    def encode_event(self, event: Event, /) -> bytes: ...
+
+    def seal(
+        self, execution_id: str, first_seq: int, epoch: int, time: Instant, events: Sequence[bytes], /
+    ) -> bytes:
+        """The row of one append."""
+        ...
 
 
 class Append(NamedTuple):
@@ -29,9 +35,11 @@ class Append(NamedTuple):
 
     execution_id: str
     epoch: int
-    # The sequence before the first of `events`; 0 starts the journal.
+    # The sequence number before the first new event; 0 starts the journal.
     from_seq: int
-    events: Sequence[bytes]
+    last_seq: int
+    # The new row of the journal: all events from `from_seq + 1` to `last_seq`.
+    entry: bytes
     # EXECUTION_COLUMNS when from_seq is 0, EXECUTION_CHANGING otherwise; the summary (JSON text) behind.
     execution: tuple[Any, ...]
     # RUN_LEASE, the effect key behind: runs that were granted and no more.
@@ -208,7 +216,7 @@ class Watchers(Protocol):
         """Whether anybody is to be told of an execution's progress, or of its end."""
         ...
 
-    def advanced(self, execution: Execution, from_seq: int, events: Sequence[bytes]) -> None:
+    def advanced(self, execution: Execution, from_seq: int, events: Sequence[Event]) -> None:
         """`events` follow `from_seq`; the execution is in the state after the last of them."""
         ...
 

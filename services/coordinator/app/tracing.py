@@ -55,9 +55,9 @@ class Tracing:
             end_ns=now,
             attributes={
                 "execution.id": execution.execution_id,
-                "workspace": execution.workspace,
-                "workflow": execution.workflow,
-                "workflow.version": execution.version,
+                "workspace": execution.origin.workspace,
+                "workflow": execution.origin.workflow,
+                "workflow.version": execution.origin.version,
             },
         )
 
@@ -67,8 +67,8 @@ class Tracing:
         execution = pending.execution
         attributes = {
             "execution.id": execution.execution_id,
-            "workspace": execution.workspace,
-            "workflow": execution.workflow,
+            "workspace": execution.origin.workspace,
+            "workflow": execution.origin.workflow,
         }
         emit_span(
             "coordinator.rollover",
@@ -140,8 +140,8 @@ class Tracing:
             end_ns=now,
             attributes={
                 "execution.id": execution.execution_id,
-                "workspace": execution.workspace,
-                "workflow": execution.workflow,
+                "workspace": execution.origin.workspace,
+                "workflow": execution.origin.workflow,
                 "state": execution.state.value,
                 "runs": len(execution.runs),
             },
@@ -155,7 +155,7 @@ def _attributes(execution: Execution, run: Run) -> dict[str, str | int]:
         "execution.id": execution.execution_id,
         "task.id": run.work.node.id,
         "attempt": run.attempt,
-        "workspace": execution.workspace,
-        "workflow": execution.workflow,
+        "workspace": execution.origin.workspace,
+        "workflow": execution.origin.workflow,
         "module": run.work.node.module,
     }

@@ -1,37 +1,76 @@
-"""What happens next in an execution: the heart of Windlass, and nothing but rules.
+"""The rules of an execution, and nothing else.
 
-The five laws:
+An execution is a journal of events and the state that they add up to. This package says which events follow from a
+command (the report of a runner, a timer that is due, a cancel) and what each event does to the state. It reads no
+clock, draws no random numbers and does no I/O: `now`, random numbers and ids arrive with the call.
 
-1. No clock, randomness, I/O, logging, async or protobuf; `now` and fresh ids arrive in the call, read once per
-   decision.
-2. `decide` holds every rule and changes nothing; `evolve` holds no rule and refuses nothing; what it cannot apply is a
-   bug and crashes. An event costs no more than the edges of the nodes it names: a fan-out folds in linear time.
-3. Folding the history gives the state; effects are a function of event and state, so they can be derived again after a
-   crash.
-4. A repeated command yields no events and the first answer; a late report is a refusal with a reason, never an
-   exception.
-5. Matches on commands and events are exhaustive, closed with `assert_never`. When `decide.py` nears 400 lines it
-   becomes a folder with one file per command family.
+How a command is handled
+------------------------
+`handle(execution, command, now)` works in three steps.
 
-To be read in this order:
+1. A handler checks the command against the state. If the command does not fit, the handler refuses it and changes
+   nothing. A repeated command gives no events and the first answer; a late report is a refusal with a reason.
+2. The handler emits events. `Turn.emit` appends an event to the decision and applies it to the state at once, so the
+   next question always sees the state as it is. There is one copy of the rules and no second set of counters.
+3. `advance` emits what follows by itself: nodes that no edge reached are skipped, control nodes begin, and the
+   execution ends when nothing is going any more. It repeats until nothing more follows.
 
-    values, definition, graph, retry    words, the compiled workflow, how outcomes travel, when work is tried again
-    events, commands, decision          what happened, what is asked, what is answered
-    state, evolve                       what it has come to, one event at a time
-    decide/                             the rules
-    effects, projection                 what to do about it, and the rows that show it
+The caller (`app/`) writes all events of a decision in one commit and acts on them only after the commit. Until then the
+state is ahead of the disk. If anything raises on the way, the caller throws the execution away and reads it again.
 
-    decision = decide(execution, command, now)
-    for event in decision.events:
-        evolve(execution, event)
+Events carry their consequences
+-------------------------------
+An event says what was decided and what followed from it: how the edges out of the node resolved, which work became
+ready, was skipped or is blocked. `graph.judge` decides this once, before the event is emitted. Applying an event is
+bookkeeping. It asks no question whose answer could change when the rules do, so a journal that is written today folds
+to the same state after the rules have changed. A test folds every stored journal with `judge` replaced by a function
+that raises.
+
+Work, runs and waits
+--------------------
+A piece of work is named by its `WorkKey`: node, iteration, generation. Every event about work carries the key. A run is
+one attempt at a piece of work; runs are numbered through the whole execution, and an event that names the next number
+makes that run. Work is created in the state when it is first mentioned, so a definition costs what is used of it.
+
+A control node (`controls/`) is done by the core itself. It begins when its join holds. It may succeed or fail at once,
+or it starts a wait: `WaitStarted` says what is waited for and, if time can end it, until when. `WaitEnded` says how
+the wait ended, and the control goes on from there. Whatever an execution waits for, there is one kind of wait, and an
+execution that only waits can be parked: it gives back its slot and its memory until a message or the time wakes it.
+
+Obligations
+-----------
+What an execution owes to others is part of its state until the other side has it, so that a successor finds it in the
+journal and says it again; the receiver recognises the repeat. Today there are two: a finished execution must be
+reported to its dispatcher (the end of the lease is the acknowledgement), and a runner whose execution is ending must
+be told to stop (the end of the run is the acknowledgement).
+
+Laws
+----
+1. No clock, randomness, I/O, logging, async or protobuf (`.importlinter` enforces this).
+2. Check first, then emit. A refused command emits nothing but the record of a late report.
+3. Applying an event judges nothing and costs no more than the edges of the work that it names.
+4. The fold of the journal is the state. Effects are a function of events and state.
+5. What cannot be applied is a bug. It raises, and only that execution is affected.
+6. Matches on commands and events are exhaustive and closed with `assert_never`. A new control node is one file in
+   `controls/`; a new event is its dataclass, its row in the codec table, its branch in `fold.apply` and a golden
+   journal.
+
+Reading order
+-------------
+    values, definition, retry       the words, the compiled workflow, when work is tried again
+    events, commands, decision      what happened, what is asked, what is answered
+    state, fold                     what the events add up to
+    graph, turn, advance            the rules: edges and joins, emitting events, what follows by itself
+    handlers/                       what each command does, one file per family of commands
+    controls/                       the control nodes
+    effects, projection             what is to be done after the commit, and the rows that show the state
 """
 
 from services.coordinator.core.compiling import compile_definition
-from services.coordinator.core.decide import decide
 from services.coordinator.core.decision import Decision, Refusal, RefusalReason
 from services.coordinator.core.effects import effects, parking, resume_effects
-from services.coordinator.core.evolve import evolve, fold
-from services.coordinator.core.projection import changed_runs
+from services.coordinator.core.fold import apply, fold
+from services.coordinator.core.handlers import handle
 from services.coordinator.core.state import Execution, Summary, summary
 from services.coordinator.core.values import BrokenInvariant
 
@@ -42,12 +81,11 @@ __all__ = [
     "Refusal",
     "RefusalReason",
     "Summary",
-    "changed_runs",
+    "apply",
     "compile_definition",
-    "decide",
     "effects",
-    "evolve",
     "fold",
+    "handle",
     "parking",
     "resume_effects",
     "summary",

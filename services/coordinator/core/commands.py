@@ -1,8 +1,8 @@
 """What is asked of an execution, in the imperative.
 
-Everything the core may not find out itself comes along: random numbers, who is alive, trace contexts. A run is named by
-its number and, where a holder speaks, by the epoch of its lease and the holder's instance: all must fit, else the
-report is late or not that holder's to give. An empty instance is our own word.
+A command brings along everything that the core may not find out itself: random numbers, who is alive, trace contexts. A
+report names a run by its number, the epoch of its lease and the instance of the runner. All three must fit, or the
+report is late or not that runner's to give. An empty instance means that the coordinator itself speaks.
 """
 
 from collections.abc import Container, Sequence
@@ -11,12 +11,12 @@ from typing import TypeAlias
 
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
 from services.coordinator.core.state import Work
-from services.coordinator.core.values import Error, Instant, ReleaseReason, Span, Value
+from services.coordinator.core.values import Error, Instant, Origin, ReleaseReason, Span, Value
 
 
 @dataclass(slots=True)
 class Cancel:
-    """Idempotent: asked twice, it is cancelled once."""
+    """Asked twice, the execution is cancelled once."""
 
     message_id: str = ""
     reason: str = ""
@@ -27,24 +27,13 @@ class Cancel:
 class Start:
     epoch: int
     holder: str
-    workspace: str
-    workflow: str
-    version: int
-    version_id: str = ""
-    input: bytes = b"{}"
-    labels: tuple[tuple[str, str], ...] = ()
-    priority: int = 3
-    trigger_type: int = 0
-    caller: str = ""
-    request_id: str = ""
-    parent_execution_id: str = ""
-    create_time: Instant = 0
+    origin: Origin
     grant_time: Instant = 0
-    # 0: from the workflow's own timeout, counted from `create_time`.
+    # 0: the workflow's own timeout holds, counted from the creation.
     deadline: Instant = 0
-    traceparent: str = ""
     retry: RetryPolicy = DEFAULT_RETRY
-    # Given when it was cancelled while it waited in the queue: it starts and ends in one decision, without any work.
+    # Set when the execution was cancelled while it waited in the queue: it starts and ends in one decision, without
+    # any work.
     cancel: Cancel | None = None
 
 
@@ -63,20 +52,20 @@ class Grant:
     instance_id: str
     runner: str
     traceparent: str = ""
-    # That runner says so of the module.
+    # The runner says that its module may be run twice.
     is_idempotent: bool = False
 
 
 @dataclass(slots=True)
 class Assign:
-    """Lease works from `Execution.ready` to runners that have room."""
+    """Lease work from `Execution.ready` to runners that have room."""
 
     grants: Sequence[Grant]
 
 
 @dataclass(slots=True)
 class ReportStarted:
-    number: int
+    run: int
     epoch: int
     start_time: Instant
     instance_id: str = ""
@@ -84,7 +73,7 @@ class ReportStarted:
 
 @dataclass(slots=True)
 class ReportProgress:
-    number: int
+    run: int
     epoch: int
     progress: float = 0.0
     message: str = ""
@@ -94,7 +83,7 @@ class ReportProgress:
 
 @dataclass(slots=True)
 class ReportSuccess:
-    number: int
+    run: int
     epoch: int
     output: Value
     branch: str = ""
@@ -108,10 +97,10 @@ class ReportSuccess:
 
 @dataclass(slots=True)
 class ReportFailure:
-    number: int
+    run: int
     epoch: int
     error: Error
-    # In [0, 1), for the jitter.
+    # In [0, 1), for the jitter of the backoff.
     random: float
     retry_after: Span = 0
     start_time: Instant = 0
@@ -126,7 +115,7 @@ class ReportFailure:
 class ReportStopped:
     """The runner stopped the work because it was told to."""
 
-    number: int
+    run: int
     epoch: int
     start_time: Instant = 0
     end_time: Instant = 0
@@ -137,7 +126,7 @@ class ReportStopped:
 class Release:
     """Take a run back without an outcome: from its runner, or because it never reached one."""
 
-    number: int
+    run: int
     epoch: int
     reason: ReleaseReason
     may_have_begun: bool = False

@@ -7,27 +7,17 @@ this version does not know are passed over, so that a newer api may add some.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from services.coordinator.core.definition import (
-    OUTPUT_NODE,
-    RENDERER,
-    Control,
-    Definition,
-    Edge,
-    Join,
-    Node,
-    Sleep,
-    When,
-)
-from services.coordinator.core.notation import parse_instant, parse_span
+from services.coordinator.core.controls import CONTROLS
+from services.coordinator.core.definition import OUTPUT_NODE, RENDERER, Definition, Edge, Join, Node, When
+from services.coordinator.core.notation import parse_span
 from services.coordinator.core.retry import RetryOverrides
 from services.coordinator.core.values import BrokenInvariant, Span
 
 Document = Mapping[str, Any]
 
-_CONTROLS = {control.value: control for control in Control}
 # Their config is an expression without braces: it sees what a template sees.
 _EXPRESSIVE = {"condition@1", "switch@1"}
 _WHENS = {"success": When.SUCCESS, "failure": When.FAILURE, "always": When.ALWAYS}
@@ -36,7 +26,7 @@ _REFERENCE = re.compile(r"""\bnodes\b(?:\s*(?:\.\s*|\[\s*\\?["'])([a-z][a-z0-9_]
 
 
 class _Link(NamedTuple):
-    source: int
+    source: str
     edge: Edge
 
 
@@ -52,69 +42,49 @@ def compile_definition(
 
 def _compile(document: Document, references: Mapping[str, Sequence[str]] | None) -> Definition:
     items: Sequence[Document] = document.get("nodes") or []
-    index = {item["id"]: number for number, item in enumerate(items)}
-    if len(index) != len(items):
-        raise BrokenInvariant("two nodes of a stored definition have one id")
-    links = [_link(item, index) for item in document.get("edges") or []]
-    order = _topological_order(len(items), links)
-    seen = _References(index, links, order, references)
+    links = [_link(item) for item in document.get("edges") or []]
+    seen = _References([item["id"] for item in items], links, references)
     workflow_retry = _retry(document)
-    nodes = [_node(number, item, links, workflow_retry, seen) for number, item in enumerate(items)]
-    output_node = _output_node(document, len(items), workflow_retry, seen)
+    graph = [_node(item, workflow_retry, seen) for item in items]
+    nodes = {node.id: node for node in graph}
+    if len(nodes) != len(graph):
+        raise BrokenInvariant("two nodes of a stored definition have the same id")
+    output_node = _output_node(document, workflow_retry, seen)
     return Definition(
         name=str(document.get("name", "")),
-        nodes=(*nodes, output_node) if output_node else tuple(nodes),
-        index=index if output_node is None else {**index, OUTPUT_NODE: output_node.index},
-        size=len(items),
-        roots=tuple(node.index for node in nodes if node.in_degree == 0),
-        leaves=tuple(node.index for node in nodes if not node.edges),
+        nodes=nodes if output_node is None else {**nodes, OUTPUT_NODE: output_node},
+        graph=tuple(graph),
+        roots=tuple(node.id for node in graph if node.in_degree == 0),
+        leaves=tuple(node.id for node in graph if not node.edges),
         timeout=_span(document, "timeout"),
         is_fail_fast=document.get("onFailure") == "FAIL_FAST",
         initial_state=_json(document.get("initialState") or {}),
-        output_node=output_node,
     )
 
 
-def _link(item: Document, index: Mapping[str, int]) -> _Link:
+def _link(item: Document) -> _Link:
     label = str(item.get("when") or "success")
     when = _WHENS.get(label)
-    edge = Edge(index[item["to"]], When.LABEL, label) if when is None else Edge(index[item["to"]], when, "")
-    return _Link(index[item["from"]], edge)
+    return _Link(
+        item["from"],
+        Edge(item["to"], When.LABEL if when is None else when, "" if when is not None else label),
+    )
 
 
-def _topological_order(size: int, links: Sequence[_Link]) -> list[int]:
-    in_degrees = [0] * size
-    targets: list[list[int]] = [[] for _ in range(size)]
-    for source, edge in links:
-        in_degrees[edge.target] += 1
-        targets[source].append(edge.target)
-    order = [number for number in range(size) if in_degrees[number] == 0]
-    for number in order:
-        for target in targets[number]:
-            in_degrees[target] -= 1
-            if in_degrees[target] == 0:
-                order.append(target)
-    if len(order) != size:
-        raise BrokenInvariant("a stored definition has a cycle")
-    return order
-
-
-def _node(
-    number: int, item: Document, links: Sequence[_Link], workflow_retry: RetryOverrides, seen: "_References"
-) -> Node:
+def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -> Node:
     config, inputs = _json(item.get("config") or {}), _json(item.get("inputs") or {})
-    has_templates = item["module"] in _EXPRESSIVE or any(
+    node_id, module = item["id"], item["module"]
+    has_templates = module in _EXPRESSIVE or any(
         mark in text for mark in (b"{{", b"{%") for text in (config, inputs)
     )
-    control = _CONTROLS.get(item["module"])
-    if control is Control.JOIN:
+    control = CONTROLS.get(module)
+    if control is not None and not control.has_config:
         # It has nothing to render.
         has_templates = False
-    edges = seen.edges[number]
+    edges = seen.edges[node_id]
     return Node(
-        index=number,
-        id=item["id"],
-        module=item["module"],
+        id=node_id,
+        module=module,
         config=config,
         inputs=inputs,
         has_templates=has_templates,
@@ -124,24 +94,20 @@ def _node(
         is_idempotent=control is not None or bool(item.get("idempotent", False)),
         join=Join(item.get("join") or "ALL"),
         runner_labels=tuple(sorted((item.get("runnerLabels") or {}).items())),
-        control=control,
-        sleep=_stored_sleep(item) if control is Control.SLEEP and not has_templates else None,
-        edges=edges,
-        in_degree=len(seen.sources[number]),
+        is_control=control is not None,
+        edges=tuple(edges),
+        in_degree=len(seen.sources[node_id]),
         is_failure_handled=any(edge.when is When.FAILURE for edge in edges),
-        references=seen.by_node(number, item["id"], config + inputs) if has_templates else (),
+        references=seen.by_node(node_id, config + inputs) if has_templates else (),
     )
 
 
-def _output_node(
-    document: Document, number: int, workflow_retry: RetryOverrides, seen: "_References"
-) -> Node | None:
+def _output_node(document: Document, workflow_retry: RetryOverrides, seen: "_References") -> Node | None:
     template = document.get("output")
     if template is None:
         return None
     inputs = _json(template)
     return Node(
-        index=number,
         id=OUTPUT_NODE,
         module=RENDERER,
         inputs=inputs,
@@ -152,64 +118,57 @@ def _output_node(
     )
 
 
-def _stored_sleep(item: Document) -> Sleep:
-    """A version that was taken while there was no last instant goes on, as far as there are instants."""
-    return read_sleep(item.get("config"), may_cut=True)
-
-
-def read_sleep(config: object, *, may_cut: bool = False) -> Sleep:
-    """What a sleep node's rendered config says; `ValueError` with a message for its author."""
-    if not isinstance(config, Mapping) or ("duration" in config) == ("until" in config):
-        raise ValueError("sleep@1 takes exactly one of duration and until")
-    if "duration" in config:
-        return Sleep(span=parse_span(config["duration"]))
-    return Sleep(until=parse_instant(config["until"], may_cut=may_cut))
-
-
 class _References:
-    """Which nodes the templates of a node may see, and which they do."""
+    """Which nodes the templates of a node may see, and which they do see."""
 
     def __init__(
-        self,
-        index: Mapping[str, int],
-        links: Sequence[_Link],
-        order: Sequence[int],
-        given: Mapping[str, Sequence[str]] | None,
+        self, node_ids: Sequence[str], links: Sequence[_Link], given: Mapping[str, Sequence[str]] | None
     ) -> None:
-        self._index, self._given, self._order = index, given, order
-        sources: list[list[int]] = [[] for _ in order]
-        edges: list[list[Edge]] = [[] for _ in order]
-        for source, edge in links:
-            sources[edge.target].append(source)
-            edges[source].append(edge)
+        self._given = given
         # Whole lists once, not a search of all edges per node: a fan-out of 1,000 is compiled in milliseconds.
-        self.sources = sources
-        self.edges = [tuple(of_node) for of_node in edges]
+        self.sources: dict[str, list[str]] = {node_id: [] for node_id in node_ids}
+        self.edges: dict[str, list[Edge]] = {node_id: [] for node_id in node_ids}
+        for source, edge in links:
+            self.sources[edge.target].append(source)
+            self.edges[source].append(edge)
+        self._check_order()
 
-    def by_node(self, number: int, node_id: str, text: bytes) -> tuple[int, ...]:
-        return self._seen(node_id, text, lambda: self._ancestors(number))
+    def by_node(self, node_id: str, text: bytes) -> tuple[str, ...]:
+        return self._seen(node_id, text, lambda: self._ancestors(node_id))
 
-    def by_output(self, text: bytes) -> tuple[int, ...]:
-        return self._seen(OUTPUT_NODE, text, lambda: set(self._order))
+    def by_output(self, text: bytes) -> tuple[str, ...]:
+        return self._seen(OUTPUT_NODE, text, lambda: self.sources)
 
-    def _seen(self, node_id: str, text: bytes, everything: Callable[[], Iterable[int]]) -> tuple[int, ...]:
+    def _seen(self, node_id: str, text: bytes, everything: Callable[[], Container[str]]) -> tuple[str, ...]:
+        """In the order of the document, so that every process hands the same inputs to a runner."""
         if self._given is not None:
-            return tuple(sorted(self._index[name] for name in self._given.get(node_id, ())))
-        names = set(_REFERENCE.findall(text.decode()))
+            return tuple(self._given.get(node_id, ()))
+        names: Container[str] = set(_REFERENCE.findall(text.decode()))
         if "" in names:
             # `nodes` itself, or a name that is computed: only the render will tell which.
-            return tuple(sorted(everything()))
-        return tuple(sorted(self._index[name] for name in names if name in self._index))
+            names = everything()
+        return tuple(name for name in self.sources if name in names)
 
-    def _ancestors(self, number: int) -> set[int]:
-        found: set[int] = set()
-        open_numbers = list(self.sources[number])
-        while open_numbers:
-            source = open_numbers.pop()
+    def _ancestors(self, node_id: str) -> set[str]:
+        found: set[str] = set()
+        open_ids = list(self.sources[node_id])
+        while open_ids:
+            source = open_ids.pop()
             if source not in found:
                 found.add(source)
-                open_numbers.extend(self.sources[source])
+                open_ids.extend(self.sources[source])
         return found
+
+    def _check_order(self) -> None:
+        in_degrees = {node_id: len(sources) for node_id, sources in self.sources.items()}
+        order = [node_id for node_id, degree in in_degrees.items() if degree == 0]
+        for node_id in order:
+            for edge in self.edges[node_id]:
+                in_degrees[edge.target] -= 1
+                if in_degrees[edge.target] == 0:
+                    order.append(edge.target)
+        if len(order) != len(in_degrees):
+            raise BrokenInvariant("a stored definition has a cycle")
 
 
 def _retry(document: Document) -> RetryOverrides:

@@ -1,7 +1,7 @@
 """The answer of the core to a command: events to append, or a refusal with its reason, or neither.
 
-Neither means that the command took effect before: answer as the first time. Both happen together for a late report,
-which is refused and put on record.
+Neither means that the command took effect before: the answer is the same as the first time. A late report gives both:
+it is refused, and the refusal is put on record.
 """
 
 from dataclasses import dataclass
@@ -11,16 +11,17 @@ from services.coordinator.core.events import Event
 
 
 class RefusalReason(StrEnum):
-    # A run that this holder no longer has.
+    # The runner no longer has this run.
     LATE_REPORT = "LATE_REPORT"
-    # There is no such run, or the reporter never had it: told alike, so that nobody learns what others run.
+    # There is no such run, or the reporter never had it. Both get the same answer, so that nobody learns what others
+    # run.
     LEASE_UNKNOWN = "LEASE_UNKNOWN"
     EXECUTION_FINAL = "EXECUTION_FINAL"
     EXECUTION_STOPPING = "EXECUTION_STOPPING"
     NOT_READY = "NOT_READY"
     ALREADY_STARTED = "ALREADY_STARTED"
     NOT_STARTED = "NOT_STARTED"
-    # Of a holder that was replaced.
+    # The holder was replaced.
     STALE_EPOCH = "STALE_EPOCH"
 
 
@@ -34,11 +35,3 @@ class Refusal:
 class Decision:
     events: list[Event]
     refusal: Refusal | None = None
-
-
-def refuse(reason: RefusalReason, message: str) -> Decision:
-    return Decision([], Refusal(reason, message))
-
-
-def nothing_new() -> Decision:
-    return Decision([])

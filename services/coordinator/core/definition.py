@@ -1,22 +1,23 @@
-"""A workflow version as the core walks it: nodes by number, edges resolved, policies joined.
+"""A workflow version as the core walks it: nodes by id, their edges, and policies joined.
 
-Immutable and shared by all executions of the version, so that starting one costs no parsing.
+A definition is immutable and shared by all executions of the version, so that starting one costs no parsing. It is
+built from a document that was validated when it was applied: a fault here is a broken invariant (`compiling.py`).
 
-Hazards: numbers of nodes are positions in `nodes` and are stored nowhere; the journal names nodes by id. Built from
-definitions that were validated when they were applied: a fault here is a broken invariant (`compiling.py`).
+Hazard: events name how the edges out of a node resolved by their order in the document. The order of `Node.edges` must
+stay that order for ever.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from services.coordinator.core.retry import RetryOverrides
-from services.coordinator.core.values import Instant, Span
+from services.coordinator.core.values import Span
 
-# The node that renders the workflow's `output`; no user node can have this name.
+# The node that renders the workflow's `output`. No user's node can have this id.
 OUTPUT_NODE = "$output"
-# What renders templates: every runner has it, and its output is its rendered inputs.
+# The module that renders templates: every runner has it, and its output is its rendered inputs.
 RENDERER = "transform@1"
 
 
@@ -34,34 +35,18 @@ class Join(Enum):
     ANY = "ANY"
 
 
-class Control(Enum):
-    """Nodes that the core does itself."""
-
-    JOIN = "join@1"
-    SLEEP = "sleep@1"
-
-
 class Edge(NamedTuple):
-    target: int
+    target: str
     when: When
-    # Of the branch, for When.LABEL.
+    # The branch, for When.LABEL.
     label: str
-
-
-@dataclass(slots=True, frozen=True)
-class Sleep:
-    """How long a sleep node waits: for a span from its start, or until an instant."""
-
-    span: Span = 0
-    until: Instant = 0
 
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Node:
-    index: int
     id: str
     module: str
-    # JSON objects, templates unresolved.
+    # JSON objects with their templates unresolved.
     config: bytes = b"{}"
     inputs: bytes = b"{}"
     has_templates: bool = False
@@ -70,38 +55,39 @@ class Node:
     is_idempotent: bool = False
     join: Join = Join.ALL
     runner_labels: tuple[tuple[str, str], ...] = ()
-    control: Control | None = None
-    # Of a sleep whose config holds no template.
-    sleep: Sleep | None = None
+    # The core does the node itself (`controls/`).
+    is_control: bool = False
     edges: tuple[Edge, ...] = ()
     in_degree: int = 0
     # An edge is taken when this node fails: its failure fails nothing else.
     is_failure_handled: bool = False
     # The nodes whose outputs the templates see.
-    references: tuple[int, ...] = ()
+    references: tuple[str, ...] = ()
 
     @property
     def needs_runner(self) -> bool:
-        return self.control is None or self.has_templates
+        return not self.is_control or self.has_templates
 
     @property
     def runner_module(self) -> str:
-        """What a runner must offer to be granted this node: the config of a control node is only rendered there."""
-        return self.module if self.control is None else RENDERER
+        """The module that a runner must offer for this node. A runner only renders the config of a control node."""
+        return RENDERER if self.is_control else self.module
 
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Definition:
-    """The last node is `$output` exactly if the workflow has an output template; it hangs on no edge."""
-
     name: str
-    nodes: tuple[Node, ...]
-    index: Mapping[str, int]
-    # Nodes of the graph, without `$output`.
-    size: int
-    roots: tuple[int, ...]
-    leaves: tuple[int, ...]
+    # Every node by id, in the order of the document. The last one is `$output` if the workflow has an output template;
+    # no edge leads to it.
+    nodes: Mapping[str, Node]
+    # The nodes of the graph, without `$output`.
+    graph: Sequence[Node]
+    roots: tuple[str, ...]
+    leaves: tuple[str, ...]
     timeout: Span = 0
     is_fail_fast: bool = False
     initial_state: bytes = b"{}"
-    output_node: Node | None = field(default=None)
+
+    @property
+    def output_node(self) -> Node | None:
+        return self.nodes.get(OUTPUT_NODE)

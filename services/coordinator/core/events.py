@@ -1,17 +1,22 @@
 """What happened to an execution, in the past tense: the vocabulary of the journal.
 
-Together with `definition.py` these are everything the state is made of. Each says what was decided, not what to do
-about it, so that folding needs no rule. Stored for ever: a field is added with a default, never given another meaning
-(`protos/windlass/journal/v1/journal.proto` is the stored form, `store/codec.py` the translation).
+Together with `definition.py` these events are everything the state is made of. Each event says what was decided and
+what followed from it, so that folding needs no rule. Events are stored for ever: a field may be added with a default,
+but no field ever changes its meaning (`protos/windlass/journal/v1` is the stored form, `store/event_table.py` the
+translation).
 
-`time` is when it was decided, by the clock of whoever decided. The sequence number and the epoch are not in here: an
-event is the next one by its place, and the epoch is that of the holder who appends.
+`time` is when the event was decided, by the clock of the holder that decided it. The sequence number and the epoch are
+not part of an event: its place in the journal is its number, and the epoch is that of the holder that appends it.
 
-Hazards: mutable for the speed of their making, but nobody changes one after `decide` returned it.
+An event about work names it by its `key`. An event about one attempt also names its `run`. An event that names the next
+free run number makes that run.
+
+Hazard: events are mutable because frozen dataclasses are slower to make. Nobody changes an event after it was emitted.
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from enum import IntEnum, StrEnum
+from typing import NamedTuple, TypeAlias
 
 from services.coordinator.core.retry import RetryPolicy
 from services.coordinator.core.values import (
@@ -20,10 +25,54 @@ from services.coordinator.core.values import (
     Failure,
     FailureReason,
     Instant,
+    Origin,
     ReleaseReason,
     Span,
     Value,
+    WorkKey,
 )
+
+
+class WaitKind(StrEnum):
+    """What a wait is for."""
+
+    TIMER = "TIMER"
+    SIGNAL = "SIGNAL"
+
+
+class WaitOutcome(StrEnum):
+    """How a wait ended."""
+
+    # What was waited for has come.
+    ARRIVED = "ARRIVED"
+    # The time that was set for the wait is over.
+    EXPIRED = "EXPIRED"
+
+
+class Resolution(IntEnum):
+    """How an edge resolved."""
+
+    TAKEN = 0
+    SKIPPED = 1
+    BLOCKED = 2
+
+
+class Consequences(NamedTuple):
+    """What the outcome of a piece of work did to the graph, judged once (`graph.judge`)."""
+
+    # How each edge out of the node resolved: one Resolution per edge, in the order of the definition.
+    edges: bytes = b""
+    # Work that a runner can be given now.
+    ready: tuple[WorkKey, ...] = ()
+    # Control nodes whose join holds now. The events with which they begin follow.
+    begun: tuple[WorkKey, ...] = ()
+    # Work that no edge was taken to. An event of its own (WorkSkipped) follows for each.
+    skipped: tuple[WorkKey, ...] = ()
+    # Work that needs the success of something that failed. A WorkBlocked follows for each.
+    blocked: tuple[WorkKey, ...] = ()
+
+
+NOTHING_FOLLOWS = Consequences()
 
 
 @dataclass(slots=True)
@@ -33,25 +82,15 @@ class ExecutionStarted:
     time: Instant
     epoch: int
     holder: str
-    workspace: str
-    workflow: str
-    version: int
-    version_id: str
-    input: bytes
-    labels: tuple[tuple[str, str], ...]
-    priority: int
-    trigger_type: int
-    caller: str
-    request_id: str
-    parent_execution_id: str
-    create_time: Instant
-    # When it left the queue: the difference to `create_time` is the time queued.
+    origin: Origin
+    # When the execution left the queue: the difference to `origin.create_time` is the time queued.
     grant_time: Instant
     # 0: none.
-    deadline: Instant
-    traceparent: str
-    # In force where neither node nor workflow says otherwise, for the whole life of the execution.
+    deadline_time: Instant
+    # This policy holds where neither node nor workflow says otherwise, for the whole life of the execution.
     retry: RetryPolicy
+    # The roots of the graph.
+    then: Consequences
 
 
 @dataclass(slots=True)
@@ -65,36 +104,42 @@ class ExecutionAdopted:
 
 @dataclass(slots=True)
 class RunLeased:
-    """A runner was given the work. The sequence number of this event is the epoch of the run's lease. No instance: no
-    runner can be given it, and its failure follows in the same append."""
+    """A runner was given the work. The sequence number of this event is the epoch of the run's lease.
+
+    Without an instance no runner can be given the work, and its failure follows in the same append.
+    """
 
     time: Instant
-    number: int
-    node: str
-    iteration: int
-    generation: int
+    key: WorkKey
+    run: int
     attempt: int
     instance_id: str
     runner: str
     traceparent: str
-    # The work may be done twice: the node says so, or the runner did of its module. Kept, since whoever has to know it
-    # has that runner no longer. False in records older than it, where the node alone says so.
-    is_idempotent: bool = False
+    # The work may be done twice, because the node or the runner's module says so. It is kept here because whoever has
+    # to know it no longer has that runner.
+    is_idempotent: bool
+    # When the coordinator ends the run if its runner stays silent about the node's timeout. 0: never.
+    backstop_time: Instant
 
 
 @dataclass(slots=True)
 class RunStarted:
-    """The runner said that the work began; recorded only for runs that outlast a beat."""
+    """The runner said that the work began. Recorded only for runs that outlast a heartbeat."""
 
     time: Instant
-    number: int
+    key: WorkKey
+    run: int
     start_time: Instant
+    # Replaces that of the lease, because the timeout counts from the start.
+    backstop_time: Instant
 
 
 @dataclass(slots=True)
 class RunProgressed:
     time: Instant
-    number: int
+    key: WorkKey
+    run: int
     progress: float
     message: str
     # Handed to the next attempt, should there be one.
@@ -103,8 +148,11 @@ class RunProgressed:
 
 @dataclass(slots=True)
 class RunSucceeded:
+    """The one accepted outcome of its work. A control node that is done at once has no other event."""
+
     time: Instant
-    number: int
+    key: WorkKey
+    run: int
     output: Value
     branch: str
     start_time: Instant
@@ -112,14 +160,16 @@ class RunSucceeded:
     inputs_hash: bytes
     config_hash: bytes
     cost_tokens: int
+    then: Consequences
 
 
 @dataclass(slots=True)
 class ControlRendered:
-    """A runner rendered the config of a control node; the core goes on with it under the same run."""
+    """A runner rendered the config of a control node. The core goes on with the node under the same run."""
 
     time: Instant
-    number: int
+    key: WorkKey
+    run: int
     config: bytes
     start_time: Instant
     end_time: Instant
@@ -127,10 +177,11 @@ class ControlRendered:
 
 @dataclass(slots=True)
 class RunFailed:
-    """`reason` None: tried again at `retry_time`. Otherwise the node failed, for that reason."""
+    """An attempt failed. Without a `reason` the work is tried again at `retry_time`; with one the work failed."""
 
     time: Instant
-    number: int
+    key: WorkKey
+    run: int
     error: Error
     fingerprint: str
     start_time: Instant
@@ -138,50 +189,66 @@ class RunFailed:
     inputs_hash: bytes
     config_hash: bytes
     cost_tokens: int
+    # The failure counts against the attempts of the retry policy.
+    is_charged: bool
     retry_time: Instant
     reason: FailureReason | None
-    # False: judged by the coordinator (its backstop behind the node's timeout), and the runner is told to stop.
+    # A failure edge leaves the node, so the failure does not fail the execution.
+    is_handled: bool
+    # False: the coordinator decided so itself (no word from the runner after the node's timeout) and tells it to stop.
     is_reported: bool
+    then: Consequences
 
 
 @dataclass(slots=True)
 class RunLost:
-    """The runner died with it: one more death on this work. `reason` None: ready again at once."""
+    """The runner died with the work: one more death of this work. Without a `reason` the work is ready again."""
 
     time: Instant
-    number: int
+    key: WorkKey
+    run: int
+    error: Error
+    fingerprint: str
     reason: FailureReason | None
+    is_handled: bool
+    then: Consequences
 
 
 @dataclass(slots=True)
 class RunReleased:
-    """Handed back; ready again at once, and nothing is charged."""
+    """The run was handed back, and nothing is charged. The work is ready again unless the execution is ending."""
 
     time: Instant
-    number: int
+    key: WorkKey
+    run: int
     release: ReleaseReason
     may_have_begun: bool
-    # False: the coordinator took it back itself.
+    # False: the coordinator took the run back itself.
     is_reported: bool
+    then: Consequences
 
 
 @dataclass(slots=True)
 class RunCancelled:
-    """Ended without an outcome because the execution ends. `is_reported` False: nobody ran it, or answered in time."""
+    """The run ended without an outcome because the execution is ending."""
 
     time: Instant
-    number: int
+    key: WorkKey
+    run: int
     start_time: Instant
     end_time: Instant
+    # False: nobody was at work on it, or nobody answered in time.
     is_reported: bool
 
 
 @dataclass(slots=True)
 class LateReportRejected:
-    """Somebody reported on a run that is no longer theirs. Once per run, so that a zombie cannot fill a journal."""
+    """Somebody reported on a run that they no longer have. Recorded once per run, so that a runner that was replaced
+    cannot fill a journal."""
 
     time: Instant
-    number: int
+    key: WorkKey
+    run: int
     epoch: int
     report: str
 
@@ -191,81 +258,79 @@ class BackoffEnded:
     """The wait before the next attempt is over: the work is ready."""
 
     time: Instant
-    node: str
-    iteration: int
-    generation: int
+    key: WorkKey
 
 
 @dataclass(slots=True)
-class JoinPassed:
+class WaitStarted:
+    """A control node waits. Its run is the one that rendered its config, or a new one."""
+
     time: Instant
-    number: int
-    node: str
-    iteration: int
-    generation: int
+    key: WorkKey
+    run: int
+    kind: WaitKind
+    # When the time ends the wait. 0: no time does.
+    due_time: Instant
 
 
 @dataclass(slots=True)
-class SleepStarted:
-    """`number` is new, or that of the run that rendered the config."""
+class WaitEnded:
+    """The wait is over. What the control made of it follows in the same append."""
 
     time: Instant
-    number: int
-    node: str
-    iteration: int
-    generation: int
-    wake_time: Instant
+    key: WorkKey
+    run: int
+    outcome: WaitOutcome
 
 
 @dataclass(slots=True)
-class SleepEnded:
+class WorkSkipped:
+    """No edge to the work was taken. It gets a run of its own, so that it is seen."""
+
     time: Instant
-    number: int
+    key: WorkKey
+    run: int
+    then: Consequences
 
 
 @dataclass(slots=True)
-class NodesSkipped:
-    """No edge to them was taken. The first gets the run number `first_number`, the others the following."""
+class WorkBlocked:
+    """The work needs the success of something that failed."""
 
     time: Instant
-    first_number: int
-    nodes: list[str]
-
-
-@dataclass(slots=True)
-class NodesBlocked:
-    """They need the success of something that failed."""
-
-    time: Instant
-    nodes: list[str]
+    key: WorkKey
+    then: Consequences
 
 
 @dataclass(slots=True)
 class OutputRequested:
-    """All nodes are settled well; a runner renders the workflow's output."""
+    """All nodes are done well. A runner renders the workflow's output."""
 
     time: Instant
+    key: WorkKey
 
 
 @dataclass(slots=True)
 class StopOrdered:
-    """No new work; what runs is told to stop and awaited until `answer_by`. Then it ends as `outcome`."""
+    """The execution is ending: no new work begins, and what only waits for a runner or for its next attempt is
+    cancelled. Runners that are at work are told to stop and awaited until `answer_by_time`. Then the execution ends
+    as `outcome`."""
 
     time: Instant
     outcome: ExecutionState
     error: Failure
-    answer_by: Instant
+    answer_by_time: Instant
     message_id: str
     caller: str
 
 
 @dataclass(slots=True)
 class ExecutionFinished:
-    """The last event of every journal."""
+    """Nothing is going any more. The execution is final."""
 
     time: Instant
     state: ExecutionState
-    # Of a successful one.
+    # Set for a successful execution only.
     output: Value | None
     error: Failure | None
     duration: Span
@@ -286,11 +351,10 @@ Event: TypeAlias = (
     | RunCancelled
     | LateReportRejected
     | BackoffEnded
-    | JoinPassed
-    | SleepStarted
-    | SleepEnded
-    | NodesSkipped
-    | NodesBlocked
+    | WaitStarted
+    | WaitEnded
+    | WorkSkipped
+    | WorkBlocked
     | OutputRequested
     | StopOrdered
 )

@@ -1,33 +1,40 @@
 """How outcomes travel along edges. The whole of it is two tables.
 
-An edge resolves when its source settles, to one of three:
+An edge resolves when its source has an outcome, to one of three:
 
-    source settled as     success      failure      always       label (matching / other)
-    SUCCEEDED             TAKEN        SKIPPED      TAKEN        TAKEN / SKIPPED
-    HANDLED               SKIPPED      TAKEN        TAKEN        SKIPPED      failed, and a failure edge leaves it
-    FAILED                BLOCKED      TAKEN        TAKEN        BLOCKED      failed, and none does
-    SKIPPED               SKIPPED      SKIPPED      SKIPPED      SKIPPED
-    BLOCKED               BLOCKED      SKIPPED      TAKEN        BLOCKED
+    outcome of the source    success      failure      always       label (matching / other)
+    SUCCEEDED                TAKEN        SKIPPED      TAKEN        TAKEN / SKIPPED
+    HANDLED                  SKIPPED      TAKEN        TAKEN        SKIPPED      failed, and a failure edge leaves it
+    FAILED                   BLOCKED      TAKEN        TAKEN        BLOCKED      failed, and no failure edge does
+    SKIPPED                  SKIPPED      SKIPPED      SKIPPED      SKIPPED
+    BLOCKED                  BLOCKED      SKIPPED      TAKEN        BLOCKED
 
-So a failure that nobody handles blocks what needs its success, all the way down, and nothing else; a failure with a
-failure edge is a branch like any other; `always` is `finally`: it runs after success, after failure, and where a
-failure further up means that its source never will, but not on a branch that was not chosen.
-`always` cleans up, it does not absolve: only a failure edge makes a failure handled.
+So a failure that nobody handles blocks whatever needs its success, all the way down, and nothing else. A failure with
+a failure edge is a branch like any other. `always` works like `finally`: it runs after success, after failure, and
+where a failure further up means that its source never runs, but not on a branch that was not chosen. `always` cleans
+up and does not absolve: only a failure edge makes a failure handled.
 
-A node then waits (in-degree not counted down yet), starts, or settles without running:
+A node then waits, starts, or is passed over without running:
 
-    join   unresolved > 0                  all resolved
-    ALL    wait                            one BLOCKED: blocked;  else one TAKEN: start;  else skipped
-    ANY    one TAKEN: start;  else wait    one TAKEN: start;  else one BLOCKED: blocked;  else skipped
+    join   some edges unresolved           all edges resolved
+    ALL    wait                            one BLOCKED: block;  else one TAKEN: start;  else skip
+    ANY    one TAKEN: start;  else wait    one TAKEN: start;  else one BLOCKED: block;  else skip
+
+`judge` is the only place where outcomes, edges and joins meet. It is asked once per outcome, before the event is
+emitted, and its answer is part of the event.
 """
 
 from enum import IntEnum
+from typing import assert_never
 
 from services.coordinator.core.definition import Edge, Join, When
+from services.coordinator.core.events import NOTHING_FOLLOWS, Consequences, Resolution
+from services.coordinator.core.state import Execution, Work, WorkState
+from services.coordinator.core.values import WorkKey
 
 
 class Outcome(IntEnum):
-    """How a node settled; rows of the first table."""
+    """How a piece of work ended: the rows of the first table."""
 
     SUCCEEDED = 0
     HANDLED = 1
@@ -36,14 +43,8 @@ class Outcome(IntEnum):
     BLOCKED = 4
 
 
-class Resolution(IntEnum):
-    TAKEN = 0
-    SKIPPED = 1
-    BLOCKED = 2
-
-
 class Verdict(IntEnum):
-    """What a node does now that one more of its edges is resolved."""
+    """What a node does now that more of its edges are resolved: the cells of the second table."""
 
     WAIT = 0
     START = 1
@@ -69,7 +70,7 @@ def resolve(outcome: Outcome, edge: Edge, branch: str) -> Resolution:
     return RESOLUTIONS[outcome][edge.when]
 
 
-def judge(join: Join, unresolved: int, taken: int, blocked: int) -> Verdict:
+def join_verdict(join: Join, unresolved: int, taken: int, blocked: int) -> Verdict:
     if taken and join is Join.ANY:
         return Verdict.START
     if unresolved:
@@ -77,3 +78,55 @@ def judge(join: Join, unresolved: int, taken: int, blocked: int) -> Verdict:
     if blocked:
         return Verdict.BLOCK
     return Verdict.START if taken else Verdict.SKIP
+
+
+def judge(execution: Execution, work: Work, outcome: Outcome, branch: str = "") -> Consequences:
+    """What follows from this outcome: how the edges out of the node resolve, and what that does to their targets."""
+    node = work.node
+    if not node.edges:
+        return NOTHING_FOLLOWS
+    resolutions: list[Resolution] = []
+    # Several edges may lead to the same target, such as two branches of a switch.
+    arriving: dict[str, list[Resolution]] = {}
+    for edge in node.edges:
+        resolution = resolve(outcome, edge, branch)
+        resolutions.append(resolution)
+        arriving.setdefault(edge.target, []).append(resolution)
+    return _consequences(execution, bytes(resolutions), arriving)
+
+
+def _consequences(execution: Execution, edges: bytes, arriving: dict[str, list[Resolution]]) -> Consequences:
+    ready: list[WorkKey] = []
+    begun: list[WorkKey] = []
+    skipped: list[WorkKey] = []
+    blocked: list[WorkKey] = []
+    for target_id, resolutions in arriving.items():
+        target = execution.target_of(target_id)
+        if target.state is not WorkState.IDLE:
+            continue
+        match join_verdict(
+            target.node.join,
+            target.unresolved - len(resolutions),
+            target.taken + resolutions.count(Resolution.TAKEN),
+            target.blocked + resolutions.count(Resolution.BLOCKED),
+        ):
+            case Verdict.WAIT:
+                pass
+            case Verdict.START:
+                (ready if target.node.needs_runner else begun).append(target.key)
+            case Verdict.SKIP:
+                skipped.append(target.key)
+            case Verdict.BLOCK:
+                blocked.append(target.key)
+            case never:
+                assert_never(never)
+    return Consequences(edges, tuple(ready), tuple(begun), tuple(skipped), tuple(blocked))
+
+
+def roots(execution: Execution) -> Consequences:
+    """What the start itself does: the nodes without incoming edges start."""
+    nodes = [execution.definition.nodes[root] for root in execution.definition.roots]
+    return Consequences(
+        ready=tuple(WorkKey(node.id) for node in nodes if node.needs_runner),
+        begun=tuple(WorkKey(node.id) for node in nodes if not node.needs_runner),
+    )

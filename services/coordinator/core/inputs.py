@@ -1,7 +1,7 @@
-"""What a run's templates see of the nodes before it, and how much of that a runner is handed.
+"""What the templates of a node see of the nodes before it, and how much of that a runner is handed.
 
-Hazards: a grant is one message. What no message can carry would be granted, lost and granted again for ever, and take
-along what goes the same way.
+Hazard: a grant is one message. A grant that is too large for any message would be made, lost and made again for ever,
+and would take along whatever goes out with it.
 """
 
 from services.coordinator.core.definition import Node
@@ -13,20 +13,20 @@ INPUTS_BYTES_MAX = 32 * 1024 * 1024
 
 
 def seen_outputs(execution: Execution, node: Node) -> list[tuple[str, Value]]:
-    """Of the referenced nodes that have one: where a branch was not taken there is none, and a template that asks for
-    it all the same fails in the runner."""
-    works = (execution.works[index] for index in node.references)
-    return [(work.node.id, work.output) for work in works if work.output is not None]
+    """The outputs of the referenced nodes that have one. A branch that was not taken has none, and a template that asks
+    for it all the same fails in the runner."""
+    works = (execution.current.get(node_id) for node_id in node.references)
+    return [(work.node.id, work.output) for work in works if work is not None and work.output is not None]
 
 
-def excess(execution: Execution, node: Node) -> int:
-    """How many bytes the outputs that it sees have, when they are too many; otherwise 0."""
+def excess_bytes(execution: Execution, node: Node) -> int:
+    """How many bytes the outputs that the node sees have, if they are too many; otherwise 0."""
     if len(node.references) * INLINE_BYTES_MAX <= INPUTS_BYTES_MAX:
-        # So it is with almost all nodes, and nothing is counted.
+        # Almost every node has so few references that nothing needs to be counted.
         return 0
-    size = sum(_size(value) for _, value in seen_outputs(execution, node))
-    return size if size > INPUTS_BYTES_MAX else 0
+    size_bytes = sum(_size_bytes(value) for _, value in seen_outputs(execution, node))
+    return size_bytes if size_bytes > INPUTS_BYTES_MAX else 0
 
 
-def _size(value: Value) -> int:
+def _size_bytes(value: Value) -> int:
     return len(value.key) + len(value.sha256) if isinstance(value, OutputRef) else len(value)

@@ -1,30 +1,24 @@
-"""The output of an execution that names none: the outputs of its leaf nodes, by id.
+"""The output of an execution whose workflow names none: the outputs of its leaf nodes, by id.
 
-Hazards: payloads are never parsed here, the JSON object is put together from their bytes. An output that is kept
-outside is named by `{"$ref": key, "sha256": …, "size_bytes": …}`; when all together exceed the inline limit each is
-named by the run that has it, `{"$run": run id}`, so that the result of a wide graph stays small.
+Hazard: payloads are never parsed here; the JSON object is put together from their bytes. An output that is kept outside
+appears as `{"$ref": key, "sha256": …, "size_bytes": …}`. If all outputs together exceed the inline limit, each appears
+as the run that has it, `{"$run": run id}`, so that the result of a wide graph stays small.
 """
 
 import json
-from collections.abc import Mapping
 
-from services.coordinator.core.state import Execution, WorkState
+from services.coordinator.core.state import Execution, Work, WorkState
 from services.coordinator.core.values import INLINE_BYTES_MAX, OutputRef, Value
 
 
-def leaf_outputs(execution: Execution, fresh: Mapping[int, Value]) -> bytes:
-    """`fresh` are outputs that were decided and not folded yet."""
-    parts: list[tuple[int, str, bytes]] = []
-    for leaf in execution.definition.leaves:
-        work = execution.works[leaf]
-        value = fresh.get(leaf)
-        if value is None and work.state is WorkState.SUCCEEDED:
-            value = work.output
-        if value is not None:
-            parts.append((leaf, work.node.id, _as_json(value)))
-    if sum(len(part) for _, _, part in parts) > INLINE_BYTES_MAX:
-        parts = [(leaf, node_id, _by_run(execution, leaf)) for leaf, node_id, _ in parts]
-    return b"{" + b",".join(b'"%b":%b' % (node_id.encode(), part) for _, node_id, part in parts) + b"}"
+def leaf_outputs(execution: Execution) -> bytes:
+    leaves = [execution.current[node_id] for node_id in execution.definition.leaves]
+    works = [work for work in leaves if work.state is WorkState.SUCCEEDED and work.output is not None]
+    parts = [_as_json(work.output) for work in works if work.output is not None]
+    if sum(map(len, parts)) > INLINE_BYTES_MAX:
+        parts = [_by_run(execution, work) for work in works]
+    named = (b'"%b":%b' % (work.node.id.encode(), part) for work, part in zip(works, parts, strict=True))
+    return b"{" + b",".join(named) + b"}"
 
 
 def _as_json(value: Value) -> bytes:
@@ -34,7 +28,6 @@ def _as_json(value: Value) -> bytes:
     return value or b"null"
 
 
-def _by_run(execution: Execution, leaf: int) -> bytes:
-    work = execution.works[leaf]
-    number = next((run.number for run in reversed(execution.runs) if run.work is work), 0)
+def _by_run(execution: Execution, work: Work) -> bytes:
+    number = 0 if work.run is None else work.run.number
     return b'{"$run":"%b.%d"}' % (execution.execution_id.encode(), number)

@@ -1,42 +1,18 @@
 """The rows of an execution and of its runs, as plain tuples read off the state.
 
-A flush writes the rows of everything that its events changed, as they are after the last of them; so folding the
-journal and comparing all rows must find no difference (S6), at any commit.
+A flush writes the rows of everything that its events changed, as they are after the last event. So whoever folds the
+journal and compares all rows finds no difference (S6), at any commit.
 
 Instants are integers (µs) or None, hashes and payloads bytes or None. An empty text is an empty text.
 
-Hazards: the order of the columns is that of the statements in `store/`; both name them, and a test compares.
+Hazard: the order of the columns is that of the statements in `store/`. Both name them, and a test compares.
 """
 
-from collections.abc import Sequence
-from typing import assert_never
+from dataclasses import fields
+from operator import attrgetter
 
-from services.coordinator.core.events import (
-    BackoffEnded,
-    ControlRendered,
-    Event,
-    ExecutionAdopted,
-    ExecutionFinished,
-    ExecutionStarted,
-    JoinPassed,
-    LateReportRejected,
-    NodesBlocked,
-    NodesSkipped,
-    OutputRequested,
-    RunCancelled,
-    RunFailed,
-    RunLeased,
-    RunLost,
-    RunProgressed,
-    RunReleased,
-    RunStarted,
-    RunSucceeded,
-    SleepEnded,
-    SleepStarted,
-    StopOrdered,
-)
 from services.coordinator.core.state import Execution, Run
-from services.coordinator.core.values import Failure, OutputRef, RunState, Value
+from services.coordinator.core.values import Failure, Origin, OutputRef, RunState, Value
 
 _RUN_FIXED = (
     "run_id",
@@ -75,9 +51,9 @@ _RUN_CHANGES = (
     "cost_tokens",
 )
 RUN_COLUMNS = _RUN_FIXED + _RUN_CHANGES
-# Of a row that an earlier flush made.
+# The columns that may change after the flush that made the row.
 RUN_CHANGING = ("run_id", *_RUN_CHANGES)
-# The two rows that almost every step writes, without what has its default in them.
+# The two rows that almost every step writes, without the columns that keep their defaults.
 RUN_LEASE = _RUN_FIXED[1:]
 RUN_RESULT = (
     "execution_id",
@@ -92,25 +68,9 @@ RUN_RESULT = (
     "cost_tokens",
 )
 
-_EXECUTION_FIXED = (
-    "execution_id",
-    "workspace",
-    "workflow",
-    "version",
-    "version_id",
-    "input",
-    "labels",
-    "priority",
-    "trigger_type",
-    "caller",
-    "request_id",
-    "parent_execution_id",
-    "create_time",
-    "grant_time",
-    "start_time",
-    "deadline_time",
-    "traceparent",
-)
+_ORIGIN = tuple(field.name for field in fields(Origin))
+_origin = attrgetter(*_ORIGIN)
+_EXECUTION_FIXED = ("execution_id", *_ORIGIN, "grant_time", "start_time", "deadline_time")
 _EXECUTION_CHANGES = (
     "epoch",
     "holder",
@@ -169,7 +129,7 @@ def _run_changes(run: Run) -> Row:
 
 
 def is_plain_lease(run: Run) -> bool:
-    """Granted and nothing more: every column but those of RUN_LEASE has its default."""
+    """The run was granted and nothing more: all columns outside RUN_LEASE have their defaults."""
     return run.state is RunState.LEASED and not run.heartbeat_time and run.error is None
 
 
@@ -180,8 +140,8 @@ def run_lease(execution: Execution, run: Run) -> Row:
         run.number,
         work.node.id,
         work.node.module,
-        work.iteration,
-        work.generation,
+        work.key.iteration,
+        work.key.generation,
         run.attempt,
         run.instance_id,
         run.runner,
@@ -192,7 +152,7 @@ def run_lease(execution: Execution, run: Run) -> Row:
 
 
 def is_plain_result(run: Run) -> bool:
-    """What is not in RUN_RESULT has the default that its lease was written with."""
+    """All columns outside RUN_RESULT still have the defaults that the lease was written with."""
     return (
         run.error is None
         and not run.retry_time
@@ -220,22 +180,10 @@ def run_result(execution: Execution, run: Run) -> Row:
 def execution_row(execution: Execution) -> Row:
     return (
         execution.execution_id,
-        execution.workspace,
-        execution.workflow,
-        execution.version,
-        execution.version_id,
-        execution.input,
-        execution.labels,
-        execution.priority,
-        execution.trigger_type,
-        execution.caller,
-        execution.request_id,
-        execution.parent_execution_id,
-        execution.create_time,
+        *_origin(execution.origin),
         execution.grant_time,
         execution.start_time,
         execution.deadline or None,
-        execution.traceparent,
         *_execution_changes(execution),
     )
 
@@ -269,39 +217,3 @@ def _output(value: Value | None) -> Row:
 
 def _failure(error: Failure | None) -> Row:
     return (None, None, None) if error is None else (error.node, error.type, error.message)
-
-
-def changed_runs(execution: Execution, event: Event) -> Sequence[Run]:
-    """Whose rows the event changed; to be asked after it was folded."""
-    match event:
-        case (
-            RunSucceeded()
-            | RunLeased()
-            | RunStarted()
-            | RunProgressed()
-            | ControlRendered()
-            | RunFailed()
-            | RunLost()
-            | RunReleased()
-            | RunCancelled()
-            | JoinPassed()
-            | SleepStarted()
-            | SleepEnded()
-        ):
-            return (execution.runs[event.number - 1],)
-        case NodesSkipped():
-            first = event.first_number - 1
-            return execution.runs[first : first + len(event.nodes)]
-        case (
-            ExecutionStarted()
-            | ExecutionAdopted()
-            | ExecutionFinished()
-            | LateReportRejected()
-            | BackoffEnded()
-            | NodesBlocked()
-            | OutputRequested()
-            | StopOrdered()
-        ):
-            return ()
-        case _:
-            assert_never(event)

@@ -16,8 +16,10 @@ from typing import assert_never
 
 from services.coordinator.core.values import SECOND, SPAN_MAX, Error, ErrorClass, FailureReason, Instant, Span
 
-# Deaths of runners on the same work after which it is set apart.
+# After so many deaths of runners on the same work it is set apart.
 DEATHS_MAX = 3
+# A runner ends a run at its timeout by itself. The coordinator does so when it has heard nothing for this much longer.
+BACKSTOP_MARGIN: Span = 5 * SECOND
 
 
 @dataclass(slots=True, frozen=True)

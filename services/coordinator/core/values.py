@@ -8,7 +8,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Instant: TypeAlias = int
 Span: TypeAlias = int
@@ -108,6 +108,42 @@ class Failure:
     node: str
     type: str
     message: str
+
+
+class WorkKey(NamedTuple):
+    """One piece of work. All attempts at it share the key, and the effect key is made from it."""
+
+    # The id of the node in the definition.
+    node: str
+    # 0 for a plain node; 1, 2, 3… for the items or turns of a loop.
+    iteration: int = 0
+    # It rises by one each time a person has the node done again.
+    generation: int = 1
+
+
+@dataclass(slots=True, frozen=True)
+class Origin:
+    """Everything that was asked for when the execution was started. It passes unchanged from the start order through
+    the journal into the execution's row: a new field is declared here and in `protos/windlass/types/v1/start.proto`."""
+
+    workspace: str
+    workflow: str
+    version: int
+    # Names the immutable definition.
+    version_id: str
+    # A JSON object.
+    input: bytes = b"{}"
+    # In the order of their keys.
+    labels: tuple[tuple[str, str], ...] = ()
+    # 1 to 5.
+    priority: int = 3
+    trigger_type: int = 0
+    caller: str = ""
+    request_id: str = ""
+    parent_execution_id: str = ""
+    create_time: Instant = 0
+    # W3C trace context of the start.
+    traceparent: str = ""
 
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)

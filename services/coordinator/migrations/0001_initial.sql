@@ -4,13 +4,14 @@
 -- dropped partition. Partitions are made ahead by a loop; the default partition is the net below it, empty in a
 -- healthy system. No column that changes has an index: together with the fill factor every update stays in its page.
 
--- Insert-only. `epoch` is the lease under which the record was written; it never falls along `seq`.
+-- Insert-only, one row per append. `events` are all events of the append, and `last_seq` numbers the last of them.
+-- `epoch` is the lease under which the row was written; it never falls along `last_seq`.
 CREATE TABLE journal (
     execution_id uuid NOT NULL,
-    seq integer NOT NULL CHECK (seq > 0),
+    last_seq integer NOT NULL CHECK (last_seq > 0),
     epoch bigint NOT NULL,
-    event bytea NOT NULL,
-    PRIMARY KEY (execution_id, seq)
+    events bytea NOT NULL,
+    PRIMARY KEY (execution_id, last_seq)
 ) PARTITION BY RANGE (execution_id);
 
 -- `epoch` and `last_seq` are the fence of every append; the rest is a projection of the journal, column for column as

@@ -9,7 +9,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.coordinator.app.received import GrantedExecution, ReceivedMessage
 from services.coordinator.core.commands import Cancel, Command, Start
+from services.coordinator.core.values import Origin
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
+from windlass.types.v1.start_pb2 import StartOrder
 
 # How a report of a run is read, which another coordinator put into the mailbox.
 ReadReport = Callable[[bytes], Command | None]
@@ -48,6 +50,15 @@ def start_command(grant: ExecutionGrant, holder: str) -> Start:
     return Start(
         epoch=grant.lease.epoch,
         holder=holder,
+        origin=_origin(order),
+        grant_time=_microseconds(grant, "grant_time"),
+        deadline=_microseconds(order, "deadline_time"),
+        cancel=cancel,
+    )
+
+
+def _origin(order: StartOrder) -> Origin:
+    return Origin(
         workspace=order.workspace,
         workflow=order.workflow,
         version=order.version,
@@ -60,10 +71,7 @@ def start_command(grant: ExecutionGrant, holder: str) -> Start:
         request_id=order.request_id,
         parent_execution_id=order.parent_execution_id,
         create_time=_microseconds(order, "create_time"),
-        grant_time=_microseconds(grant, "grant_time"),
-        deadline=_microseconds(order, "deadline_time"),
         traceparent=order.traceparent,
-        cancel=cancel,
     )
 
 

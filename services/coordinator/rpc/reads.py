@@ -37,10 +37,7 @@ class Reads(Protocol):
         self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage: ...
     async def run(self, execution_id: str, number: int) -> Row | None: ...
-    async def events(
-        self, execution_id: str, *, after_seq: int, as_of_seq: int, limit: int
-    ) -> list[tuple[int, bytes]]: ...
-    async def nodes(self, execution_id: str, numbers: Sequence[int]) -> Mapping[int, str]: ...
+    async def journal(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]: ...
 
 
 class _Wanted(TypedDict):
@@ -57,28 +54,21 @@ class RunPage(Protocol):
     def is_cut(self) -> bool: ...
 
 
-class Record(Protocol):
-    """A decoded record of the journal."""
-
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def event(self) -> Any: ...
-
-
-class Decode(Protocol):
-    def __call__(self, data: bytes, /) -> Record: ...
+class Unseal(Protocol):
+    def __call__(self, data: bytes, /) -> Sequence[tuple[str, int, int, Any]]:
+        """Execution id, sequence number, epoch and event of each."""
+        ...
 
 
 class ReadServicer(ReadServiceServicer):
     def __init__(
         self,
         reads: Reads,
-        decode: Decode,
+        unseal: Unseal,
         modules: Callable[[str], Iterable[str]],
     ) -> None:
         self._reads = reads
-        self._decode = decode
+        self._unseal = unseal
         self._modules = modules
 
     async def GetExecutions(self, request: pb.GetExecutionsRequest, context: Any) -> pb.GetExecutionsResponse:
@@ -143,19 +133,17 @@ class ReadServicer(ReadServiceServicer):
     async def event_records(
         self, execution_id: str, after_seq: int, as_of_seq: int, limit: int
     ) -> list[pb.EventRecord]:
-        found = await self._reads.events(execution_id, after_seq=after_seq, as_of_seq=as_of_seq, limit=limit)
-        known: list[tuple[int, Record]] = []
-        for seq, data in found:
-            stored = self._decode(data)
-            if not isinstance(stored.event, Event):
-                break  # of a version to come: the rest is for those who know it
-            known.append((seq, stored))
-        numbers = {number for _, stored in known if (number := getattr(stored.event, "number", 0))}
-        nodes = await self._reads.nodes(execution_id, sorted(numbers)) if numbers else {}
-        return [
-            event_record(stored.event, execution_id, seq, stored.epoch, lambda n: nodes.get(n, ""))
-            for seq, stored in known
-        ]
+        """At most `limit`, from after `after_seq` on; up to `as_of_seq` if it is not 0."""
+        records: list[pb.EventRecord] = []
+        for row in await self._reads.journal(execution_id, after_seq=after_seq, limit=limit):
+            for _, seq, epoch, event in self._unseal(row):
+                is_past = len(records) == limit or 0 < as_of_seq < seq
+                if is_past or not isinstance(event, Event):
+                    # An event of a version to come: the rest is for readers that know it.
+                    return records
+                if seq > after_seq:
+                    records.append(event_record(event, execution_id, seq, epoch))
+        return records
 
 
 def _ids(execution_ids: Sequence[str]) -> list[str]:

@@ -15,12 +15,12 @@ def run_grant(execution: Execution, effect: GrantRun, key: str, now: Instant) ->
     work = run.work
     message = pb.RunGrant(
         execution_id=execution.execution_id,
-        workspace=execution.workspace,
-        workflow=execution.workflow,
+        workspace=execution.origin.workspace,
+        workflow=execution.origin.workflow,
         node=node.id,
         module=effect.module,
-        iteration=work.iteration,
-        generation=work.generation,
+        iteration=work.key.iteration,
+        generation=work.key.generation,
         attempt=run.attempt,
         config=effect.config,
         inputs=effect.inputs,

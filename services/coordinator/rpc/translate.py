@@ -6,8 +6,8 @@ both translate alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
@@ -16,8 +16,8 @@ import orjson
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.chassis.telemetry.tracing import parse_traceparent
-from services.coordinator.core.events import Event, ExecutionFinished
-from services.coordinator.core.values import Error, ErrorClass, OutputRef, fingerprint
+from services.coordinator.core.events import Consequences, Event, ExecutionFinished
+from services.coordinator.core.values import Origin, OutputRef, WorkKey
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
 
@@ -94,7 +94,7 @@ def run_record(row: Row) -> pb.RunRecord:
         error.type, error.message, error.fingerprint = (
             row["error_type"],
             row["error_message"],
-            row["error_fingerprint"] or _death_fingerprint(row),
+            row["error_fingerprint"],
         )
     if row["end_time"] and row["start_time"]:
         run.duration.FromMicroseconds(max(0, row["end_time"] - row["start_time"]))
@@ -103,62 +103,69 @@ def run_record(row: Row) -> pb.RunRecord:
     return record
 
 
-def _death_fingerprint(row: Row) -> str:
-    """Made here: the record of a death holds none, and what a journal has folded to it must always fold to.
-
-    The message says no more than which runner it was, an id that does not count.
-    """
-    error = Error(ErrorClass(row["error_class"]), row["error_type"], "")
-    return fingerprint(row["module"], error)
-
-
-def event_record(
-    event: Event, execution_id: str, seq: int, epoch: int, node_of: Callable[[int], str]
-) -> pb.EventRecord:
-    """`node_of`: the node of a run by its number; the event itself names it only when it makes the run."""
+def event_record(event: Event, execution_id: str, seq: int, epoch: int) -> pb.EventRecord:
     record = pb.EventRecord(details=details(event))
     shown = record.event
     shown.seq, shown.epoch, shown.type = seq, epoch, type(event).__name__
     put_time(shown.time, event.time)
-    number = getattr(event, "number", 0)
-    if number:
+    if key := getattr(event, "key", None):
+        shown.node = key.node
+    if number := getattr(event, "run", 0):
         shown.run_id = f"{execution_id}.{number}"
-        shown.node = getattr(event, "node", "") or node_of(number)
     final = event.state.value if isinstance(event, ExecutionFinished) else "RUNNING"
     shown.state = _EXECUTION_STATES[final]
     return record
 
 
 def details(event: Event) -> bytes:
-    """Field by field as JSON; payloads are JSON themselves and go in as they are."""
-    found = {
-        _camel(field.name): _plain(field.name, getattr(event, field.name))
-        for field in fields(event)
-        if field.name not in _UNTOLD
-    }
-    return orjson.dumps(found)
+    """Field by field as JSON. Payloads are JSON themselves and go in as they are."""
+    return orjson.dumps(_object(event))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in fields(value):
+        item = getattr(value, field.name)
+        if isinstance(item, Origin):
+            # Callers see what was asked for as fields of the start itself.
+            found |= _object(item)
+        elif field.name not in _UNTOLD:
+            found[_camel(field.name)] = _plain(field.name, item)
+    return found
 
 
 def _plain(name: str, value: Any) -> Any:
-    if isinstance(value, bytes):
-        if name in _HASHES:
-            return value.hex()
-        return orjson.Fragment(value) if value else None
-    if isinstance(value, int) and (name.endswith("_time") or name in ("deadline", "answer_by", "until")):
-        return _rfc3339(value) if value else None
-    if name in _SPANS:
-        return f"{value / 1e6:.6f}".rstrip("0").rstrip(".") + "s"
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, OutputRef):
-        return {"key": value.key, "sha256": value.sha256, "sizeBytes": value.size_bytes}
-    if name == "labels":
-        return dict(value)
-    if isinstance(value, tuple | list):
-        return [_plain("", each) for each in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return {_camel(field.name): _plain(field.name, getattr(value, field.name)) for field in fields(value)}
-    return value
+    match value:
+        case bytes():
+            if name in _HASHES:
+                return value.hex()
+            return orjson.Fragment(value) if value else None
+        case bool() | None:
+            return value
+        case int() if name.endswith("_time"):
+            return _rfc3339(value) if value else None
+        case int() if name in _SPANS:
+            return f"{value / 1e6:.6f}".rstrip("0").rstrip(".") + "s"
+        case Enum():
+            return value.value
+        case WorkKey():
+            return value._asdict()
+        case OutputRef():
+            return {"key": value.key, "sha256": value.sha256, "sizeBytes": value.size_bytes}
+        case Consequences():
+            return _shown_consequences(value)
+        case tuple() if name == "labels":
+            return dict(value)
+        case _ if is_dataclass(value):
+            return _object(value)
+        case _:
+            return value
+
+
+def _shown_consequences(then: Consequences) -> dict[str, list[str]]:
+    """The nodes that became ready, began, were skipped or are blocked."""
+    shown = {"ready": then.ready, "begun": then.begun, "skipped": then.skipped, "blocked": then.blocked}
+    return {name: [key.node for key in keys] for name, keys in shown.items() if keys}
 
 
 def put_time(message: Timestamp, instant: int | None) -> None:
@@ -169,7 +176,7 @@ def put_time(message: Timestamp, instant: int | None) -> None:
 
 
 def _rfc3339(instant: int) -> str:
-    """In whole numbers, which round nothing up; a later one, which an old journal may name, shows as the last."""
+    """In whole numbers, which round nothing up. A time beyond the last one that can be shown appears as the last."""
     shown = _EPOCH + timedelta(microseconds=min(instant, _SHOWN_MAX_US))
     return shown.isoformat().replace("+00:00", "Z")
 

@@ -25,9 +25,10 @@ from services.chassis.process.batcher import Level
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
 from services.coordinator.app.run_ids import is_execution_id
+from services.coordinator.core.events import Event
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
 from services.coordinator.core.state import Execution, summary
-from services.coordinator.rpc.reads import Decode, Reads, ReadServicer
+from services.coordinator.rpc.reads import Reads, ReadServicer
 from services.coordinator.rpc.translate import Row, event_record, execution_record
 from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import WatchServiceServicer
@@ -100,12 +101,9 @@ class WatchStream:
 class WatchHub:
     """Implements `Watchers` for the commit loop."""
 
-    def __init__(
-        self, reads: Reads, reader: ReadServicer, decode: Decode, owned: Callable[[], Collection[str]]
-    ) -> None:
+    def __init__(self, reads: Reads, reader: ReadServicer, owned: Callable[[], Collection[str]]) -> None:
         self._reads = reads
         self._reader = reader
-        self._decode = decode
         self._owned = owned
         self._by_execution: dict[str, list[Subscription]] = {}
         # How many of them want each event: almost all want the end only.
@@ -119,12 +117,15 @@ class WatchHub:
     def wants(self, execution_id: str, is_final: bool) -> bool:
         return execution_id in (self._by_execution if is_final else self._with_events)
 
-    def advanced(self, execution: Execution, from_seq: int, events: Sequence[bytes]) -> None:
+    def advanced(self, execution: Execution, from_seq: int, events: Sequence[Event]) -> None:
         subscriptions = list(self._by_execution.get(execution.execution_id, ()))
         if any(each.events for each in subscriptions):
             # Untold, they are a gap, which is closed from the journal.
             with _apart(execution.execution_id):
-                records = list(self._records(execution, from_seq, events))
+                id_, epoch = execution.execution_id, execution.epoch
+                records = [
+                    event_record(event, id_, seq, epoch) for seq, event in enumerate(events, from_seq + 1)
+                ]
                 for each in subscriptions:
                     self._push_events(each, records)
         if execution.is_final:
@@ -132,19 +133,6 @@ class WatchHub:
                 row: Row = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
                 record = execution_record({**row, "summary": summary(execution)._asdict()})
                 self._finish(subscriptions, record)
-
-    def _records(
-        self, execution: Execution, from_seq: int, events: Sequence[bytes]
-    ) -> Iterable[pb.EventRecord]:
-        for seq, data in enumerate(events, from_seq + 1):
-            stored = self._decode(data)
-            yield event_record(
-                stored.event,
-                execution.execution_id,
-                seq,
-                stored.epoch,
-                lambda number: execution.runs[number - 1].work.node.id,
-            )
 
     # ── subscriptions ────────────────────────────────────────────────────────────────────────────────────────────
 

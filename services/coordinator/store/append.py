@@ -41,7 +41,7 @@ _FENCE: Final = ("fence_epoch", "fence_seq")
 COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "fresh": (*EXECUTION_COLUMNS, "summary"),
     "advanced": (*EXECUTION_CHANGING, "summary", *_FENCE),
-    "journal": ("execution_id", "seq", "epoch", "event"),
+    "journal": ("execution_id", "last_seq", "epoch", "events"),
     "leased": (*RUN_LEASE, "effect_key"),
     "made": (*RUN_COLUMNS[1:], "effect_key"),
     "ended": RUN_RESULT,
@@ -111,9 +111,7 @@ def composed(appends: Sequence[Append]) -> tuple[bytes, list[Array]]:
             rows["advanced"].append((*append.execution, epoch, from_seq))
         else:
             rows["fresh"].append(append.execution)
-        rows["journal"] += [
-            (execution_id, seq, epoch, event) for seq, event in enumerate(append.events, from_seq + 1)
-        ]
+        rows["journal"].append((execution_id, append.last_seq, epoch, append.entry))
         rows["leased"] += append.leased
         rows["made"] += append.made
         rows["ended"] += append.ended

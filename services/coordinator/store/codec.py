@@ -1,32 +1,40 @@
-"""Events to the bytes of the journal and back: `encode`, `decode`.
+"""Events to the bytes of the journal and back.
 
-A stored record is a `windlass.journal.v1.Record` whose last five bytes are its checksum field, so that a flipped bit is
-found before anything is believed. What each event looks like inside is told in `records.py`.
+`encode_event` gives the bytes of one event, `seal` the row of a whole append (`windlass.journal.v1.Append`). `unseal`
+reads such a row. The last five bytes of a row are its checksum field, so that a flipped bit is found before anything is
+believed. How each event looks inside stands in `event_table.py`.
 
-Hazards: `encode` runs twice for every step of every workflow: it fills one message by attribute, which is several
-times cheaper than handing messages to constructors. Stored bytes are for ever: `tests/golden/` holds one record of
-every type, and a change here that alters them must not alter what old ones decode to.
+Hazards: `encode_event` runs twice for every step of every workflow. It fills one message by attribute, which is several
+times cheaper than constructors with arguments. Stored bytes are for ever: `tests/golden/` holds an event of every type,
+and a change that alters the bytes must not alter what the old ones decode to.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from google.protobuf.message import DecodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
 
-from services.coordinator.core.events import Event
-from services.coordinator.store.records import READERS, WRITERS, micros, put_time
-from windlass.journal.v1.journal_pb2 import Record
+from services.coordinator.core.events import Event, ExecutionAdopted, ExecutionStarted
+from services.coordinator.core.values import Instant
+from services.coordinator.store.event_table import EVENT_TABLE, read_time, write_time
+from windlass.journal.v1.events_pb2 import Event as EventMessage
+from windlass.journal.v1.journal_pb2 import Append
 
 SCHEMA_VERSION: Final = 1
 
-# Field 15, four bytes little-endian. Numbers of events begin at 16, so that one tag byte names it and nothing else.
+# Field 15, four bytes little-endian.
 _CHECKSUM: Final = struct.Struct("<BI")
 _CHECKSUM_TAG: Final = 15 << 3 | 5
+# Field 6, with a length.
+_EVENT_TAG: Final = bytes([6 << 3 | 2])
+
+_BY_TYPE: Final = {row.event: row for row in EVENT_TABLE}
+_BY_NAME: Final = {row.name: row for row in EVENT_TABLE}
 
 
 class CorruptRecord(Exception):
@@ -35,56 +43,80 @@ class CorruptRecord(Exception):
 
 @dataclass(slots=True, frozen=True)
 class UnknownEvent:
-    """Written by a newer version. The execution is to be left alone, until a coordinator that knows it takes over."""
+    """A newer version wrote this event. The execution is left alone until a coordinator that knows it takes over."""
 
-    # The field number of the event, 0 if it is a known one that now says more.
-    type_number: int
     schema_version: int
 
 
-@dataclass(slots=True, frozen=True)
-class Stored:
+class Stored(NamedTuple):
+    """One event, and where it stands."""
+
     execution_id: str
     seq: int
     epoch: int
     event: Event | UnknownEvent
 
 
-def encode(event: Event, execution_id: str, seq: int, epoch: int) -> bytes:
-    record = Record()
-    record.schema_version = SCHEMA_VERSION
-    record.event_id = f"{execution_id}/{seq}"
-    record.seq = seq
-    record.epoch = epoch
-    put_time(record.time, event.time)
-    WRITERS[type(event)](record, event)
-    data = record.SerializeToString()
+def encode_event(event: Event) -> bytes:
+    row = _BY_TYPE[type(event)]
+    message = EventMessage()
+    to = getattr(message, row.name)
+    to.SetInParent()
+    row.write(to, event)
+    return message.SerializeToString()
+
+
+def seal(execution_id: str, first_seq: int, epoch: int, time: Instant, events: Sequence[bytes]) -> bytes:
+    """All events of an append were decided at the same time, by the same holder."""
+    append = Append()
+    append.schema_version = SCHEMA_VERSION
+    append.execution_id = execution_id
+    append.first_seq = first_seq
+    append.epoch = epoch
+    write_time(append.time, time)
+    parts = [append.SerializeToString()]
+    for event in events:
+        parts += (_EVENT_TAG, _varint(len(event)), event)
+    data = b"".join(parts)
     return data + _CHECKSUM.pack(_CHECKSUM_TAG, crc32(data))
 
 
-def decode(data: bytes) -> Stored:
+def unseal(data: bytes) -> list[Stored]:
     """`CorruptRecord` if the bytes are damaged."""
-    record = _parsed(data)
-    execution_id = record.event_id.rpartition("/")[0]
-    name = record.WhichOneof("event")
-    event: Event | UnknownEvent
-    if name is None or record.schema_version > SCHEMA_VERSION:
-        event = UnknownEvent(0 if name else _unknown_number(record), record.schema_version)
-    else:
-        event = READERS[name](getattr(record, name), record, micros(record.time))
-    return Stored(execution_id, record.seq, record.epoch, event)
+    append = _parsed(data)
+    return [
+        Stored(append.execution_id, seq, append.epoch, _decoded(message, append))
+        for seq, message in enumerate(append.events, append.first_seq)
+    ]
 
 
-def _unknown_number(record: Record) -> int:
-    unknown = UnknownFieldSet(record)
-    return unknown[0].field_number if len(unknown) else 0
+def _decoded(message: EventMessage, append: Append) -> Event | UnknownEvent:
+    name = message.WhichOneof("event")
+    if name is None or append.schema_version > SCHEMA_VERSION:
+        return UnknownEvent(append.schema_version)
+    row = _BY_NAME[name]
+    fields = row.read(getattr(message, name))
+    if row.event in (ExecutionStarted, ExecutionAdopted):
+        fields["epoch"] = append.epoch
+    return row.event(time=read_time(append.time), **fields)
 
 
-def _parsed(data: bytes) -> Record:
+def _varint(number: int) -> bytes:
+    if number < 0x80:
+        return bytes((number,))
+    parts = bytearray()
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
+
+
+def _parsed(data: bytes) -> Append:
     body = data[: -_CHECKSUM.size]
     if not body or _CHECKSUM.unpack(data[-_CHECKSUM.size :]) != (_CHECKSUM_TAG, crc32(body)):
         raise CorruptRecord(f"the checksum of a record of {len(data)} bytes does not fit")
     try:
-        return Record.FromString(data)
+        return Append.FromString(data)
     except DecodeError as fault:
         raise CorruptRecord(f"a record of {len(data)} bytes does not parse") from fault

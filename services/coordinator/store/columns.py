@@ -14,11 +14,11 @@ from services.coordinator.store.arrays import Instants, Labels, Uuids
 
 _KINDS: Final[dict[type[Array], str]] = {
     Uuids: "execution_id",
-    Ints: "seq last_seq fence_seq version priority trigger_type runs retries number iteration generation attempt",
+    Ints: "last_seq fence_seq version priority trigger_type runs retries number iteration generation attempt",
     BigInts: "epoch fence_epoch cost_tokens output_bytes",
     Floats: "progress",
     Instants: "create_time grant_time start_time end_time deadline_time heartbeat_time retry_time",
-    Bytes: "event input output inputs_hash config_hash",
+    Bytes: "events input output inputs_hash config_hash",
     Labels: "labels",
 }
 _KIND_OF: Final = {name: kind for kind, names in _KINDS.items() for name in names.split()}

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 from services.coordinator.app.journal_loader import UnknownEvents
 from services.coordinator.core.definition import Definition
-from services.coordinator.core.evolve import evolve
+from services.coordinator.core.fold import apply
 from services.coordinator.core.state import Execution
-from services.coordinator.store.codec import CorruptRecord, UnknownEvent, decode
+from services.coordinator.store.codec import CorruptRecord, UnknownEvent, unseal
 
 
-def fold_journal(execution_id: str, definition: Definition, events: Sequence[bytes]) -> Execution:
+def fold_journal(execution_id: str, definition: Definition, rows: Sequence[bytes]) -> Execution:
     """Raises UnknownEvents or CorruptRecord."""
     execution = Execution(execution_id, definition)
-    for place, data in enumerate(events, 1):
-        stored = decode(data)
-        if stored.seq != place or stored.execution_id != execution_id:
-            raise CorruptRecord(
-                f"record {place} of {execution_id} says {stored.seq} of {stored.execution_id}"
-            )
-        if isinstance(stored.event, UnknownEvent):
-            raise UnknownEvents(f"record {place} is of type {stored.event.type_number}")
-        evolve(execution, stored.event)
+    for row in rows:
+        for stored in unseal(row):
+            if stored.seq != execution.seq + 1 or stored.execution_id != execution_id:
+                raise CorruptRecord(
+                    f"after event {execution.seq} of {execution_id} comes {stored.seq} of {stored.execution_id}"
+                )
+            if isinstance(stored.event, UnknownEvent):
+                raise UnknownEvents(f"event {stored.seq} is of version {stored.event.schema_version}")
+            apply(execution, stored.event)
     return execution

@@ -36,8 +36,8 @@ SELECT g.place, e.epoch FROM unnest($1) WITH ORDINALITY AS g (execution_id, plac
 JOIN executions e ON e.execution_id = g.execution_id
 """
 READ_EVENTS: Final = b"""
-SELECT g.place, j.event FROM unnest($1) WITH ORDINALITY AS g (execution_id, place)
-JOIN journal j ON j.execution_id = g.execution_id ORDER BY g.place, j.seq
+SELECT g.place, j.events FROM unnest($1) WITH ORDINALITY AS g (execution_id, place)
+JOIN journal j ON j.execution_id = g.execution_id ORDER BY g.place, j.last_seq
 """
 LIVE_INSTANCES: Final = """
 SELECT instance_id, CASE state WHEN 'LIVE' THEN 0 ELSE extract(epoch FROM clock_timestamp() - heard_time)::float8 END

@@ -75,10 +75,10 @@ _NEWEST_FIRST: Final = "e.execution_id DESC, r.number"
 _NODE: Final = "AND r.node = %s"
 _STATE: Final = "AND r.state = %s"
 _LAST_ID: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-_EVENTS: Final = """
-SELECT seq, event FROM journal WHERE execution_id = %s AND seq > %s AND seq <= %s ORDER BY seq LIMIT %s
+# Rows of the journal that end after an event. Each holds at least one event.
+_JOURNAL: Final = """
+SELECT events FROM journal WHERE execution_id = %s AND last_seq > %s ORDER BY last_seq LIMIT %s
 """
-_NODES: Final = "SELECT number, node FROM runs WHERE execution_id = %s AND number = ANY(%s::int4[])"
 
 
 class PostgresReads:
@@ -158,15 +158,9 @@ class PostgresReads:
         is_cut = bool(rows) and rows[0][-1] > len(rows)
         return RunPage([dict(zip((*RUN_READ, *_RUN_EXTRA), row[:-1], strict=True)) for row in rows], is_cut)
 
-    async def events(
-        self, execution_id: str, *, after_seq: int, as_of_seq: int, limit: int
-    ) -> list[tuple[int, bytes]]:
-        rows = await self._database.fetch(_EVENTS, (execution_id, after_seq, as_of_seq or 2**31 - 1, limit))
-        return [(seq, event) for seq, event in rows]
-
-    async def nodes(self, execution_id: str, numbers: Sequence[int]) -> Mapping[int, str]:
-        """Of these runs, by their numbers."""
-        return dict(await self._database.fetch(_NODES, (execution_id, list(numbers))))
+    async def journal(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]:
+        rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit))
+        return [events for (events,) in rows]
 
 
 def _page_bytes(may_cut: bool) -> int:

@@ -1,6 +1,5 @@
 """A bug that one execution meets at its commit or after it: it goes back, the others go on, nothing is said twice."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -8,16 +7,12 @@ import pytest
 
 from services.chassis.postgres.database import Database
 from services.coordinator.app import after_commit, pending_append
-from services.coordinator.core import notation
 from services.coordinator.core.effects import parking
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
-from services.coordinator.rpc import reads, runners, watch
+from services.coordinator.rpc import runners, watch
 from services.coordinator.rpc.run_grants import run_grant
 from tests.integration.coordinator.test_running_executions import line, state_of
 from tests.support.coordinator_stage import Stage, eventually
-from windlass.coordinator.v1 import reads_pb2 as pb
-from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub, WatchServiceStub
-from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
 
 SLEEP = {"id": "rest", "module": "sleep@1"}
 
@@ -205,89 +200,3 @@ async def test_news_that_cannot_be_told_cost_no_execution_its_holder(
     on_stage.dispatcher.grant(session, orders)
     await eventually(lambda: len(on_stage.dispatcher.finished) == 2)
     assert goes_on(on_stage)
-
-
-async def test_journal_with_an_instant_beyond_the_last_is_carried_on(
-    on_stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    until = {"until": "9999-12-31T23:59:59-01:00"}
-    version = on_stage.catalog.add("v-late", name="w", nodes=[{**SLEEP, "config": until}], edges=[])
-    with monkeypatch.context() as before:
-        before.setattr(notation, "INSTANT_MAX", 2**62)
-        address, session = await on_stage.coordinator()
-        call: Any = WatchServiceStub(on_stage.channel(address)).Watch(metadata=on_stage.api_metadata)
-        order = on_stage.dispatcher.order(version)
-        wanted = pb.Subscription(execution_id=order.lease.lease_id, events=True)
-        await call.write(pb.WatchRequest(subscriptions=[wanted]))
-        on_stage.dispatcher.grant(session, [order])
-        told = (await call.read()).updates
-        await eventually(lambda: reports_of(on_stage, order, "parked"))
-    assert [each.event.event.type for each in told] == ["ExecutionStarted", "SleepStarted"]
-    assert b'"wakeTime":"9999-12-31T23:59:59.999999Z"' in told[1].event.details
-
-    # Another holder folds what is there, and parks it again.
-    _, second = await on_stage.coordinator("1")
-    again = on_stage.dispatcher.order(version, id_=order.lease.lease_id, resumed=True)
-    on_stage.dispatcher.grant(second, [again])
-    await eventually(lambda: len(reports_of(on_stage, order, "parked")) == 2)
-    assert {each.wake_time.ToJsonString() for each in reports_of(on_stage, order, "parked")} == {
-        "9999-12-31T23:59:59Z"
-    }
-    stub = ReadServiceStub(on_stage.channel(address))
-    listed = await stub.ListEvents(
-        pb.ListEventsRequest(execution_id=order.lease.lease_id), metadata=on_stage.api_metadata, timeout=5
-    )
-    assert [each.event.type for each in listed.events][-1] == "ExecutionAdopted"
-
-    last = on_stage.dispatcher.order(version, id_=order.lease.lease_id, resumed=True)
-    cancel = ExecutionMessage(message_id="m1", execution_id=order.lease.lease_id)
-    cancel.cancel.reason = "enough"
-    last.messages.append(cancel)
-    on_stage.dispatcher.grant(second, [last])
-    await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
-    assert goes_on(on_stage)
-
-
-@pytest.mark.parametrize("bug", ["event_record", "execution_record"])
-async def test_what_cannot_be_told_of_one_execution_is_told_of_the_others(
-    on_stage: Stage, monkeypatch: pytest.MonkeyPatch, bug: str
-) -> None:
-    version = on_stage.catalog.add("v-line", **line(2))
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
-    broken, good = (on_stage.dispatcher.order(version) for _ in range(2))
-    ids = [order.lease.lease_id for order in (broken, good)]
-    call: Any = WatchServiceStub(on_stage.channel(address)).Watch(metadata=on_stage.api_metadata)
-    wanted = [pb.Subscription(execution_id=id_, events=True, catch_up=True) for id_ in ids]
-    await call.write(pb.WatchRequest(subscriptions=wanted))
-    original, looks = getattr(watch, bug), 0
-
-    def tell(*of: Any) -> Any:
-        nonlocal looks
-        if ids[0] in (of[0]["execution_id"] if bug == "execution_record" else of[1]):
-            looks += 1
-            raise RuntimeError("a bug of ours")
-        return original(*of)
-
-    told: dict[str, list[pb.Update]] = {id_: [] for id_ in ids}
-
-    async def ended(id_: str) -> None:
-        async with asyncio.timeout(20):
-            while not (told[id_] and told[id_][-1].HasField("final")):
-                for update in (await call.read()).updates:
-                    told[update.execution_id].append(update)
-
-    with monkeypatch.context() as context:
-        context.setattr(watch, bug, tell)
-        context.setattr(reads, bug, tell)
-        on_stage.dispatcher.grant(session, [broken, good])
-        await ended(ids[1])
-        # Pushed, caught up, and looked at in the tables again and again.
-        await eventually(lambda: looks >= 5)
-        assert len(on_stage.dispatcher.finished) == 2
-        assert goes_on(on_stage)
-    # The reason is gone, and nothing was lost.
-    await ended(ids[0])
-    for updates in told.values():
-        assert [update.event.event.seq for update in updates[:-1]] == [1, 2, 3, 4, 5, 6]
-    assert len(runner.grants) == 4

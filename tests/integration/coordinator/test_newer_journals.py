@@ -11,10 +11,10 @@ from services.coordinator.store.codec import SCHEMA_VERSION
 from tests.integration.coordinator.test_broken_executions import SLEEP, goes_on, reports_of
 from tests.integration.coordinator.test_running_executions import line
 from tests.support.coordinator_stage import Stage, eventually
-from windlass.journal.v1.journal_pb2 import Record
+from windlass.journal.v1.journal_pb2 import Append
 
-# Field 99 of a record, length-delimited: {1: 7}.
-NEWER_EVENT = b"\x9a\x06\x02\x08\x07"
+# An event (field 6 of an append) that is field 99 of the oneof, length-delimited: {1: 7}.
+NEWER_EVENT = b"\x32\x05\x9a\x06\x02\x08\x07"
 
 
 async def rows_of(tables: Database, execution_id: str) -> list[Any]:
@@ -32,9 +32,9 @@ async def append_newer(tables: Database, execution_id: str) -> None:
         "SELECT last_seq, epoch FROM executions WHERE execution_id = %s", (execution_id,)
     )
     seq = last_seq + 1
-    record = Record(schema_version=SCHEMA_VERSION, event_id=f"{execution_id}/{seq}", seq=seq, epoch=epoch)
-    record.time.GetCurrentTime()
-    body = record.SerializeToString() + NEWER_EVENT
+    append = Append(schema_version=SCHEMA_VERSION, execution_id=execution_id, first_seq=seq, epoch=epoch)
+    append.time.GetCurrentTime()
+    body = append.SerializeToString() + NEWER_EVENT
     sealed = body + b"\x7d" + zlib.crc32(body).to_bytes(4, "little")
     await tables.execute("INSERT INTO journal VALUES (%s, %s, %s, %s)", (execution_id, seq, epoch, sealed))
     await tables.execute("UPDATE executions SET last_seq = %s WHERE execution_id = %s", (seq, execution_id))
@@ -55,7 +55,7 @@ async def test_event_of_a_newer_version_gives_its_execution_back_unharmed_and_ot
     await eventually(lambda: reports_of(on_stage, newer, "parked"))
     await append_newer(tables, id_)
     before = await rows_of(tables, id_)
-    assert len(before[0]) == 3
+    assert len(before[0]) == 2
 
     other = on_stage.dispatcher.order(on_stage.catalog.add("v-line", **line(2)))
     again = on_stage.dispatcher.order(rest, id_=id_, resumed=True)

@@ -12,9 +12,9 @@ from services.chassis.postgres.connection import PgConnection
 from services.chassis.postgres.database import CommitUnknown, Database
 from services.coordinator.app.ports import Append, Fence
 from services.coordinator.core.events import RunLeased, RunLost
-from services.coordinator.store.codec import decode
 from services.coordinator.store.journal import LOADING, PostgresJournal
 from tests.support.coordinator_stage import SCALE, Stage, StageRunner, eventually, execution_id
+from tests.support.journals import stored_events
 from tests.support.pace import pause
 from tests.support.postgres import Database as MigratedDatabase
 from tests.support.postgres import PostgresCluster
@@ -25,8 +25,7 @@ STEP["edges"] = [{"from": "a", "to": "b"}]
 
 
 async def story_of(tables: Database, id_: str) -> list[str]:
-    rows = await tables.fetch("SELECT event FROM journal WHERE execution_id = %s ORDER BY seq", (id_,))
-    return [type(decode(row[0]).event).__name__ for row in rows]
+    return [type(stored.event).__name__ for stored in await stored_events(tables, id_)]
 
 
 async def events_of(tables: Database, id_: str) -> int:
@@ -252,9 +251,8 @@ TWO = {"name": "w", "nodes": [{"id": "once", "module": "x.y@1"}, {"id": "again",
 
 async def losses_of(tables: Database, id_: str) -> list[tuple[str, int]]:
     """Which runs were leased and lost, in the journal's order, the start and what tells of takeovers left out."""
-    rows = await tables.fetch("SELECT event FROM journal WHERE execution_id = %s ORDER BY seq", (id_,))
-    events = [decode(row[0]).event for row in rows]
-    return [(type(each).__name__, each.number) for each in events if isinstance(each, RunLeased | RunLost)]
+    events = [stored.event for stored in await stored_events(tables, id_)]
+    return [(type(each).__name__, each.run) for each in events if isinstance(each, RunLeased | RunLost)]
 
 
 @pytest.mark.parametrize("is_taken_over", [False, True])

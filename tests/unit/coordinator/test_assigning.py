@@ -8,9 +8,9 @@ from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.ports import Requirement, RunnerSession
 from services.coordinator.core.commands import Start
 from services.coordinator.core.compiling import compile_definition
-from services.coordinator.core.decide import decide
-from services.coordinator.core.evolve import evolve
+from services.coordinator.core.handlers import handle
 from services.coordinator.core.state import Execution
+from services.coordinator.core.values import Origin
 from services.coordinator.peers.orders import start_command
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
@@ -48,9 +48,7 @@ class Fleet:
 def owned(name: str, width: int, workspace: str = "w", module: str = "noop@1") -> OwnedExecution:
     nodes = [{"id": f"n{number}", "module": module} for number in range(width)]
     execution = Execution(name, compile_definition({"name": "w", "nodes": nodes, "edges": []}))
-    start = Start(epoch=1, holder="c", workspace=workspace, workflow="w", version=1)
-    for event in decide(execution, start, 1).events:
-        evolve(execution, event)
+    handle(execution, Start(1, "c", Origin(workspace, "w", 1, "v1", create_time=1)), 1)
     return OwnedExecution(name, 1, start_command(ExecutionGrant(), "c1"), None, 0, execution=execution)
 
 

@@ -71,7 +71,7 @@ async def test_what_ails_api_is_no_fault_of_the_version(
         await definitions.get("v")
     document = {"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}
     replicas.answer = pb.GetVersionResponse(definition=orjson.dumps(document), effect_secret=b"s" * 32)
-    assert (await definitions.get("v")).definition.nodes[0].id == "a"
+    assert (await definitions.get("v")).definition.roots == ("a",)
 
 
 async def test_a_definition_that_does_not_compile_may_do_so_in_a_newer_coordinator(replicas: Any) -> None:

@@ -7,13 +7,15 @@ import pytest
 from services.coordinator.app.effect_keys import EffectKeys
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.state import Run, Work
-from services.coordinator.core.values import RunState
+from services.coordinator.core.values import WorkKey
 
-NODE = compile_definition({"name": "w", "nodes": [{"id": "pay", "module": "noop@1"}], "edges": []}).nodes[0]
+NODE = compile_definition({"name": "w", "nodes": [{"id": "pay", "module": "noop@1"}], "edges": []}).nodes[
+    "pay"
+]
 
 
 def run(number: int, generation: int = 1) -> Run:
-    return Run(number, Work(NODE, 0, generation), RunState.LEASED, 0, 1)
+    return Run(number, Work(WorkKey("pay", 0, generation), NODE), 0, 1)
 
 
 @pytest.mark.parametrize("secret", [b"", b"short", b"x" * 64, b"longer than a block" * 10])

@@ -50,7 +50,7 @@ def test_an_output_that_nobody_can_read_fails_its_run_for_good(json: bytes) -> N
     command = report_command(brought(json), 1)
     assert isinstance(command, ReportFailure)
     assert (command.error.error_class, command.error.type) == (ErrorClass.PERMANENT, "OUTPUT_NOT_JSON")
-    assert (command.number, command.epoch, command.instance_id, command.cost_tokens) == (1, 2, "i1", 3)
+    assert (command.run, command.epoch, command.instance_id, command.cost_tokens) == (1, 2, "i1", 3)
 
 
 def test_what_is_too_large_is_not_even_parsed() -> None:

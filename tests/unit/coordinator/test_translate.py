@@ -5,10 +5,16 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.coordinator.core.events import ExecutionStarted, RunFailed, RunSucceeded, SleepStarted
+from services.coordinator.core.events import (
+    Consequences,
+    ExecutionStarted,
+    RunSucceeded,
+    WaitKind,
+    WaitStarted,
+)
 from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEATHS_MAX, DEFAULT_RETRY
-from services.coordinator.core.values import Error, ErrorClass, FailureReason, OutputRef
+from services.coordinator.core.values import ErrorClass, Origin, OutputRef, WorkKey
 from services.coordinator.rpc.translate import details, event_record, put_time, run_record
 from tests.support.story import Story, edge, node
 from windlass.api.v1 import resources_pb2 as api
@@ -21,22 +27,20 @@ def started() -> ExecutionStarted:
         time=1,
         epoch=7,
         holder="coordinator-0",
-        workspace="w",
-        workflow="f",
-        version=2,
-        version_id="v",
-        input=b'{"a": [1]}',
-        labels=(("region", "eu"),),
-        priority=3,
-        trigger_type=1,
-        caller="me",
-        request_id="r",
-        parent_execution_id="",
-        create_time=1_700_000_000_000_000,
+        origin=Origin(
+            workspace="w",
+            workflow="f",
+            version=2,
+            version_id="v",
+            input=b'{"a": [1]}',
+            labels=(("region", "eu"),),
+            create_time=1_700_000_000_000_000,
+            traceparent="00-secret",
+        ),
         grant_time=0,
-        deadline=0,
-        traceparent="00-secret",
+        deadline_time=0,
         retry=DEFAULT_RETRY,
+        then=Consequences(ready=(WorkKey("a"), WorkKey("b"))),
     )
 
 
@@ -45,13 +49,14 @@ def test_details_are_json_with_payloads_as_they_are() -> None:
     assert shown["input"] == {"a": [1]}
     assert shown["labels"] == {"region": "eu"}
     assert shown["createTime"] == "2023-11-14T22:13:20Z"
-    assert shown["deadline"] is None
+    assert shown["deadlineTime"] is None
+    assert shown["then"] == {"ready": ["a", "b"]}
     assert shown["retry"]["initialDelay"] == "1s"
     assert "traceparent" not in shown
 
 
 @pytest.mark.parametrize(
-    ("wake_time", "shown"),
+    ("due_time", "shown"),
     [
         (1_700_000_000_000_001, "2023-11-14T22:13:20.000001Z"),
         (LAST_SECOND, "9999-12-31T23:59:59Z"),
@@ -60,8 +65,10 @@ def test_details_are_json_with_payloads_as_they_are() -> None:
         (LAST_SECOND * 1_000_000, "9999-12-31T23:59:59.999999Z"),
     ],
 )
-def test_any_instant_of_a_journal_is_shown(wake_time: int, shown: str) -> None:
-    assert orjson.loads(details(SleepStarted(5, 1, "s", 0, 0, wake_time)))["wakeTime"] == shown
+def test_any_instant_of_a_journal_is_shown(due_time: int, shown: str) -> None:
+    assert (
+        orjson.loads(details(WaitStarted(5, WorkKey("s"), 1, WaitKind.TIMER, due_time)))["dueTime"] == shown
+    )
 
 
 def test_time_that_no_timestamp_holds_is_put_as_the_last() -> None:
@@ -70,22 +77,30 @@ def test_time_that_no_timestamp_holds_is_put_as_the_last() -> None:
     assert message.ToJsonString() == "9999-12-31T23:59:59.999999Z"
 
 
-def test_a_run_s_event_names_the_node_of_its_run() -> None:
+def test_event_names_the_node_and_the_run() -> None:
     output = OutputRef("k", "ab" * 32, 300_000)
-    event = RunSucceeded(5, 3, output, "", 1, 2, b"\x01\x02", b"", 0)
-    record = event_record(event, "e1", 9, 7, lambda number: f"node-{number}")
-    assert (record.event.node, record.event.run_id, record.event.seq) == ("node-3", "e1.3", 9)
+    event = RunSucceeded(5, WorkKey("c"), 3, output, "", 1, 2, b"\x01\x02", b"", 0, Consequences(b"\0"))
+    record = event_record(event, "e1", 9, 7)
+    assert (record.event.node, record.event.run_id, record.event.seq) == ("c", "e1.3", 9)
     shown = orjson.loads(record.details)
     assert shown["output"] == {"key": "k", "sha256": "ab" * 32, "sizeBytes": 300_000}
     assert shown["inputsHash"] == "0102"
 
 
 def test_an_error_is_spelt_out() -> None:
-    error = Error(ErrorClass.PERMANENT, "HTTP_404", "gone")
-    event = RunFailed(5, 1, error, "f", 1, 2, b"", b"", 0, 0, FailureReason.PERMANENT_ERROR, True)
-    shown = orjson.loads(details(event))
-    assert shown["error"] == {"errorClass": "PERMANENT", "type": "HTTP_404", "message": "gone"}
-    assert shown["reason"] == "PERMANENT_ERROR"
+    story = Story([node("a")])
+    story.start()
+    story.assign("a")
+    shown = orjson.loads(details(story.fail("a").events[0]))
+    assert shown["error"] == {
+        "errorClass": "PERMANENT",
+        "type": "BOOM",
+        "message": "a went wrong 42 times",
+    }
+    assert (shown["reason"], shown["key"]) == (
+        "PERMANENT_ERROR",
+        {"node": "a", "iteration": 0, "generation": 1},
+    )
 
 
 def test_event_shows_running_until_the_one_that_ends_the_execution() -> None:
@@ -93,12 +108,9 @@ def test_event_shows_running_until_the_one_that_ends_the_execution() -> None:
     story.start()
     assert story.state == "WAITING"
     story.cancel()
-    states = {
-        type(event).__name__: event_record(event, "e1", 1, 1, lambda number: "").event.state
-        for event in story.journal
-    }
+    states = {type(event).__name__: event_record(event, "e1", 1, 1).event.state for event in story.journal}
     assert states.pop("ExecutionFinished") == api.Execution.CANCELLED
-    assert {"ExecutionStarted", "SleepStarted"} <= states.keys()
+    assert {"ExecutionStarted", "WaitStarted"} <= states.keys()
     assert set(states.values()) == {api.Execution.RUNNING}
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from services.coordinator.app.ports import Mark
 from services.coordinator.core.events import RunStarted
+from services.coordinator.core.values import WorkKey
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.watch import WatchHub, WatchServicer, WatchStream
-from services.coordinator.store.codec import decode, encode
+from services.coordinator.store.codec import encode_event, seal, unseal
 from windlass.coordinator.v1 import reads_pb2 as pb
 
 ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
@@ -24,11 +25,11 @@ class Tables:
         self.events_there: list[bytes] = []
         self.is_final = False
         self.rows_read = 0
-        self.nodes_asked: list[Sequence[int]] = []
 
     def happen(self, number: int) -> None:
         seq = len(self.events_there) + 1
-        self.events_there.append(encode(RunStarted(5, number, 4), ID, seq, 1))
+        event = RunStarted(5, WorkKey(f"node{number}"), number, 4, 0)
+        self.events_there.append(seal(ID, seq, 1, 5, [encode_event(event)]))
 
     async def marks(self, execution_ids: Sequence[str]) -> Mapping[str, Mark]:
         return {ID: Mark(len(self.events_there), self.is_final)} if ID in execution_ids else {}
@@ -43,19 +44,13 @@ class Tables:
         row |= {"execution_id": ID, "state": "SUCCESS", "last_seq": len(self.events_there), "labels": {}}
         return [row | {"input": b"{}", "output": b"{}", "error_type": None, "summary": None}]
 
-    async def events(
-        self, execution_id: str, *, after_seq: int, as_of_seq: int, limit: int
-    ) -> list[tuple[int, bytes]]:
-        return list(enumerate(self.events_there, 1))[after_seq:][:limit]
-
-    async def nodes(self, execution_id: str, numbers: Sequence[int]) -> Mapping[int, str]:
-        self.nodes_asked.append(numbers)
-        return {number: f"node{number}" for number in numbers}
+    async def journal(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]:
+        return self.events_there[after_seq:][:limit]
 
 
 def hub_of(tables: Any) -> WatchHub:
-    reader = ReadServicer(tables, decode, lambda _: ())
-    return WatchHub(tables, reader, decode, owned=lambda: ())
+    reader = ReadServicer(tables, unseal, lambda _: ())
+    return WatchHub(tables, reader, owned=lambda: ())
 
 
 async def test_a_whole_row_is_read_once_when_an_execution_has_ended() -> None:
@@ -67,7 +62,6 @@ async def test_a_whole_row_is_read_once_when_an_execution_has_ended() -> None:
         tables.happen(number)
         await hub.check([subscription])
     assert [update.event.event.node for update in stream.updates] == ["node1", "node2"]
-    assert tables.nodes_asked == [[1], [2]], "the runs of what is new, not all"
     assert tables.rows_read == 0
     tables.happen(3)
     tables.is_final = True
@@ -96,7 +90,7 @@ async def test_a_watch_that_breaks_says_so() -> None:
             raise RuntimeError("a bug of ours")
 
     tables: Any = Tables()
-    broken = Broken(tables, ReadServicer(tables, decode, lambda _: ()), decode, owned=lambda: ())
+    broken = Broken(tables, ReadServicer(tables, unseal, lambda _: ()), owned=lambda: ())
     with pytest.raises(RuntimeError, match="a bug of ours"):
         await WatchServicer(broken).Watch(None, Call())
 

@@ -3,9 +3,8 @@
 import pytest
 
 from services.coordinator.core import BrokenInvariant, compile_definition
-from services.coordinator.core.definition import Control, Edge, Join, Sleep, When
+from services.coordinator.core.definition import OUTPUT_NODE, Edge, Join, When
 from services.coordinator.core.retry import RetryOverrides
-from services.coordinator.core.values import INSTANT_MAX
 from tests.support.story import chain, edge, node
 
 SECOND = 1_000_000
@@ -32,7 +31,7 @@ def test_everything_a_node_may_say():
         onFailure="FAIL_FAST",
         initialState={"region": "eu"},
     )
-    fetch = definition.nodes[0]
+    fetch = definition.nodes["fetch"]
     assert (fetch.id, fetch.module, fetch.config, fetch.inputs) == (
         "fetch",
         "http.request@1",
@@ -49,13 +48,13 @@ def test_everything_a_node_may_say():
 
 def test_defaults():
     definition = compiled(node("a"))
-    a = definition.nodes[0]
+    a = definition.nodes["a"]
     assert (a.timeout, a.is_idempotent, a.join, a.retry) == (0, False, Join.ALL, RetryOverrides())
     assert (a.needs_runner, a.has_templates, a.is_failure_handled) == (True, False, False)
     assert (definition.timeout, definition.is_fail_fast, definition.output_node) == (0, False, None)
 
 
-def test_edges_become_numbers():
+def test_edges_stand_with_their_source():
     definition = compiled(
         node("a"),
         node("b"),
@@ -63,32 +62,28 @@ def test_edges_become_numbers():
         node("d"),
         edges=[edge("a", "b"), edge("a", "c", "failure"), edge("b", "d", "always"), edge("c", "d", "left")],
     )
-    a, b, c, d = definition.nodes
-    assert a.edges == (Edge(1, When.SUCCESS, ""), Edge(2, When.FAILURE, ""))
-    assert (b.edges, c.edges) == ((Edge(3, When.ALWAYS, ""),), (Edge(3, When.LABEL, "left"),))
-    assert [x.in_degree for x in definition.nodes] == [0, 1, 1, 2]
-    assert (definition.roots, definition.leaves) == ((0,), (3,))
+    a, b, c, d = definition.graph
+    assert a.edges == (Edge("b", When.SUCCESS, ""), Edge("c", When.FAILURE, ""))
+    assert (b.edges, c.edges) == ((Edge("d", When.ALWAYS, ""),), (Edge("d", When.LABEL, "left"),))
+    assert [x.in_degree for x in definition.graph] == [0, 1, 1, 2]
+    assert (definition.roots, definition.leaves) == (("a",), ("d",))
     assert (a.is_failure_handled, b.is_failure_handled, d.edges) == (True, False, ())
 
 
-def test_control_nodes():
+def test_control_nodes_need_a_runner_only_to_render_their_config():
     definition = compiled(
         node("j", "join@1", config={"x": "{{ input }}"}),
         node("s", "sleep@1", config={"duration": "5s"}),
-        node("u", "sleep@1", config={"until": "1970-01-01T00:00:09Z"}),
         node("t", "sleep@1", config={"duration": "{{ input.wait }}"}),
-        node("last", "sleep@1", config={"until": "9999-12-31T23:59:59-01:00"}),
+        node("a"),
     )
-    j, s, u, t, last = definition.nodes
-    assert last.sleep == Sleep(until=INSTANT_MAX), "it was stored while that was taken"
-    assert (j.control, j.needs_runner) == (Control.JOIN, False)
-    assert (s.sleep, u.sleep, t.sleep) == (Sleep(span=5 * SECOND), Sleep(until=9 * SECOND), None)
-    assert (s.needs_runner, t.needs_runner, t.runner_module, t.is_idempotent) == (
-        False,
-        True,
-        "transform@1",
-        True,
-    )
+    seen = [(x.is_control, x.needs_runner, x.runner_module, x.is_idempotent) for x in definition.graph]
+    assert seen == [
+        (True, False, "transform@1", True),
+        (True, False, "transform@1", True),
+        (True, True, "transform@1", True),
+        (False, True, "noop@1", False),
+    ]
 
 
 def test_templates_name_the_nodes_they_see():
@@ -103,18 +98,28 @@ def test_templates_name_the_nodes_they_see():
         edges=[*chain("a", "c", "d"), *chain("b", "c"), *chain("a", "e")],
         output={"x": "{{ nodes.c.output }} {{ nodes.unknown.output }}"},
     )
-    references = {x.id: [definition.nodes[i].id for i in x.references] for x in definition.nodes}
+    references = {x.id: list(x.references) for x in definition.nodes.values()}
     assert references == {
         "a": [], "b": [], "c": ["a", "b"], "d": ["a", "b", "c"], "e": ["a"], "f": [], "g": [], "$output": ["c"],
     }  # fmt: skip
-    assert definition.output_node is definition.nodes[-1]
-    assert definition.index["$output"] == 7
-    assert definition.nodes[6].has_templates
+    assert list(definition.nodes)[-1] == OUTPUT_NODE
+    assert [x.id for x in definition.graph] == list("abcdefg")
+    assert definition.nodes["g"].has_templates
+
+
+def test_nodes_that_a_computed_name_may_mean_stand_in_the_order_of_the_document():
+    ids = [f"n{number}" for number in range(40)]
+    definition = compiled(
+        *map(node, ids),
+        node("z", inputs="{{ nodes }}"),
+        edges=[*chain(*reversed(ids), "z"), edge("n39", "z")],
+    )
+    assert definition.nodes["z"].references == tuple(ids)
 
 
 def test_output_that_computes_a_name_sees_all_nodes():
     definition = compiled(node("a"), node("b"), output="{{ nodes }}")
-    assert definition.output_node.references == (0, 1)
+    assert definition.output_node.references == ("a", "b")
 
 
 def test_given_references_win():
@@ -126,7 +131,7 @@ def test_given_references_win():
         references=given,
         output={"x": "{{ input }}"},
     )
-    assert [x.references for x in definition.nodes] == [(), (0,), (), (1,)]
+    assert [x.references for x in definition.nodes.values()] == [(), ("a",), (), ("b",)]
 
 
 @pytest.mark.parametrize(
@@ -139,8 +144,6 @@ def test_given_references_win():
         {"nodes": [node("a")], "edges": [edge("a", "ghost")]},
         {"nodes": [node("a", timeout="soon")]},
         {"nodes": [node("a", join="SOME")]},
-        {"nodes": [node("a", "sleep@1", config={})]},
-        {"nodes": [node("a", "sleep@1", config={"duration": "1s", "until": "1970-01-01T00:00:00Z"})]},
         {"nodes": 5},
     ],
 )

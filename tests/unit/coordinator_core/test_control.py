@@ -2,18 +2,23 @@
 
 import pytest
 
-from services.coordinator.core import BrokenInvariant, decide, parking
+from services.coordinator.core import BrokenInvariant, parking
+from services.coordinator.core.advance import advance
 from services.coordinator.core.commands import ReportSuccess
+from services.coordinator.core.controls import CONTROLS, resume
+from services.coordinator.core.controls.control import Control
 from services.coordinator.core.effects import Park
+from services.coordinator.core.events import WaitEnded, WaitKind, WaitOutcome
+from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import FailureReason, OutputRef
-from tests.support.story import BEGIN, SECOND, Story, chain, edge, names, node
+from tests.support.story import BEGIN, SECOND, Story, chain, edge, fields, names, node
 
 
 def test_a_join_passes_at_once():
     story = Story([node("a"), node("j", "join@1"), node("b")], chain("a", "j", "b"))
     story.start()
     story.assign("a")
-    assert names(story.succeed("a")) == ["RunSucceeded", "JoinPassed"]
+    assert names(story.succeed("a")) == ["RunSucceeded", "RunSucceeded"]
     assert story.ready == ["b"]
     assert (story.run("j").state.value, story.run("j").attempt, story.run("j").output) == (
         "SUCCESS",
@@ -24,18 +29,18 @@ def test_a_join_passes_at_once():
 
 def test_joins_alone_end_at_once():
     story = Story([node("j", "join@1"), node("k", "join@1")], chain("j", "k"))
-    assert names(story.start()) == ["ExecutionStarted", "JoinPassed", "JoinPassed", "ExecutionFinished"]
+    assert names(story.start()) == ["ExecutionStarted", "RunSucceeded", "RunSucceeded", "ExecutionFinished"]
     assert story.execution.output == b'{"k":{}}'
 
 
 def test_a_sleep_waits_without_a_runner():
     story = Story([node("s", "sleep@1", config={"duration": "5s"}), node("b")], chain("s", "b"))
-    assert names(story.start()) == ["ExecutionStarted", "SleepStarted"]
+    assert names(story.start()) == ["ExecutionStarted", "WaitStarted"]
     assert (story.state, story.ready, story.run("s").state.value) == ("WAITING", [], "RUNNING")
     assert story.execution.next_wake() == story.now + 5 * SECOND
     story.later(4.999)
     assert story.tick().events == [], "never early"
-    assert names(story.wake()) == ["SleepEnded"]
+    assert names(story.wake()) == ["WaitEnded", "RunSucceeded"]
     assert story.ready == ["b"]
     assert story.tick().events == [], "never twice"
 
@@ -43,7 +48,7 @@ def test_a_sleep_waits_without_a_runner():
 def test_a_sleep_until_a_time_that_has_passed_ends_at_the_next_tick():
     story = Story([node("s", "sleep@1", config={"until": "1970-01-01T00:00:09Z"})])
     story.start()
-    assert names(story.tick()) == ["SleepEnded", "ExecutionFinished"]
+    assert names(story.tick()) == ["WaitEnded", "RunSucceeded", "ExecutionFinished"]
 
 
 def test_sleeps_due_together_end_together_in_order():
@@ -53,10 +58,8 @@ def test_sleeps_due_together_end_together_in_order():
     story.start()
     story.later(3)
     decision = story.tick()
-    assert [(type(event).__name__, event.number) for event in decision.events] == [
-        ("SleepEnded", 2),
-        ("SleepEnded", 1),
-    ]
+    assert names(decision) == ["WaitEnded", "RunSucceeded"] * 2
+    assert [event.run for event in decision.events] == [2, 2, 1, 1]
 
 
 def test_a_templated_config_is_rendered_by_a_runner_first():
@@ -68,12 +71,12 @@ def test_a_templated_config_is_rendered_by_a_runner_first():
     template = b'{"duration":"{{ input.wait }}"}'
     assert (grant.is_render_only, grant.module, grant.config) == (True, "transform@1", template)
     assert (grant.inputs, grant.input) == (template, b'{"wait":"7s"}')
-    assert names(story.succeed("s", b'{"duration":"7s"}')) == ["ControlRendered", "SleepStarted"]
+    assert names(story.succeed("s", b'{"duration":"7s"}')) == ["ControlRendered", "WaitStarted"]
     run = story.run("s")
     assert (len(story.execution.runs), run.state.value, story.state) == (1, "RUNNING", "WAITING")
     again = story.when(ReportSuccess(1, run.epoch, b'{"duration":"7s"}'))
     assert (again.events, again.refusal) == ([], None)
-    assert names(story.wake()) == ["SleepEnded", "ExecutionFinished"]
+    assert names(story.wake()) == ["WaitEnded", "RunSucceeded", "ExecutionFinished"]
     assert story.now == BEGIN + 7 * SECOND
 
 
@@ -94,6 +97,8 @@ def test_until_may_be_rendered():
         b'{"until":"9999-12-31T23:59:59-01:00"}',
         b"[]",
         b"{",
+        b"\xff",
+        b"[" * 100_000,
         OutputRef("k", "", 300_000),
     ],
 )
@@ -102,9 +107,14 @@ def test_a_config_that_makes_no_sense_fails_the_node(output):
     story.start()
     story.assign("s")
     decision = story.succeed("s", output)
-    assert names(decision) == ["RunFailed", "ExecutionFinished"]
-    assert decision.events[0].reason is FailureReason.PERMANENT_ERROR
-    assert decision.events[0].error.type == "INVALID_CONFIG"
+    assert names(decision)[-2:] == ["RunFailed", "ExecutionFinished"]
+    failed = decision.events[-2]
+    assert (failed.run, failed.reason, failed.error.type) == (
+        1,
+        FailureReason.PERMANENT_ERROR,
+        "INVALID_CONFIG",
+    )
+    assert len(story.execution.runs) == 1
 
 
 def test_a_lost_renderer_is_replaced_at_once():
@@ -115,17 +125,85 @@ def test_a_lost_renderer_is_replaced_at_once():
     assert story.ready == ["s"]
 
 
-def test_a_rendered_node_that_has_nothing_to_render_is_a_bug():
-    story = Story([node("s", "sleep@1", config={"duration": "{{ input }}"})])
+class Silent(Control):
+    module = "silent_test@1"
+
+    def begin(self, turn, work):
+        """It breaks its promise to emit something."""
+
+
+class Messenger(Control):
+    """It waits for a message, however long that takes."""
+
+    module = "message_test@1"
+
+    def begin(self, turn, work):
+        turn.wait(work, WaitKind.SIGNAL)
+
+    def resume(self, turn, work, end):
+        turn.succeed(work, f'"{end.outcome}"'.encode())
+
+
+def with_control(monkeypatch, control):
+    monkeypatch.setitem(CONTROLS, control.module, control)
+    return Story([node("m", control.module), node("b")], chain("m", "b"))
+
+
+def test_a_control_that_emits_nothing_or_resumes_what_never_waited_is_a_bug(monkeypatch):
+    with pytest.raises(BrokenInvariant, match="without an event"):
+        with_control(monkeypatch, Silent()).start()
+    story = with_control(monkeypatch, Messenger())
     story.start()
-    story.assign("s")
-    from dataclasses import replace
+    turn = Turn(story.execution, story.now)
+    with pytest.raises(BrokenInvariant, match="never waits"):
+        CONTROLS["join@1"].resume(
+            turn, story.work("m"), WaitEnded(1, story.work("m").key, 1, WaitOutcome.ARRIVED)
+        )
+    with pytest.raises(NotImplementedError):
+        Control().begin(turn, story.work("m"))
 
-    from services.coordinator.core.definition import Control
 
-    story.work("s").node = replace(story.work("s").node, control=Control.JOIN)
-    with pytest.raises(BrokenInvariant):
-        decide(story.execution, ReportSuccess(1, 2, b"{}"), story.now)
+def test_an_execution_that_waits_for_a_message_alone_parks_and_wakes(monkeypatch):
+    story = with_control(monkeypatch, Messenger())
+    (waiting,) = story.start().events[1:]
+    assert fields(waiting, "node", "run", "kind", "due_time") == ("m", 1, WaitKind.SIGNAL, 0)
+    assert (story.state, story.execution.next_wake()) == ("WAITING", 0)
+    assert parking(story.execution, story.now) == Park(0), "no time wakes it"
+    story.later(10**6)
+    assert story.tick().events == []
+    woken = story.again()
+    assert parking(woken.execution, woken.now) == Park(0)
+    arrive(woken, "m")
+    assert (woken.ready, woken.run("m").output, parking(woken.execution, woken.now)) == (
+        ["b"],
+        b'"ARRIVED"',
+        None,
+    )
+
+
+def arrive(story, id):
+    """What a handler of messages does."""
+    turn = Turn(story.execution, story.now)
+    work = story.work(id)
+    end = WaitEnded(turn.now, work.key, work.run.number, WaitOutcome.ARRIVED)
+    turn.emit(end)
+    resume(turn, work, end)
+    advance(turn)
+    story.take(turn.events)
+
+
+def test_a_cancel_ends_a_wait_for_a_message(monkeypatch):
+    story = with_control(monkeypatch, Messenger())
+    story.start()
+    assert names(story.cancel()) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
+    assert (story.state, story.states["m"]) == ("CANCELLED", "CANCELLED")
+
+
+def test_a_wait_for_a_message_beside_a_timer_parks_until_the_time(monkeypatch):
+    monkeypatch.setitem(CONTROLS, Messenger.module, Messenger())
+    story = Story([node("m", Messenger.module), node("s", "sleep@1", config={"duration": "30s"})])
+    story.start()
+    assert parking(story.execution, story.now) == Park(story.now + 30 * SECOND)
 
 
 def test_parking_is_for_long_waits_with_nothing_running():
@@ -157,4 +235,10 @@ def test_a_failure_edge_after_a_sleep_is_skipped():
         [edge("s", "f", "failure"), edge("s", "j")],
     )
     story.start()
-    assert names(story.wake()) == ["SleepEnded", "NodesSkipped", "JoinPassed", "ExecutionFinished"]
+    assert names(story.wake()) == [
+        "WaitEnded",
+        "RunSucceeded",
+        "WorkSkipped",
+        "RunSucceeded",
+        "ExecutionFinished",
+    ]

@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from services.coordinator.core.definition import Edge, Join, When
-from services.coordinator.core.graph import Outcome, Resolution, Verdict, judge, resolve
+from services.coordinator.core.events import Resolution
+from services.coordinator.core.graph import Outcome, Verdict, join_verdict, resolve
 
 T, S, B = Resolution.TAKEN, Resolution.SKIPPED, Resolution.BLOCKED
 
@@ -22,7 +23,7 @@ T, S, B = Resolution.TAKEN, Resolution.SKIPPED, Resolution.BLOCKED
 )
 def test_every_edge_of_every_outcome(outcome, success, failure, always, matching, other):
     def on(when, label=""):
-        return resolve(outcome, Edge(0, when, label), "left")
+        return resolve(outcome, Edge("target", when, label), "left")
 
     assert (on(When.SUCCESS), on(When.FAILURE), on(When.ALWAYS)) == (success, failure, always)
     assert (on(When.LABEL, "left"), on(When.LABEL, "right")) == (matching, other)
@@ -31,11 +32,15 @@ def test_every_edge_of_every_outcome(outcome, success, failure, always, matching
 @pytest.mark.parametrize(("unresolved", "taken", "blocked"), list(itertools.product((0, 1), repeat=3)))
 def test_every_join(unresolved, taken, blocked):
     if unresolved:
-        assert judge(Join.ALL, unresolved, taken, blocked) is Verdict.WAIT
-        assert judge(Join.ANY, unresolved, taken, blocked) is (Verdict.START if taken else Verdict.WAIT)
+        assert join_verdict(Join.ALL, unresolved, taken, blocked) is Verdict.WAIT
+        assert join_verdict(Join.ANY, unresolved, taken, blocked) is (
+            Verdict.START if taken else Verdict.WAIT
+        )
     elif blocked:
-        assert judge(Join.ALL, unresolved, taken, blocked) is Verdict.BLOCK
-        assert judge(Join.ANY, unresolved, taken, blocked) is (Verdict.START if taken else Verdict.BLOCK)
+        assert join_verdict(Join.ALL, unresolved, taken, blocked) is Verdict.BLOCK
+        assert join_verdict(Join.ANY, unresolved, taken, blocked) is (
+            Verdict.START if taken else Verdict.BLOCK
+        )
     else:
         expected = Verdict.START if taken else Verdict.SKIP
-        assert {judge(join, unresolved, taken, blocked) for join in Join} == {expected}
+        assert {join_verdict(join, unresolved, taken, blocked) for join in Join} == {expected}

@@ -71,8 +71,8 @@ def test_numbers_of_runs_follow_those_of_the_leases():
         edges=[edge("one", "not_taken")] + [edge(SOURCES[0], free) for free in ("free", "free_too")],
     )
     decision = story.assign("free", "one", "free_too")
-    numbers = [event.number for event in decision.events if hasattr(event, "number")]
-    assert numbers == [COUNT + 1, COUNT + 2, COUNT + 3, COUNT + 2]
+    assert names(decision) == [*["RunLeased"] * 3, "RunFailed", "WorkBlocked"]
+    assert [event.run for event in decision.events[:4]] == [COUNT + 1, COUNT + 2, COUNT + 3, COUNT + 2]
     assert [effect.run.number for effect in story.effects] == [COUNT + 1, COUNT + 3]
     assert story.states["not_taken"] == "BLOCKED"
     assert story.ready == ["two"]

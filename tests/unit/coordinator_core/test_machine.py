@@ -30,8 +30,8 @@ from services.coordinator.core.events import (
     RunFailed,
     RunLeased,
     RunSucceeded,
-    SleepEnded,
-    SleepStarted,
+    WaitEnded,
+    WaitStarted,
 )
 from services.coordinator.core.values import Error, ErrorClass, ReleaseReason
 from tests.support.story import Story
@@ -98,19 +98,15 @@ class Fortune(RuleBasedStateMachine):
     def _note(self, event):
         match event:
             case RunLeased():
-                assert event.number not in self.attempts[event.node]
-                self.attempts[event.node].append(event.attempt)
-                assert self.attempts[event.node] == sorted(set(self.attempts[event.node])), "S9"
+                attempts = self.attempts[event.key]
+                assert event.attempt > max(attempts, default=0), "S9"
+                attempts.append(event.attempt)
             case RunSucceeded():
-                self.outcomes[self.story.execution.runs[event.number - 1].work.node.id] += 1
-            case RunFailed() | SleepStarted():
-                id = self.story.execution.runs[event.number - 1].work.node.id
-                self.wakes[id] = event.retry_time if isinstance(event, RunFailed) else event.wake_time
-            case BackoffEnded():
-                assert self.wakes.pop(event.node) <= self.story.now, "S19"
-            case SleepEnded():
-                id = self.story.execution.runs[event.number - 1].work.node.id
-                assert self.wakes.pop(id) <= self.story.now, "S19"
+                self.outcomes[event.key] += 1
+            case RunFailed() | WaitStarted():
+                self.wakes[event.key] = event.retry_time if isinstance(event, RunFailed) else event.due_time
+            case BackoffEnded() | WaitEnded():
+                assert self.wakes.pop(event.key) <= self.story.now, "S19"
             case _:
                 pass
 
@@ -159,7 +155,7 @@ class Fortune(RuleBasedStateMachine):
     def repeat(self, data):
         """A zombie, a duplicate, a report that took the long way."""
         report = self.pick(data, self.sent)
-        is_live = report.number in self.story.execution.live
+        is_live = report.run in self.story.execution.live
         succeeded = dict(self.outcomes)
         self.do(lambda: self.story.when(report))
         assert is_live or self.outcomes == succeeded, "S8"
@@ -219,18 +215,18 @@ class Fortune(RuleBasedStateMachine):
 def _edges_into(story, node):
     return [
         (source, edge)
-        for source in story.definition.nodes
+        for source in story.definition.nodes.values()
         for edge in source.edges
-        if edge.target == node.index
+        if edge.target == node.id
     ]
 
 
 def _arrived(story, source, edge):
     """The naive reading: what an edge says, from how its source ended. None: not yet."""
     when = edge.label or edge.when.name.lower()
-    match story.work(source.id).state.value:
+    match story.states[source.id]:
         case "SUCCEEDED":
-            taken = when in ("success", "always") or when == _branch(story, source.id)
+            taken = when in ("success", "always") or when == story.run(source.id).branch
             return "taken" if taken else "skipped"
         case "FAILED":
             if when in ("failure", "always"):
@@ -242,10 +238,6 @@ def _arrived(story, source, edge):
             return {"always": "taken", "failure": "skipped"}.get(when, "blocked")
         case _:
             return None
-
-
-def _branch(story, id):
-    return story.run(id).branch
 
 
 def _assert_join_holds(story, node):
@@ -262,8 +254,8 @@ def _assert_states_follow(story):
     """Every node that did not run had a reason not to."""
     if story.execution.stop is not None:
         return
-    for node in story.definition.nodes[: story.definition.size]:
-        state = story.work(node.id).state.value
+    for node in story.definition.graph:
+        state = story.states[node.id]
         arrived = [_arrived(story, source, edge) for source, edge in _edges_into(story, node)]
         assert None not in arrived
         if state in ("SKIPPED", "BLOCKED"):
@@ -274,8 +266,8 @@ def _assert_states_follow(story):
             assert state in ("SUCCEEDED", "FAILED")
     unhandled = [
         node.id
-        for node in story.definition.nodes
-        if story.work(node.id).state.value == "FAILED" and not node.is_failure_handled
+        for node in story.definition.nodes.values()
+        if story.states[node.id] == "FAILED" and not node.is_failure_handled
     ]
     assert story.state == ("FAILED" if unhandled else "SUCCESS")
 

@@ -1,7 +1,5 @@
 """Ended before the graph is: cancelled, out of time, failed fast."""
 
-from typing import Any
-
 import pytest
 
 from services.coordinator.core import parking, resume_effects, summary
@@ -157,7 +155,7 @@ def test_a_sleep_that_ended_in_the_same_tick_is_not_cancelled():
     story = Story([node("s", "sleep@1", config={"duration": "1s"}), node("t")], chain("s", "t"), timeout="9s")
     story.start()
     story.later(20)
-    assert names(story.tick()) == ["SleepEnded", "StopOrdered", "ExecutionFinished"]
+    assert names(story.tick()) == ["WaitEnded", "RunSucceeded", "StopOrdered", "ExecutionFinished"]
     assert summary(story.execution).succeeded == ("s",)
 
 
@@ -169,29 +167,33 @@ def test_a_deadline_passes_unnoticed_once_it_ends():
     assert story.state == "RUNNING"
 
 
-def test_what_begins_in_the_decision_that_fails_fast_is_cancelled_with_the_rest():
+def test_what_would_begin_in_the_decision_that_fails_fast_never_begins():
     story = Story([node("h"), SLEEP, node("bad")], [edge("h", "s", "failure")], onFailure="FAIL_FAST")
     story.start()
     for _ in range(2):
         story.assign("h", "bad")
         story.lose()
     story.assign("h", "bad")
-    # One dies with both: h's failure opens the sleep, bad's ends it all.
-    assert names(story.lose()) == [
-        "RunLost", "SleepStarted", "RunLost", "StopOrdered", "RunCancelled", "ExecutionFinished",
-    ]  # fmt: skip
+    # One runner dies with both: the failure of h lets the sleep begin, and that of bad ends it all.
+    decision = story.lose()
+    assert names(decision) == ["RunLost", "RunLost", "StopOrdered", "ExecutionFinished"]
+    assert [key.node for key in decision.events[0].then.begun] == ["s"]
+    assert story.states == {"h": "FAILED", "s": "CANCELLED", "bad": "FAILED"}
 
 
-def test_stop_is_told_again_by_a_new_holder():
+def test_a_successor_finds_in_the_journal_what_is_owed():
     story = running()
-    assert resume_effects(story.execution) == ()
+    assert resume_effects(story.again().execution) == []
     story.cancel()
-    told = story.effects
+    orders = story.effects
+    assert [type(effect) for effect in orders] == [StopRun, StopRun]
+    assert resume_effects(story.again().execution) == orders
     story.adopt("i1")
-    assert resume_effects(story.execution) == told
+    assert resume_effects(story.again().execution) == orders
     story.wake()
-    finished: Any
-    (finished,) = resume_effects(story.execution)
+    assert [type(effect) for effect in story.effects] == [Finished]
+    assert resume_effects(story.again().execution) == story.effects
+    (finished,) = story.effects
     assert (finished.state.value, finished.error.type) == ("CANCELLED", "CANCELLED")
 
 

@@ -22,15 +22,15 @@ from services.coordinator.core.commands import (
     Start,
     Tick,
 )
-from services.coordinator.core.values import Error, ErrorClass, ReleaseReason
+from services.coordinator.core.values import Error, ErrorClass, Origin, ReleaseReason
 from tests.support.story import BEGIN, Story, edge, node
 
 TRANSIENT = Error(ErrorClass.TRANSIENT, "T", "t")
 PERMANENT = Error(ErrorClass.PERMANENT, "P", "p")
 
 # Situations of an execution, in the order in which they are recognised.
-NEW, FINAL, STOPPING, BACKOFF, RUNNING, LEASED, HELD, READY = (
-    "new", "final", "stopping", "backoff", "running", "leased", "held", "ready",
+NEW, FINAL, STOPPING, BACKOFF, RUNNING, LEASED, WAITING, READY = (
+    "new", "final", "stopping", "backoff", "running", "leased", "waiting", "ready",
 )  # fmt: skip
 
 NOTHING = "nothing"
@@ -43,7 +43,7 @@ _REPORTED = {
     BACKOFF: {NOTHING, LATE},
     RUNNING: {NOTHING, LATE},
     LEASED: {NOTHING, LATE},
-    HELD: {NOTHING, LATE},
+    WAITING: {NOTHING, LATE},
     READY: {NOTHING, LATE},
 }
 
@@ -59,7 +59,7 @@ LEDGER = {
     "start": {NEW: {"ExecutionStarted"}}
     | {
         situation: {"ALREADY_STARTED"}
-        for situation in (FINAL, STOPPING, BACKOFF, RUNNING, LEASED, HELD, READY)
+        for situation in (FINAL, STOPPING, BACKOFF, RUNNING, LEASED, WAITING, READY)
     },
     "assign": {
         NEW: {"NOT_STARTED"},
@@ -68,7 +68,7 @@ LEDGER = {
         BACKOFF: {"NOT_READY", "RunLeased"},
         RUNNING: {"NOT_READY", "RunLeased"},
         LEASED: {"NOT_READY", "RunLeased"},
-        HELD: {"NOT_READY", "RunLeased"},
+        WAITING: {"NOT_READY", "RunLeased"},
         READY: {"NOT_READY", "RunLeased"},
     },
     "success": _and(
@@ -100,7 +100,7 @@ LEDGER = {
     ),
     # By the coordinator itself, which may do so at any time: never late.
     "withdrawn": {NEW: {"NOT_STARTED"}}
-    | {situation: {NOTHING} for situation in (FINAL, HELD, READY)}
+    | {situation: {NOTHING} for situation in (FINAL, WAITING, READY)}
     | {situation: {NOTHING, "RunReleased"} for situation in (STOPPING, BACKOFF, RUNNING, LEASED)},
     "lose": {
         NEW: {"NOT_STARTED"},
@@ -109,7 +109,7 @@ LEDGER = {
         BACKOFF: {NOTHING, "RunLost"},
         RUNNING: {"RunLost"},
         LEASED: {"RunLost"},
-        HELD: {NOTHING},
+        WAITING: {NOTHING},
         READY: {NOTHING},
     },
     "cancel": {
@@ -119,7 +119,7 @@ LEDGER = {
         BACKOFF: {"StopOrdered"},
         RUNNING: {"StopOrdered"},
         LEASED: {"StopOrdered"},
-        HELD: {"StopOrdered"},
+        WAITING: {"StopOrdered"},
         READY: {"StopOrdered"},
     },
     "adopt": {
@@ -129,7 +129,7 @@ LEDGER = {
         BACKOFF: {"ExecutionAdopted"},
         RUNNING: {"ExecutionAdopted"},
         LEASED: {"ExecutionAdopted"},
-        HELD: {"ExecutionAdopted"},
+        WAITING: {"ExecutionAdopted"},
         READY: {"ExecutionAdopted"},
     },
     "tick": {
@@ -137,9 +137,9 @@ LEDGER = {
         FINAL: {NOTHING},
         STOPPING: {"RunCancelled"},
         BACKOFF: {"BackoffEnded"},
-        RUNNING: {NOTHING, "RunFailed", "StopOrdered", "SleepEnded"},
-        LEASED: {NOTHING, "RunFailed", "StopOrdered", "SleepEnded"},
-        HELD: {"SleepEnded"},
+        RUNNING: {NOTHING, "RunFailed", "StopOrdered", "WaitEnded"},
+        LEASED: {NOTHING, "RunFailed", "StopOrdered", "WaitEnded"},
+        WAITING: {"WaitEnded"},
         READY: {NOTHING, "StopOrdered"},
     },
 }
@@ -152,11 +152,11 @@ def situation(execution):
         return FINAL
     if execution.stop is not None:
         return STOPPING
-    if execution.waiting:
+    if execution.backoffs:
         return BACKOFF
     if execution.live:
         return RUNNING if any(run.state == "RUNNING" for run in execution.live.values()) else LEASED
-    return HELD if execution.held else READY
+    return WAITING if execution.waits else READY
 
 
 def likeness(execution):
@@ -164,8 +164,8 @@ def likeness(execution):
     ended = [run for run in execution.runs if run.number not in execution.live]
     return (
         situation(execution),
-        tuple((work.state, bool(work.failures)) for work in execution.works),
-        tuple((run.work.node.index, run.state) for run in execution.live.values()),
+        tuple((id, work.state, bool(work.failures)) for id, work in sorted(execution.current.items())),
+        tuple((run.work.key, run.state) for run in execution.live.values()),
         (ended[-1].is_answered, ended[-1].is_late_noted) if ended else None,
     )
 
@@ -177,9 +177,9 @@ def concerned(execution):
 
 
 def commands(execution):
-    yield "start", Start(1, "c", "w", "f", 1)
-    for work in execution.works[:2]:
-        yield "assign", Assign([Grant(work, "i1", "r")])
+    yield "start", Start(1, "c", Origin("w", "f", 1, "v", create_time=BEGIN))
+    for id in list(execution.definition.nodes)[:2]:
+        yield "assign", Assign([Grant(execution.target_of(id), "i1", "r")])
     for run in concerned(execution):
         n, e = run.number, run.epoch
         yield "success", ReportSuccess(n, e, b'{"duration":"60s"}')

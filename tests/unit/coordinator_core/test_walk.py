@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.core import BrokenInvariant, decide, evolve, summary
+from services.coordinator.core import BrokenInvariant, handle, summary
 from services.coordinator.core.commands import Assign, Grant, ReportSuccess, Start
-from services.coordinator.core.events import ExecutionFinished, NodesBlocked, NodesSkipped
-from services.coordinator.core.values import Failure, OutputRef
-from tests.support.story import Story, chain, edge, names, node
+from services.coordinator.core.values import Failure, Origin, OutputRef
+from tests.support.story import Story, chain, edge, fields, names, node
 
 
 def test_empty_graph_succeeds_at_once():
@@ -38,23 +37,12 @@ def test_all_ready_nodes_at_once_in_order():
 
 def test_start_carries_what_was_asked_for():
     story = Story([node("a")], timeout="60s")
-    story.start(
-        input=b'{"x":1}', labels=(("b", "2"), ("a", "1")), priority=5, caller="ann", create_time=7, grant_time=9,
-        traceparent="00-1-2-01", trigger_type=2, request_id="r", version_id="v", parent_execution_id="p",
-    )  # fmt: skip
-    execution = story.execution
-    assert (execution.input, execution.labels, execution.priority) == (
-        b'{"x":1}',
-        (("a", "1"), ("b", "2")),
-        5,
-    )
-    assert (execution.create_time, execution.grant_time, execution.start_time) == (7, 9, story.now)
-    assert execution.deadline == 7 + 60_000_000
-    assert (execution.caller, execution.traceparent, execution.parent_execution_id) == (
-        "ann",
-        "00-1-2-01",
-        "p",
-    )
+    asked = {"input": b'{"x":1}', "labels": (("a", "1"), ("b", "2")), "priority": 5, "caller": "ann"}
+    (started, *_) = story.start(create_time=7, grant_time=9, **asked).events
+    assert fields(started.origin, "create_time", *asked) == (7, *asked.values())
+    assert fields(started, "epoch", "holder", "grant_time") == (1, "c1", 9)
+    assert started.deadline_time == story.execution.deadline == 7 + 60_000_000
+    assert (story.execution.grant_time, story.execution.start_time) == (9, story.now)
 
 
 def test_join_all_waits_for_all():
@@ -99,7 +87,8 @@ def test_branch_taken_and_branch_skipped_meet_again():
     story.start()
     story.assign("if")
     decision = story.succeed("if", branch="true")
-    assert decision.events[1:] == [NodesSkipped(story.now, 2, ["no", "deep"])]
+    assert names(decision) == ["RunSucceeded", "WorkSkipped", "WorkSkipped"]
+    assert [fields(event, "node", "run") for event in decision.events[1:]] == [("no", 2), ("deep", 3)]
     assert story.ready == ["yes"]
     assert [run.state.value for run in story.execution.runs] == ["SUCCESS", "SKIPPED", "SKIPPED"]
     story.do("yes", "end")
@@ -115,14 +104,13 @@ def test_a_failure_blocks_what_needs_its_success_and_nothing_else():
     story.start()
     story.assign("bad")
     decision = story.fail("bad")
-    assert names(decision) == ["RunFailed", "NodesBlocked"]
-    assert decision.events[1] == NodesBlocked(story.now, ["next", "last"])
+    assert names(decision) == ["RunFailed", "WorkBlocked", "WorkBlocked"]
+    assert [event.key.node for event in decision.events[1:]] == ["next", "last"]
     assert story.state == "RUNNING"
     story.assign("free")
     story.succeed("free")
     story.assign("more")
     finished = story.succeed("more").events[-1]
-    assert isinstance(finished, ExecutionFinished)
     assert story.state == "FAILED"
     assert finished.error == Failure("bad", "BOOM", "bad went wrong 42 times")
     assert summary(story.execution) == (("free", "more"), ("bad",), (), ("next", "last", "both"))
@@ -136,7 +124,7 @@ def test_a_failure_edge_handles_the_failure():
     )
     story.start()
     story.assign("a")
-    assert names(story.fail("a")) == ["RunFailed", "NodesSkipped"]
+    assert names(story.fail("a")) == ["RunFailed", "WorkSkipped"]
     story.do("alarm", "end")
     assert story.state == "SUCCESS"
     assert summary(story.execution) == (("alarm", "end"), ("a",), ("good",), ())
@@ -146,7 +134,7 @@ def test_a_failure_edge_is_skipped_on_success():
     story = Story([node("a"), node("alarm")], [edge("a", "alarm", "failure")])
     story.start()
     story.assign("a")
-    assert names(story.succeed("a")) == ["RunSucceeded", "NodesSkipped", "ExecutionFinished"]
+    assert names(story.succeed("a")) == ["RunSucceeded", "WorkSkipped", "ExecutionFinished"]
     assert story.execution.output == b"{}"
 
 
@@ -154,7 +142,7 @@ def test_always_cleans_up_after_a_failure_further_up_but_does_not_absolve():
     story = Story([node("a"), node("b"), node("cleanup")], [edge("a", "b"), edge("b", "cleanup", "always")])
     story.start()
     story.assign("a")
-    assert names(story.fail("a")) == ["RunFailed", "NodesBlocked"]
+    assert names(story.fail("a")) == ["RunFailed", "WorkBlocked"]
     assert story.ready == ["cleanup"]
     story.do("cleanup")
     assert story.state == "FAILED"
@@ -167,6 +155,22 @@ def test_always_runs_after_success_too():
     assert story.state == "SUCCESS"
 
 
+@pytest.mark.parametrize(
+    ("branch", "state"), [("left", "READY"), ("right", "READY"), ("neither", "SKIPPED"), (None, "BLOCKED")]
+)
+def test_two_edges_from_one_node_to_the_same_target_both_count(branch, state):
+    story = Story([node("if", "switch@1"), node("t")], [edge("if", "t", "left"), edge("if", "t", "right")])
+    story.start()
+    story.assign("if")
+    if branch is None:
+        story.fail("if")
+    else:
+        story.succeed("if", branch=branch)
+    target = story.work("t")
+    assert (story.states["t"], target.unresolved) == (state, 0)
+    assert (target.taken, target.blocked) == ({"READY": 1}.get(state, 0), {"BLOCKED": 2}.get(state, 0))
+
+
 def test_skipped_and_blocked_in_turn():
     story = Story(
         [node("a"), node("b"), node("c"), node("d"), node("e")],
@@ -175,7 +179,9 @@ def test_skipped_and_blocked_in_turn():
     story.start()
     story.assign("a")
     decision = story.fail("a")
-    assert names(decision) == ["RunFailed", "NodesBlocked", "NodesSkipped", "ExecutionFinished"]
+    assert names(decision) == [
+        "RunFailed", "WorkBlocked", "WorkBlocked", "WorkSkipped", "WorkSkipped", "ExecutionFinished",
+    ]  # fmt: skip
     assert story.states == {"a": "FAILED", "b": "BLOCKED", "c": "SKIPPED", "d": "BLOCKED", "e": "SKIPPED"}
 
 
@@ -225,7 +231,7 @@ def test_a_default_output_beyond_the_inline_limit_names_its_runs():
     story.do("a")
     story.assign("b")
     story.work("a").output = big = b'"' + b"x" * 200_000 + b'"'
-    finished: Any = decide(story.execution, _success(story, "b", big), story.now).events[-1]
+    finished: Any = handle(story.execution, _success(story, "b", big), story.now).events[-1]
     output = json.loads(finished.output)
     assert output == {id: {"$run": story.execution.execution_id + f".{n}"} for id, n in (("a", 1), ("b", 2))}
 
@@ -271,15 +277,11 @@ def test_a_fan_out_of_1000_and_its_join():
     )
     execution, now = story.execution, story.now
 
-    def apply(command):
-        for event in decide(execution, command, now).events:
-            evolve(execution, event)
-
-    apply(Start(1, "c", "default", "wide", 1))
+    handle(execution, Start(1, "c", Origin("default", "wide", 1, "v")), now)
     while not execution.is_final:
-        apply(Assign([Grant(work, "i", "r") for work in list(execution.ready)[:100]]))
+        handle(execution, Assign([Grant(work, "i", "r") for work in list(execution.ready)[:100]]), now)
         for run in list(execution.live.values()):
-            apply(_success(story, run.work.node.id, b"{}"))
+            handle(execution, ReportSuccess(run.number, run.epoch, b"{}"), now)
     assert execution.output == b'{"all":{}}'
 
 
@@ -287,6 +289,6 @@ def test_nothing_ready_but_work_remains_is_a_broken_invariant():
     story = Story([node("a"), node("b")], chain("a", "b"))
     story.start()
     story.assign("a")
-    story.execution.unresolved[1] = 2
+    story.work("b").unresolved = 2
     with pytest.raises(BrokenInvariant, match="remain"):
-        decide(story.execution, _success(story, "a", b"{}"), story.now)
+        handle(story.execution, _success(story, "a", b"{}"), story.now)

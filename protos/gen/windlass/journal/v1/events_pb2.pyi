@@ -21,6 +21,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ErrorClass:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ErrorClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorClass.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ERROR_CLASS_UNSPECIFIED: _ErrorClass.ValueType  # 0
+    ERROR_CLASS_TRANSIENT: _ErrorClass.ValueType  # 1
+    ERROR_CLASS_PERMANENT: _ErrorClass.ValueType  # 2
+    ERROR_CLASS_TIMEOUT: _ErrorClass.ValueType  # 3
+    ERROR_CLASS_CIRCUIT_OPEN: _ErrorClass.ValueType  # 4
+    """The target was not even asked, which costs no attempt."""
+
+class ErrorClass(_ErrorClass, metaclass=_ErrorClassEnumTypeWrapper):
+    """How a failure is treated."""
+
+ERROR_CLASS_UNSPECIFIED: ErrorClass.ValueType  # 0
+ERROR_CLASS_TRANSIENT: ErrorClass.ValueType  # 1
+ERROR_CLASS_PERMANENT: ErrorClass.ValueType  # 2
+ERROR_CLASS_TIMEOUT: ErrorClass.ValueType  # 3
+ERROR_CLASS_CIRCUIT_OPEN: ErrorClass.ValueType  # 4
+"""The target was not even asked, which costs no attempt."""
+Global___ErrorClass: _TypeAlias = ErrorClass  # noqa: Y015
+
 class _FailureReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -36,7 +60,7 @@ class _FailureReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Failure
     """The execution was ending."""
 
 class FailureReason(_FailureReason, metaclass=_FailureReasonEnumTypeWrapper):
-    """Why a piece of work is not tried again. Unspecified where it is."""
+    """Why a piece of work is not tried again. Unspecified: it is tried again."""
 
 FAILURE_REASON_UNSPECIFIED: FailureReason.ValueType  # 0
 FAILURE_REASON_MAX_RETRIES: FailureReason.ValueType  # 1
@@ -46,6 +70,67 @@ FAILURE_REASON_POISON: FailureReason.ValueType  # 3
 FAILURE_REASON_STOPPED: FailureReason.ValueType  # 4
 """The execution was ending."""
 Global___FailureReason: _TypeAlias = FailureReason  # noqa: Y015
+
+class _ReleaseReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReleaseReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReleaseReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RELEASE_REASON_UNSPECIFIED: _ReleaseReason.ValueType  # 0
+    RELEASE_REASON_DRAINED: _ReleaseReason.ValueType  # 1
+    RELEASE_REASON_WITHDRAWN: _ReleaseReason.ValueType  # 2
+    """The grant never arrived."""
+    RELEASE_REASON_REFUSED: _ReleaseReason.ValueType  # 3
+
+class ReleaseReason(_ReleaseReason, metaclass=_ReleaseReasonEnumTypeWrapper):
+    """Why a run came back without an outcome."""
+
+RELEASE_REASON_UNSPECIFIED: ReleaseReason.ValueType  # 0
+RELEASE_REASON_DRAINED: ReleaseReason.ValueType  # 1
+RELEASE_REASON_WITHDRAWN: ReleaseReason.ValueType  # 2
+"""The grant never arrived."""
+RELEASE_REASON_REFUSED: ReleaseReason.ValueType  # 3
+Global___ReleaseReason: _TypeAlias = ReleaseReason  # noqa: Y015
+
+class _WaitKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WaitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WAIT_KIND_UNSPECIFIED: _WaitKind.ValueType  # 0
+    WAIT_KIND_TIMER: _WaitKind.ValueType  # 1
+    WAIT_KIND_SIGNAL: _WaitKind.ValueType  # 2
+
+class WaitKind(_WaitKind, metaclass=_WaitKindEnumTypeWrapper):
+    """What a wait is for."""
+
+WAIT_KIND_UNSPECIFIED: WaitKind.ValueType  # 0
+WAIT_KIND_TIMER: WaitKind.ValueType  # 1
+WAIT_KIND_SIGNAL: WaitKind.ValueType  # 2
+Global___WaitKind: _TypeAlias = WaitKind  # noqa: Y015
+
+class _WaitOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WaitOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WAIT_OUTCOME_UNSPECIFIED: _WaitOutcome.ValueType  # 0
+    WAIT_OUTCOME_ARRIVED: _WaitOutcome.ValueType  # 1
+    """What was waited for has come."""
+    WAIT_OUTCOME_EXPIRED: _WaitOutcome.ValueType  # 2
+    """The time that was set for the wait is over."""
+
+class WaitOutcome(_WaitOutcome, metaclass=_WaitOutcomeEnumTypeWrapper): ...
+
+WAIT_OUTCOME_UNSPECIFIED: WaitOutcome.ValueType  # 0
+WAIT_OUTCOME_ARRIVED: WaitOutcome.ValueType  # 1
+"""What was waited for has come."""
+WAIT_OUTCOME_EXPIRED: WaitOutcome.ValueType  # 2
+"""The time that was set for the wait is over."""
+Global___WaitOutcome: _TypeAlias = WaitOutcome  # noqa: Y015
 
 class _FinalState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -70,13 +155,245 @@ FINAL_STATE_TIMEOUT: FinalState.ValueType  # 4
 Global___FinalState: _TypeAlias = FinalState  # noqa: Y015
 
 @_typing.final
-class ExecutionStarted(_message.Message):
-    """Runs are named by their number: the run id is "<execution id>.<number>". Numbers rise by one with every run that is
-    made, whatever made it: a lease, a control node, a skipped node. Nodes are named by the ids of the definition that the
-    first record names.
+class Event(_message.Message):
+    """One thing that happened to an execution. The fields of each event stand in the coordinator's core/events.py under the
+    same names, and store/event_table.py translates between the two.
 
-    The first record: all that was asked for. A holder that takes over needs this journal and the definition, nothing else.
+    Every event about work carries its key. Every event about one attempt also carries the number of the run: the run id
+    is "<execution id>.<run>". Runs are numbered through the whole execution, and an event that carries the next free
+    number makes that run. Nodes are named by the ids of the definition that the first event names.
+
+    An event holds what was decided and what followed from it. Whoever folds events applies them and decides nothing.
     """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_STARTED_FIELD_NUMBER: _builtins.int
+    EXECUTION_ADOPTED_FIELD_NUMBER: _builtins.int
+    RUN_LEASED_FIELD_NUMBER: _builtins.int
+    RUN_STARTED_FIELD_NUMBER: _builtins.int
+    RUN_PROGRESSED_FIELD_NUMBER: _builtins.int
+    RUN_SUCCEEDED_FIELD_NUMBER: _builtins.int
+    CONTROL_RENDERED_FIELD_NUMBER: _builtins.int
+    RUN_FAILED_FIELD_NUMBER: _builtins.int
+    RUN_LOST_FIELD_NUMBER: _builtins.int
+    RUN_RELEASED_FIELD_NUMBER: _builtins.int
+    RUN_CANCELLED_FIELD_NUMBER: _builtins.int
+    LATE_REPORT_REJECTED_FIELD_NUMBER: _builtins.int
+    BACKOFF_ENDED_FIELD_NUMBER: _builtins.int
+    WAIT_STARTED_FIELD_NUMBER: _builtins.int
+    WAIT_ENDED_FIELD_NUMBER: _builtins.int
+    WORK_SKIPPED_FIELD_NUMBER: _builtins.int
+    WORK_BLOCKED_FIELD_NUMBER: _builtins.int
+    OUTPUT_REQUESTED_FIELD_NUMBER: _builtins.int
+    STOP_ORDERED_FIELD_NUMBER: _builtins.int
+    EXECUTION_FINISHED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def execution_started(self) -> Global___ExecutionStarted: ...
+    @_builtins.property
+    def execution_adopted(self) -> Global___ExecutionAdopted: ...
+    @_builtins.property
+    def run_leased(self) -> Global___RunLeased: ...
+    @_builtins.property
+    def run_started(self) -> Global___RunStarted: ...
+    @_builtins.property
+    def run_progressed(self) -> Global___RunProgressed: ...
+    @_builtins.property
+    def run_succeeded(self) -> Global___RunSucceeded: ...
+    @_builtins.property
+    def control_rendered(self) -> Global___ControlRendered: ...
+    @_builtins.property
+    def run_failed(self) -> Global___RunFailed: ...
+    @_builtins.property
+    def run_lost(self) -> Global___RunLost: ...
+    @_builtins.property
+    def run_released(self) -> Global___RunReleased: ...
+    @_builtins.property
+    def run_cancelled(self) -> Global___RunCancelled: ...
+    @_builtins.property
+    def late_report_rejected(self) -> Global___LateReportRejected: ...
+    @_builtins.property
+    def backoff_ended(self) -> Global___BackoffEnded: ...
+    @_builtins.property
+    def wait_started(self) -> Global___WaitStarted: ...
+    @_builtins.property
+    def wait_ended(self) -> Global___WaitEnded: ...
+    @_builtins.property
+    def work_skipped(self) -> Global___WorkSkipped: ...
+    @_builtins.property
+    def work_blocked(self) -> Global___WorkBlocked: ...
+    @_builtins.property
+    def output_requested(self) -> Global___OutputRequested: ...
+    @_builtins.property
+    def stop_ordered(self) -> Global___StopOrdered: ...
+    @_builtins.property
+    def execution_finished(self) -> Global___ExecutionFinished: ...
+    def __init__(
+        self,
+        *,
+        execution_started: Global___ExecutionStarted | None = ...,
+        execution_adopted: Global___ExecutionAdopted | None = ...,
+        run_leased: Global___RunLeased | None = ...,
+        run_started: Global___RunStarted | None = ...,
+        run_progressed: Global___RunProgressed | None = ...,
+        run_succeeded: Global___RunSucceeded | None = ...,
+        control_rendered: Global___ControlRendered | None = ...,
+        run_failed: Global___RunFailed | None = ...,
+        run_lost: Global___RunLost | None = ...,
+        run_released: Global___RunReleased | None = ...,
+        run_cancelled: Global___RunCancelled | None = ...,
+        late_report_rejected: Global___LateReportRejected | None = ...,
+        backoff_ended: Global___BackoffEnded | None = ...,
+        wait_started: Global___WaitStarted | None = ...,
+        wait_ended: Global___WaitEnded | None = ...,
+        work_skipped: Global___WorkSkipped | None = ...,
+        work_blocked: Global___WorkBlocked | None = ...,
+        output_requested: Global___OutputRequested | None = ...,
+        stop_ordered: Global___StopOrdered | None = ...,
+        execution_finished: Global___ExecutionFinished | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_skipped", b"work_skipped"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_started", b"execution_started", "late_report_rejected", b"late_report_rejected", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "stop_ordered", b"stop_ordered", "wait_ended", b"wait_ended", "wait_started", b"wait_started", "work_blocked", b"work_blocked", "work_skipped", b"work_skipped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "wait_started", "wait_ended", "work_skipped", "work_blocked", "output_requested", "stop_ordered", "execution_finished"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___Event: _TypeAlias = Event  # noqa: Y015
+
+@_typing.final
+class WorkKey(_message.Message):
+    """One piece of work. All attempts at it share the key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    ITERATION_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The id of the node, or "$output" for the rendering of the workflow's output."""
+    iteration: _builtins.int
+    """0 for a plain node; 1, 2, 3 and so on for the items or turns of a loop."""
+    generation: _builtins.int
+    """From 1. It rises each time a person has the node done again."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        iteration: _builtins.int = ...,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "iteration", b"iteration", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkKey: _TypeAlias = WorkKey  # noqa: Y015
+
+@_typing.final
+class Consequences(_message.Message):
+    """What the outcome of a piece of work did to the graph."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EDGES_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    BEGUN_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    BLOCKED_FIELD_NUMBER: _builtins.int
+    edges: _builtins.bytes
+    """How each edge out of the node resolved: one byte per edge, in the order of the definition. 0: taken, 1: skipped,
+    2: blocked by a failure. Empty: the execution is ending, and nothing follows.
+    """
+    @_builtins.property
+    def ready(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """Work that a runner can be given now."""
+
+    @_builtins.property
+    def begun(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """Control nodes that begin now. Their own events follow in the same append."""
+
+    @_builtins.property
+    def skipped(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """Work that no edge was taken to. A WorkSkipped follows for each."""
+
+    @_builtins.property
+    def blocked(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """Work that needs the success of something that failed. A WorkBlocked follows for each."""
+
+    def __init__(
+        self,
+        *,
+        edges: _builtins.bytes = ...,
+        ready: _abc.Iterable[Global___WorkKey] | None = ...,
+        begun: _abc.Iterable[Global___WorkKey] | None = ...,
+        skipped: _abc.Iterable[Global___WorkKey] | None = ...,
+        blocked: _abc.Iterable[Global___WorkKey] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "blocked", b"blocked", "edges", b"edges", "ready", b"ready", "skipped", b"skipped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Consequences: _TypeAlias = Consequences  # noqa: Y015
+
+@_typing.final
+class ExecutionStarted(_message.Message):
+    """The first event: all that was asked for. A holder that takes over needs this journal and the definition, nothing else."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDER_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    GRANT_TIME_FIELD_NUMBER: _builtins.int
+    DEADLINE_TIME_FIELD_NUMBER: _builtins.int
+    RETRY_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    holder: _builtins.str
+    @_builtins.property
+    def origin(self) -> Global___Origin: ...
+    @_builtins.property
+    def grant_time(self) -> _timestamp_pb2.Timestamp:
+        """When it left the queue."""
+
+    @_builtins.property
+    def deadline_time(self) -> _timestamp_pb2.Timestamp:
+        """Absent: none."""
+
+    @_builtins.property
+    def retry(self) -> Global___RetryPolicy:
+        """This policy holds for the whole life of the execution, wherever neither node nor workflow says otherwise, even if
+        the defaults change meanwhile.
+        """
+
+    @_builtins.property
+    def then(self) -> Global___Consequences:
+        """The roots of the graph."""
+
+    def __init__(
+        self,
+        *,
+        holder: _builtins.str = ...,
+        origin: Global___Origin | None = ...,
+        grant_time: _timestamp_pb2.Timestamp | None = ...,
+        deadline_time: _timestamp_pb2.Timestamp | None = ...,
+        retry: Global___RetryPolicy | None = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline_time", b"deadline_time", "grant_time", b"grant_time", "origin", b"origin", "retry", b"retry", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_time", b"deadline_time", "grant_time", b"grant_time", "holder", b"holder", "origin", b"origin", "retry", b"retry", "then", b"then"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutionStarted: _TypeAlias = ExecutionStarted  # noqa: Y015
+
+@_typing.final
+class Origin(_message.Message):
+    """What was asked for when the execution was started; see windlass.types.v1.StartOrder."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -100,7 +417,6 @@ class ExecutionStarted(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    HOLDER_FIELD_NUMBER: _builtins.int
     WORKSPACE_FIELD_NUMBER: _builtins.int
     WORKFLOW_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
@@ -113,16 +429,14 @@ class ExecutionStarted(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     PARENT_EXECUTION_ID_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
-    GRANT_TIME_FIELD_NUMBER: _builtins.int
-    DEADLINE_TIME_FIELD_NUMBER: _builtins.int
-    RETRY_FIELD_NUMBER: _builtins.int
-    holder: _builtins.str
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
     workflow: _builtins.str
     version: _builtins.int
     version_id: _builtins.str
+    """Names the immutable definition."""
     input: _builtins.bytes
-    """JSON."""
+    """A JSON object."""
     priority: _builtins.int
     """1 to 5."""
     trigger_type: _builtins.int
@@ -130,30 +444,17 @@ class ExecutionStarted(_message.Message):
     """Who asked."""
     request_id: _builtins.str
     parent_execution_id: _builtins.str
+    traceparent: _builtins.str
+    """W3C trace context of the start."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was asked for."""
 
-    @_builtins.property
-    def grant_time(self) -> _timestamp_pb2.Timestamp:
-        """When it left the queue."""
-
-    @_builtins.property
-    def deadline_time(self) -> _timestamp_pb2.Timestamp:
-        """Absent: none."""
-
-    @_builtins.property
-    def retry(self) -> Global___RetryPolicy:
-        """In force for the whole life of the execution, wherever neither node nor workflow says otherwise, even if the
-        defaults change meanwhile.
-        """
-
     def __init__(
         self,
         *,
-        holder: _builtins.str = ...,
         workspace: _builtins.str = ...,
         workflow: _builtins.str = ...,
         version: _builtins.int = ...,
@@ -166,17 +467,15 @@ class ExecutionStarted(_message.Message):
         request_id: _builtins.str = ...,
         parent_execution_id: _builtins.str = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
-        grant_time: _timestamp_pb2.Timestamp | None = ...,
-        deadline_time: _timestamp_pb2.Timestamp | None = ...,
-        retry: Global___RetryPolicy | None = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline_time", b"deadline_time", "grant_time", b"grant_time", "retry", b"retry"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "create_time", b"create_time", "deadline_time", b"deadline_time", "grant_time", b"grant_time", "holder", b"holder", "input", b"input", "labels", b"labels", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "request_id", b"request_id", "retry", b"retry", "trigger_type", b"trigger_type", "version", b"version", "version_id", b"version_id", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "create_time", b"create_time", "input", b"input", "labels", b"labels", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "request_id", b"request_id", "traceparent", b"traceparent", "trigger_type", b"trigger_type", "version", b"version", "version_id", b"version_id", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ExecutionStarted: _TypeAlias = ExecutionStarted  # noqa: Y015
+Global___Origin: _TypeAlias = Origin  # noqa: Y015
 
 @_typing.final
 class RetryPolicy(_message.Message):
@@ -188,7 +487,7 @@ class RetryPolicy(_message.Message):
     MAX_DELAY_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
     attempts: _builtins.int
-    """With the first one."""
+    """The first attempt counts."""
     factor: _builtins.float
     @_builtins.property
     def initial_delay(self) -> _duration_pb2.Duration: ...
@@ -196,7 +495,7 @@ class RetryPolicy(_message.Message):
     def max_delay(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def budget(self) -> _duration_pb2.Duration:
-        """From the first grant of a piece of work; zero: unlimited."""
+        """From the first grant of a piece of work. Zero: unlimited."""
 
     def __init__(
         self,
@@ -217,7 +516,7 @@ Global___RetryPolicy: _TypeAlias = RetryPolicy  # noqa: Y015
 
 @_typing.final
 class ExecutionAdopted(_message.Message):
-    """Another holder goes on. The epoch of this record is the new one; whoever appends under an older one is refused."""
+    """Another holder goes on. The epoch of this append is the new one; whoever appends under an older one is refused."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -238,45 +537,51 @@ Global___ExecutionAdopted: _TypeAlias = ExecutionAdopted  # noqa: Y015
 
 @_typing.final
 class RunLeased(_message.Message):
-    """A runner was given the work. The seq of this record is the epoch of the run's lease: what its holder reports under
-    another number is late.
+    """A runner was given the work. The sequence number of this event is the epoch of the run's lease: a report under another
+    number is late.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    NUMBER_FIELD_NUMBER: _builtins.int
-    NODE_FIELD_NUMBER: _builtins.int
-    ITERATION_FIELD_NUMBER: _builtins.int
-    GENERATION_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     RUNNER_FIELD_NUMBER: _builtins.int
-    IDEMPOTENT_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
-    node: _builtins.str
-    iteration: _builtins.int
-    generation: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    IS_IDEMPOTENT_FIELD_NUMBER: _builtins.int
+    BACKSTOP_TIME_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
     attempt: _builtins.int
-    """From 1, of this piece of work; granted once each."""
+    """From 1 for each piece of work. Each number is granted once."""
     instance_id: _builtins.str
+    """Empty: no runner can be given the work, and its failure follows."""
     runner: _builtins.str
-    idempotent: _builtins.bool
-    """The work may be done twice: its node says so, or did the runner of its module. Absent: as the node says."""
+    traceparent: _builtins.str
+    """W3C trace context of the run's own span."""
+    is_idempotent: _builtins.bool
+    """The work may be done twice: its node says so, or the runner says so about its module."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def backstop_time(self) -> _timestamp_pb2.Timestamp:
+        """When the coordinator ends the run itself if its runner is silent about the node's timeout. Absent: never."""
+
     def __init__(
         self,
         *,
-        number: _builtins.int = ...,
-        node: _builtins.str = ...,
-        iteration: _builtins.int = ...,
-        generation: _builtins.int = ...,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
         attempt: _builtins.int = ...,
         instance_id: _builtins.str = ...,
         runner: _builtins.str = ...,
-        idempotent: _builtins.bool = ...,
+        traceparent: _builtins.str = ...,
+        is_idempotent: _builtins.bool = ...,
+        backstop_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backstop_time", b"backstop_time", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "generation", b"generation", "idempotent", b"idempotent", "instance_id", b"instance_id", "iteration", b"iteration", "node", b"node", "number", b"number", "runner", b"runner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "backstop_time", b"backstop_time", "instance_id", b"instance_id", "is_idempotent", b"is_idempotent", "key", b"key", "run", b"run", "runner", b"runner", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -284,24 +589,34 @@ Global___RunLeased: _TypeAlias = RunLeased  # noqa: Y015
 
 @_typing.final
 class RunStarted(_message.Message):
-    """Recorded only for runs that outlast a beat of their runner."""
+    """Recorded only for runs that outlast a heartbeat of their runner."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    NUMBER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
+    BACKSTOP_TIME_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def backstop_time(self) -> _timestamp_pb2.Timestamp:
+        """Replaces that of the lease."""
+
     def __init__(
         self,
         *,
-        number: _builtins.int = ...,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
+        backstop_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backstop_time", b"backstop_time", "key", b"key", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backstop_time", b"backstop_time", "key", b"key", "run", b"run", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -311,27 +626,31 @@ Global___RunStarted: _TypeAlias = RunStarted  # noqa: Y015
 class RunProgressed(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    NUMBER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
+    run: _builtins.int
     progress: _builtins.float
     """0 to 1."""
     message: _builtins.str
     cursor: _builtins.bytes
-    """JSON; handed to the next attempt, should there be one."""
+    """JSON. It is handed to the next attempt, should there be one."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
     def __init__(
         self,
         *,
-        number: _builtins.int = ...,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
         progress: _builtins.float = ...,
         message: _builtins.str = ...,
         cursor: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "message", b"message", "number", b"number", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "key", b"key", "message", b"message", "progress", b"progress", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -392,52 +711,56 @@ Global___OutputRef: _TypeAlias = OutputRef  # noqa: Y015
 
 @_typing.final
 class RunSucceeded(_message.Message):
-    """The one accepted outcome of its piece of work. What depends on it is free from here on."""
+    """The one accepted outcome of its piece of work."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    NUMBER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
-    OUTPUT_REF_FIELD_NUMBER: _builtins.int
     BRANCH_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     INPUTS_HASH_FIELD_NUMBER: _builtins.int
     CONFIG_HASH_FIELD_NUMBER: _builtins.int
     COST_TOKENS_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
-    output: _builtins.bytes
-    """A short output stands here by itself; absent if `output_ref` is set."""
+    THEN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
     branch: _builtins.str
     """Empty: none was named."""
     inputs_hash: _builtins.bytes
-    """SHA-256 over canonical JSON."""
+    """SHA-256 of canonical JSON."""
     config_hash: _builtins.bytes
     cost_tokens: _builtins.int
     @_builtins.property
-    def output_ref(self) -> Global___OutputRef: ...
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def output(self) -> Global___Value: ...
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """By the runner's clock; absent: not told."""
+        """By the runner's clock. Absent: the runner did not say."""
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def then(self) -> Global___Consequences: ...
     def __init__(
         self,
         *,
-        number: _builtins.int = ...,
-        output: _builtins.bytes = ...,
-        output_ref: Global___OutputRef | None = ...,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        output: Global___Value | None = ...,
         branch: _builtins.str = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
         inputs_hash: _builtins.bytes = ...,
         config_hash: _builtins.bytes = ...,
         cost_tokens: _builtins.int = ...,
+        then: Global___Consequences | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "output_ref", b"output_ref", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "key", b"key", "output", b"output", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "inputs_hash", b"inputs_hash", "number", b"number", "output", b"output", "output_ref", b"output_ref", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "inputs_hash", b"inputs_hash", "key", b"key", "output", b"output", "run", b"run", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -449,13 +772,16 @@ class ControlRendered(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    NUMBER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
+    run: _builtins.int
     config: _builtins.bytes
     """JSON."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -463,14 +789,15 @@ class ControlRendered(_message.Message):
     def __init__(
         self,
         *,
-        number: _builtins.int = ...,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
         config: _builtins.bytes = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "key", b"key", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "end_time", b"end_time", "number", b"number", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "end_time", b"end_time", "key", b"key", "run", b"run", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -480,43 +807,22 @@ Global___ControlRendered: _TypeAlias = ControlRendered  # noqa: Y015
 class Error(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    class _Class:
-        ValueType = _typing.NewType("ValueType", _builtins.int)
-        V: _TypeAlias = ValueType  # noqa: Y015
-
-    class _ClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Error._Class.ValueType], _builtins.type):
-        DESCRIPTOR: _descriptor.EnumDescriptor
-        CLASS_UNSPECIFIED: Error._Class.ValueType  # 0
-        TRANSIENT: Error._Class.ValueType  # 1
-        PERMANENT: Error._Class.ValueType  # 2
-        TIMEOUT: Error._Class.ValueType  # 3
-        CIRCUIT_OPEN: Error._Class.ValueType  # 4
-        """Costs no attempt."""
-
-    class Class(_Class, metaclass=_ClassEnumTypeWrapper):
-        """How a failure is treated."""
-
-    CLASS_UNSPECIFIED: Error.Class.ValueType  # 0
-    TRANSIENT: Error.Class.ValueType  # 1
-    PERMANENT: Error.Class.ValueType  # 2
-    TIMEOUT: Error.Class.ValueType  # 3
-    CIRCUIT_OPEN: Error.Class.ValueType  # 4
-    """Costs no attempt."""
-
-    CLASS_FIELD_NUMBER: _builtins.int
+    ERROR_CLASS_FIELD_NUMBER: _builtins.int
     TYPE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    error_class: Global___ErrorClass.ValueType
     type: _builtins.str
     message: _builtins.str
     def __init__(
         self,
         *,
+        error_class: Global___ErrorClass.ValueType = ...,
         type: _builtins.str = ...,
         message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["class", b"class", "message", b"message", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_class", b"error_class", "message", b"message", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -526,7 +832,8 @@ Global___Error: _TypeAlias = Error  # noqa: Y015
 class RunFailed(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    NUMBER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
@@ -534,19 +841,28 @@ class RunFailed(_message.Message):
     INPUTS_HASH_FIELD_NUMBER: _builtins.int
     CONFIG_HASH_FIELD_NUMBER: _builtins.int
     COST_TOKENS_FIELD_NUMBER: _builtins.int
+    IS_CHARGED_FIELD_NUMBER: _builtins.int
     RETRY_TIME_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    IS_HANDLED_FIELD_NUMBER: _builtins.int
     IS_REPORTED_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
     fingerprint: _builtins.str
     """Equal for failures that a person would call the same."""
     inputs_hash: _builtins.bytes
     config_hash: _builtins.bytes
     cost_tokens: _builtins.int
+    is_charged: _builtins.bool
+    """It counts against the attempts of the retry policy."""
     reason: Global___FailureReason.ValueType
-    """Set exactly if retry_time is absent: the node failed."""
+    """Set exactly if retry_time is absent: the work failed."""
+    is_handled: _builtins.bool
+    """A failure edge leaves the node: its failure does not fail the execution."""
     is_reported: _builtins.bool
-    """False: the coordinator judged so by itself, and told the runner to stop."""
+    """False: the coordinator decided so by itself, and told the runner to stop."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
     @_builtins.property
     def error(self) -> Global___Error: ...
     @_builtins.property
@@ -557,10 +873,13 @@ class RunFailed(_message.Message):
     def retry_time(self) -> _timestamp_pb2.Timestamp:
         """The next attempt is not made before. Absent: there is none."""
 
+    @_builtins.property
+    def then(self) -> Global___Consequences: ...
     def __init__(
         self,
         *,
-        number: _builtins.int = ...,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
         error: Global___Error | None = ...,
         fingerprint: _builtins.str = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
@@ -568,13 +887,16 @@ class RunFailed(_message.Message):
         inputs_hash: _builtins.bytes = ...,
         config_hash: _builtins.bytes = ...,
         cost_tokens: _builtins.int = ...,
+        is_charged: _builtins.bool = ...,
         retry_time: _timestamp_pb2.Timestamp | None = ...,
         reason: Global___FailureReason.ValueType = ...,
+        is_handled: _builtins.bool = ...,
         is_reported: _builtins.bool = ...,
+        then: Global___Consequences | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "error", b"error", "retry_time", b"retry_time", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "error", b"error", "key", b"key", "retry_time", b"retry_time", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "error", b"error", "fingerprint", b"fingerprint", "inputs_hash", b"inputs_hash", "is_reported", b"is_reported", "number", b"number", "reason", b"reason", "retry_time", b"retry_time", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "error", b"error", "fingerprint", b"fingerprint", "inputs_hash", b"inputs_hash", "is_charged", b"is_charged", "is_handled", b"is_handled", "is_reported", b"is_reported", "key", b"key", "reason", b"reason", "retry_time", b"retry_time", "run", b"run", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -582,24 +904,42 @@ Global___RunFailed: _TypeAlias = RunFailed  # noqa: Y015
 
 @_typing.final
 class RunLost(_message.Message):
-    """The runner died with it. It counts as a death of the work, not as an attempt."""
+    """The runner died with the work. It counts as a death of the work, not as an attempt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    NUMBER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
+    IS_HANDLED_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    fingerprint: _builtins.str
     reason: Global___FailureReason.ValueType
     """Unspecified: the work is ready again at once."""
+    is_handled: _builtins.bool
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def then(self) -> Global___Consequences: ...
     def __init__(
         self,
         *,
-        number: _builtins.int = ...,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        error: Global___Error | None = ...,
+        fingerprint: _builtins.str = ...,
         reason: Global___FailureReason.ValueType = ...,
+        is_handled: _builtins.bool = ...,
+        then: Global___Consequences | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "key", b"key", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "fingerprint", b"fingerprint", "is_handled", b"is_handled", "key", b"key", "reason", b"reason", "run", b"run", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -607,49 +947,38 @@ Global___RunLost: _TypeAlias = RunLost  # noqa: Y015
 
 @_typing.final
 class RunReleased(_message.Message):
-    """Handed back. Costs nothing; the work is ready again at once."""
+    """The run was handed back. That costs nothing."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    class _Release:
-        ValueType = _typing.NewType("ValueType", _builtins.int)
-        V: _TypeAlias = ValueType  # noqa: Y015
-
-    class _ReleaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[RunReleased._Release.ValueType], _builtins.type):
-        DESCRIPTOR: _descriptor.EnumDescriptor
-        RELEASE_UNSPECIFIED: RunReleased._Release.ValueType  # 0
-        DRAINED: RunReleased._Release.ValueType  # 1
-        WITHDRAWN: RunReleased._Release.ValueType  # 2
-        """The grant never arrived."""
-        REFUSED: RunReleased._Release.ValueType  # 3
-
-    class Release(_Release, metaclass=_ReleaseEnumTypeWrapper): ...
-    RELEASE_UNSPECIFIED: RunReleased.Release.ValueType  # 0
-    DRAINED: RunReleased.Release.ValueType  # 1
-    WITHDRAWN: RunReleased.Release.ValueType  # 2
-    """The grant never arrived."""
-    REFUSED: RunReleased.Release.ValueType  # 3
-
-    NUMBER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
     MAY_HAVE_BEGUN_FIELD_NUMBER: _builtins.int
     IS_REPORTED_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
-    release: Global___RunReleased.Release.ValueType
+    THEN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    release: Global___ReleaseReason.ValueType
     may_have_begun: _builtins.bool
     is_reported: _builtins.bool
-    """False: the coordinator took it back by itself."""
+    """False: the coordinator took the run back by itself."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def then(self) -> Global___Consequences: ...
     def __init__(
         self,
         *,
-        number: _builtins.int = ...,
-        release: Global___RunReleased.Release.ValueType = ...,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        release: Global___ReleaseReason.ValueType = ...,
         may_have_begun: _builtins.bool = ...,
         is_reported: _builtins.bool = ...,
+        then: Global___Consequences | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_reported", b"is_reported", "may_have_begun", b"may_have_begun", "number", b"number", "release", b"release"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_reported", b"is_reported", "key", b"key", "may_have_begun", b"may_have_begun", "release", b"release", "run", b"run", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -657,17 +986,20 @@ Global___RunReleased: _TypeAlias = RunReleased  # noqa: Y015
 
 @_typing.final
 class RunCancelled(_message.Message):
-    """Ended with the execution, without an outcome."""
+    """The run ended without an outcome because the execution is ending."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    NUMBER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     IS_REPORTED_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
+    run: _builtins.int
     is_reported: _builtins.bool
-    """False: nobody ran it, or nobody answered in time."""
+    """False: nobody was at work on it, or nobody answered in time."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -675,14 +1007,15 @@ class RunCancelled(_message.Message):
     def __init__(
         self,
         *,
-        number: _builtins.int = ...,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
         is_reported: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "key", b"key", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "is_reported", b"is_reported", "number", b"number", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "is_reported", b"is_reported", "key", b"key", "run", b"run", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -690,28 +1023,32 @@ Global___RunCancelled: _TypeAlias = RunCancelled  # noqa: Y015
 
 @_typing.final
 class LateReportRejected(_message.Message):
-    """Somebody reported on a run that was no longer theirs, and was refused. Recorded once per run."""
+    """Somebody reported on a run that they no longer had, and was refused. Recorded once per run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    NUMBER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
+    run: _builtins.int
     epoch: _builtins.int
     """As the report said."""
     report: _builtins.str
-    """Its kind."""
+    """The kind of report."""
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
     def __init__(
         self,
         *,
-        number: _builtins.int = ...,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
         epoch: _builtins.int = ...,
         report: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "number", b"number", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key", b"key", "report", b"report", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -719,169 +1056,160 @@ Global___LateReportRejected: _TypeAlias = LateReportRejected  # noqa: Y015
 
 @_typing.final
 class BackoffEnded(_message.Message):
+    """The wait before the next attempt is over."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    NODE_FIELD_NUMBER: _builtins.int
-    ITERATION_FIELD_NUMBER: _builtins.int
-    GENERATION_FIELD_NUMBER: _builtins.int
-    node: _builtins.str
-    iteration: _builtins.int
-    generation: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
     def __init__(
         self,
         *,
-        node: _builtins.str = ...,
-        iteration: _builtins.int = ...,
-        generation: _builtins.int = ...,
+        key: Global___WorkKey | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "iteration", b"iteration", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BackoffEnded: _TypeAlias = BackoffEnded  # noqa: Y015
 
 @_typing.final
-class JoinPassed(_message.Message):
+class WaitStarted(_message.Message):
+    """A control node waits. The run is the one that rendered its config, or a new one."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    NUMBER_FIELD_NUMBER: _builtins.int
-    NODE_FIELD_NUMBER: _builtins.int
-    ITERATION_FIELD_NUMBER: _builtins.int
-    GENERATION_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
-    node: _builtins.str
-    iteration: _builtins.int
-    generation: _builtins.int
-    def __init__(
-        self,
-        *,
-        number: _builtins.int = ...,
-        node: _builtins.str = ...,
-        iteration: _builtins.int = ...,
-        generation: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "iteration", b"iteration", "node", b"node", "number", b"number"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___JoinPassed: _TypeAlias = JoinPassed  # noqa: Y015
-
-@_typing.final
-class SleepStarted(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NUMBER_FIELD_NUMBER: _builtins.int
-    NODE_FIELD_NUMBER: _builtins.int
-    ITERATION_FIELD_NUMBER: _builtins.int
-    GENERATION_FIELD_NUMBER: _builtins.int
-    WAKE_TIME_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
-    """A new run, or the one that rendered the config."""
-    node: _builtins.str
-    iteration: _builtins.int
-    generation: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    DUE_TIME_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    kind: Global___WaitKind.ValueType
     @_builtins.property
-    def wake_time(self) -> _timestamp_pb2.Timestamp: ...
-    def __init__(
-        self,
-        *,
-        number: _builtins.int = ...,
-        node: _builtins.str = ...,
-        iteration: _builtins.int = ...,
-        generation: _builtins.int = ...,
-        wake_time: _timestamp_pb2.Timestamp | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["wake_time", b"wake_time"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "iteration", b"iteration", "node", b"node", "number", b"number", "wake_time", b"wake_time"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SleepStarted: _TypeAlias = SleepStarted  # noqa: Y015
-
-@_typing.final
-class SleepEnded(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NUMBER_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
-    def __init__(
-        self,
-        *,
-        number: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SleepEnded: _TypeAlias = SleepEnded  # noqa: Y015
-
-@_typing.final
-class NodesSkipped(_message.Message):
-    """No edge to them was taken."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    FIRST_NUMBER_FIELD_NUMBER: _builtins.int
-    NODES_FIELD_NUMBER: _builtins.int
-    first_number: _builtins.int
-    """Of the first; the others follow."""
+    def key(self) -> Global___WorkKey: ...
     @_builtins.property
-    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def due_time(self) -> _timestamp_pb2.Timestamp:
+        """When the time ends the wait. Absent: no time does."""
+
     def __init__(
         self,
         *,
-        first_number: _builtins.int = ...,
-        nodes: _abc.Iterable[_builtins.str] | None = ...,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        kind: Global___WaitKind.ValueType = ...,
+        due_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["due_time", b"due_time", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_number", b"first_number", "nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time", b"due_time", "key", b"key", "kind", b"kind", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___NodesSkipped: _TypeAlias = NodesSkipped  # noqa: Y015
+Global___WaitStarted: _TypeAlias = WaitStarted  # noqa: Y015
 
 @_typing.final
-class NodesBlocked(_message.Message):
-    """They need the success of something that failed."""
+class WaitEnded(_message.Message):
+    """The wait is over. What the control node made of it follows in the same append."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    NODES_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    outcome: Global___WaitOutcome.ValueType
     @_builtins.property
-    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def key(self) -> Global___WorkKey: ...
     def __init__(
         self,
         *,
-        nodes: _abc.Iterable[_builtins.str] | None = ...,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        outcome: Global___WaitOutcome.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "outcome", b"outcome", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___NodesBlocked: _TypeAlias = NodesBlocked  # noqa: Y015
+Global___WaitEnded: _TypeAlias = WaitEnded  # noqa: Y015
+
+@_typing.final
+class WorkSkipped(_message.Message):
+    """No edge to the work was taken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def then(self) -> Global___Consequences: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        run: _builtins.int = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "run", b"run", "then", b"then"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkSkipped: _TypeAlias = WorkSkipped  # noqa: Y015
+
+@_typing.final
+class WorkBlocked(_message.Message):
+    """The work needs the success of something that failed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    THEN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
+    @_builtins.property
+    def then(self) -> Global___Consequences: ...
+    def __init__(
+        self,
+        *,
+        key: Global___WorkKey | None = ...,
+        then: Global___Consequences | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "then", b"then"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "then", b"then"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkBlocked: _TypeAlias = WorkBlocked  # noqa: Y015
 
 @_typing.final
 class OutputRequested(_message.Message):
-    """All nodes are settled well; a runner renders the workflow's output, as the node `$output`."""
+    """All nodes are done well. A runner renders the workflow's output, as the node "$output"."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    KEY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___WorkKey: ...
     def __init__(
         self,
+        *,
+        key: Global___WorkKey | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -915,7 +1243,7 @@ Global___Failure: _TypeAlias = Failure  # noqa: Y015
 
 @_typing.final
 class StopOrdered(_message.Message):
-    """No new work from here on. What runs is told to stop, and awaited until `answer_by_time`."""
+    """No new work begins from here on. Runners that are at work are told to stop, and awaited until `answer_by_time`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -926,7 +1254,7 @@ class StopOrdered(_message.Message):
     CALLER_FIELD_NUMBER: _builtins.int
     outcome: Global___FinalState.ValueType
     message_id: _builtins.str
-    """Of the command that asked for it, empty if none did."""
+    """Names the command that asked for it. Empty: none did."""
     caller: _builtins.str
     @_builtins.property
     def error(self) -> Global___Failure: ...
@@ -951,7 +1279,7 @@ Global___StopOrdered: _TypeAlias = StopOrdered  # noqa: Y015
 
 @_typing.final
 class ExecutionFinished(_message.Message):
-    """The last record."""
+    """Nothing is going any more: the execution is final."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -962,7 +1290,7 @@ class ExecutionFinished(_message.Message):
     state: Global___FinalState.ValueType
     @_builtins.property
     def output(self) -> Global___Value:
-        """Of a successful one."""
+        """Set for a successful execution only."""
 
     @_builtins.property
     def error(self) -> Global___Failure: ...

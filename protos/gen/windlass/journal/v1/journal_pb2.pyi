@@ -3,29 +3,32 @@
 isort:skip_file
 The journal: what happened to an execution, as it is stored, for ever."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from windlass.journal.v1 import events_pb2 as _events_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
 
-if sys.version_info >= (3, 10):
-    from typing import TypeAlias as _TypeAlias
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    from typing_extensions import TypeAlias as _TypeAlias
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class Record(_message.Message):
-    """One record of a journal. The records of an execution are numbered from 1 without a gap and never change; folding them
-    in order gives the state, and nothing else does.
+class Append(_message.Message):
+    """One append to a journal: everything that was decided about one execution in one turn, committed together. It is one row
+    of the table. The events of an execution are numbered from 1 without a gap and never change. Folding them in order
+    gives the state, and nothing else does.
 
-    For readers of records that a newer version wrote: an event that this version has no field for decodes with `event`
-    unset, and a `schema_version` above its own means that a known event says more than it understands. In both cases the
-    execution must be left alone (parked, to be taken up by a newer coordinator): a fold that passes over an event is
+    A reader may find appends that a newer version wrote. An event that the reader has no field for decodes with `event`
+    unset, and a `schema_version` above the reader's own means that a known event says more than the reader understands. In
+    both cases the execution must be left alone until a newer coordinator takes it: a fold that passes over an event gives
     another state. It must never be taken for an error of the execution.
 
     The checksum is the last field of the stored bytes and covers all bytes before it, so that it can be computed and
@@ -35,135 +38,45 @@ class Record(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
-    EVENT_ID_FIELD_NUMBER: _builtins.int
-    SEQ_FIELD_NUMBER: _builtins.int
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    FIRST_SEQ_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
-    TRACEPARENT_FIELD_NUMBER: _builtins.int
-    EXECUTION_STARTED_FIELD_NUMBER: _builtins.int
-    EXECUTION_ADOPTED_FIELD_NUMBER: _builtins.int
-    RUN_LEASED_FIELD_NUMBER: _builtins.int
-    RUN_STARTED_FIELD_NUMBER: _builtins.int
-    RUN_PROGRESSED_FIELD_NUMBER: _builtins.int
-    RUN_SUCCEEDED_FIELD_NUMBER: _builtins.int
-    CONTROL_RENDERED_FIELD_NUMBER: _builtins.int
-    RUN_FAILED_FIELD_NUMBER: _builtins.int
-    RUN_LOST_FIELD_NUMBER: _builtins.int
-    RUN_RELEASED_FIELD_NUMBER: _builtins.int
-    RUN_CANCELLED_FIELD_NUMBER: _builtins.int
-    LATE_REPORT_REJECTED_FIELD_NUMBER: _builtins.int
-    BACKOFF_ENDED_FIELD_NUMBER: _builtins.int
-    JOIN_PASSED_FIELD_NUMBER: _builtins.int
-    SLEEP_STARTED_FIELD_NUMBER: _builtins.int
-    SLEEP_ENDED_FIELD_NUMBER: _builtins.int
-    NODES_SKIPPED_FIELD_NUMBER: _builtins.int
-    NODES_BLOCKED_FIELD_NUMBER: _builtins.int
-    OUTPUT_REQUESTED_FIELD_NUMBER: _builtins.int
-    STOP_ORDERED_FIELD_NUMBER: _builtins.int
-    EXECUTION_FINISHED_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     schema_version: _builtins.int
-    """Of the meaning of the events; raised when one changes in a way that an older reader would misread. Adding a field
-    whose absence means what was meant before does not raise it.
+    """Raised when an event changes in a way that an older reader would misread. A new field whose absence means what was
+    meant before does not raise it.
     """
-    event_id: _builtins.str
-    """"<execution id>/<seq>": says whose record this is wherever it is copied to, and lets consumers of a copied stream
-    drop repeats.
-    """
-    seq: _builtins.int
-    """From 1, no gap."""
+    execution_id: _builtins.str
+    """With first_seq it names the append wherever it is copied to, so that consumers of a copied stream can drop repeats."""
+    first_seq: _builtins.int
+    """The number of the first event. The others follow."""
     epoch: _builtins.int
-    """Of the lease under which it was appended; never falls within a journal."""
-    traceparent: _builtins.str
-    """W3C trace context, where this event begins a span of its own (start of the execution, lease of a run). Absent:
-    as before.
-    """
+    """The epoch of the lease under which it was appended. It never falls within a journal."""
     checksum: _builtins.int
-    """CRC-32 (as in zlib) of the bytes before this field. Always the last field."""
+    """CRC-32 (as in zlib) of the bytes before this field. It is always the last field."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """When it was decided, by the holder's clock. For people and timers; order is by seq alone."""
+        """When it was decided, by the holder's clock. It is for people and timers; the order is by number alone."""
 
     @_builtins.property
-    def execution_started(self) -> _events_pb2.ExecutionStarted: ...
-    @_builtins.property
-    def execution_adopted(self) -> _events_pb2.ExecutionAdopted: ...
-    @_builtins.property
-    def run_leased(self) -> _events_pb2.RunLeased: ...
-    @_builtins.property
-    def run_started(self) -> _events_pb2.RunStarted: ...
-    @_builtins.property
-    def run_progressed(self) -> _events_pb2.RunProgressed: ...
-    @_builtins.property
-    def run_succeeded(self) -> _events_pb2.RunSucceeded: ...
-    @_builtins.property
-    def control_rendered(self) -> _events_pb2.ControlRendered: ...
-    @_builtins.property
-    def run_failed(self) -> _events_pb2.RunFailed: ...
-    @_builtins.property
-    def run_lost(self) -> _events_pb2.RunLost: ...
-    @_builtins.property
-    def run_released(self) -> _events_pb2.RunReleased: ...
-    @_builtins.property
-    def run_cancelled(self) -> _events_pb2.RunCancelled: ...
-    @_builtins.property
-    def late_report_rejected(self) -> _events_pb2.LateReportRejected: ...
-    @_builtins.property
-    def backoff_ended(self) -> _events_pb2.BackoffEnded: ...
-    @_builtins.property
-    def join_passed(self) -> _events_pb2.JoinPassed: ...
-    @_builtins.property
-    def sleep_started(self) -> _events_pb2.SleepStarted: ...
-    @_builtins.property
-    def sleep_ended(self) -> _events_pb2.SleepEnded: ...
-    @_builtins.property
-    def nodes_skipped(self) -> _events_pb2.NodesSkipped: ...
-    @_builtins.property
-    def nodes_blocked(self) -> _events_pb2.NodesBlocked: ...
-    @_builtins.property
-    def output_requested(self) -> _events_pb2.OutputRequested: ...
-    @_builtins.property
-    def stop_ordered(self) -> _events_pb2.StopOrdered: ...
-    @_builtins.property
-    def execution_finished(self) -> _events_pb2.ExecutionFinished: ...
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.Event]: ...
     def __init__(
         self,
         *,
         schema_version: _builtins.int = ...,
-        event_id: _builtins.str = ...,
-        seq: _builtins.int = ...,
+        execution_id: _builtins.str = ...,
+        first_seq: _builtins.int = ...,
         epoch: _builtins.int = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
-        traceparent: _builtins.str = ...,
-        execution_started: _events_pb2.ExecutionStarted | None = ...,
-        execution_adopted: _events_pb2.ExecutionAdopted | None = ...,
-        run_leased: _events_pb2.RunLeased | None = ...,
-        run_started: _events_pb2.RunStarted | None = ...,
-        run_progressed: _events_pb2.RunProgressed | None = ...,
-        run_succeeded: _events_pb2.RunSucceeded | None = ...,
-        control_rendered: _events_pb2.ControlRendered | None = ...,
-        run_failed: _events_pb2.RunFailed | None = ...,
-        run_lost: _events_pb2.RunLost | None = ...,
-        run_released: _events_pb2.RunReleased | None = ...,
-        run_cancelled: _events_pb2.RunCancelled | None = ...,
-        late_report_rejected: _events_pb2.LateReportRejected | None = ...,
-        backoff_ended: _events_pb2.BackoffEnded | None = ...,
-        join_passed: _events_pb2.JoinPassed | None = ...,
-        sleep_started: _events_pb2.SleepStarted | None = ...,
-        sleep_ended: _events_pb2.SleepEnded | None = ...,
-        nodes_skipped: _events_pb2.NodesSkipped | None = ...,
-        nodes_blocked: _events_pb2.NodesBlocked | None = ...,
-        output_requested: _events_pb2.OutputRequested | None = ...,
-        stop_ordered: _events_pb2.StopOrdered | None = ...,
-        execution_finished: _events_pb2.ExecutionFinished | None = ...,
+        events: _abc.Iterable[_events_pb2.Event] | None = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "control_rendered", b"control_rendered", "event", b"event", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_started", b"execution_started", "join_passed", b"join_passed", "late_report_rejected", b"late_report_rejected", "nodes_blocked", b"nodes_blocked", "nodes_skipped", b"nodes_skipped", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "sleep_ended", b"sleep_ended", "sleep_started", b"sleep_started", "stop_ordered", b"stop_ordered", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_ended", b"backoff_ended", "checksum", b"checksum", "control_rendered", b"control_rendered", "epoch", b"epoch", "event", b"event", "event_id", b"event_id", "execution_adopted", b"execution_adopted", "execution_finished", b"execution_finished", "execution_started", b"execution_started", "join_passed", b"join_passed", "late_report_rejected", b"late_report_rejected", "nodes_blocked", b"nodes_blocked", "nodes_skipped", b"nodes_skipped", "output_requested", b"output_requested", "run_cancelled", b"run_cancelled", "run_failed", b"run_failed", "run_leased", b"run_leased", "run_lost", b"run_lost", "run_progressed", b"run_progressed", "run_released", b"run_released", "run_started", b"run_started", "run_succeeded", b"run_succeeded", "schema_version", b"schema_version", "seq", b"seq", "sleep_ended", b"sleep_ended", "sleep_started", b"sleep_started", "stop_ordered", b"stop_ordered", "time", b"time", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "epoch", b"epoch", "events", b"events", "execution_id", b"execution_id", "first_seq", b"first_seq", "schema_version", b"schema_version", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["execution_started", "execution_adopted", "run_leased", "run_started", "run_progressed", "run_succeeded", "control_rendered", "run_failed", "run_lost", "run_released", "run_cancelled", "late_report_rejected", "backoff_ended", "join_passed", "sleep_started", "sleep_ended", "nodes_skipped", "nodes_blocked", "output_requested", "stop_ordered", "execution_finished"]  # noqa: Y015
-    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Record: _TypeAlias = Record  # noqa: Y015
+Global___Append: _TypeAlias = Append  # noqa: Y015

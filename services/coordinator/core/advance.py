@@ -1,0 +1,61 @@
+"""What follows by itself from the events of a command, until nothing more does.
+
+Edges of work that was passed over resolve, control nodes begin, and the execution ends when nothing is going any more.
+"""
+
+from services.coordinator.core.controls import begin
+from services.coordinator.core.events import ExecutionFinished, OutputRequested, WorkBlocked, WorkSkipped
+from services.coordinator.core.graph import Outcome, judge
+from services.coordinator.core.outputs import leaf_outputs
+from services.coordinator.core.state import Work, WorkState
+from services.coordinator.core.turn import Turn
+from services.coordinator.core.values import BrokenInvariant, ExecutionState, Failure, Value, WorkKey
+
+
+def advance(turn: Turn) -> None:
+    """What follows by itself: edges of work that was passed over resolve, control nodes begin, the execution ends."""
+    execution = turn.execution
+    while True:
+        if execution.passed_over:
+            _pass_over(turn, execution.passed_over[0])
+        elif execution.begun:
+            begin(turn, execution.begun[0])
+        else:
+            break
+    if not execution.is_going and not execution.is_final:
+        _finish(turn)
+
+
+def _pass_over(turn: Turn, work: Work) -> None:
+    execution = turn.execution
+    if work.state is WorkState.SKIPPED:
+        then = judge(execution, work, Outcome.SKIPPED)
+        turn.emit(WorkSkipped(turn.now, work.key, len(execution.runs) + 1, then))
+    else:
+        turn.emit(WorkBlocked(turn.now, work.key, judge(execution, work, Outcome.BLOCKED)))
+
+
+def _finish(turn: Turn) -> None:
+    execution = turn.execution
+    definition = execution.definition
+    if execution.stop is not None:
+        _finish_as(turn, execution.stop.outcome, error=execution.stop.error)
+        return
+    remaining = len(definition.graph) - execution.settled
+    if remaining:
+        raise BrokenInvariant(f"nothing is ready, yet {remaining} nodes remain and no failure holds them")
+    if execution.first_failure is not None:
+        _finish_as(turn, ExecutionState.FAILED, error=execution.first_failure)
+    elif definition.output_node is None:
+        _finish_as(turn, ExecutionState.SUCCESS, output=leaf_outputs(execution))
+    elif (rendered := execution.current.get(definition.output_node.id)) is not None:
+        _finish_as(turn, ExecutionState.SUCCESS, output=rendered.output)
+    else:
+        turn.emit(OutputRequested(turn.now, WorkKey(definition.output_node.id)))
+
+
+def _finish_as(
+    turn: Turn, state: ExecutionState, *, output: Value | None = None, error: Failure | None = None
+) -> None:
+    duration = max(turn.now - turn.execution.start_time, 0)
+    turn.emit(ExecutionFinished(turn.now, state, output, error, duration))

@@ -1,0 +1,36 @@
+"""What a control node is."""
+
+import json
+from typing import Any, ClassVar
+
+from services.coordinator.core.events import WaitEnded
+from services.coordinator.core.state import Work
+from services.coordinator.core.turn import Turn
+from services.coordinator.core.values import BrokenInvariant
+
+
+class InvalidConfig(ValueError):
+    """The config that a runner rendered is not one of this module. The message is for the workflow's author."""
+
+
+class Control:
+    module: ClassVar[str]
+    # False: the config is not looked at, so nothing in it has to be rendered.
+    has_config: ClassVar[bool] = True
+
+    def begin(self, turn: Turn, work: Work) -> None:
+        """The node's join holds. It emits at least one event: it succeeds, fails or waits. It raises InvalidConfig
+        before it emits anything."""
+        raise NotImplementedError
+
+    def resume(self, turn: Turn, work: Work, end: WaitEnded) -> None:
+        """A wait that the control started is over. It succeeds, fails or waits again."""
+        raise BrokenInvariant(f"{self.module} never waits")
+
+
+def config_of(work: Work) -> Any:
+    """The node's config, rendered where it holds templates. `InvalidConfig` if a runner rendered no JSON."""
+    try:
+        return json.loads(work.config or work.node.config)
+    except (ValueError, RecursionError):
+        raise InvalidConfig("the rendered config is not JSON") from None

@@ -1,0 +1,423 @@
+"""One event further: `apply(execution, event)` writes into the state what the event says happened.
+
+Applying an event is bookkeeping. It holds no rule and refuses nothing: whether the event may happen, and what follows
+from it, was decided before it was emitted and is not asked again when the journal is folded years later. An event that
+does not fit the state is a bug and raises here.
+
+The cost of an event is that of the edges of the work that it names. Nothing is copied.
+"""
+
+from collections.abc import Iterable
+from heapq import heappush
+from typing import assert_never
+
+from services.coordinator.core.definition import OUTPUT_NODE
+from services.coordinator.core.events import (
+    BackoffEnded,
+    Consequences,
+    ControlRendered,
+    Event,
+    ExecutionAdopted,
+    ExecutionFinished,
+    ExecutionStarted,
+    LateReportRejected,
+    OutputRequested,
+    Resolution,
+    RunCancelled,
+    RunFailed,
+    RunLeased,
+    RunLost,
+    RunProgressed,
+    RunReleased,
+    RunStarted,
+    RunSucceeded,
+    StopOrdered,
+    WaitEnded,
+    WaitStarted,
+    WorkBlocked,
+    WorkSkipped,
+)
+from services.coordinator.core.state import (
+    Execution,
+    ReportFinished,
+    Run,
+    Stop,
+    Subject,
+    Timer,
+    TimerKind,
+    Wait,
+    Work,
+    WorkState,
+)
+from services.coordinator.core.values import (
+    BrokenInvariant,
+    Error,
+    Failure,
+    FailureReason,
+    Instant,
+    RunState,
+    WorkKey,
+)
+
+
+def fold(execution: Execution, events: Iterable[Event]) -> Execution:
+    for event in events:
+        apply(execution, event)
+    return execution
+
+
+def apply(execution: Execution, event: Event) -> None:
+    execution.seq += 1
+    match event:
+        case RunSucceeded():
+            _run_succeeded(execution, event)
+        case RunLeased():
+            _run_leased(execution, event)
+        case ExecutionStarted():
+            _execution_started(execution, event)
+        case ExecutionFinished():
+            _execution_finished(execution, event)
+        case ExecutionAdopted():
+            execution.epoch = event.epoch
+            execution.holder = event.holder
+        case RunStarted():
+            _run_started(execution, event)
+        case RunProgressed():
+            _run_progressed(execution, event)
+        case ControlRendered():
+            _control_rendered(execution, event)
+        case RunFailed():
+            _run_failed(execution, event)
+        case RunLost():
+            _run_lost(execution, event)
+        case RunReleased():
+            _run_released(execution, event)
+        case RunCancelled():
+            _run_cancelled(execution, event)
+        case LateReportRejected():
+            execution.runs[event.run - 1].is_late_noted = True
+        case BackoffEnded():
+            work = execution.backoffs.pop(event.key)
+            work.timer = 0
+            _make_ready(execution, work)
+        case WaitStarted():
+            _wait_started(execution, event)
+        case WaitEnded():
+            wait = execution.waits.pop(event.key)
+            wait.timer = 0
+            wait.work.state = WorkState.BEGUN
+        case WorkSkipped():
+            work = _passed_over(execution, event.key)
+            run = _new_run(execution, work, event.run, event.time)
+            run.state = RunState.SKIPPED
+            run.start_time = run.end_time = event.time
+            _apply_consequences(execution, work, event.then)
+        case WorkBlocked():
+            _apply_consequences(execution, _passed_over(execution, event.key), event.then)
+        case OutputRequested():
+            _make_ready(execution, execution.work_of(event.key))
+        case StopOrdered():
+            _stop_ordered(execution, event)
+        case _:
+            assert_never(event)
+
+
+# The execution
+
+
+def _execution_started(execution: Execution, event: ExecutionStarted) -> None:
+    execution.epoch = event.epoch
+    execution.holder = event.holder
+    execution.origin = event.origin
+    execution.grant_time = event.grant_time
+    execution.start_time = event.time
+    execution.retry = event.retry
+    if event.deadline_time:
+        execution.deadline = event.deadline_time
+        _set_timer(execution, event.deadline_time, TimerKind.DEADLINE)
+    _release_targets(execution, event.then)
+
+
+def _stop_ordered(execution: Execution, event: StopOrdered) -> None:
+    execution.stop = Stop(event.outcome, event.error, event.answer_by_time)
+    _set_timer(execution, event.answer_by_time, TimerKind.ANSWER)
+    for work in (*execution.ready, *execution.backoffs.values(), *execution.begun):
+        work.state = WorkState.CANCELLED
+        work.timer = 0
+    execution.ready.clear()
+    execution.backoffs.clear()
+    execution.begun.clear()
+    execution.passed_over.clear()
+
+
+def _execution_finished(execution: Execution, event: ExecutionFinished) -> None:
+    if execution.is_going:
+        raise BrokenInvariant("finished with work under way")
+    execution.final_state = event.state
+    execution.output = event.output
+    execution.error = event.error
+    execution.end_time = event.time
+    execution.duration = event.duration
+    execution.timers.clear()
+    execution.obligations.append(ReportFinished(event.state))
+
+
+# Runs
+
+
+def _run_leased(execution: Execution, event: RunLeased) -> None:
+    work = execution.work[event.key]
+    del execution.ready[work]
+    work.state = WorkState.LIVE
+    work.attempts = event.attempt
+    if not work.first_time:
+        work.first_time = event.time
+    run = _new_run(execution, work, event.run, event.time)
+    run.state = RunState.LEASED
+    run.instance_id = event.instance_id
+    run.runner = event.runner
+    run.is_idempotent = event.is_idempotent
+    run.traceparent = event.traceparent
+    execution.live[event.run] = run
+    if event.backstop_time:
+        run.timer = _set_timer(execution, event.backstop_time, TimerKind.BACKSTOP, run)
+
+
+def _run_started(execution: Execution, event: RunStarted) -> None:
+    run = execution.live[event.run]
+    run.state = RunState.RUNNING
+    run.start_time = event.start_time
+    run.heartbeat_time = event.time
+    if event.backstop_time:
+        run.timer = _set_timer(execution, event.backstop_time, TimerKind.BACKSTOP, run)
+
+
+def _run_progressed(execution: Execution, event: RunProgressed) -> None:
+    run = execution.live[event.run]
+    run.heartbeat_time = event.time
+    run.progress = event.progress
+    run.progress_message = event.message
+    run.work.cursor = event.cursor
+
+
+def _run_succeeded(execution: Execution, event: RunSucceeded) -> None:
+    run = _ended_run(execution, event.key, event.run, event.time)
+    work = run.work
+    run.is_answered = True
+    run.state = RunState.SUCCESS
+    run.start_time = event.start_time
+    run.end_time = event.end_time
+    run.inputs_hash = event.inputs_hash
+    run.config_hash = event.config_hash
+    run.branch = event.branch
+    if event.cost_tokens:
+        run.cost_tokens = event.cost_tokens
+        execution.cost_tokens += event.cost_tokens
+    run.output = work.output = event.output
+    work.state = WorkState.SUCCEEDED
+    _settle(execution, work, event.then)
+
+
+def _control_rendered(execution: Execution, event: ControlRendered) -> None:
+    run = execution.live.pop(event.run)
+    run.timer = 0
+    run.is_answered = True
+    run.state = RunState.RUNNING
+    run.start_time = event.start_time
+    run.work.config = event.config
+    _begin(execution, run.work)
+
+
+def _run_failed(execution: Execution, event: RunFailed) -> None:
+    run = _ended_run(execution, event.key, event.run, event.time)
+    work = run.work
+    run.is_answered = event.is_reported
+    run.state = RunState.FAILED
+    run.start_time = event.start_time
+    run.end_time = event.end_time
+    run.inputs_hash = event.inputs_hash
+    run.config_hash = event.config_hash
+    run.cost_tokens = event.cost_tokens
+    execution.cost_tokens += event.cost_tokens
+    run.error = event.error
+    run.fingerprint = event.fingerprint
+    run.retry_time = event.retry_time
+    work.may_have_run_before = True
+    work.failures += event.is_charged
+    if event.reason is None:
+        execution.retries += 1
+        execution.backoffs[event.key] = work
+        work.state = WorkState.BACKOFF
+        work.timer = _set_timer(execution, event.retry_time, TimerKind.BACKOFF, work)
+    else:
+        _fail(execution, work, event.reason, event.error, event.then, is_handled=event.is_handled)
+
+
+def _run_lost(execution: Execution, event: RunLost) -> None:
+    run = _ended_run(execution, event.key, event.run, event.time)
+    work = run.work
+    run.end_time = event.time
+    run.error = event.error
+    run.fingerprint = event.fingerprint
+    run.state = RunState.DLQ if event.reason is FailureReason.POISON else RunState.FAILED
+    work.may_have_run_before = True
+    work.deaths += 1
+    if event.reason is None:
+        _release_targets(execution, event.then)
+    else:
+        _fail(execution, work, event.reason, event.error, event.then, is_handled=event.is_handled)
+
+
+def _run_released(execution: Execution, event: RunReleased) -> None:
+    run = _ended_run(execution, event.key, event.run, event.time)
+    run.is_answered = event.is_reported
+    run.state = RunState.CANCELLED
+    run.end_time = event.time
+    if event.may_have_begun:
+        run.work.may_have_run_before = True
+    run.work.state = WorkState.CANCELLED
+    _release_targets(execution, event.then)
+
+
+def _run_cancelled(execution: Execution, event: RunCancelled) -> None:
+    run = _ended_run(execution, event.key, event.run, event.time)
+    if wait := execution.waits.pop(event.key, None):
+        wait.timer = 0
+    run.is_answered = run.is_answered or event.is_reported
+    run.state = RunState.CANCELLED
+    run.start_time = event.start_time or run.start_time
+    run.end_time = event.end_time or event.time
+    run.work.state = WorkState.CANCELLED
+
+
+# Waits
+
+
+def _wait_started(execution: Execution, event: WaitStarted) -> None:
+    run = _run(execution, event.key, event.run, event.time)
+    work = run.work
+    work.state = WorkState.WAITING
+    wait = execution.waits[event.key] = Wait(work, event.kind, event.due_time)
+    if event.due_time:
+        wait.timer = _set_timer(execution, event.due_time, TimerKind.WAIT, wait)
+
+
+# The graph
+
+
+def _fail(
+    execution: Execution,
+    work: Work,
+    reason: FailureReason,
+    error: Error,
+    then: Consequences,
+    *,
+    is_handled: bool,
+) -> None:
+    if reason is FailureReason.STOPPED:
+        work.state = WorkState.CANCELLED
+        return
+    work.state = WorkState.FAILED
+    if not is_handled and execution.first_failure is None:
+        execution.first_failure = Failure(work.node.id, error.type, error.message)
+    _settle(execution, work, then)
+
+
+def _settle(execution: Execution, work: Work, then: Consequences) -> None:
+    """The work has an outcome."""
+    if work.key.node != OUTPUT_NODE:
+        execution.settled += 1
+    _apply_consequences(execution, work, then)
+
+
+def _apply_consequences(execution: Execution, work: Work, then: Consequences) -> None:
+    # Without edges: the execution is ending, and nothing follows any more.
+    for edge, resolution in zip(work.node.edges, then.edges, strict=False):
+        target = execution.target_of(edge.target)
+        target.unresolved -= 1
+        if resolution == Resolution.TAKEN:
+            target.taken += 1
+        elif resolution == Resolution.BLOCKED:
+            target.blocked += 1
+    _release_targets(execution, then)
+
+
+def _release_targets(execution: Execution, then: Consequences) -> None:
+    for key in then.ready:
+        _make_ready(execution, execution.work_of(key))
+    for key in then.begun:
+        _begin(execution, execution.work_of(key))
+    for key in then.skipped:
+        _pass_over(execution, execution.work_of(key), WorkState.SKIPPED)
+    for key in then.blocked:
+        _pass_over(execution, execution.work_of(key), WorkState.BLOCKED)
+
+
+def _make_ready(execution: Execution, work: Work) -> None:
+    work.state = WorkState.READY
+    execution.ready[work] = None
+
+
+def _pass_over(execution: Execution, work: Work, state: WorkState) -> None:
+    work.state = state
+    execution.settled += 1
+    execution.passed_over.append(work)
+
+
+def _begin(execution: Execution, work: Work) -> None:
+    work.state = WorkState.BEGUN
+    execution.begun.append(work)
+
+
+# Parts
+
+
+def _ended_run(execution: Execution, key: WorkKey, number: int, time: Instant) -> Run:
+    """The run that an event ends. Nobody has it any more, and its timer is void."""
+    run = execution.live.pop(number, None)
+    if run is None:
+        run = _run(execution, key, number, time)
+    run.timer = 0
+    return run
+
+
+def _run(execution: Execution, key: WorkKey, number: int, time: Instant) -> Run:
+    """A run of a control node: the one that the node has, or a new one."""
+    if number <= len(execution.runs):
+        run = execution.runs[number - 1]
+        _take_begun(execution, run.work)
+        return run
+    work = execution.work_of(key)
+    _take_begun(execution, work)
+    work.attempts += 1
+    run = _new_run(execution, work, number, time)
+    run.start_time = time
+    return run
+
+
+def _passed_over(execution: Execution, key: WorkKey) -> Work:
+    work = execution.passed_over.popleft()
+    if work.key != key:
+        raise BrokenInvariant(f"{key} is passed over before {work.key}")
+    return work
+
+
+def _take_begun(execution: Execution, work: Work) -> None:
+    """The control node has begun: it says so with its first event."""
+    if execution.begun and execution.begun[0] is work:
+        execution.begun.popleft()
+
+
+def _new_run(execution: Execution, work: Work, number: int, time: Instant) -> Run:
+    if number != len(execution.runs) + 1:
+        raise BrokenInvariant(f"run {number} does not follow run {len(execution.runs)}")
+    run = Run(number, work, time, execution.seq)
+    work.run = run
+    execution.runs.append(run)
+    return run
+
+
+def _set_timer(execution: Execution, due: Instant, kind: TimerKind, subject: Subject | None = None) -> int:
+    execution.timer_order += 1
+    heappush(execution.timers, Timer(due, execution.timer_order, kind, subject))
+    return execution.timer_order

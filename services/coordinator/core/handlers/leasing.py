@@ -1,0 +1,121 @@
+"""Runs given to runners, and runs that come back from them without an outcome.
+
+The death of a runner costs the work one of its deaths, and a run that is handed back costs nothing. Neither costs an
+attempt of the retry policy.
+"""
+
+from services.coordinator.core.commands import Assign, Grant, LoseRunner, Release
+from services.coordinator.core.decision import Refusal, RefusalReason
+from services.coordinator.core.events import (
+    NOTHING_FOLLOWS,
+    Consequences,
+    RunLeased,
+    RunLost,
+    RunReleased,
+)
+from services.coordinator.core.handlers.reporting import live_run
+from services.coordinator.core.inputs import INPUTS_BYTES_MAX, excess_bytes
+from services.coordinator.core.retry import BACKSTOP_MARGIN, DEATHS_MAX, death_error
+from services.coordinator.core.state import Run, Work
+from services.coordinator.core.turn import Turn
+from services.coordinator.core.values import Error, FailureReason, ReleaseReason, fingerprint
+
+
+def assign(turn: Turn, command: Assign) -> Refusal | None:
+    """All grants or none: work that is not ready means that the caller looked at another state. Work whose inputs are
+    too large for any runner gets its run too, and fails with it."""
+    execution = turn.execution
+    if execution.is_final:
+        return Refusal(RefusalReason.EXECUTION_FINAL, "the execution is final")
+    if execution.stop is not None:
+        return Refusal(RefusalReason.EXECUTION_STOPPING, "the execution is ending")
+    for grant in command.grants:
+        if grant.work not in execution.ready:
+            return Refusal(RefusalReason.NOT_READY, f"{grant.work.node.id} is not ready")
+    if len({grant.work for grant in command.grants}) < len(command.grants):
+        return Refusal(RefusalReason.NOT_READY, "the same work twice")
+    too_large = []
+    for grant in command.grants:
+        size_bytes = excess_bytes(execution, grant.work.node)
+        _lease(turn, grant, is_deliverable=not size_bytes)
+        if size_bytes:
+            too_large.append((grant.work, size_bytes))
+    for work, size_bytes in too_large:
+        message = (
+            f"the outputs that its templates see have {size_bytes} bytes together, and at most {INPUTS_BYTES_MAX} can"
+            " be handed to a runner; refer to fewer outputs, or to smaller ones"
+        )
+        turn.fail(work, "INPUTS_TOO_LARGE", message)
+    return None
+
+
+def _lease(turn: Turn, grant: Grant, *, is_deliverable: bool) -> None:
+    work = grant.work
+    node = work.node
+    turn.emit(
+        RunLeased(
+            turn.now,
+            work.key,
+            len(turn.execution.runs) + 1,
+            work.attempts + 1,
+            grant.instance_id if is_deliverable else "",
+            grant.runner if is_deliverable else "",
+            grant.traceparent,
+            node.is_idempotent or grant.is_idempotent,
+            turn.now + node.timeout + BACKSTOP_MARGIN if node.timeout else 0,
+        )
+    )
+
+
+def release(turn: Turn, command: Release) -> Refusal | None:
+    is_reported = command.reason is not ReleaseReason.WITHDRAWN
+    if not is_reported and command.run not in turn.execution.live:
+        # The run was over before it was taken back.
+        return None
+    run = live_run(turn, command)
+    if not isinstance(run, Run):
+        return run
+    then = _ready_again(turn, run.work)
+    turn.emit(
+        RunReleased(
+            turn.now, run.work.key, run.number, command.reason, command.may_have_begun, is_reported, then
+        )
+    )
+    return None
+
+
+def lose_runner(turn: Turn, command: LoseRunner) -> Refusal | None:
+    for run in list(turn.execution.live.values()):
+        is_meant = run.is_idempotent or not command.is_idempotent_only
+        if run.instance_id == command.instance_id and is_meant:
+            lose(turn, run)
+    return None
+
+
+def lose(turn: Turn, run: Run) -> None:
+    work = run.work
+    reason = _why_not_again(turn, work)
+    error = death_error(run.runner, reason)
+    turn.emit(
+        RunLost(
+            turn.now,
+            work.key,
+            run.number,
+            error,
+            fingerprint(work.node.module, Error(error.error_class, error.type, "")),
+            reason,
+            work.node.is_failure_handled,
+            _ready_again(turn, work) if reason is None else turn.after_failure(work, reason),
+        )
+    )
+    turn.stop_if_fail_fast()
+
+
+def _why_not_again(turn: Turn, work: Work) -> FailureReason | None:
+    if turn.execution.stop is not None:
+        return FailureReason.STOPPED
+    return FailureReason.POISON if work.deaths + 1 >= DEATHS_MAX else None
+
+
+def _ready_again(turn: Turn, work: Work) -> Consequences:
+    return NOTHING_FOLLOWS if turn.execution.stop is not None else Consequences(ready=(work.key,))

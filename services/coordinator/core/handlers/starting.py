@@ -1,0 +1,51 @@
+"""The first event of an execution, and its change of hands."""
+
+from services.coordinator.core.commands import Adopt, Start
+from services.coordinator.core.decision import Refusal, RefusalReason
+from services.coordinator.core.events import NOTHING_FOLLOWS, ExecutionAdopted, ExecutionStarted
+from services.coordinator.core.graph import roots
+from services.coordinator.core.handlers.leasing import lose
+from services.coordinator.core.handlers.stopping import order_cancel, order_timeout
+from services.coordinator.core.turn import Turn
+
+
+def start(turn: Turn, command: Start) -> Refusal | None:
+    execution, origin = turn.execution, command.origin
+    if execution.seq:
+        return Refusal(RefusalReason.ALREADY_STARTED, "the execution has started")
+    timeout = execution.definition.timeout
+    deadline = command.deadline or (origin.create_time + timeout if timeout else 0)
+    is_late = 0 < deadline <= turn.now
+    begins = command.cancel is None and not is_late
+    turn.emit(
+        ExecutionStarted(
+            time=turn.now,
+            epoch=command.epoch,
+            holder=command.holder,
+            origin=origin,
+            grant_time=command.grant_time or turn.now,
+            deadline_time=deadline,
+            retry=command.retry,
+            then=roots(execution) if begins else NOTHING_FOLLOWS,
+        )
+    )
+    if command.cancel is not None:
+        order_cancel(turn, command.cancel)
+    elif is_late:
+        order_timeout(turn)
+    return None
+
+
+def adopt(turn: Turn, command: Adopt) -> Refusal | None:
+    """Live runs stay with their runners. Only the runs of dead runners are lost."""
+    execution = turn.execution
+    if command.epoch <= execution.epoch:
+        message = f"epoch {command.epoch} does not follow epoch {execution.epoch}"
+        return Refusal(RefusalReason.STALE_EPOCH, message)
+    if execution.is_final:
+        return Refusal(RefusalReason.EXECUTION_FINAL, "the execution is final")
+    turn.emit(ExecutionAdopted(turn.now, command.epoch, command.holder))
+    for run in list(execution.live.values()):
+        if run.instance_id not in command.live:
+            lose(turn, run)
+    return None

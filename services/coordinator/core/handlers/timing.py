@@ -1,0 +1,61 @@
+"""What the passing of time leads to. No timer fires early, and none fires twice: each firing makes its timer stale."""
+
+from typing import assert_never
+
+from services.coordinator.core.commands import ReportFailure, Tick
+from services.coordinator.core.controls import resume
+from services.coordinator.core.decision import Refusal
+from services.coordinator.core.events import BackoffEnded, RunCancelled, WaitEnded, WaitOutcome
+from services.coordinator.core.handlers.reporting import fail_run
+from services.coordinator.core.handlers.stopping import order_timeout
+from services.coordinator.core.state import Run, Timer, TimerKind, Wait, Work
+from services.coordinator.core.turn import Turn
+from services.coordinator.core.values import SECOND, Error, ErrorClass
+
+
+def tick(turn: Turn, command: Tick) -> Refusal | None:
+    execution = turn.execution
+    while (timer := execution.next_timer()) is not None and timer.due <= turn.now:
+        _fire(turn, timer, command.random)
+    return None
+
+
+def _fire(turn: Turn, timer: Timer, random: float) -> None:
+    subject = timer.subject
+    match timer.kind:
+        case TimerKind.BACKOFF:
+            assert isinstance(subject, Work)
+            turn.emit(BackoffEnded(turn.now, subject.key))
+        case TimerKind.WAIT:
+            assert isinstance(subject, Wait)
+            _expire(turn, subject.work)
+        case TimerKind.BACKSTOP:
+            assert isinstance(subject, Run)
+            _time_out(turn, subject, random)
+        case TimerKind.DEADLINE:
+            order_timeout(turn)
+        case TimerKind.ANSWER:
+            for run in list(turn.execution.live.values()):
+                turn.emit(RunCancelled(turn.now, run.work.key, run.number, 0, 0, False))
+        case _:
+            assert_never(timer.kind)
+
+
+def _expire(turn: Turn, work: Work) -> None:
+    assert work.run is not None
+    end = WaitEnded(turn.now, work.key, work.run.number, WaitOutcome.EXPIRED)
+    turn.emit(end)
+    resume(turn, work, end)
+
+
+def _time_out(turn: Turn, run: Run, random: float) -> None:
+    message = f"not done {run.work.node.timeout / SECOND:g} s after it began, and its runner does not say why"
+    report = ReportFailure(
+        run.number,
+        run.epoch,
+        Error(ErrorClass.TIMEOUT, "TIMEOUT", message),
+        random,
+        start_time=run.start_time,
+        end_time=turn.now,
+    )
+    fail_run(turn, run, report, is_reported=False)

@@ -1,0 +1,135 @@
+"""One command being handled: the state, the time, and the events so far.
+
+Handlers and control nodes change the state through a `Turn` alone. `emit` applies each event at once, so whatever asks
+next sees the truth. `advance` (advance.py) then emits what follows by itself. Everything that a command brings about is
+one list of events, which the caller commits together.
+"""
+
+from services.coordinator.core.events import (
+    NOTHING_FOLLOWS,
+    Consequences,
+    Event,
+    RunCancelled,
+    RunFailed,
+    RunSucceeded,
+    StopOrdered,
+    WaitKind,
+    WaitStarted,
+)
+from services.coordinator.core.fold import apply
+from services.coordinator.core.graph import Outcome, judge
+from services.coordinator.core.state import Execution, Work
+from services.coordinator.core.values import (
+    SECOND,
+    Error,
+    ErrorClass,
+    ExecutionState,
+    Failure,
+    FailureReason,
+    Instant,
+    Span,
+    Value,
+    fingerprint,
+)
+
+# How long runners may take to say that they stopped. Then the execution is final without them (L5: 2 s in all).
+ANSWER_TERM: Span = 3 * SECOND // 2
+
+
+class Turn:
+    __slots__ = ("events", "execution", "now")
+
+    def __init__(self, execution: Execution, now: Instant) -> None:
+        self.execution = execution
+        self.now = now
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        apply(self.execution, event)
+        self.events.append(event)
+
+    # What follows from an outcome
+
+    def after_success(self, work: Work, branch: str = "") -> Consequences:
+        if self.execution.stop is not None:
+            return NOTHING_FOLLOWS
+        return judge(self.execution, work, Outcome.SUCCEEDED, branch)
+
+    def failure_reason(self, reason: FailureReason) -> FailureReason:
+        """Why work is not tried again; while the execution is ending nobody asks whether it might have been."""
+        return reason if self.execution.stop is None else FailureReason.STOPPED
+
+    def after_failure(self, work: Work, reason: FailureReason) -> Consequences:
+        """What follows from a failure for good, unless it ends the whole execution (`stop_if_fail_fast`)."""
+        if reason is FailureReason.STOPPED:
+            return NOTHING_FOLLOWS
+        if work.node.is_failure_handled:
+            return judge(self.execution, work, Outcome.HANDLED)
+        if self.execution.definition.is_fail_fast:
+            return NOTHING_FOLLOWS
+        return judge(self.execution, work, Outcome.FAILED)
+
+    def stop_if_fail_fast(self) -> None:
+        """The workflow ends at the first failure that nobody handles."""
+        execution = self.execution
+        if (
+            execution.stop is None
+            and execution.definition.is_fail_fast
+            and execution.first_failure is not None
+        ):
+            self.order_stop(ExecutionState.FAILED, execution.first_failure)
+
+    def order_stop(
+        self, outcome: ExecutionState, error: Failure, message_id: str = "", caller: str = ""
+    ) -> None:
+        answer_by = self.now + ANSWER_TERM
+        self.emit(StopOrdered(self.now, outcome, error, answer_by, message_id, caller))
+        for wait in list(self.execution.waits.values()):
+            assert wait.work.run is not None
+            self.emit(RunCancelled(self.now, wait.work.key, wait.work.run.number, 0, 0, False))
+
+    # What ends or delays work that no runner has
+
+    def wait(self, work: Work, kind: WaitKind, due: Instant = 0) -> None:
+        self.emit(WaitStarted(self.now, work.key, self._run_of(work), kind, due))
+
+    def succeed(self, work: Work, output: Value, branch: str = "") -> None:
+        run, start_time = self._run_of(work), self._start_time_of(work)
+        then = self.after_success(work, branch)
+        self.emit(
+            RunSucceeded(self.now, work.key, run, output, branch, start_time, self.now, b"", b"", 0, then)
+        )
+
+    def fail(self, work: Work, error_type: str, message: str) -> None:
+        """The work failed for good before a runner could do it, or while the core did it."""
+        error = Error(ErrorClass.PERMANENT, error_type, message)
+        reason = self.failure_reason(FailureReason.PERMANENT_ERROR)
+        self.emit(
+            RunFailed(
+                time=self.now,
+                key=work.key,
+                run=self._run_of(work),
+                error=error,
+                fingerprint=fingerprint(work.node.module, error),
+                start_time=self._start_time_of(work),
+                end_time=self.now,
+                inputs_hash=b"",
+                config_hash=b"",
+                cost_tokens=0,
+                is_charged=True,
+                retry_time=0,
+                reason=reason,
+                is_handled=work.node.is_failure_handled,
+                # No runner has to be told.
+                is_reported=True,
+                then=self.after_failure(work, reason),
+            )
+        )
+        self.stop_if_fail_fast()
+
+    def _run_of(self, work: Work) -> int:
+        """The run under which a control node goes on, or the number of a new one."""
+        return len(self.execution.runs) + 1 if work.run is None else work.run.number
+
+    def _start_time_of(self, work: Work) -> Instant:
+        return self.now if work.run is None else work.run.start_time or self.now

@@ -1,0 +1,166 @@
+"""Write the golden files that do not exist yet, after an event or a control node was added:
+
+    python -m tests.golden.write
+
+A new event gets its file by itself. To store a new journal, add its story to STORIES and run this again. A file that
+exists is never written again, so a story may follow the code while its journal stays as it was stored.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, get_args
+
+from services.coordinator.core.commands import ReportProgress, ReportStarted, ReportStopped, ReportSuccess
+from services.coordinator.core.events import Event
+from services.coordinator.core.values import ErrorClass, OutputRef, ReleaseReason
+from services.coordinator.store.codec import encode_event, seal
+from services.coordinator.store.event_table import EVENT_TABLE
+from tests.support.golden import EVENTS, JOURNALS, plain, plain_rows, write_json
+from tests.support.samples import T, sample
+from tests.support.story import EXECUTION_ID, Document, Story, chain, edge, node
+
+
+class Scene(NamedTuple):
+    document: Document
+    play: Callable[[Story], None]
+
+
+def _well(story: Story) -> None:
+    """Everything that may happen on the way to a good end."""
+    story.start(input=b'{"wait":"7s"}', labels=(("region", "eu"), ("team", "a")), caller="ann", priority=5)
+    story.assign("fetch")
+    story.when(ReportStarted(1, story.run("fetch").epoch, story.now))
+    story.when(ReportProgress(1, story.run("fetch").epoch, 0.4, "half way", b'{"row":7}'))
+    story.fail("fetch", ErrorClass.TRANSIENT)
+    story.wake()
+    story.assign("fetch")
+    story.lose()
+    zombie = story.run("fetch")
+    story.assign("fetch", instance="i2", is_idempotent=True)
+    story.when(ReportSuccess(zombie.number, zombie.epoch, b'"too late"'))
+    story.release("fetch", ReleaseReason.DRAINED, may_have_begun=True)
+    story.adopt("i2", epoch=3)
+    story.do("fetch")
+    story.assign("choose")
+    story.succeed("choose", branch="left")
+    story.assign("left")
+    story.succeed("left", OutputRef("outputs/ab/cd", "ab" * 32, 300_000))
+    story.assign("nap")
+    story.succeed("nap", b'{"duration":"7s"}')
+    story.wake()
+    story.do("$output")
+
+
+def _failed(story: Story) -> None:
+    story.start()
+    story.assign("bad", "deadly", "saved")
+    story.fail("saved")
+    story.fail("bad")
+    story.do("rescue")
+    for _ in range(2):
+        story.lose()
+        story.assign("deadly")
+    story.lose()
+    story.do("finally")
+
+
+def _cancelled(story: Story) -> None:
+    story.start()
+    story.assign("a", "b")
+    story.cancel()
+    story.when(ReportStopped(story.run("a").number, story.run("a").epoch, story.now - 5, story.now))
+    story.wake()
+
+
+def _asleep(story: Story) -> None:
+    story.start()
+    story.wake()
+
+
+STORIES = {
+    "everything_well": Scene(
+        {
+            "nodes": [
+                node("fetch", "http.request@1", timeout="30s", retry={"attempts": 3}),
+                node("choose", "switch@1"),
+                node("left"),
+                node("right"),
+                node("nap", "sleep@1", config={"duration": "{{ input.wait }}"}),
+                node("all", "join@1"),
+            ],
+            "edges": [
+                *chain("fetch", "choose"),
+                edge("choose", "left", "left"),
+                edge("choose", "right", "right"),
+                *chain("left", "nap", "all"),
+                *chain("right", "all"),
+            ],
+            "output": {"x": "{{ nodes.fetch.output }}"},
+            "timeout": "1h",
+        },
+        _well,
+    ),
+    "failed": Scene(
+        {
+            "nodes": [node(id) for id in ("bad", "after", "finally", "deadly", "saved", "rescue")],
+            "edges": [
+                *chain("bad", "after"),
+                edge("after", "finally", "always"),
+                edge("saved", "rescue", "failure"),
+                *chain("deadly", "after"),
+            ],
+        },
+        _failed,
+    ),
+    "cancelled": Scene(
+        {"nodes": [node("a"), node("b"), node("c"), node("s", "sleep@1", config={"duration": "60s"})]},
+        _cancelled,
+    ),
+    "join": Scene(
+        {"nodes": [node("j", "join@1"), node("k", "join@1", join="ANY")], "edges": chain("j", "k")},
+        lambda story: story.start(),
+    ),
+    "sleep": Scene(
+        {
+            "nodes": [node("s", "sleep@1", config={"duration": "90s"}), node("j", "join@1")],
+            "edges": chain("s", "j"),
+        },
+        _asleep,
+    ),
+}
+
+
+def write_events() -> Iterator[str]:
+    names = {row.event: row.name for row in EVENT_TABLE}
+    for kind in get_args(Event):
+        path = EVENTS / f"{names[kind]}.json"
+        if path.exists():
+            continue
+        event = sample(kind, 1)
+        stored = seal(EXECUTION_ID, 12, getattr(event, "epoch", 7), T, [encode_event(event)])
+        write_json(path, {"stored": stored.hex(), "fields": plain(event)})
+        yield str(path)
+
+
+def write_journals() -> Iterator[str]:
+    for name, (document, play) in STORIES.items():
+        folder = JOURNALS / name
+        if folder.exists():
+            continue
+        story = Story(**document)
+        play(story)
+        folder.mkdir()
+        write_json(folder / "definition.json", document)
+        (folder / "journal.hex").write_text("".join(row.hex() + "\n" for row in story.stored))
+        write_json(folder / "rows.json", plain_rows(story.execution))
+        yield str(folder)
+
+
+def main() -> None:
+    for folder in (EVENTS, JOURNALS):
+        folder.mkdir(exist_ok=True)
+    for written in (*write_events(), *write_journals()):
+        print(written)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""An execution that only waits for a message gives back its slot and its memory, and a message wakes it."""
+
+import pytest
+
+from services.chassis.postgres.database import Database
+from services.coordinator.core.controls import CONTROLS
+from services.coordinator.core.controls.control import Control
+from services.coordinator.core.events import WaitEnded, WaitKind
+from services.coordinator.core.state import Work
+from services.coordinator.core.turn import Turn
+from tests.integration.coordinator.test_broken_executions import reports_of
+from tests.support.coordinator_stage import Stage, eventually
+from tests.support.journals import stored_events
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
+
+
+class WaitForMessage(Control):
+    """No time ends this wait."""
+
+    module = "wait_for_message@1"
+    has_config = False
+
+    def begin(self, turn: Turn, work: Work) -> None:
+        turn.wait(work, WaitKind.SIGNAL)
+
+    def resume(self, turn: Turn, work: Work, end: WaitEnded) -> None:
+        turn.succeed(work, b"{}")
+
+
+async def test_an_execution_that_waits_for_a_message_alone_is_parked_and_wakes(
+    on_stage: Stage, tables: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CONTROLS, WaitForMessage.module, WaitForMessage())
+    waits = {"id": "wait", "module": WaitForMessage.module}
+    version = on_stage.catalog.add("v-waits", name="w", nodes=[waits], edges=[])
+    _, session = await on_stage.coordinator()
+    order = on_stage.dispatcher.order(version)
+    id_ = order.lease.lease_id
+    on_stage.dispatcher.grant(session, [order])
+    await eventually(lambda: reports_of(on_stage, order, "parked"))
+    (parked,) = reports_of(on_stage, order, "parked")
+    assert not parked.HasField("wake_time"), "no time may wake it"
+
+    _, successor = await on_stage.coordinator("1")
+    again = on_stage.dispatcher.order(version, id_=id_, resumed=True)
+    message = ExecutionMessage(message_id="m1", execution_id=id_)
+    message.cancel.reason = "enough"
+    again.messages.append(message)
+    on_stage.dispatcher.grant(successor, [again])
+    await eventually(lambda: id_ in on_stage.dispatcher.finished)
+    names = [type(stored.event).__name__ for stored in await stored_events(tables, id_)]
+    assert names == [
+        "ExecutionStarted", "WaitStarted", "ExecutionAdopted", "StopOrdered", "RunCancelled", "ExecutionFinished",
+    ]  # fmt: skip

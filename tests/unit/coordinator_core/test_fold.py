@@ -1,0 +1,150 @@
+"""The fold: bookkeeping by key, at the cost of the edges that an event names. What it cannot apply is a bug."""
+
+import sys
+
+import pytest
+
+from services.coordinator.core import BrokenInvariant, Execution, apply, fold
+from services.coordinator.core.events import (
+    NOTHING_FOLLOWS,
+    Consequences,
+    ExecutionFinished,
+    ExecutionStarted,
+    RunLeased,
+    RunSucceeded,
+    WorkBlocked,
+)
+from services.coordinator.core.projection import RUN_COLUMNS, run_row
+from services.coordinator.core.retry import DEFAULT_RETRY
+from services.coordinator.core.values import ExecutionState, Origin, WorkKey
+from tests.support.story import EXECUTION_ID, Story, chain, names, node
+
+
+def leased(key, run, attempt=1):
+    return RunLeased(
+        time=1, key=key, run=run, attempt=attempt, instance_id="i", runner="r", traceparent="",
+        is_idempotent=False, backstop_time=0,
+    )  # fmt: skip
+
+
+def succeeded(key, run):
+    return RunSucceeded(
+        time=2, key=key, run=run, output=b"%d" % run, branch="", start_time=0, end_time=0, inputs_hash=b"",
+        config_hash=b"", cost_tokens=0, then=NOTHING_FOLLOWS,
+    )  # fmt: skip
+
+
+def started(*ready):
+    return ExecutionStarted(
+        time=1, epoch=1, holder="c", origin=Origin("w", "f", 1, "v"), grant_time=1, deadline_time=0,
+        retry=DEFAULT_RETRY, then=Consequences(ready=ready),
+    )  # fmt: skip
+
+
+def running():
+    story = Story([node("a"), node("b")], chain("a", "b"))
+    story.start()
+    return story
+
+
+@pytest.mark.parametrize(
+    ("event", "fault"),
+    [
+        (leased(WorkKey("a"), 2), BrokenInvariant),
+        (leased(WorkKey("b"), 1), KeyError),
+        (leased(WorkKey("a", 0, 2), 1), KeyError),
+        (WorkBlocked(1, WorkKey("b"), NOTHING_FOLLOWS), IndexError),
+        (ExecutionFinished(1, ExecutionState.SUCCESS, b"{}", None, 0), BrokenInvariant),
+    ],
+)
+def test_an_event_that_contradicts_the_state_crashes(event, fault):
+    with pytest.raises(fault):
+        apply(running().execution, event)
+
+
+def test_work_that_is_passed_over_out_of_turn_crashes():
+    execution = Execution(EXECUTION_ID, running().definition)
+    apply(execution, started())
+    execution.passed_over.append(execution.work_of(WorkKey("a")))
+    with pytest.raises(BrokenInvariant, match="before"):
+        apply(execution, WorkBlocked(1, WorkKey("b"), NOTHING_FOLLOWS))
+
+
+def test_a_node_may_be_worked_on_many_times():
+    """By iteration and by generation: each has its own runs, state and output."""
+    keys = [WorkKey("a", 1, 1), WorkKey("a", 2, 1), WorkKey("a", 0, 2)]
+    execution = fold(
+        Execution(EXECUTION_ID, running().definition),
+        [
+            started(*keys),
+            leased(keys[1], 1),
+            leased(keys[0], 2),
+            succeeded(keys[0], 2),
+            leased(keys[2], 3),
+            succeeded(keys[2], 3),
+        ],
+    )
+    assert [execution.work[key].state.value for key in keys] == ["SUCCEEDED", "LIVE", "SUCCEEDED"]
+    assert [execution.work[key].output for key in keys] == [b"2", None, b"3"]
+    assert list(execution.live) == [1]
+    assert execution.target_of("a").key == keys[2], "edges and templates see the newest generation"
+    shown = [dict(zip(RUN_COLUMNS, run_row(execution, run), strict=True)) for run in execution.runs]
+    assert [(row["node"], row["iteration"], row["generation"]) for row in shown] == [
+        keys[1], keys[0], keys[2],
+    ]  # fmt: skip
+
+
+def journal_of_a_loop(turns):
+    keys = [WorkKey("a", turn) for turn in range(1, turns + 1)]
+    yield started(*keys)
+    for run, key in enumerate(keys, 1):
+        yield leased(key, run)
+    for run, key in enumerate(keys, 1):
+        yield succeeded(key, run)
+
+
+def calls(turns):
+    """How many functions the fold of so many works of one node calls."""
+    definition, journal, count = running().definition, list(journal_of_a_loop(turns)), 0
+
+    def profile(frame, event, arg):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        execution = fold(Execution(EXECUTION_ID, definition), journal)
+    finally:
+        sys.setprofile(before)
+    assert (len(execution.work), len(execution.runs)) == (turns, turns)
+    return count
+
+
+def test_ten_thousand_works_of_one_node_fold_in_linear_time():
+    small, large = calls(1_000), calls(10_000)
+    assert large <= 10 * small
+
+
+def test_a_fresh_execution_waits_for_nothing():
+    execution = Execution(EXECUTION_ID, running().definition)
+    assert (execution.next_wake(), execution.state.value) == (0, "PENDING")
+
+
+def test_a_timer_that_is_over_is_passed_by_among_those_that_are_due():
+    story = Story([node("s", "sleep@1", config={"duration": "10s"}), node("a", timeout="30s"), node("b")])
+    story.start()
+    story.assign("a")
+    story.succeed("a")
+    story.later(60)
+    assert len(story.execution.timers) == 2
+    assert names(story.tick()) == ["WaitEnded", "RunSucceeded"]
+
+
+def test_the_second_failure_does_not_replace_the_first():
+    story = Story([node("a"), node("b")])
+    story.start()
+    story.assign()
+    story.fail("b")
+    story.fail("a")
+    assert story.execution.error.node == "b"
