@@ -59,8 +59,3 @@ def percentile(values: Sequence[float], share: float) -> float:
     """Nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
-
-
-def median(values: Sequence[float]) -> float:
-    """Of an odd number of rounds: the middle one."""
-    return sorted(values)[len(values) // 2]

@@ -93,7 +93,7 @@ async def figures(peer: str, *arguments: str, log: Path) -> dict[str, Any]:
     variables = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
-    }  # for benchmarks.measure, which needs nothing installed
+    }  # for those of our modules that need nothing installed
     async with running(*command, log=log, variables=variables, stdout=subprocess.PIPE) as process:
         output, _ = await process.communicate()
     if process.returncode != 0:

@@ -36,6 +36,7 @@ from tests.support.postgres import free_port, reachable_directory
 from tests.support.probe import until
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "deploy/local/launch.py"
+WINDLASS = (sys.executable, "-m", "windlass.cli")
 READY_SECONDS = 60.0
 # As promised.
 STOP_SECONDS = 15.0
@@ -192,8 +193,10 @@ async def running_stack(
     own_postgres: bool = False,
     home: Path | None = None,
     port_offset: int | None = None,
+    program: Sequence[str] = WINDLASS,
 ) -> AsyncIterator[Stack]:
-    """A ready stack; `home` and `port_offset` are given by a test that starts the same one again."""
+    """A ready stack. A test that starts the same one again gives `home` and `port_offset`; a benchmark that runs
+    the code of another work tree gives its `program`."""
     place = home or reachable_directory("windlass-stack-")
     options = Options(
         home=place,
@@ -208,7 +211,7 @@ async def running_stack(
     if port_offset is None:
         options = free_options(options)
     postgres = await _postgres_in(place) if own_postgres else None
-    stack = await start_stack(options, postgres)
+    stack = await start_stack(options, postgres, program)
     try:
         await stack_is_up(stack)
         yield stack
@@ -221,7 +224,9 @@ async def running_stack(
         assert not faults, "\n".join(faults)
 
 
-async def start_stack(options: Options, postgres: PostgresServer | None = None) -> Stack:
+async def start_stack(
+    options: Options, postgres: PostgresServer | None = None, program: Sequence[str] = WINDLASS
+) -> Stack:
     """`windlass up` as a child that dies with us; not yet ready."""
     output = options.home / "up.log"
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -232,6 +237,7 @@ async def start_stack(options: Options, postgres: PostgresServer | None = None) 
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", str(LAUNCHER)),
             *("--parent", str(os.getpid()), "--death-signal", "SIGTERM", "--"),
+            *program,
             *command_line(options),
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -243,7 +249,7 @@ async def start_stack(options: Options, postgres: PostgresServer | None = None) 
 
 def command_line(options: Options) -> list[str]:
     """The options as a person would type them."""
-    line = [sys.executable, "-m", "windlass.cli", "up", "--home", str(options.home)]
+    line = ["up", "--home", str(options.home)]
     line += ["--port-offset", str(options.port_offset), "--lease-scale", str(options.lease_scale)]
     for service, count in options.replicas.items():
         line += [f"--{service}s", str(count)]

@@ -1,9 +1,14 @@
 """Restate, a server in Rust with a store of its own, and services in Python that it calls.
 
-Three processes: the server, the service under hypercorn as the SDK's documentation serves it, the client. The server
-has its defaults (24 partitions, one node, the log's WAL with fsync); changed is only that all of it stays on loopback.
+Four processes: the server, two copies of the service under hypercorn as the SDK's documentation serves it, the client,
+which tries whether one copy or both are faster. The server has its defaults (24 partitions, one node, the log's WAL
+with fsync), except that all of it stays on loopback.
 """
 
+import os
+from asyncio.subprocess import Process
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.environment import figures, home, make_environment, python, running, scratch, sources
@@ -19,28 +24,26 @@ def install() -> None:
 
 
 async def run_round() -> dict[str, Any]:
-    address = f"127.0.0.1:{free_port()}"
-    ingress, admin = free_port(), free_port()
-    hypercorn = [
-        python(NAME),
-        "-m",
-        "hypercorn",
-        "--config",
-        "hypercorn.toml",
-        "--bind",
-        address,
-        "service:app",
-    ]
+    ingress, admin, *services = (free_port() for _ in range(4))
     with scratch() as place:
         server = [str(server_in(home(NAME))), "--no-logo", "--base-dir", str(place / "data")]
         log = place / "log"
         async with (
             running(*server, log=log, folder=place, variables=settings(ingress, admin)) as engine,
-            running(*hypercorn, log=log, folder=sources(NAME)) as service,
+            served("bench0", services[0], log) as first,
+            served("bench1", services[1], log) as second,
         ):
-            pids = (str(engine.pid), str(service.pid))
-            ports = (f"http://127.0.0.1:{ingress}", f"http://127.0.0.1:{admin}", f"http://{address}")
-            return await figures(NAME, *ports, *pids, log=log)
+            pids = [str(process.pid) for process in (engine, first, second)]
+            addresses = [f"http://127.0.0.1:{port}" for port in (ingress, admin, *services)]
+            return await figures(NAME, *addresses, *pids, log=log)
+
+
+def served(name: str, port: int, log: Path) -> AbstractAsyncContextManager[Process]:
+    """A copy of the service under this name."""
+    hypercorn = [python(NAME), "-m", "hypercorn", "--config", "hypercorn.toml"]
+    variables = {**os.environ, "BENCH_SERVICE": name}
+    bound = ["--bind", f"127.0.0.1:{port}", "service:app"]
+    return running(*hypercorn, *bound, log=log, folder=sources(NAME), variables=variables)
 
 
 def settings(ingress: int, admin: int) -> dict[str, str]:

@@ -1,8 +1,10 @@
-"""The handlers that the workloads call, served as `hypercorn service:app`."""
+"""The handlers that the workloads call, served as `hypercorn service:app` under the name in BENCH_SERVICE."""
+
+import os
 
 import restate
 
-bench = restate.Service("bench")
+bench = restate.Service(os.environ["BENCH_SERVICE"])
 
 
 async def noop() -> None:

@@ -1,23 +1,26 @@
-"""Restate on the same workloads: `workloads.py INGRESS ADMIN SERVICE SERVER_PID SERVICE_PID` prints one JSON line.
+"""Restate on the same workloads: `workloads.py INGRESS ADMIN SERVICE0 SERVICE1 SERVER_PID SERVICE0_PID SERVICE1_PID`
+prints one JSON line.
 
 Each execution is one request to the ingress, which answers with its result. The requests are made with aiohttp: the
 client of the SDK stands on httpx, which costs more CPU than the server and the service together.
+Whether one copy of the service or two, and how many requests in flight, are the fastest depends on the machine, so that
+W2 tries its forms on a short piece of work first, and only the fastest is measured.
 """
 
 import asyncio
-import json
-import os
 import sys
-import time
+from functools import partial
+from itertools import cycle
 
 import aiohttp
 
-from benchmarks.measure import cpu_seconds, percentile, pss_mb, tree
-from benchmarks.pace import many_at_once, one_by_one
+from benchmarks.pace import many_at_once
+from benchmarks.peers.client import print_line
 
-INGRESS, ADMIN, SERVICE = sys.argv[1:4]
-SERVER_PID, SERVICE_PID = int(sys.argv[4]), int(sys.argv[5])
+INGRESS, ADMIN, *SERVICES = sys.argv[1:5]
+PIDS = [int(pid) for pid in sys.argv[5:]]
 READY_SECONDS = 60
+TRIAL_EXECUTIONS = 500
 
 
 class Client:
@@ -27,7 +30,7 @@ class Client:
         self._session = session
 
     async def register(self) -> None:
-        """Tell the server of the service, as soon as both are up."""
+        """Tell the server of the services, as soon as all are up."""
         async with asyncio.timeout(READY_SECONDS):
             while True:
                 if await self._accepted():
@@ -39,52 +42,41 @@ class Client:
             async with self._session.get(f"{INGRESS}/restate/health") as answer:
                 if not answer.ok:
                     return False
-            async with self._session.post(f"{ADMIN}/deployments", json={"uri": SERVICE}) as answer:
-                return answer.ok
+            for service in SERVICES:
+                async with self._session.post(f"{ADMIN}/deployments", json={"uri": service}) as answer:
+                    if not answer.ok:
+                        return False
+            return True
         except aiohttp.ClientError:
             return False
 
-    async def run(self, handler: str) -> None:
+    async def run(self, handler: str, copy: int = 0) -> None:
         """Start and wait in the call for the result."""
         # The handlers take nothing, and the ingress refuses a type for it.
-        call = self._session.post(f"{INGRESS}/bench/{handler}", skip_auto_headers=("Content-Type",))
+        call = self._session.post(f"{INGRESS}/bench{copy}/{handler}", skip_auto_headers=("Content-Type",))
         async with call as answer:
             body = await answer.text()
             if not answer.ok:
                 raise RuntimeError(f"{handler}: {answer.status} {body}")
 
 
-async def w3(client: Client) -> float:
-    """Seconds."""
-    begun = time.perf_counter()
-    await client.run("fan_out")
-    return time.perf_counter() - begun
-
-
-def cpu_s() -> float:
-    """Of everything: server, service, client."""
-    return cpu_seconds(tree([SERVER_PID, SERVICE_PID, os.getpid()]))
+async def fives(client: Client, copies: int, in_flight: int, count: int) -> float:
+    """Seconds for all, spread evenly over so many copies of the service."""
+    copy = cycle(range(copies))
+    return await many_at_once(lambda: client.run("five", next(copy)), count, in_flight)
 
 
 async def main() -> None:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         client = Client(session)
         await client.register()
-        await one_by_one(lambda: client.run("one"), 30)
-        w1_ms = await one_by_one(lambda: client.run("one"))
-        cpu_before_s = cpu_s()
-        w2_s = await many_at_once(lambda: client.run("five"))
-        cpu_w2_s = cpu_s() - cpu_before_s
-        memory_mb = pss_mb([SERVER_PID])
-        w3_s = await w3(client)
-    line = {
-        "peer": "restate",
-        "W1": {"p50_ms": round(percentile(w1_ms, 0.5), 2), "p95_ms": round(percentile(w1_ms, 0.95), 2)},
-        "W2": {"steps_per_s": round(10_000 / w2_s), "cpu_s_per_1000_steps": round(cpu_w2_s / 10, 3)},
-        "memory_pss_mb": round(memory_mb, 1),
-        "W3": {"wall_s": round(w3_s, 3)},
-    }
-    print(json.dumps(line), flush=True)
+        forms = {
+            f"service processes: {copies}, in flight: {in_flight}": partial(fives, client, copies, in_flight)
+            for copies in (1, 2)
+            for in_flight in (64, 256, 1_024)
+        }
+        one, fan_out = partial(client.run, "one"), partial(client.run, "fan_out")
+        await print_line(one, forms, fan_out, pids=PIDS, trial_executions=TRIAL_EXECUTIONS)
 
 
 asyncio.run(main())

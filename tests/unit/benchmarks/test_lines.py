@@ -1,5 +1,5 @@
-"""`make bench` prints one JSON line per peer in the shape of the contract, medians of its rounds; the workloads stand
-in for themselves here, and the figures are made of what they say."""
+"""`make bench` prints one JSON line per peer in the shape of the contract, with the medians of its rounds. The stacks
+and the workloads are replaced here, and the figures are made of what the replacements say."""
 
 import contextlib
 import itertools
@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as bench
-from tests.support.stack import Stack
+from benchmarks import rounds
+from benchmarks.peers.environment import ROOT
 
 NUMBER = float
 SHAPE = {
@@ -25,15 +26,19 @@ SHAPE = {
     "W3": {"wall_s": NUMBER},
     "L": {"p50_ms": NUMBER, "p95_ms": NUMBER},
     "memory_pss_mb": NUMBER,
+    "collector": {"spans": NUMBER, "cpu_s": NUMBER},
     "cores": int,
 }
-# Of three rounds; the middle one is neither the first nor the last.
+# The seconds that three rounds take; the median is neither the first nor the last.
 WALL_S = [40.0, 10.0, 20.0]
 
 
 class Idle:
-    """Stands for a client and its stack."""
+    """Replaces a client, its stack and its collector."""
 
+    pid = os.getpid()
+    endpoint = "http://nowhere"
+    spans_arrived = 7
     home = SimpleNamespace(root=Path("nowhere"))
     process = SimpleNamespace(pid=os.getpid())
 
@@ -42,6 +47,9 @@ class Idle:
         return cls()
 
     async def apply(self, _definition: Any) -> None: ...
+
+    async def spans(self) -> int:
+        return self.spans_arrived
 
     async def close(self) -> None: ...
 
@@ -55,8 +63,8 @@ class Idle:
 @pytest.fixture
 def _without_work(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.asynccontextmanager
-    async def running_stack(**_options: Any) -> AsyncIterator[Stack]:
-        yield Idle()  # type: ignore[misc] # stands for it
+    async def idle(*_given: Any, **_options: Any) -> AsyncIterator[Idle]:
+        yield Idle()
 
     walls, cpus = itertools.cycle(WALL_S), itertools.count(0.0, 5.0)
 
@@ -70,7 +78,8 @@ def _without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         return {"p50_ms": per_second, "p95_ms": per_second}
 
     for name, stand_in in {
-        "running_stack": running_stack,
+        "running_stack": idle,
+        "collector": idle,
         "Client": Idle,
         "w1": one_by_one,
         "w2": wall,
@@ -79,7 +88,7 @@ def _without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "latency": latency,
         "cpu_seconds": lambda _pids: next(cpus),
     }.items():
-        monkeypatch.setattr(bench, name, stand_in)
+        monkeypatch.setattr(rounds, name, stand_in)
 
 
 class Quick:
@@ -113,7 +122,7 @@ async def test_line_has_the_shape_of_the_contract(
     (line,) = await lines(capsys, monkeypatch, "--peers", "")
     assert fits(line, SHAPE), line
     assert (line["peer"], line["cores"]) == ("windlass", os.cpu_count())
-    assert line["W1"] == {"p50_ms": 100.0, "p95_ms": 190.0}
+    assert line["W1"] == {"p50_ms": 100.0, "p95_ms": 190.0, "cpu_ms_each": 25.0}
 
 
 @pytest.mark.usefixtures("_without_work")
@@ -121,8 +130,32 @@ async def test_figures_are_medians_of_three_rounds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (line,) = await lines(capsys, monkeypatch, "--peers", "", "--parts", "W2")
-    assert line["W2"] == {"steps_per_s": bench.STEPS / 20.0, "cpu_s_per_1000_steps": 0.5}
-    assert set(line) == {"peer", "W2", "memory_pss_mb", "cores"}
+    assert line["W2"] == {"steps_per_s": rounds.STEPS / 20.0, "cpu_s_per_1000_steps": 0.5}
+    assert set(line) == {"peer", "W2", "memory_pss_mb", "collector", "cores"}
+
+
+@pytest.mark.usefixtures("_without_work")
+async def test_round_without_a_span_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Idle, "spans_arrived", 0)
+    with pytest.raises(RuntimeError, match="nothing was traced"):
+        await lines(capsys, monkeypatch, "--peers", "", "--parts", "W1")
+
+
+@pytest.mark.usefixtures("_without_work")
+async def test_two_trees_are_compared_round_by_round(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/windlass").touch()
+    ours, theirs, ratio = await lines(
+        capsys, monkeypatch, "--beside", str(tmp_path), "--parts", "W3", "--rounds", "2"
+    )
+    assert (ours["peer"], theirs["peer"]) == (str(ROOT), str(tmp_path))
+    # The walls are 40, 10, 20, 40 s: this tree is first in the first round and second in the other.
+    assert (ours["W3"]["wall_s"], theirs["W3"]["wall_s"]) == (40.0, 15.0)
+    assert ratio["W3"]["wall_s"] == [3.0, 2.0, 4.0]
 
 
 @pytest.mark.usefixtures("_without_work")

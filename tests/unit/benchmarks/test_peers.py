@@ -1,5 +1,6 @@
 """A peer is what its pins say, or is left out; and nothing that a round started outlives it."""
 
+import os
 import platform
 import subprocess
 import urllib.request
@@ -12,6 +13,7 @@ from benchmarks.__main__ import installed
 from benchmarks.peers import dbos, restate
 from benchmarks.peers.environment import running
 from benchmarks.peers.restate import download
+from benchmarks.peers.temporal import build
 from tests.support.stack import is_alive
 
 
@@ -40,6 +42,16 @@ def test_registry_that_cuts_short_is_an_absence(registry: Path, monkeypatch: pyt
     monkeypatch.setattr(urllib.request, "urlopen", cut)
     with pytest.raises(OSError, match="cut"):
         download.fetch_server(registry)
+
+
+def test_module_with_another_hash_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = tmp_path / "go"
+    go.write_text("""#!/bin/sh\ntest "$1" = mod && echo '{"Sum": "h1:another", "Dir": "/"}'\n""")
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(OSError, match="not the module that is pinned"):
+        build.build_server(tmp_path)
+    assert list(tmp_path.iterdir()) == [go]
 
 
 def test_machine_without_a_build_is_an_absence() -> None:

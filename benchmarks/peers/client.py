@@ -1,0 +1,43 @@
+"""The client of a peer whose SDK is asynchronous: the workloads in their order, and the JSON line that they make.
+
+It runs in the environment of the peer, so it may import only what needs nothing installed.
+"""
+
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from benchmarks.measure import cpu_seconds, percentile, pss_mb, tree
+from benchmarks.pace import Run, one_by_one
+
+EXECUTIONS = 2_000
+# Runs this number of executions of five steps and returns the seconds that all took.
+Form = Callable[[int], Awaitable[float]]
+
+
+async def print_line(
+    one: Run, fives: Mapping[str, Form], fan: Run, *, pids: Sequence[int], trial_executions: int
+) -> None:
+    """W2 in the form that a short trial finds the fastest. The first pid is the server's, whose memory is stated."""
+    await one_by_one(one, 30)
+    times = await one_by_one(one)
+    line = {
+        "W1": {"p50_ms": percentile(times, 0.5), "p95_ms": percentile(times, 0.95)},
+        "W2": await _w2(fives, tree([*pids, os.getpid()]), trial_executions),
+        "memory_pss_mb": pss_mb(pids[:1]),
+        "W3": {"wall_s": (await one_by_one(fan, 1))[0] / 1e3},
+    }
+    print(json.dumps(line), flush=True)
+
+
+async def _w2(forms: Mapping[str, Form], pids: Sequence[int], trial_executions: int) -> dict[str, object]:
+    trials = {}
+    for name, form in forms.items():
+        await form(trial_executions // 4)  # opens the connections
+        trials[name] = await form(trial_executions)
+    best = min(trials, key=lambda name: trials[name])
+    before_s = cpu_seconds(pids)
+    wall_s = await forms[best](EXECUTIONS)
+    cpu_s = cpu_seconds(pids) - before_s
+    steps = 5 * EXECUTIONS
+    return {"form": best, "steps_per_s": steps / wall_s, "cpu_s_per_1000_steps": cpu_s * 1_000 / steps}

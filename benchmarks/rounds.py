@@ -1,0 +1,124 @@
+"""A round of Windlass: a fresh stack per work tree, and the workloads, each on every stack before the next workload.
+
+With one work tree this is what `make bench` publishes. With two it compares their code: both stacks run during the
+whole round, and a figure of one is taken seconds after the same figure of the other, so that the drift of the
+machine's speed falls on both. A work tree is only ever reached by its own `windlass up` and by public RPCs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.collector import collector
+from benchmarks.figures import Figures
+from benchmarks.measure import cpu_seconds, percentile, pss_mb, tree
+from benchmarks.peers.environment import ROOT, scratch
+from benchmarks.workloads import Client, chain, fan, latency, w1, w2, w2b, w3
+from tests.support.stack import Stack, running_stack
+
+STEPS = 10_000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One running stack with its client, and what was measured there."""
+
+    client: Client
+    stack: Stack
+    figures: Figures = field(default_factory=dict)
+
+    async def counted(self, work: Callable[[Client], Awaitable[T]]) -> tuple[T, float]:
+        """What the work returns, and the CPU seconds of the services, PostgreSQL and the client meanwhile."""
+        pids = [os.getpid(), *tree([self.stack.process.pid])]
+        before_s = cpu_seconds(pids)
+        found = await work(self.client)
+        return found, cpu_seconds(pids) - before_s
+
+    async def throughput(self, work: Callable[[Client], Awaitable[float]]) -> Figures:
+        wall_s, cpu_s = await self.counted(work)
+        return {"steps_per_s": STEPS / wall_s, "cpu_s_per_1000_steps": cpu_s * 1_000 / STEPS}
+
+    def memory_mb(self) -> float:
+        return pss_mb(entry["pid"] for entry in self.stack.up()["processes"])
+
+
+async def _w1(subject: Subject) -> Figures:
+    times, cpu_s = await subject.counted(w1)
+    latencies = {"p50_ms": percentile(times, 0.5), "p95_ms": percentile(times, 0.95)}
+    return {"W1": {**latencies, "cpu_ms_each": cpu_s * 1e3 / len(times)}}
+
+
+async def _w2(subject: Subject) -> Figures:
+    return {"W2": await subject.throughput(w2), "memory_pss_mb": subject.memory_mb()}
+
+
+async def _w2b(subject: Subject) -> Figures:
+    return {"W2b": await subject.throughput(w2b)}
+
+
+async def _w3(subject: Subject) -> Figures:
+    wall_s, cpu_s = await subject.counted(w3)
+    return {"W3": {"wall_s": wall_s, "cpu_s": cpu_s}}
+
+
+async def _latency(subject: Subject) -> Figures:
+    return {"L": await latency(subject.client, 50), "L500": await latency(subject.client, 500)}
+
+
+PARTS: dict[str, Callable[[Subject], Awaitable[Figures]]] = {
+    "W1": _w1,
+    "W2": _w2,
+    "W2b": _w2b,
+    "W3": _w3,
+    "L": _latency,
+}
+
+
+async def windlass_round(parts: Collection[str], trees: Sequence[Path] = (ROOT,)) -> list[Figures]:
+    """The figures of each work tree, measured in this order."""
+    async with contextlib.AsyncExitStack() as running:
+        subjects = [await running.enter_async_context(subject_of(root)) for root in trees]
+        for name, part in PARTS.items():
+            if name in parts:
+                for subject in subjects:
+                    subject.figures.update(await part(subject))
+    return [subject.figures for subject in subjects]
+
+
+@contextlib.asynccontextmanager
+async def subject_of(root: Path) -> AsyncIterator[Subject]:
+    """A fresh stack of the code in this work tree: leases at full length, tracing at its default sampling."""
+    program = (str(root / ".venv/bin/windlass"),)
+    with scratch() as place:
+        async with collector(place / "collector.log") as collecting:
+            cpu_before_s = cpu_seconds([collecting.pid])
+            async with (
+                running_stack(lease_scale=1.0, program=program, otlp_endpoint=collecting.endpoint) as stack,
+                _client_of(stack) as client,
+            ):
+                subject = Subject(client, stack)
+                yield subject
+            # The services have ended, and have sent the spans that they still held.
+            spans, cpu_s = await collecting.spans(), cpu_seconds([collecting.pid]) - cpu_before_s
+            if spans == 0:
+                raise RuntimeError(f"no span arrived from the stack of {root}: nothing was traced")
+            subject.figures["collector"] = {"spans": spans, "cpu_s": cpu_s}
+
+
+@contextlib.asynccontextmanager
+async def _client_of(stack: Stack) -> AsyncIterator[Client]:
+    """A client of a stack that knows the workflows and is warm."""
+    client = Client.of_home(stack.home.root, stack.entries("api")[0]["grpc"])
+    try:
+        for definition in (chain("bench-one", 1), chain("bench-five", 5), fan("bench-fan", 1_000)):
+            await client.apply(definition)
+        await w1(client, 30)
+        yield client
+    finally:
+        await client.close()
