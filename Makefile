@@ -12,7 +12,7 @@ PY      := $(BIN)/python
 STAMP   := .venv/.made
 CODE    := services client/windlass deploy tests $(wildcard benchmarks) protos/generate.py
 # The pure rules, whose branches are all tested.
-CORES   := $(wildcard services/*/core) services/chassis/lease
+CORES   := $(wildcard services/*/core) services/chassis/lease client/windlass/definition
 # Images of the contracts: as they landed last (committed), and as they are now.
 LANDED  := protos/landed.binpb
 PRESENT := .cache/present.binpb

@@ -56,7 +56,9 @@ SELECT DISTINCT t.execution_id::text FROM (
 ) t
 WHERE NOT EXISTS (SELECT FROM coordinator.executions e WHERE e.execution_id = t.execution_id)
 """
-_VERSION: Final = "SELECT workspace, definition FROM api.workflow_versions WHERE version_id = %s::uuid"
+_VERSION: Final = (
+    "SELECT workspace, definition, template_references FROM api.workflow_versions WHERE version_id = %s::uuid"
+)
 _LIVE: Final = "SELECT instance_id FROM coordinator.runner_sessions WHERE state = 'LIVE'"
 
 
@@ -155,8 +157,9 @@ class Auditor:
             if not found:
                 self._findings.broke("S6", f"{id_}: version {start.version_id} is not there")
                 return None
-            workspace, document = found[0]
-            self._versions[start.version_id] = workspace, compile_definition(orjson.loads(document))
+            workspace, document, references = found[0]
+            definition = compile_definition(orjson.loads(document), orjson.loads(references))
+            self._versions[start.version_id] = workspace, definition
         workspace, definition = self._versions[start.version_id]
         same = workspace == start.workspace
         self._findings.check("S12", same, f"{id_} of {start.workspace} runs a workflow of {workspace}")

@@ -21,10 +21,9 @@ from services.api.app.checking.checker_process import CheckerProcess
 from services.api.app.executions import Executions
 from services.api.app.identifiers import Identifiers
 from services.api.app.key_material import KeyMint
-from services.api.app.schema_reader import JsonSchemaReader
+from services.api.app.schema_reader import fault_of_stranger
 from services.api.app.startables import Startables
 from services.api.app.starts import Starter
-from services.api.app.template_reader import MinijinjaReader
 from services.api.app.watching import EventWatcher
 from services.api.config import ApiSettings
 from services.api.peers.coordinators import CoordinatorReads
@@ -139,7 +138,7 @@ async def start(process: Process, settings: ApiSettings) -> int:
     )
     watcher = EventWatcher(executions, peers.reads, peers.watches)
     workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(
-        WorkflowServicer(stores.workflows, startables, peers.reads, MinijinjaReader(), JsonSchemaReader()),
+        WorkflowServicer(stores.workflows, startables, peers.reads, fault_of_stranger),
         server,
     )
     executions_pb2_grpc.add_ExecutionServiceServicer_to_server(

@@ -39,6 +39,7 @@ from windlass.api.v1.workspaces_pb2 import Role
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
 from windlass.coordinator.v1 import sessions_pb2 as runs_pb
 from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsStub
+from windlass.definition.examination import examine
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2, sessions_pb2_grpc
 
 SCALE = 0.1
@@ -83,7 +84,12 @@ class Catalog(catalog_pb2_grpc.CatalogServiceServicer):
         if definition is None:
             raise Refusal("VERSION_NOT_FOUND", "no such version")
         return catalog_pb2.GetVersionResponse(
-            workspace="default", workflow="w", version=1, definition=definition, effect_secret=EFFECT_SECRET
+            workspace="default",
+            workflow="w",
+            version=1,
+            definition=definition,
+            effect_secret=EFFECT_SECRET,
+            template_references=orjson.dumps(examine(orjson.loads(definition)).references),
         )
 
     async def IdentifyKey(self, request: Any, context: Any) -> Any:

@@ -28,6 +28,7 @@ from services.coordinator.core.projection import Row, execution_row, run_row
 from services.coordinator.core.state import SETTLED, WorkState
 from services.coordinator.core.values import Error, ErrorClass, Origin, ReleaseReason, Value
 from services.coordinator.store.codec import encode_event, seal, unseal
+from windlass.definition.examination import examine
 
 SECOND = 1_000_000
 EXECUTION_ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
@@ -68,9 +69,8 @@ class Story:
     """The clock stands still unless `later` moves it."""
 
     def __init__(self, nodes: Sequence[Document] = (), edges: Sequence[Document] = (), **more: Any) -> None:
-        self.definition = compile_definition(
-            {"name": "story", "nodes": list(nodes), "edges": list(edges), **more}
-        )
+        document = {"name": "story", "nodes": list(nodes), "edges": list(edges), **more}
+        self.definition = compile_definition(document, examine(document).references)
         # Any, as are the decisions: a test reads the fields that it expects, and fails where they are not there.
         self.execution: Any = Execution(EXECUTION_ID, self.definition)
         self.journal: list[Event] = []

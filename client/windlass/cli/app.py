@@ -37,6 +37,7 @@ def windlass(
 
 stack.register(app)
 app.add_typer(workflows.app, name="workflow")
+app.command()(workflows.validate)
 executions.register(app)
 app.add_typer(access.keys, name="keys")
 app.add_typer(access.workspaces, name="workspace")

@@ -16,7 +16,6 @@ from typing import Any
 
 import grpc.aio
 import typer
-import yaml
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Struct
 
@@ -30,6 +29,7 @@ from windlass.cli.executions import show_runs
 from windlass.cli.invocation import program
 from windlass.cli.local_stack import EXPECTED, explain, leaves
 from windlass.cli.render import plain
+from windlass.definition.parsing import Format, parse
 
 DEFINITION = "demo.yaml"
 ORDER = {"id": "A-1047", "customer": "ada@example.org", "total": 249.5}
@@ -85,14 +85,14 @@ async def _example(supervisor: Supervisor) -> int:
 
 async def _apply(channel: grpc.aio.Channel, metadata: Any) -> None:
     text = (files("windlass.cli") / DEFINITION).read_text()
-    definition = yaml.safe_load(text)
+    definition = parse(text, Format.YAML).document
     _title(f"The workflow: {definition['description'][0].lower()}{definition['description'][1:]}")
     for node in definition["nodes"]:
         sources = [edge["from"] for edge in definition["edges"] if edge["to"] == node["id"]]
         typer.echo(
             f"  {node['id']:<12} {node['module']:<12} {'after ' + ', '.join(sources) if sources else 'first'}"
         )
-    request = workflows_pb2.ApplyWorkflowRequest(definition=ParseDict(definition, Struct()))
+    request = workflows_pb2.ApplyWorkflowRequest(source=text)
     answer = await WorkflowServiceStub(channel).ApplyWorkflow(
         request, metadata=metadata, timeout=CALL_SECONDS
     )

@@ -1,9 +1,8 @@
 """`windlass workflow …`: definitions and their versions."""
 
-import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -14,7 +13,6 @@ from windlass.cli.connection import (
     JsonOption,
     KeyFileOption,
     connected,
-    free_json,
 )
 from windlass.cli.invocation import DEFAULT_HOME
 
@@ -37,12 +35,12 @@ def apply(
     as_json: JsonOption = False,
 ) -> None:
     """Make a workflow, or a new version of it."""
-    definition = read_definition(file)
+    source = read_source(file)
     from windlass.api.v1 import workflows_pb2 as messages
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
     with connected(home, address, key_file, authority_file) as api:
-        request = messages.ApplyWorkflowRequest(definition=definition, etag=etag)
+        request = messages.ApplyWorkflowRequest(**source._asdict(), etag=etag)
         answer = api.call(WorkflowServiceStub, "ApplyWorkflow", request)
     if as_json:
         _json(answer)
@@ -55,6 +53,10 @@ def apply(
 @app.command()
 def validate(
     file: FileArgument,
+    offline: Annotated[
+        bool,
+        typer.Option("--offline", help="Without a stack; nobody is asked which modules runners announce."),
+    ] = False,
     home: HomeOption = DEFAULT_HOME,
     address: AddressOption = None,
     key_file: KeyFileOption = None,
@@ -62,13 +64,16 @@ def validate(
     as_json: JsonOption = False,
 ) -> None:
     """Name every fault of a definition; record nothing. Exit code 1 when there is one."""
-    definition = read_definition(file)
+    source = read_source(file)
     from windlass.api.v1 import workflows_pb2 as messages
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
-    with connected(home, address, key_file, authority_file) as api:
-        request = messages.ValidateWorkflowRequest(definition=definition)
-        answer = api.call(WorkflowServiceStub, "ValidateWorkflow", request)
+    if offline:
+        answer = _validated_here(source)
+    else:
+        with connected(home, address, key_file, authority_file) as api:
+            request = messages.ValidateWorkflowRequest(**source._asdict())
+            answer = api.call(WorkflowServiceStub, "ValidateWorkflow", request)
     if as_json:
         _json(answer)
     else:
@@ -89,7 +94,7 @@ def get(
     authority_file: AuthorityFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a definition as YAML, or all that is known of it as JSON."""
+    """Print a definition as it was written, or all that is known of it as JSON."""
     from windlass.api.v1 import workflows_pb2 as messages
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
@@ -99,12 +104,9 @@ def get(
     if as_json:
         _json(found)
         return
-    import yaml
-
-    from windlass.cli.render import plain
-
-    typer.echo(f"# {found.workflow} version {found.version}, etag {found.etag}")
-    typer.echo(yaml.safe_dump(plain(found.definition), sort_keys=False, allow_unicode=True), nl=False)
+    # Beside what is printed, so that this can be compared with the file.
+    typer.echo(f"# {found.workflow} version {found.version}, etag {found.etag}", err=True)
+    typer.echo(found.source, nl=not found.source.endswith("\n"))
 
 
 @app.command("list")
@@ -191,27 +193,43 @@ def restore(
     typer.echo(f"{workflow} can be started again")
 
 
-def read_definition(file: Path) -> Any:
-    """The definition as a Struct; what cannot be one is a usage error."""
-    import yaml
-    from google.protobuf.json_format import ParseError
+class Source(NamedTuple):
+    source: str
+    # By the name of Workflow.SourceFormat.
+    source_format: Any
 
+
+def read_source(file: Path) -> Source:
+    """The text of a definition; what cannot be read, or is nothing, is a usage error."""
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text()
-        found = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        text = (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode()
+    except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{file}: {error}") from None
-    if not isinstance(found, dict):
+    if not text.strip():
         raise typer.BadParameter(f"{file} holds no definition (a mapping with name, nodes, edges)")
-    try:
-        return free_json(found)
-    except (ParseError, TypeError, ValueError) as error:
-        raise typer.BadParameter(f"{file}: {error}") from None
+    return Source(text, "JSON" if file.suffix == ".json" else "YAML")
+
+
+def _validated_here(source: Source) -> Any:
+    """What ValidateWorkflow would answer, as far as it is known without a stack."""
+    from windlass.api.v1 import resources_pb2, workflows_pb2
+    from windlass.definition.examination import examine_text, warnings_of
+    from windlass.definition.parsing import Format
+
+    verdict = examine_text(source.source, Format(source.source_format))
+    return workflows_pb2.ValidateWorkflowResponse(
+        faults=[resources_pb2.Fault(**fault._asdict()) for fault in verdict.faults],
+        warnings=[resources_pb2.Fault(**warning._asdict()) for warning in warnings_of(verdict, ())],
+    )
 
 
 def _show_faults(kind: str, faults: Any) -> None:
+    from windlass.definition.faults import place_of
+
     for fault in faults:
-        typer.echo(f"{kind}: {fault.path}: {fault.message} ({fault.reason})")
+        place = place_of(fault.node, fault.line)
+        where = "".join(f"{part}: " for part in (kind, place, fault.path) if part)
+        typer.echo(f"{where}{fault.message} ({fault.reason})")
 
 
 def _json(message: Any) -> None:

@@ -15,8 +15,8 @@ import uuid
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from services.api.core.json_values import canonical, digest
 from services.chassis.process.naming import KEY_PREFIX
+from windlass.definition.json_values import canonical
 
 SECRET_BYTES_MIN: Final = 16
 
@@ -59,4 +59,4 @@ def mint_key(kind: str) -> str:
 
 
 def key_hash(key: str) -> bytes:
-    return digest(key.encode())
+    return hashlib.sha256(key.encode()).digest()

@@ -61,6 +61,19 @@ class WorkspaceRecord(NamedTuple):
     close_time: datetime | None
 
 
+class NewVersion(NamedTuple):
+    """A definition as it is stored. It makes a version only if `definition` differs from the newest one's."""
+
+    version_id: str
+    # Canonical JSON.
+    definition: bytes
+    # JSON: the nodes that the templates of each node read; null: all before it.
+    template_references: bytes
+    # As its author wrote it, and in which format: JSON or YAML.
+    source: str
+    source_format: str
+
+
 class WorkflowRecord(NamedTuple):
     workflow: str
     version: int
@@ -70,6 +83,9 @@ class WorkflowRecord(NamedTuple):
     # Of this version.
     update_time: datetime
     archive_time: datetime | None
+    # Of one that was asked for by name; lists leave them empty.
+    source: str = ""
+    source_format: str = ""
 
 
 class Applied(NamedTuple):
@@ -98,6 +114,7 @@ class VersionRecord(NamedTuple):
     workflow: str
     version: int
     definition: bytes
+    template_references: bytes
     effect_secret: bytes
 
 
@@ -156,9 +173,7 @@ class Workspaces(Protocol):
 
 
 class Workflows(Protocol):
-    async def apply(
-        self, actor: Actor, workflow: str, definition: bytes, etag: str, version_id: str
-    ) -> Applied: ...
+    async def apply(self, actor: Actor, workflow: str, new: NewVersion, etag: str) -> Applied: ...
 
     async def get(self, workspace: str, workflow: str, version: int) -> WorkflowRecord | None: ...
 

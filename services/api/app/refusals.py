@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from shlex import quote
 
-from services.api.core.faults import Fault
 from services.chassis.grpc.errors import QuotaViolation, Refusal, Violation
+from windlass.definition.faults import Fault, place_of
 
 QUEUE_RETRY_SECONDS = 5.0
 
@@ -56,8 +56,12 @@ def etag_mismatch(subject: str, inspect: str) -> Refusal:
 
 def invalid_definition(faults: Iterable[Fault]) -> Refusal:
     violations = [
-        Violation(f"definition.{path}" if path else "definition", reason, message)
-        for path, reason, message in faults
+        Violation(
+            f"definition.{fault.path}" if fault.path else "definition",
+            fault.reason,
+            ": ".join(filter(None, (place_of(fault.node, fault.line), fault.message))),
+        )
+        for fault in faults
     ]
     first = violations[0]
     more = len(violations) - 1
@@ -93,7 +97,7 @@ def invalid_fields(faults: Sequence[Fault]) -> Refusal:
     return Refusal(
         "INVALID_REQUEST",
         f"{first.path}: {first.message}",
-        violations=[Violation(*fault) for fault in faults],
+        violations=[Violation(fault.path, fault.reason, fault.message) for fault in faults],
     )
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-import jsonschema_rs
 import orjson
 
-from services.api.app.checking.engine import compiled, first_misfit, misfit
+from services.api.app.checking.engine import first_misfit, misfit
 from services.api.core.schema_cost import is_extreme
 from services.api.core.schema_work import Excess, work_of
 from services.chassis.grpc.errors import Violation
+from windlass.definition.input_schemas import SchemaFault, compiled, schema_fault
 
 INPUT_BYTES_MAX: Final = 256 * 1024
 VIOLATIONS_MAX: Final = 50
@@ -36,10 +36,6 @@ _EXTREME_VALUES: Final = 100
 _VALUES_PER_BYTE_MAX: Final = 20
 
 
-class SchemaFault(Exception):
-    """It is no schema, or points outside itself; the text is for its author."""
-
-
 class InputCheck:
     """One compiled schema."""
 
@@ -48,12 +44,7 @@ class InputCheck:
         if isinstance(work, Excess):
             raise SchemaFault(work.message)
         self._work = work
-        try:
-            self._validator = compiled(schema)
-        except jsonschema_rs.ValidationError as failure:
-            raise SchemaFault(_fault(failure)) from None
-        except ValueError as failure:
-            raise SchemaFault(str(failure).splitlines()[0][:300]) from None
+        self._validator = compiled(schema)
         # As JSON, where an input may have to be checked aside.
         self.source = (
             orjson.dumps(schema) if self._cost(_at_most(INPUT_BYTES_MAX)) > CHECKED_HERE_MAX else b""
@@ -89,22 +80,9 @@ class InputCheck:
         return self._work.weight * (size.values + size.slowness) + text
 
 
-class JsonSchemaReader:
-    def fault(self, schema: Any) -> str | None:
-        if not isinstance(schema, dict | bool):
-            return "a JSON Schema is an object"
-        try:
-            InputCheck(schema)
-        except SchemaFault as fault:
-            return str(fault)
-        return None
-
-
-def _fault(failure: jsonschema_rs.ValidationError) -> str:
-    message = str(failure.message).splitlines()[0][:300]
-    if "retrieving it failed" in message:
-        return f"points outside itself: {message.split(' is not present')[0].removeprefix('Resource ')}"
-    return message
+def fault_of_stranger(schema: Any) -> str | None:
+    """Why this is no JSON Schema that can be used, or would take too much work to check; None when it is one."""
+    return schema_fault(schema, InputCheck)
 
 
 class _Size(NamedTuple):

@@ -14,10 +14,11 @@ import orjson
 from services.api.app import refusals
 from services.api.app.ports import StartableRecord, Workflows
 from services.api.app.refreshing_cache import RefreshingCache
-from services.api.app.schema_reader import InputCheck, SchemaFault
-from services.api.core.durations import microseconds
+from services.api.app.schema_reader import InputCheck
 from services.api.core.tiers import in_force
 from services.chassis.process.clock import Clock
+from windlass.definition.durations import parse_duration
+from windlass.definition.input_schemas import SchemaFault
 from windlass.dispatcher.v1 import queue_pb2
 
 TRUSTED_SECONDS: Final = 5.0
@@ -89,7 +90,7 @@ class Startables:
             version=record.version,
             is_archived=record.is_archived,
             schema=schema,
-            timeout=microseconds(document.get("timeout", 0)) or 0,
+            timeout=parse_duration(document.get("timeout", 0)),
             limits=queue_pb2.TenantLimits(
                 executions_max=limits.executions_max,
                 queued_max=limits.queued_max,

@@ -6,10 +6,11 @@ A token that belongs to another filter or order would silently skip rows: it is 
 
 import base64
 import binascii
+import hashlib
 import json
 from typing import Final, NamedTuple
 
-from services.api.core.json_values import canonical, digest
+from windlass.definition.json_values import canonical
 
 PAGE_SIZE_DEFAULT: Final = 50
 PAGE_SIZE_MAX: Final = 1_000
@@ -51,4 +52,4 @@ def read(given: str, *list_of: str) -> str | BadToken:
 
 
 def _mark(list_of: tuple[str, ...]) -> str:
-    return digest(canonical(list(list_of))).hex()[:16]
+    return hashlib.sha256(canonical(list(list_of))).hexdigest()[:16]

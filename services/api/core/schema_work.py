@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from services.api.core.json_values import DEPTH_MAX
 from services.api.core.schema_cost import faults_of, positions_of, weight_of
 from services.api.core.schema_document import PATH_CHARACTERS_MAX, Beyond, Document
+from windlass.definition.limits import DEPTH_MAX
 
 # Of one value. A million looks take 6 to 20 ms, when none of them compares much, and the largest input has some 130,000
 # values: what a whole input costs is known when it comes, and its reader's to refuse.

@@ -57,6 +57,12 @@ CREATE TABLE workflow_versions (
     -- Canonical JSON.
     definition bytea NOT NULL,
     definition_hash bytea NOT NULL,
+    -- JSON: which nodes the templates of each node read, as the parser of the template language found when the version
+    -- was applied; null for a node that may read all before it.
+    template_references bytea NOT NULL,
+    -- The definition as its author wrote it: what GetWorkflow gives back.
+    source text NOT NULL,
+    source_format text NOT NULL CHECK (source_format IN ('JSON', 'YAML')),
     create_time timestamptz NOT NULL DEFAULT now(),
     UNIQUE (workspace, workflow, version),
     FOREIGN KEY (workspace, workflow) REFERENCES workflows DEFERRABLE INITIALLY DEFERRED

@@ -7,6 +7,7 @@ them by their paths; unnamed they would be lost, because JSON has none and orjso
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -14,9 +15,9 @@ from google.protobuf import struct_pb2
 from google.protobuf.message import Message
 
 from services.api.app.refusals import invalid_field, invalid_fields
-from services.api.core.json_values import DEPTH_MAX, sift
+from windlass.definition.json_values import number, sift
+from windlass.definition.limits import DEPTH_MAX
 
-_WHOLE_MAX: Final = 2.0**53
 # As JSON the least value has two bytes, a digit and a comma; a member of an object its key too, and three around that.
 _VALUE_BYTES_MIN: Final = 2
 _MEMBER_BYTES_MIN: Final = 5
@@ -100,7 +101,9 @@ def _value(value: struct_pb2.Value, depth: int, odd: list[Any]) -> Any:
         case "string_value":
             return value.string_value
         case "number_value":
-            return _number(value.number_value, odd)
+            if not math.isfinite(value.number_value):
+                odd.append(value.number_value)
+            return number(value.number_value)
         case "struct_value":
             if depth < DEPTH_MAX:
                 fields = value.struct_value.fields
@@ -116,15 +119,6 @@ def _value(value: struct_pb2.Value, depth: int, odd: list[Any]) -> Any:
             return value.bool_value
         case _:
             return None
-
-
-def _number(number: float, odd: list[Any]) -> int | float:
-    try:
-        whole = int(number)
-    except (ValueError, OverflowError):
-        odd.append(number)
-        return number
-    return whole if whole == number and -_WHOLE_MAX <= number <= _WHOLE_MAX else number
 
 
 def fill(struct: struct_pb2.Struct, content: bytes) -> None:

@@ -13,13 +13,14 @@ from google.protobuf import struct_pb2, timestamp_pb2
 from services.api.app.ports import KeyRecord, WorkflowRecord, WorkspaceRecord
 from services.api.app.schema_reader import INPUT_BYTES_MAX
 from services.api.app.starts import StartCommand
-from services.api.core.faults import Fault
 from services.api.core.tiers import in_force
 from services.api.rpc.structs import fill, set_value, to_dict
 from services.chassis.telemetry.tracing import parse_traceparent
 from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2, workspaces_pb2
 from windlass.catalog.v1 import catalog_pb2
 from windlass.coordinator.v1 import reads_pb2
+from windlass.definition.faults import Fault
+from windlass.definition.parsing import Format
 from windlass.types.v1 import start_pb2
 
 
@@ -98,6 +99,8 @@ def workflow(record: WorkflowRecord) -> resources_pb2.Workflow:
         etag=str(record.revision),
         create_time=timestamp(record.create_time),
         update_time=timestamp(record.update_time),
+        source=record.source,
+        source_format=record.source_format or None,  # type: ignore[arg-type] # by name
     )
     document = orjson.loads(record.definition)
     made.description = document.get("description", "")
@@ -116,7 +119,12 @@ def version(record: WorkflowRecord) -> resources_pb2.WorkflowVersion:
 
 
 def fault(found: Fault) -> resources_pb2.Fault:
-    return resources_pb2.Fault(path=found.path, reason=found.reason, message=found.message)
+    return resources_pb2.Fault(**found._asdict())
+
+
+def source_format(given: int) -> Format:
+    """YAML unless JSON is said."""
+    return Format.JSON if given == resources_pb2.Workflow.JSON else Format.YAML
 
 
 def change(number: int) -> workflows_pb2.ApplyWorkflowResponse.Change.ValueType:

@@ -9,21 +9,12 @@ from collections.abc import Collection
 from typing import Any, Final
 
 import grpc
-from google.protobuf import struct_pb2
+import orjson
 
 from services.api.app import refusals
 from services.api.app.authenticator import Authenticator
-from services.api.app.ports import Actor, AnnouncedModules, Workflows
+from services.api.app.ports import Actor, AnnouncedModules, NewVersion, Workflows
 from services.api.app.startables import READ_HERE_BYTES_MAX, Startables
-from services.api.core.definition import (
-    DEFINITION_BYTES_MAX,
-    SchemaReader,
-    Verdict,
-    examine,
-    too_large,
-    warnings_of,
-)
-from services.api.core.templates import TemplateReader
 from services.api.rpc import pages, translate
 from services.api.rpc.structs import document_of, holding, is_surely_over
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
@@ -31,7 +22,18 @@ from services.chassis.identity.callers import caller
 from services.chassis.process.crash import crash_point
 from windlass.api.v1 import resources_pb2, workflows_pb2, workflows_pb2_grpc
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
+from windlass.definition.examination import (
+    SchemaFault,
+    Verdict,
+    examine,
+    examine_text,
+    too_large,
+    warnings_of,
+)
+from windlass.definition.limits import DEFINITION_BYTES_MAX
+from windlass.definition.parsing import Format
 
+Request = workflows_pb2.ApplyWorkflowRequest | workflows_pb2.ValidateWorkflowRequest
 Context = grpc.aio.ServicerContext[Any, Any]
 SHA256_BYTES: Final = 32
 # How long a warning is worth waiting for.
@@ -44,13 +46,11 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         workflows: Workflows,
         startables: Startables,
         announced: AnnouncedModules,
-        templates: TemplateReader,
-        schemas: SchemaReader,
+        schemas: SchemaFault,
     ) -> None:
         self._workflows = workflows
         self._startables = startables
         self._announced = announced
-        self._templates = templates
         self._schemas = schemas
         self._large_one = asyncio.Semaphore(1)
 
@@ -58,9 +58,10 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         self, request: workflows_pb2.ApplyWorkflowRequest, context: Context
     ) -> workflows_pb2.ApplyWorkflowResponse:
         # The guard leaves text to us here, so that a NUL in the definition is one of its faults.
-        if "\x00" in request.etag:
-            raise refusals.invalid_field("etag", "NUL", "contains a NUL character")
-        verdict = await self._examine(request.definition)
+        for field in ("etag", "source"):
+            if "\x00" in getattr(request, field):
+                raise refusals.invalid_field(field, "NUL", "contains a NUL character")
+        verdict, source, format_ = await self._examine(request)
         if verdict.faults:
             raise refusals.invalid_definition(verdict.faults)
         warnings = await self._warnings(verdict)
@@ -68,9 +69,14 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         applied = await self._workflows.apply(
             Actor(identity.name, identity.workspace),
             verdict.name,
-            verdict.canonical,
+            NewVersion(
+                str(uuid.uuid4()),
+                verdict.canonical,
+                orjson.dumps(verdict.references),
+                source,
+                format_.value,
+            ),
             request.etag,
-            str(uuid.uuid4()),
         )
         self._startables.forget(identity.workspace, verdict.name)
         crash_point("api.workflow.before_answer")
@@ -86,7 +92,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
     async def ValidateWorkflow(
         self, request: workflows_pb2.ValidateWorkflowRequest, context: Context
     ) -> workflows_pb2.ValidateWorkflowResponse:
-        verdict = await self._examine(request.definition)
+        verdict, _, _ = await self._examine(request)
         return workflows_pb2.ValidateWorkflowResponse(
             faults=[translate.fault(fault) for fault in verdict.faults],
             warnings=await self._warnings(verdict),
@@ -159,16 +165,27 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
                     announced = await self._announced.modules(caller().workspace)
         return [translate.fault(warning) for warning in warnings_of(verdict, announced)]
 
-    async def _examine(self, definition: struct_pb2.Struct) -> Verdict:
-        def work() -> Verdict:
-            if is_surely_over(definition, DEFINITION_BYTES_MAX):
-                return Verdict([too_large()])
-            return examine(document_of(definition), self._templates, self._schemas)
-
-        if definition.ByteSize() <= READ_HERE_BYTES_MAX:
-            return work()
+    async def _examine(self, request: Request) -> tuple[Verdict, str, Format]:
+        """What can be said of it, and the text to keep."""
+        if not request.source and not request.HasField("definition"):
+            raise refusals.invalid_field("definition", "REQUIRED", "must be set, or source")
+        if request.ByteSize() <= READ_HERE_BYTES_MAX:
+            return self._examined(request)
         async with self._large_one:
-            return await asyncio.to_thread(work)
+            return await asyncio.to_thread(self._examined, request)
+
+    def _examined(self, request: Request) -> tuple[Verdict, str, Format]:
+        if request.source:
+            format_ = translate.source_format(request.source_format)
+            return examine_text(request.source, format_, self._schemas), request.source, format_
+        if is_surely_over(request.definition, DEFINITION_BYTES_MAX):
+            return Verdict([too_large()]), "", Format.JSON
+        document = document_of(request.definition)
+        verdict = examine(document, self._schemas)
+        # A Struct keeps no order of its keys: this is the one in which they came. For people, while it is small.
+        layout = orjson.OPT_INDENT_2 if len(verdict.canonical) <= READ_HERE_BYTES_MAX else None
+        source = "" if verdict.faults else orjson.dumps(document, option=layout).decode()
+        return verdict, source, Format.JSON
 
 
 class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):

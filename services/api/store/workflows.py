@@ -11,7 +11,14 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
-from services.api.app.ports import Actor, Applied, StartableRecord, VersionRecord, WorkflowRecord
+from services.api.app.ports import (
+    Actor,
+    Applied,
+    NewVersion,
+    StartableRecord,
+    VersionRecord,
+    WorkflowRecord,
+)
 from services.api.store.audit import record, tell
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
@@ -27,16 +34,22 @@ _HASH = (
     "SELECT definition_hash FROM workflow_versions WHERE workspace = %s AND workflow = %s AND version = %s"
 )
 _INSERT = """
-INSERT INTO workflow_versions (version_id, workspace, workflow, version, definition, definition_hash)
-VALUES (%s, %s, %s, %s, %s, %s)"""
+INSERT INTO workflow_versions (
+    version_id, workspace, workflow, version, definition, definition_hash, template_references, source, source_format
+) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"""
 _ADVANCE = "UPDATE workflows SET version = %s, revision = %s WHERE workspace = %s AND workflow = %s"
 _DROP_EMPTY = "DELETE FROM workflows WHERE workspace = %s AND workflow = %s AND version = 0"
-_SELECT: Final = """
-SELECT f.workflow, v.version, v.definition, f.revision, f.create_time, v.create_time, f.archive_time
-FROM workflows f JOIN workflow_versions v ON v.workspace = f.workspace AND v.workflow = f.workflow"""
-_GET = f"{_SELECT} AND v.version = CASE %s::integer WHEN 0 THEN f.version ELSE %s::integer END " + (
-    "WHERE f.workspace = %s AND f.workflow = %s"
+_COLUMNS: Final = (
+    "f.workflow, v.version, v.definition, f.revision, f.create_time, v.create_time, f.archive_time"
 )
+_FROM: Final = (
+    "FROM workflows f JOIN workflow_versions v ON v.workspace = f.workspace AND v.workflow = f.workflow"
+)
+_SELECT: Final = f"SELECT {_COLUMNS} {_FROM}"
+_GET = f"""
+SELECT {_COLUMNS}, v.source, v.source_format {_FROM}
+    AND v.version = CASE %s::integer WHEN 0 THEN f.version ELSE %s::integer END
+WHERE f.workspace = %s AND f.workflow = %s"""
 _PAGE = f"""{_SELECT} AND v.version = f.version
 WHERE f.workspace = %s AND f.workflow > %s AND (%s OR f.archive_time IS NULL) ORDER BY f.workflow LIMIT %s"""
 _VERSIONS = f"""{_SELECT}
@@ -53,7 +66,7 @@ JOIN workflow_versions v ON v.workspace = f.workspace AND v.workflow = f.workflo
     AND v.version = CASE %s::integer WHEN 0 THEN f.version ELSE %s::integer END
 WHERE f.workspace = %s AND f.workflow = %s"""
 _VERSION = """
-SELECT v.workspace, v.workflow, v.version, v.definition, w.effect_secret
+SELECT v.workspace, v.workflow, v.version, v.definition, v.template_references, w.effect_secret
 FROM workflow_versions v JOIN workspaces w ON w.workspace = v.workspace WHERE v.version_id = %s"""
 
 
@@ -61,11 +74,9 @@ class PostgresWorkflows:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def apply(
-        self, actor: Actor, workflow: str, definition: bytes, etag: str, version_id: str
-    ) -> Applied:
+    async def apply(self, actor: Actor, workflow: str, new: NewVersion, etag: str) -> Applied:
         async def work(connection: Connection) -> Applied:
-            change = await _apply(connection, actor, workflow, definition, etag, version_id)
+            change = await _apply(connection, actor, workflow, new, etag)
             if isinstance(change, str):
                 # Nothing of a refused apply may stay, the empty row of a new workflow included.
                 await connection.execute(_DROP_EMPTY, (actor.workspace, workflow))
@@ -122,7 +133,7 @@ class PostgresWorkflows:
 
 
 async def _apply(
-    connection: Connection, actor: Actor, workflow: str, definition: bytes, etag: str, version_id: str
+    connection: Connection, actor: Actor, workflow: str, new: NewVersion, etag: str
 ) -> int | str:
     """The change that was made, or the reason against it."""
     name = (actor.workspace, workflow)
@@ -132,14 +143,15 @@ async def _apply(
     version, revision, is_archived = locked
     if is_archived:
         return "WORKFLOW_ARCHIVED"
-    definition_hash = hashlib.sha256(definition).digest()
+    definition_hash = hashlib.sha256(new.definition).digest()
     newest = await (await connection.execute(_HASH, (*name, version), binary=True)).fetchone()
     # Before the etag: whoever repeats a call whose answer was lost has an old etag, and what he wants is there.
     if newest is not None and newest[0] == definition_hash:
         return UNCHANGED
     if etag and (version == 0 or etag != str(revision)):
         return "ETAG_MISMATCH"
-    values = (uuid.UUID(version_id), *name, version + 1, definition, definition_hash)
+    written = (new.template_references, new.source, new.source_format)
+    values = (uuid.UUID(new.version_id), *name, version + 1, new.definition, definition_hash, *written)
     await connection.execute(_INSERT, values)
     await connection.execute(_ADVANCE, (version + 1, revision + min(version, 1), *name))
     await record(connection, actor, "ApplyWorkflow", workflow, {"version": version + 1})

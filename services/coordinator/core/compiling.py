@@ -6,23 +6,23 @@ this version does not know are passed over, so that a newer api may add some.
 """
 
 import json
-import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from services.coordinator.core.controls import CONTROLS
 from services.coordinator.core.definition import OUTPUT_NODE, RENDERER, Definition, Edge, Join, Node, When
-from services.coordinator.core.notation import parse_span
 from services.coordinator.core.retry import RetryOverrides
 from services.coordinator.core.values import BrokenInvariant, Span
+from windlass.definition.config_schemas import RAW_MEMBERS
+from windlass.definition.durations import parse_duration
+from windlass.definition.templates import is_template
 
 Document = Mapping[str, Any]
+# By node, the nodes whose outputs its templates read; None: those of all nodes before it.
+References = Mapping[str, Sequence[str] | None]
 
-# Their config is an expression without braces: it sees what a template sees.
-_EXPRESSIVE = {"condition@1", "switch@1"}
 _WHENS = {"success": When.SUCCESS, "failure": When.FAILURE, "always": When.ALWAYS}
-# `nodes.fetch` or `nodes["fetch"]` inside a JSON text, where the quotes are escaped; group 1 is empty for other uses.
-_REFERENCE = re.compile(r"""\bnodes\b(?:\s*(?:\.\s*|\[\s*\\?["'])([a-z][a-z0-9_]*))?""")
 
 
 class _Link(NamedTuple):
@@ -30,17 +30,15 @@ class _Link(NamedTuple):
     edge: Edge
 
 
-def compile_definition(
-    document: Document, references: Mapping[str, Sequence[str]] | None = None
-) -> Definition:
-    """`references` names the nodes that each node's templates see; without it the texts are searched for them."""
+def compile_definition(document: Document, references: References = MappingProxyType({})) -> Definition:
+    """`references`: found when the version was applied, and stored beside it. A node that is not there reads none."""
     try:
         return _compile(document, references)
     except (KeyError, TypeError, ValueError, AttributeError) as fault:
         raise BrokenInvariant(f"a stored definition does not compile: {fault!r}") from fault
 
 
-def _compile(document: Document, references: Mapping[str, Sequence[str]] | None) -> Definition:
+def _compile(document: Document, references: References) -> Definition:
     items: Sequence[Document] = document.get("nodes") or []
     links = [_link(item) for item in document.get("edges") or []]
     seen = _References([item["id"] for item in items], links, references)
@@ -74,9 +72,8 @@ def _link(item: Document) -> _Link:
 def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -> Node:
     config, inputs = _json(item.get("config") or {}), _json(item.get("inputs") or {})
     node_id, module = item["id"], item["module"]
-    has_templates = module in _EXPRESSIVE or any(
-        mark in text for mark in (b"{{", b"{%") for text in (config, inputs)
-    )
+    # An expression without braces reads what a template reads.
+    has_templates = module in RAW_MEMBERS or is_template((config + inputs).decode())
     control = CONTROLS.get(module)
     if control is not None and not control.has_config:
         # It has nothing to render.
@@ -98,7 +95,7 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         edges=tuple(edges),
         in_degree=len(seen.sources[node_id]),
         is_failure_handled=any(edge.when is When.FAILURE for edge in edges),
-        references=seen.by_node(node_id, config + inputs) if has_templates else (),
+        references=seen.by_node(node_id) if has_templates else (),
     )
 
 
@@ -114,16 +111,14 @@ def _output_node(document: Document, workflow_retry: RetryOverrides, seen: "_Ref
         has_templates=True,
         retry=workflow_retry,
         is_idempotent=True,
-        references=seen.by_output(inputs),
+        references=seen.by_output(),
     )
 
 
 class _References:
     """Which nodes the templates of a node may see, and which they do see."""
 
-    def __init__(
-        self, node_ids: Sequence[str], links: Sequence[_Link], given: Mapping[str, Sequence[str]] | None
-    ) -> None:
+    def __init__(self, node_ids: Sequence[str], links: Sequence[_Link], given: References) -> None:
         self._given = given
         # Whole lists once, not a search of all edges per node: a fan-out of 1,000 is compiled in milliseconds.
         self.sources: dict[str, list[str]] = {node_id: [] for node_id in node_ids}
@@ -133,21 +128,17 @@ class _References:
             self.edges[source].append(edge)
         self._check_order()
 
-    def by_node(self, node_id: str, text: bytes) -> tuple[str, ...]:
-        return self._seen(node_id, text, lambda: self._ancestors(node_id))
+    def by_node(self, node_id: str) -> tuple[str, ...]:
+        names = self._given.get(node_id, ())
+        return self._in_order(self._ancestors(node_id) if names is None else set(names))
 
-    def by_output(self, text: bytes) -> tuple[str, ...]:
-        return self._seen(OUTPUT_NODE, text, lambda: self.sources)
+    def by_output(self) -> tuple[str, ...]:
+        names = self._given.get(OUTPUT_NODE, ())
+        return self._in_order(self.sources if names is None else set(names))
 
-    def _seen(self, node_id: str, text: bytes, everything: Callable[[], Container[str]]) -> tuple[str, ...]:
+    def _in_order(self, names: Container[str]) -> tuple[str, ...]:
         """In the order of the document, so that every process hands the same inputs to a runner."""
-        if self._given is not None:
-            return tuple(self._given.get(node_id, ()))
-        names: Container[str] = set(_REFERENCE.findall(text.decode()))
-        if "" in names:
-            # `nodes` itself, or a name that is computed: only the render will tell which.
-            names = everything()
-        return tuple(name for name in self.sources if name in names)
+        return tuple(node_id for node_id in self.sources if node_id in names)
 
     def _ancestors(self, node_id: str) -> set[str]:
         found: set[str] = set()
@@ -195,7 +186,7 @@ def _joined(node: RetryOverrides, workflow: RetryOverrides) -> RetryOverrides:
 
 def _span(document: Document, key: str) -> Span:
     value = document.get(key)
-    return 0 if value is None else parse_span(value)
+    return 0 if value is None else parse_duration(value)
 
 
 def _json(value: object) -> bytes:

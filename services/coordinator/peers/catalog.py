@@ -113,7 +113,8 @@ class CatalogDefinitions:
             log.error("api did not give a definition", version_id=version_id, error=str(refused))
             raise DependencyUnavailable("api", str(refused)) from None
         try:
-            definition = compile_definition(orjson.loads(found.definition))
+            references = orjson.loads(found.template_references or b"{}")
+            definition = compile_definition(orjson.loads(found.definition), references)
         except Exception as failure:
             log.exception("a definition cannot be compiled", version_id=version_id)
             raise DefinitionRefused(

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from services.api.app.key_material import key_hash
-from services.api.app.ports import Actor, KeyIdTaken, NewKey
+from services.api.app.ports import Actor, KeyIdTaken, NewKey, NewVersion
 from services.api.store.bootstrap import bootstrap
 from services.api.store.keys import PostgresKeys
 from services.api.store.workflows import CREATED, NEW_VERSION, UNCHANGED, PostgresWorkflows
@@ -59,10 +59,14 @@ def new_key(
     return NewKey(uuid.uuid4(), key_hash(key), role, workspace, title, expire_time)
 
 
+def new_version(definition: bytes) -> NewVersion:
+    return NewVersion(str(uuid.uuid4()), definition, b'{"a":null}', f"# {definition.decode()}", "YAML")
+
+
 async def applied(
     stores: Stores, definition: bytes, *, etag: str = "", actor: Actor = TEAM
 ) -> tuple[int, int]:
-    answer = await stores.workflows.apply(actor, "intake", definition, etag, str(uuid.uuid4()))
+    answer = await stores.workflows.apply(actor, "intake", new_version(definition), etag)
     return answer.change, answer.workflow.version if answer.workflow else 0
 
 
@@ -85,7 +89,7 @@ async def test_stale_etag_is_refused_and_changes_nothing(stores: Stores) -> None
     before = await stores.workflows.get("team", "intake", 0)
     assert before is not None
     await applied(stores, b"2")
-    answer = await stores.workflows.apply(TEAM, "intake", b"3", str(before.revision), str(uuid.uuid4()))
+    answer = await stores.workflows.apply(TEAM, "intake", new_version(b"3"), str(before.revision))
     assert (answer.change, answer.refusal) == (0, "ETAG_MISMATCH")
     now = await stores.workflows.get("team", "intake", 0)
     assert now is not None
@@ -93,7 +97,7 @@ async def test_stale_etag_is_refused_and_changes_nothing(stores: Stores) -> None
 
 
 async def test_etag_for_a_workflow_that_is_not_there_leaves_none_behind(stores: Stores) -> None:
-    answer = await stores.workflows.apply(TEAM, "intake", b"1", "7", str(uuid.uuid4()))
+    answer = await stores.workflows.apply(TEAM, "intake", new_version(b"1"), "7")
     assert answer.refusal == "ETAG_MISMATCH"
     assert await stores.workflows.page("team", "", 10, with_archived=True) == []
     assert await applied(stores, b"1") == (CREATED, 1)
@@ -110,7 +114,7 @@ async def test_archived_workflow_is_hidden_not_startable_and_can_come_back(store
     assert startable is not None
     assert startable.is_archived
     assert (
-        await stores.workflows.apply(TEAM, "intake", b"2", "", str(uuid.uuid4()))
+        await stores.workflows.apply(TEAM, "intake", new_version(b"2"), "")
     ).refusal == "WORKFLOW_ARCHIVED"
     back = await stores.workflows.set_archived(TEAM, "intake", is_archived=False)
     assert back is not None
@@ -141,11 +145,15 @@ async def test_old_versions_stay_and_pages_follow_each_other(stores: Stores) -> 
 
 
 async def test_version_is_found_by_its_id_with_the_secret_of_its_workspace(stores: Stores) -> None:
-    version_id = str(uuid.uuid4())
-    await stores.workflows.apply(TEAM, "intake", b"{}", "", version_id)
-    version = await stores.workflows.version(version_id)
+    new = new_version(b"{}")
+    await stores.workflows.apply(TEAM, "intake", new, "")
+    version = await stores.workflows.version(new.version_id)
     assert version is not None
     assert (version.workspace, version.workflow, version.version) == ("team", "intake", 1)
+    assert version.template_references == new.template_references
+    shown = await stores.workflows.get("team", "intake", 0)
+    assert shown is not None
+    assert (shown.source, shown.source_format) == (new.source, new.source_format)
     assert len(version.effect_secret) == 32
     assert await stores.workflows.version(str(uuid.uuid4())) is None
     assert await stores.workflows.version("no id") is None

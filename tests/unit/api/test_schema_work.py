@@ -11,11 +11,11 @@ from services.api.app.schema_reader import (
     EVALUATIONS_TOLD_MAX,
     VIOLATIONS_MAX,
     InputCheck,
-    JsonSchemaReader,
-    SchemaFault,
+    fault_of_stranger,
 )
 from services.api.core.schema_work import EVALUATIONS_MAX, Excess, Work, work_of
 from tests.support.schemas import MULTIPLYING, SELF, levels
+from windlass.definition.input_schemas import SchemaFault
 
 NAMED = {"type": "string", "minLength": 1}
 
@@ -154,7 +154,7 @@ NOT_FOLLOWED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary_schema_is_taken(name: str) -> None:
     assert isinstance(work_of(ORDINARY[name]), Work)
-    assert JsonSchemaReader().fault(ORDINARY[name]) is None
+    assert fault_of_stranger(ORDINARY[name]) is None
 
 
 @pytest.mark.parametrize("name", MULTIPLYING)
@@ -162,7 +162,7 @@ def test_schema_that_multiplies_its_work_is_refused(name: str) -> None:
     found = work_of(MULTIPLYING[name])
     assert isinstance(found, Excess)
     assert f"more than {EVALUATIONS_MAX} times" in found.message
-    assert JsonSchemaReader().fault(MULTIPLYING[name]) == found.message
+    assert fault_of_stranger(MULTIPLYING[name]) == found.message
 
 
 @pytest.mark.parametrize("name", NOT_FOLLOWED)

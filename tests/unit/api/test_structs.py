@@ -10,9 +10,9 @@ from google.protobuf import struct_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.api.core.faults import FAULTS_MAX
 from services.api.rpc.structs import document_of, fill, is_surely_over, to_dict
 from services.chassis.grpc.errors import Refusal
+from windlass.definition.limits import FAULTS_MAX
 
 BYTES_MAX = 1_000_000
 json_values = st.recursive(

@@ -74,6 +74,20 @@ async def test_what_ails_api_is_no_fault_of_the_version(
     assert (await definitions.get("v")).definition.roots == ("a",)
 
 
+async def test_a_node_sees_what_api_found_that_its_templates_read(replicas: Any) -> None:
+    """Text that only looks like a reference is none."""
+    inputs = {"t": "list of nodes: {{ input.x }}"}
+    nodes = [{"id": name, "module": "transform@1", "inputs": inputs} for name in "abcd"]
+    edges = [{"from": "a", "to": "b"}, {"from": "b", "to": "c"}, {"from": "c", "to": "d"}]
+    replicas.answer = pb.GetVersionResponse(
+        definition=orjson.dumps({"name": "w", "nodes": nodes, "edges": edges}),
+        template_references=orjson.dumps({"c": ["a"], "d": None}),
+        effect_secret=b"s" * 32,
+    )
+    definition = (await CatalogDefinitions(replicas).get("v")).definition
+    assert [node.references for node in definition.graph] == [(), (), ("a",), ("a", "b", "c")]
+
+
 async def test_a_definition_that_does_not_compile_may_do_so_in_a_newer_coordinator(replicas: Any) -> None:
     definitions = CatalogDefinitions(replicas)
     replicas.answer = pb.GetVersionResponse(definition=b'{"name":"w","nodes":[{"id":"a"}]}')

@@ -14,6 +14,7 @@ from services.coordinator.core.controls import CONTROLS
 from services.coordinator.core.events import Event, ExecutionFinished
 from services.coordinator.store.codec import unseal
 from tests.support.golden import EVENTS, JOURNALS, known, plain, plain_rows, read_json, stored_journal
+from windlass.definition.examination import examine
 
 FOLDERS = sorted(JOURNALS.iterdir())
 # All functions of all other modules of the core are rules.
@@ -27,7 +28,8 @@ def folded(folder, definition):
 
 
 def definition_of(folder):
-    return compile_definition(read_json(folder / "definition.json"))
+    document = read_json(folder / "definition.json")
+    return compile_definition(document, examine(document).references)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

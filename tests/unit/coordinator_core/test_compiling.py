@@ -11,7 +11,8 @@ SECOND = 1_000_000
 
 
 def compiled(*nodes, edges=(), references=None, **more):
-    return compile_definition({"name": "w", "nodes": list(nodes), "edges": list(edges), **more}, references)
+    document = {"name": "w", "nodes": list(nodes), "edges": list(edges), **more}
+    return compile_definition(document, references or {})
 
 
 def test_everything_a_node_may_say():
@@ -86,25 +87,29 @@ def test_control_nodes_need_a_runner_only_to_render_their_config():
     ]
 
 
-def test_templates_name_the_nodes_they_see():
+def test_nodes_see_the_references_that_were_found_when_the_version_was_applied():
+    text = {"x": "nodes.a without a template, {{ input }}"}
     definition = compiled(
         node("a"),
-        node("b"),
-        node("c", inputs={"x": "{{ nodes.a.output.id }}", "y": "{{ nodes['b'].output }}"}),
-        node("d", inputs={"x": "{{ nodes[input.which].output }}"}),
-        node("e", config={"x": '{{ nodes["a"].output }}'}),
-        node("f", config={"x": "nodes.a without a template"}),
-        node("g", inputs={"x": "{% if input %}1{% endif %}"}),
-        edges=[*chain("a", "c", "d"), *chain("b", "c"), *chain("a", "e")],
-        output={"x": "{{ nodes.c.output }} {{ nodes.unknown.output }}"},
+        node("b", inputs=text),
+        node("c", inputs=text),
+        node("d", inputs=text),
+        node("e", inputs={"x": "nodes.a"}),
+        edges=[*chain("a", "b", "c"), *chain("a", "d")],
+        references={"c": None, "d": ["a"], "e": ["a"], "$output": ["b", "c"]},
+        output={"x": "{{ nodes }}"},
     )
-    references = {x.id: list(x.references) for x in definition.nodes.values()}
-    assert references == {
-        "a": [], "b": [], "c": ["a", "b"], "d": ["a", "b", "c"], "e": ["a"], "f": [], "g": [], "$output": ["c"],
-    }  # fmt: skip
+    assert [x.references for x in definition.nodes.values()] == [
+        (),
+        (),
+        ("a", "b"),
+        ("a",),
+        (),
+        ("b", "c"),
+    ]
     assert list(definition.nodes)[-1] == OUTPUT_NODE
-    assert [x.id for x in definition.graph] == list("abcdefg")
-    assert definition.nodes["g"].has_templates
+    assert [x.id for x in definition.graph] == list("abcde")
+    assert definition.nodes["b"].has_templates
 
 
 def test_nodes_that_a_computed_name_may_mean_stand_in_the_order_of_the_document():
@@ -113,25 +118,14 @@ def test_nodes_that_a_computed_name_may_mean_stand_in_the_order_of_the_document(
         *map(node, ids),
         node("z", inputs="{{ nodes }}"),
         edges=[*chain(*reversed(ids), "z"), edge("n39", "z")],
+        references={"z": None},
     )
     assert definition.nodes["z"].references == tuple(ids)
 
 
 def test_output_that_computes_a_name_sees_all_nodes():
-    definition = compiled(node("a"), node("b"), output="{{ nodes }}")
+    definition = compiled(node("a"), node("b"), output="{{ nodes }}", references={"$output": None})
     assert definition.output_node.references == ("a", "b")
-
-
-def test_given_references_win():
-    given = {"b": ["a"], "$output": ["b"]}
-    definition = compiled(
-        node("a"),
-        node("b", inputs={"x": "{{ input }}"}),
-        node("c", inputs={"x": "{{ nodes.a }}"}),
-        references=given,
-        output={"x": "{{ input }}"},
-    )
-    assert [x.references for x in definition.nodes.values()] == [(), ("a",), (), ("b",)]
 
 
 @pytest.mark.parametrize(

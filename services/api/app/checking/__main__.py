@@ -10,8 +10,9 @@ from typing import Final
 
 import orjson
 
-from services.api.app.checking.engine import LENGTH_BYTES, compiled, first_misfit
+from services.api.app.checking.engine import LENGTH_BYTES, first_misfit
 from services.chassis.process.child_limits import limit_memory, settle
+from windlass.definition.input_schemas import compiled
 
 # While its caller waits. The dearest input that means no harm (256 KiB of fractions against an enum of integers) was
 # seen to take half a second.

@@ -1,11 +1,9 @@
-"""JSON Schema as jsonschema-rs reads it, shut off from everything outside the schema itself.
+"""How an input does not fit its schema, as jsonschema-rs tells it.
 
-Hazards: by default the library follows `$ref` to http and files: the retriever here refuses whatever it is asked for.
-Patterns run on an engine without backtracking, so no input can make one take for ever. It holds the interpreter's lock
-for as long as it is at work.
+Hazard: the library holds the interpreter's lock for as long as it is at work.
 """
 
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 import jsonschema_rs
 
@@ -23,13 +21,6 @@ class Misfit(NamedTuple):
     message: str
 
 
-def compiled(schema: Any) -> Any:
-    """Raises jsonschema_rs.ValidationError, or ValueError, for what is no schema."""
-    return jsonschema_rs.validator_for(
-        schema, retriever=_refuse, pattern_options=jsonschema_rs.RegexOptions()
-    )
-
-
 def first_misfit(validator: Any, document: Any) -> Misfit | None:
     try:
         validator.validate(document)
@@ -40,10 +31,6 @@ def first_misfit(validator: Any, document: Any) -> Misfit | None:
 
 def misfit(error: jsonschema_rs.ValidationError) -> Misfit:
     return Misfit(_path(error.instance_path), _reason(error), error.message[:MESSAGE_CHARACTERS_MAX])
-
-
-def _refuse(uri: str) -> NoReturn:
-    raise ValueError("a schema must not point outside itself")
 
 
 def _path(instance_path: list[str | int]) -> str:

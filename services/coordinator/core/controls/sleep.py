@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from services.coordinator.core.controls.control import Control, InvalidConfig, config_of
 from services.coordinator.core.events import WaitEnded, WaitKind
-from services.coordinator.core.notation import parse_instant, parse_span
 from services.coordinator.core.state import Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Instant
+from windlass.definition.durations import parse_duration, parse_time
 
 
 class Sleep(Control):
@@ -30,8 +30,8 @@ def _wake_time(config: object, now: Instant) -> Instant:
         raise InvalidConfig("sleep@1 takes exactly one of duration and until")
     try:
         if "duration" in config:
-            return now + parse_span(config["duration"])
+            return now + parse_duration(config["duration"])
         # A due time of 0 would mean that no time ends the wait.
-        return parse_instant(config["until"]) or now
+        return parse_time(config["until"]) or now
     except ValueError as fault:
         raise InvalidConfig(str(fault)) from None

@@ -6,6 +6,8 @@ import asyncio
 import re
 from typing import Any
 
+from windlass.definition.config_schemas import DELAY_SECONDS_MAX
+from windlass.definition.durations import SECOND, parse_duration
 from windlass.sdk import (
     Branch,
     CircuitOpenError,
@@ -19,8 +21,6 @@ from windlass.sdk.registry import Returned
 
 BUILT_IN = Registry()
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BRACES = re.compile(r"\s*\{\{(.*)\}\}\s*", re.DOTALL)
 _ERRORS = {"PERMANENT": PermanentError, "TIMEOUT": ModuleTimeout, "CIRCUIT_OPEN": CircuitOpenError}
 
@@ -60,7 +60,10 @@ def switch(ctx: Context, _inputs: Any, config: Any) -> Returned:
 @BUILT_IN.declare("delay@1", idempotent=True)
 async def delay(_ctx: Context, _inputs: Any, config: Any) -> Returned:
     """Holds its runner's place for config.duration. For long waits use sleep@1, which holds nothing."""
-    await asyncio.sleep(seconds_of(_required(config, "duration")))
+    seconds = seconds_of(_required(config, "duration"))
+    if seconds > DELAY_SECONDS_MAX:
+        raise PermanentError("delay@1 takes an hour at most; use sleep@1", type="INVALID_CONFIG")
+    await asyncio.sleep(seconds)
     return None
 
 
@@ -85,13 +88,10 @@ def bare(expression: Any) -> str:
 
 
 def seconds_of(duration: Any) -> float:
-    """'1.5s', '250ms', '2m', or a number of seconds."""
-    if isinstance(duration, int | float) and not isinstance(duration, bool) and duration >= 0:
-        return float(duration)
-    parts = _DURATION.fullmatch(str(duration))
-    if parts is None:
-        raise PermanentError(f"{duration!r} is no duration; write for example '1.5s'", type="INVALID_CONFIG")
-    return float(parts.group(1)) * _UNIT_SECONDS[parts.group(2)]
+    try:
+        return parse_duration(duration) / SECOND
+    except ValueError as fault:
+        raise PermanentError(str(fault), type="INVALID_CONFIG") from None
 
 
 def _required(config: Any, key: str) -> Any:

@@ -31,6 +31,21 @@ class Workflow(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _SourceFormat:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _SourceFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Workflow._SourceFormat.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        SOURCE_FORMAT_UNSPECIFIED: Workflow._SourceFormat.ValueType  # 0
+        JSON: Workflow._SourceFormat.ValueType  # 1
+        YAML: Workflow._SourceFormat.ValueType  # 2
+
+    class SourceFormat(_SourceFormat, metaclass=_SourceFormatEnumTypeWrapper): ...
+    SOURCE_FORMAT_UNSPECIFIED: Workflow.SourceFormat.ValueType  # 0
+    JSON: Workflow.SourceFormat.ValueType  # 1
+    YAML: Workflow.SourceFormat.ValueType  # 2
+
     WORKFLOW_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     DEFINITION_FIELD_NUMBER: _builtins.int
@@ -39,6 +54,8 @@ class Workflow(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     ARCHIVE_TIME_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    SOURCE_FORMAT_FIELD_NUMBER: _builtins.int
     workflow: _builtins.str
     """Its name, unique in its workspace."""
     version: _builtins.int
@@ -46,6 +63,12 @@ class Workflow(_message.Message):
     description: _builtins.str
     etag: _builtins.str
     """Changes with every change; give it back in ApplyWorkflow to refuse a change made meanwhile."""
+    source: _builtins.str
+    """The definition as its author wrote it, comments and order included. Of a definition that came as a Struct, which
+    keeps no order of its keys, its JSON. Set by GetWorkflow, not in lists. When a definition that means the same is
+    applied again, the text of the first stays.
+    """
+    source_format: Global___Workflow.SourceFormat.ValueType
     @_builtins.property
     def definition(self) -> _struct_pb2.Struct:
         """As applied, in the definition format (camelCase keys)."""
@@ -73,10 +96,12 @@ class Workflow(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         archive_time: _timestamp_pb2.Timestamp | None = ...,
+        source: _builtins.str = ...,
+        source_format: Global___Workflow.SourceFormat.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "create_time", b"create_time", "definition", b"definition", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "create_time", b"create_time", "definition", b"definition", "description", b"description", "etag", b"etag", "update_time", b"update_time", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "create_time", b"create_time", "definition", b"definition", "description", b"description", "etag", b"etag", "source", b"source", "source_format", b"source_format", "update_time", b"update_time", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -123,21 +148,29 @@ class Fault(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Where: "nodes[2].retry.attempts"."""
     reason: _builtins.str
     """UPPER_SNAKE: CYCLE, UNKNOWN_NODE, DUPLICATE_ID…"""
     message: _builtins.str
+    node: _builtins.str
+    """Id of the node that the path leads into; of an edge, the node that it leaves. Empty where there is none."""
+    line: _builtins.int
+    """Of the source text, from 1 on. 0: unknown, because the definition came as a Struct or as JSON."""
     def __init__(
         self,
         *,
         path: _builtins.str = ...,
         reason: _builtins.str = ...,
         message: _builtins.str = ...,
+        node: _builtins.str = ...,
+        line: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "path", b"path", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["line", b"line", "message", b"message", "node", b"node", "path", b"path", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,19 +27,19 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from windlass.api.v1 import resources_pb2 as windlass_dot_api_dot_v1_dot_resources__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fwindlass/api/v1/workflows.proto\x12\x0fwindlass.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fwindlass/api/v1/resources.proto\"c\n\x14\x41pplyWorkflowRequest\x12\x33\n\ndefinition\x18\x01 \x01(\x0b\x32\x17.google.protobuf.StructB\x06\xbaH\x03\xc8\x01\x01\x12\x16\n\x04\x65tag\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\"\xfc\x01\n\x15\x41pplyWorkflowResponse\x12+\n\x08workflow\x18\x01 \x01(\x0b\x32\x19.windlass.api.v1.Workflow\x12=\n\x06\x63hange\x18\x02 \x01(\x0e\x32-.windlass.api.v1.ApplyWorkflowResponse.Change\x12(\n\x08warnings\x18\x03 \x03(\x0b\x32\x16.windlass.api.v1.Fault\"M\n\x06\x43hange\x12\x16\n\x12\x43HANGE_UNSPECIFIED\x10\x00\x12\x0b\n\x07\x43REATED\x10\x01\x12\x0f\n\x0bNEW_VERSION\x10\x02\x12\r\n\tUNCHANGED\x10\x03\"N\n\x17ValidateWorkflowRequest\x12\x33\n\ndefinition\x18\x01 \x01(\x0b\x32\x17.google.protobuf.StructB\x06\xbaH\x03\xc8\x01\x01\"l\n\x18ValidateWorkflowResponse\x12&\n\x06\x66\x61ults\x18\x01 \x03(\x0b\x32\x16.windlass.api.v1.Fault\x12(\n\x08warnings\x18\x02 \x03(\x0b\x32\x16.windlass.api.v1.Fault\"K\n\x12GetWorkflowRequest\x12\x1b\n\x08workflow\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x18\n\x07version\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\"B\n\x13GetWorkflowResponse\x12+\n\x08workflow\x18\x01 \x01(\x0b\x32\x19.windlass.api.v1.Workflow\"j\n\x14ListWorkflowsRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\x12\x15\n\rshow_archived\x18\x03 \x01(\x08\"^\n\x15ListWorkflowsResponse\x12,\n\tworkflows\x18\x01 \x03(\x0b\x32\x19.windlass.api.v1.Workflow\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"w\n\x1bListWorkflowVersionsRequest\x12\x1b\n\x08workflow\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"k\n\x1cListWorkflowVersionsResponse\x12\x32\n\x08versions\x18\x01 \x03(\x0b\x32 .windlass.api.v1.WorkflowVersion\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"5\n\x16\x41rchiveWorkflowRequest\x12\x1b\n\x08workflow\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\"F\n\x17\x41rchiveWorkflowResponse\x12+\n\x08workflow\x18\x01 \x01(\x0b\x32\x19.windlass.api.v1.Workflow\"5\n\x16RestoreWorkflowRequest\x12\x1b\n\x08workflow\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\"F\n\x17RestoreWorkflowResponse\x12+\n\x08workflow\x18\x01 \x01(\x0b\x32\x19.windlass.api.v1.Workflow2\xd5\x05\n\x0fWorkflowService\x12^\n\rApplyWorkflow\x12%.windlass.api.v1.ApplyWorkflowRequest\x1a&.windlass.api.v1.ApplyWorkflowResponse\x12g\n\x10ValidateWorkflow\x12(.windlass.api.v1.ValidateWorkflowRequest\x1a).windlass.api.v1.ValidateWorkflowResponse\x12X\n\x0bGetWorkflow\x12#.windlass.api.v1.GetWorkflowRequest\x1a$.windlass.api.v1.GetWorkflowResponse\x12^\n\rListWorkflows\x12%.windlass.api.v1.ListWorkflowsRequest\x1a&.windlass.api.v1.ListWorkflowsResponse\x12s\n\x14ListWorkflowVersions\x12,.windlass.api.v1.ListWorkflowVersionsRequest\x1a-.windlass.api.v1.ListWorkflowVersionsResponse\x12\x64\n\x0f\x41rchiveWorkflow\x12\'.windlass.api.v1.ArchiveWorkflowRequest\x1a(.windlass.api.v1.ArchiveWorkflowResponse\x12\x64\n\x0fRestoreWorkflow\x12\'.windlass.api.v1.RestoreWorkflowRequest\x1a(.windlass.api.v1.RestoreWorkflowResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fwindlass/api/v1/workflows.proto\x12\x0fwindlass.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fwindlass/api/v1/resources.proto\"\xb4\x01\n\x14\x41pplyWorkflowRequest\x12+\n\ndefinition\x18\x01 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x16\n\x04\x65tag\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\x0e\n\x06source\x18\x03 \x01(\t\x12G\n\rsource_format\x18\x04 \x01(\x0e\x32&.windlass.api.v1.Workflow.SourceFormatB\x08\xbaH\x05\x82\x01\x02\x10\x01\"\xfc\x01\n\x15\x41pplyWorkflowResponse\x12+\n\x08workflow\x18\x01 \x01(\x0b\x32\x19.windlass.api.v1.Workflow\x12=\n\x06\x63hange\x18\x02 \x01(\x0e\x32-.windlass.api.v1.ApplyWorkflowResponse.Change\x12(\n\x08warnings\x18\x03 \x03(\x0b\x32\x16.windlass.api.v1.Fault\"M\n\x06\x43hange\x12\x16\n\x12\x43HANGE_UNSPECIFIED\x10\x00\x12\x0b\n\x07\x43REATED\x10\x01\x12\x0f\n\x0bNEW_VERSION\x10\x02\x12\r\n\tUNCHANGED\x10\x03\"\x9f\x01\n\x17ValidateWorkflowRequest\x12+\n\ndefinition\x18\x01 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0e\n\x06source\x18\x02 \x01(\t\x12G\n\rsource_format\x18\x03 \x01(\x0e\x32&.windlass.api.v1.Workflow.SourceFormatB\x08\xbaH\x05\x82\x01\x02\x10\x01\"l\n\x18ValidateWorkflowResponse\x12&\n\x06\x66\x61ults\x18\x01 \x03(\x0b\x32\x16.windlass.api.v1.Fault\x12(\n\x08warnings\x18\x02 \x03(\x0b\x32\x16.windlass.api.v1.Fault\"K\n\x12GetWorkflowRequest\x12\x1b\n\x08workflow\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x18\n\x07version\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\"B\n\x13GetWorkflowResponse\x12+\n\x08workflow\x18\x01 \x01(\x0b\x32\x19.windlass.api.v1.Workflow\"j\n\x14ListWorkflowsRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\x12\x15\n\rshow_archived\x18\x03 \x01(\x08\"^\n\x15ListWorkflowsResponse\x12,\n\tworkflows\x18\x01 \x03(\x0b\x32\x19.windlass.api.v1.Workflow\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"w\n\x1bListWorkflowVersionsRequest\x12\x1b\n\x08workflow\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"k\n\x1cListWorkflowVersionsResponse\x12\x32\n\x08versions\x18\x01 \x03(\x0b\x32 .windlass.api.v1.WorkflowVersion\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"5\n\x16\x41rchiveWorkflowRequest\x12\x1b\n\x08workflow\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\"F\n\x17\x41rchiveWorkflowResponse\x12+\n\x08workflow\x18\x01 \x01(\x0b\x32\x19.windlass.api.v1.Workflow\"5\n\x16RestoreWorkflowRequest\x12\x1b\n\x08workflow\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\"F\n\x17RestoreWorkflowResponse\x12+\n\x08workflow\x18\x01 \x01(\x0b\x32\x19.windlass.api.v1.Workflow2\xd5\x05\n\x0fWorkflowService\x12^\n\rApplyWorkflow\x12%.windlass.api.v1.ApplyWorkflowRequest\x1a&.windlass.api.v1.ApplyWorkflowResponse\x12g\n\x10ValidateWorkflow\x12(.windlass.api.v1.ValidateWorkflowRequest\x1a).windlass.api.v1.ValidateWorkflowResponse\x12X\n\x0bGetWorkflow\x12#.windlass.api.v1.GetWorkflowRequest\x1a$.windlass.api.v1.GetWorkflowResponse\x12^\n\rListWorkflows\x12%.windlass.api.v1.ListWorkflowsRequest\x1a&.windlass.api.v1.ListWorkflowsResponse\x12s\n\x14ListWorkflowVersions\x12,.windlass.api.v1.ListWorkflowVersionsRequest\x1a-.windlass.api.v1.ListWorkflowVersionsResponse\x12\x64\n\x0f\x41rchiveWorkflow\x12\'.windlass.api.v1.ArchiveWorkflowRequest\x1a(.windlass.api.v1.ArchiveWorkflowResponse\x12\x64\n\x0fRestoreWorkflow\x12\'.windlass.api.v1.RestoreWorkflowRequest\x1a(.windlass.api.v1.RestoreWorkflowResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'windlass.api.v1.workflows_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_APPLYWORKFLOWREQUEST'].fields_by_name['definition']._loaded_options = None
-  _globals['_APPLYWORKFLOWREQUEST'].fields_by_name['definition']._serialized_options = b'\272H\003\310\001\001'
   _globals['_APPLYWORKFLOWREQUEST'].fields_by_name['etag']._loaded_options = None
   _globals['_APPLYWORKFLOWREQUEST'].fields_by_name['etag']._serialized_options = b'\272H\005r\003\030\200\001'
-  _globals['_VALIDATEWORKFLOWREQUEST'].fields_by_name['definition']._loaded_options = None
-  _globals['_VALIDATEWORKFLOWREQUEST'].fields_by_name['definition']._serialized_options = b'\272H\003\310\001\001'
+  _globals['_APPLYWORKFLOWREQUEST'].fields_by_name['source_format']._loaded_options = None
+  _globals['_APPLYWORKFLOWREQUEST'].fields_by_name['source_format']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_VALIDATEWORKFLOWREQUEST'].fields_by_name['source_format']._loaded_options = None
+  _globals['_VALIDATEWORKFLOWREQUEST'].fields_by_name['source_format']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_GETWORKFLOWREQUEST'].fields_by_name['workflow']._loaded_options = None
   _globals['_GETWORKFLOWREQUEST'].fields_by_name['workflow']._serialized_options = b'\272H\006r\004\020\001\030?'
   _globals['_GETWORKFLOWREQUEST'].fields_by_name['version']._loaded_options = None
@@ -58,36 +58,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ARCHIVEWORKFLOWREQUEST'].fields_by_name['workflow']._serialized_options = b'\272H\006r\004\020\001\030?'
   _globals['_RESTOREWORKFLOWREQUEST'].fields_by_name['workflow']._loaded_options = None
   _globals['_RESTOREWORKFLOWREQUEST'].fields_by_name['workflow']._serialized_options = b'\272H\006r\004\020\001\030?'
-  _globals['_APPLYWORKFLOWREQUEST']._serialized_start=144
-  _globals['_APPLYWORKFLOWREQUEST']._serialized_end=243
-  _globals['_APPLYWORKFLOWRESPONSE']._serialized_start=246
-  _globals['_APPLYWORKFLOWRESPONSE']._serialized_end=498
-  _globals['_APPLYWORKFLOWRESPONSE_CHANGE']._serialized_start=421
-  _globals['_APPLYWORKFLOWRESPONSE_CHANGE']._serialized_end=498
-  _globals['_VALIDATEWORKFLOWREQUEST']._serialized_start=500
-  _globals['_VALIDATEWORKFLOWREQUEST']._serialized_end=578
-  _globals['_VALIDATEWORKFLOWRESPONSE']._serialized_start=580
-  _globals['_VALIDATEWORKFLOWRESPONSE']._serialized_end=688
-  _globals['_GETWORKFLOWREQUEST']._serialized_start=690
-  _globals['_GETWORKFLOWREQUEST']._serialized_end=765
-  _globals['_GETWORKFLOWRESPONSE']._serialized_start=767
-  _globals['_GETWORKFLOWRESPONSE']._serialized_end=833
-  _globals['_LISTWORKFLOWSREQUEST']._serialized_start=835
-  _globals['_LISTWORKFLOWSREQUEST']._serialized_end=941
-  _globals['_LISTWORKFLOWSRESPONSE']._serialized_start=943
-  _globals['_LISTWORKFLOWSRESPONSE']._serialized_end=1037
-  _globals['_LISTWORKFLOWVERSIONSREQUEST']._serialized_start=1039
-  _globals['_LISTWORKFLOWVERSIONSREQUEST']._serialized_end=1158
-  _globals['_LISTWORKFLOWVERSIONSRESPONSE']._serialized_start=1160
-  _globals['_LISTWORKFLOWVERSIONSRESPONSE']._serialized_end=1267
-  _globals['_ARCHIVEWORKFLOWREQUEST']._serialized_start=1269
-  _globals['_ARCHIVEWORKFLOWREQUEST']._serialized_end=1322
-  _globals['_ARCHIVEWORKFLOWRESPONSE']._serialized_start=1324
-  _globals['_ARCHIVEWORKFLOWRESPONSE']._serialized_end=1394
-  _globals['_RESTOREWORKFLOWREQUEST']._serialized_start=1396
-  _globals['_RESTOREWORKFLOWREQUEST']._serialized_end=1449
-  _globals['_RESTOREWORKFLOWRESPONSE']._serialized_start=1451
-  _globals['_RESTOREWORKFLOWRESPONSE']._serialized_end=1521
-  _globals['_WORKFLOWSERVICE']._serialized_start=1524
-  _globals['_WORKFLOWSERVICE']._serialized_end=2249
+  _globals['_APPLYWORKFLOWREQUEST']._serialized_start=145
+  _globals['_APPLYWORKFLOWREQUEST']._serialized_end=325
+  _globals['_APPLYWORKFLOWRESPONSE']._serialized_start=328
+  _globals['_APPLYWORKFLOWRESPONSE']._serialized_end=580
+  _globals['_APPLYWORKFLOWRESPONSE_CHANGE']._serialized_start=503
+  _globals['_APPLYWORKFLOWRESPONSE_CHANGE']._serialized_end=580
+  _globals['_VALIDATEWORKFLOWREQUEST']._serialized_start=583
+  _globals['_VALIDATEWORKFLOWREQUEST']._serialized_end=742
+  _globals['_VALIDATEWORKFLOWRESPONSE']._serialized_start=744
+  _globals['_VALIDATEWORKFLOWRESPONSE']._serialized_end=852
+  _globals['_GETWORKFLOWREQUEST']._serialized_start=854
+  _globals['_GETWORKFLOWREQUEST']._serialized_end=929
+  _globals['_GETWORKFLOWRESPONSE']._serialized_start=931
+  _globals['_GETWORKFLOWRESPONSE']._serialized_end=997
+  _globals['_LISTWORKFLOWSREQUEST']._serialized_start=999
+  _globals['_LISTWORKFLOWSREQUEST']._serialized_end=1105
+  _globals['_LISTWORKFLOWSRESPONSE']._serialized_start=1107
+  _globals['_LISTWORKFLOWSRESPONSE']._serialized_end=1201
+  _globals['_LISTWORKFLOWVERSIONSREQUEST']._serialized_start=1203
+  _globals['_LISTWORKFLOWVERSIONSREQUEST']._serialized_end=1322
+  _globals['_LISTWORKFLOWVERSIONSRESPONSE']._serialized_start=1324
+  _globals['_LISTWORKFLOWVERSIONSRESPONSE']._serialized_end=1431
+  _globals['_ARCHIVEWORKFLOWREQUEST']._serialized_start=1433
+  _globals['_ARCHIVEWORKFLOWREQUEST']._serialized_end=1486
+  _globals['_ARCHIVEWORKFLOWRESPONSE']._serialized_start=1488
+  _globals['_ARCHIVEWORKFLOWRESPONSE']._serialized_end=1558
+  _globals['_RESTOREWORKFLOWREQUEST']._serialized_start=1560
+  _globals['_RESTOREWORKFLOWREQUEST']._serialized_end=1613
+  _globals['_RESTOREWORKFLOWRESPONSE']._serialized_start=1615
+  _globals['_RESTOREWORKFLOWRESPONSE']._serialized_end=1685
+  _globals['_WORKFLOWSERVICE']._serialized_start=1688
+  _globals['_WORKFLOWSERVICE']._serialized_end=2413
 # @@protoc_insertion_point(module_scope)

@@ -27,21 +27,31 @@ class ApplyWorkflowRequest(_message.Message):
 
     DEFINITION_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    SOURCE_FORMAT_FIELD_NUMBER: _builtins.int
     etag: _builtins.str
     """Of the newest version the caller has seen. Empty: no check."""
+    source: _builtins.str
+    """The definition as text, at most 1 MiB. When it is set, it is what is parsed and kept, and `definition` is not looked
+    at; faults then name lines.
+    """
+    source_format: _resources_pb2.Workflow.SourceFormat.ValueType
+    """Absent: YAML."""
     @_builtins.property
     def definition(self) -> _struct_pb2.Struct:
-        """docs/definitions.md; at most 1 MiB and 2,000 nodes."""
+        """docs/definitions.md; at most 1 MiB and 2,000 nodes. Required where there is no source."""
 
     def __init__(
         self,
         *,
         definition: _struct_pb2.Struct | None = ...,
         etag: _builtins.str = ...,
+        source: _builtins.str = ...,
+        source_format: _resources_pb2.Workflow.SourceFormat.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "etag", b"etag"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "etag", b"etag", "source", b"source", "source_format", b"source_format"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -96,16 +106,25 @@ class ValidateWorkflowRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DEFINITION_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    SOURCE_FORMAT_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """As in ApplyWorkflowRequest."""
+    source_format: _resources_pb2.Workflow.SourceFormat.ValueType
     @_builtins.property
-    def definition(self) -> _struct_pb2.Struct: ...
+    def definition(self) -> _struct_pb2.Struct:
+        """Required where there is no source."""
+
     def __init__(
         self,
         *,
         definition: _struct_pb2.Struct | None = ...,
+        source: _builtins.str = ...,
+        source_format: _resources_pb2.Workflow.SourceFormat.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "source", b"source", "source_format", b"source_format"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

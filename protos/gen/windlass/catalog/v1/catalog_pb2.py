@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!windlass/catalog/v1/catalog.proto\x12\x13windlass.catalog.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\'\n\x11GetVersionRequest\x12\x12\n\nversion_id\x18\x01 \x01(\t\"u\n\x12GetVersionResponse\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x10\n\x08workflow\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x05\x12\x12\n\ndefinition\x18\x04 \x01(\x0c\x12\x15\n\reffect_secret\x18\x05 \x01(\x0c\"&\n\x12IdentifyKeyRequest\x12\x10\n\x08key_hash\x18\x01 \x01(\x0c\"w\n\x13IdentifyKeyResponse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\x05\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xd1\x01\n\x0e\x43\x61talogService\x12]\n\nGetVersion\x12&.windlass.catalog.v1.GetVersionRequest\x1a\'.windlass.catalog.v1.GetVersionResponse\x12`\n\x0bIdentifyKey\x12\'.windlass.catalog.v1.IdentifyKeyRequest\x1a(.windlass.catalog.v1.IdentifyKeyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!windlass/catalog/v1/catalog.proto\x12\x13windlass.catalog.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\'\n\x11GetVersionRequest\x12\x12\n\nversion_id\x18\x01 \x01(\t\"\x92\x01\n\x12GetVersionResponse\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x10\n\x08workflow\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x05\x12\x12\n\ndefinition\x18\x04 \x01(\x0c\x12\x15\n\reffect_secret\x18\x05 \x01(\x0c\x12\x1b\n\x13template_references\x18\x06 \x01(\x0c\"&\n\x12IdentifyKeyRequest\x12\x10\n\x08key_hash\x18\x01 \x01(\x0c\"w\n\x13IdentifyKeyResponse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\x05\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xd1\x01\n\x0e\x43\x61talogService\x12]\n\nGetVersion\x12&.windlass.catalog.v1.GetVersionRequest\x1a\'.windlass.catalog.v1.GetVersionResponse\x12`\n\x0bIdentifyKey\x12\'.windlass.catalog.v1.IdentifyKeyRequest\x1a(.windlass.catalog.v1.IdentifyKeyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,12 +34,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETVERSIONREQUEST']._serialized_start=91
   _globals['_GETVERSIONREQUEST']._serialized_end=130
-  _globals['_GETVERSIONRESPONSE']._serialized_start=132
-  _globals['_GETVERSIONRESPONSE']._serialized_end=249
-  _globals['_IDENTIFYKEYREQUEST']._serialized_start=251
-  _globals['_IDENTIFYKEYREQUEST']._serialized_end=289
-  _globals['_IDENTIFYKEYRESPONSE']._serialized_start=291
-  _globals['_IDENTIFYKEYRESPONSE']._serialized_end=410
-  _globals['_CATALOGSERVICE']._serialized_start=413
-  _globals['_CATALOGSERVICE']._serialized_end=622
+  _globals['_GETVERSIONRESPONSE']._serialized_start=133
+  _globals['_GETVERSIONRESPONSE']._serialized_end=279
+  _globals['_IDENTIFYKEYREQUEST']._serialized_start=281
+  _globals['_IDENTIFYKEYREQUEST']._serialized_end=319
+  _globals['_IDENTIFYKEYRESPONSE']._serialized_start=321
+  _globals['_IDENTIFYKEYRESPONSE']._serialized_end=440
+  _globals['_CATALOGSERVICE']._serialized_start=443
+  _globals['_CATALOGSERVICE']._serialized_end=652
 # @@protoc_insertion_point(module_scope)

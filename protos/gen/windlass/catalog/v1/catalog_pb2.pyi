@@ -45,6 +45,7 @@ class GetVersionResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     DEFINITION_FIELD_NUMBER: _builtins.int
     EFFECT_SECRET_FIELD_NUMBER: _builtins.int
+    TEMPLATE_REFERENCES_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
     workflow: _builtins.str
     version: _builtins.int
@@ -52,6 +53,11 @@ class GetVersionResponse(_message.Message):
     """Canonical JSON of the definition."""
     effect_secret: _builtins.bytes
     """Seed of the workspace's effect keys."""
+    template_references: _builtins.bytes
+    """JSON object: by the id of each node whose templates read outputs (by "$output" for the workflow's own output), the
+    ids of the nodes that they read; null means every node before it. Found by the parser of the template language when
+    the version was applied.
+    """
     def __init__(
         self,
         *,
@@ -60,10 +66,11 @@ class GetVersionResponse(_message.Message):
         version: _builtins.int = ...,
         definition: _builtins.bytes = ...,
         effect_secret: _builtins.bytes = ...,
+        template_references: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "effect_secret", b"effect_secret", "version", b"version", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "effect_secret", b"effect_secret", "template_references", b"template_references", "version", b"version", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

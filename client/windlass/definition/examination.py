@@ -6,21 +6,29 @@ layer works on what an earlier one left whole, so that one slip does not show as
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from services.api.core import fields, json_values, modules, templates
-from services.api.core.faults import FAULTS_MAX, Fault, Faults
-from services.api.core.graph import ancestors, cycles
+from windlass.definition import fields, json_values, modules, templates
+from windlass.definition.config_schemas import config_faults
+from windlass.definition.faults import Fault, Faults
+from windlass.definition.graph import ancestors, cycles
+from windlass.definition.input_schemas import schema_fault
+from windlass.definition.limits import (
+    BRANCH_FORM,
+    DEFINITION_BYTES_MAX,
+    EDGES_MAX,
+    FAULTS_MAX,
+    NAME_FORM,
+    NODE_ID_FORM,
+    NODES_MAX,
+)
+from windlass.definition.parsing import Format, LineOf, parse
 
-DEFINITION_BYTES_MAX: Final = 1024 * 1024
-NODES_MAX: Final = 2_000
-EDGES_MAX: Final = 20_000
-
-NAME_FORM: Final = r"[a-z][a-z0-9-]{0,62}"
-NODE_ID_FORM: Final = r"[a-z][a-z0-9_]{0,62}"
-BRANCH_FORM: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
+# What the references of the workflow's `output` are found under; no node can have this id.
+OUTPUT: Final = "$output"
+_OUTCOMES: Final = frozenset({"success", "failure", "always"})
 # Fields that are expressions as they stand: what would stand between the braces of a template.
 _EXPRESSIONS: Final = {
     "condition@1": re.compile(r"\.config\.expression"),
@@ -28,10 +36,12 @@ _EXPRESSIONS: Final = {
 }
 
 
-class SchemaReader(Protocol):
-    def fault(self, schema: Any) -> str | None:
-        """Why this is no JSON Schema that stands on its own; None when it is one."""
-        ...
+# Why a value is no JSON Schema that can be used; None when it is one.
+SchemaFault = Callable[[Any], str | None]
+# More are counted, not named.
+BRANCHES_TOLD_MAX: Final = 20
+# Where a node's id is found for a path that leads into it, or into an edge that leaves it.
+_IN_NODE: Final = re.compile(r"(nodes|edges)\[(\d+)\]")
 
 
 @dataclass
@@ -39,8 +49,11 @@ class Verdict:
     """Without faults the definition can be applied; `canonical` is then what is stored."""
 
     faults: list[Fault] = field(default_factory=Faults)
-    # Modules that are somebody's own, by the path that names them.
-    own_modules: dict[str, str] = field(default_factory=dict)
+    # The nodes that the templates of each node read (and those of `output`, under OUTPUT); None: all before it. Nodes
+    # whose templates read none are left out.
+    references: dict[str, list[str] | None] = field(default_factory=dict)
+    # Modules that are somebody's own, each with the warning that it is worth while no runner announces it.
+    own_modules: list[tuple[str, Fault]] = field(default_factory=list)
     name: str = ""
     canonical: bytes = b""
 
@@ -54,6 +67,8 @@ class _Graph:
     places: list[int]
     by_id: dict[str, int]
     edges: list[tuple[int, int]] = field(default_factory=list)
+    # By node that edges leave; see modules.branches_of.
+    branches: dict[int, frozenset[str] | None] = field(default_factory=dict)
 
 
 _WORKFLOW: Final[Mapping[str, fields.Check | None]] = {
@@ -82,17 +97,47 @@ _NODE: Final[Mapping[str, fields.Check | None]] = {
 }
 
 
-def examine(document: Any, reader: templates.TemplateReader, schemas: SchemaReader) -> Verdict:
-    """All that can be said of a definition, in the order of its lines as far as possible."""
+def examine_text(text: str, format_: Format, schemas: SchemaFault = schema_fault) -> Verdict:
+    """All that can be said of a definition as its author wrote it."""
+    parsed = parse(text, format_)
+    if parsed.document is None and parsed.faults:
+        return Verdict(parsed.faults)
+    verdict = examine(parsed.document, schemas, parsed.line_of, parsed.faults)
+    verdict.faults.sort(key=lambda fault: fault.line)
+    return verdict
+
+
+def examine(
+    document: Any,
+    schemas: SchemaFault = schema_fault,
+    line_of: LineOf | None = None,
+    known: Sequence[Fault] = (),
+) -> Verdict:
+    """All that can be said of a definition, beside the faults that are known already."""
     sifted = json_values.sift(document)
     verdict = Verdict()
     verdict.faults.extend(_unreadable(sifted.value, verdict))
     if not verdict.faults:
-        _examine_parts(sifted.value, reader, schemas, verdict)
+        _examine_parts(sifted.value, schemas, verdict)
     # A gap is no second fault where it is, and none of the schema around it.
     rest = [fault for fault in verdict.faults if not _is_of_gap(fault, sifted.gaps)]
-    verdict.faults = (sifted.faults + rest)[:FAULTS_MAX]
+    faults = [*known, *sifted.faults, *rest][:FAULTS_MAX]
+    verdict.faults = [_placed(fault, sifted.value, line_of) for fault in faults]
+    verdict.own_modules = [(own, _placed(each, sifted.value, line_of)) for own, each in verdict.own_modules]
     return verdict
+
+
+def _placed(fault: Fault, document: Any, line_of: LineOf | None) -> Fault:
+    """With the node that its path leads into, and its line."""
+    line = fault.line or (0 if line_of is None else line_of(fault.path))
+    inside = _IN_NODE.match(fault.path)
+    if inside is None:
+        return fault._replace(line=line)
+    items, place = document[inside[1]], int(inside[2])
+    # A key that is no JSON is told of where the list has no such place.
+    item = items[place] if isinstance(items, list) and place < len(items) else None
+    node = item.get("id" if inside[1] == "nodes" else "from") if isinstance(item, dict) else None
+    return fault._replace(line=line, node=node[:63] if isinstance(node, str) else "")
 
 
 def too_large(how: str = "") -> Fault:
@@ -101,12 +146,7 @@ def too_large(how: str = "") -> Fault:
 
 def warnings_of(verdict: Verdict, announced: Collection[str]) -> list[Fault]:
     """Modules that are neither built in nor announced by a runner: accepted, but their work waits."""
-    message = "{} is not built in, and no runner announces it: its work waits until one does"
-    return [
-        Fault(path, "MODULE_NOT_BUILT_IN", message.format(module))
-        for path, module in verdict.own_modules.items()
-        if module not in announced
-    ]
+    return [warning for module, warning in verdict.own_modules if module not in announced]
 
 
 def _is_of_gap(fault: Fault, gaps: Collection[str]) -> bool:
@@ -115,13 +155,11 @@ def _is_of_gap(fault: Fault, gaps: Collection[str]) -> bool:
     return fault.path in gaps
 
 
-def _examine_parts(
-    document: Mapping[str, Any], reader: templates.TemplateReader, schemas: SchemaReader, verdict: Verdict
-) -> None:
+def _examine_parts(document: Mapping[str, Any], schemas: SchemaFault, verdict: Verdict) -> None:
     _examine_fields(document, schemas, verdict)
     graph = _graph(document, verdict)
     _examine_circles(graph, verdict)
-    _examine_templates(document, graph, reader, verdict)
+    _examine_templates(document, graph, verdict)
     verdict.name = document.get("name", "") if isinstance(document.get("name"), str) else ""
 
 
@@ -137,12 +175,12 @@ def _unreadable(document: Any, verdict: Verdict) -> Iterator[Fault]:
             yield Fault(key, f"TOO_MANY_{key.upper()}", f"{len(document[key])} {key}; at most {most}")
 
 
-def _examine_fields(document: Mapping[str, Any], schemas: SchemaReader, verdict: Verdict) -> None:
+def _examine_fields(document: Mapping[str, Any], schemas: SchemaFault, verdict: Verdict) -> None:
     tell = verdict.faults.append
     if "name" not in document:
         tell(Fault("name", "REQUIRED", f"must be set, in the form {NAME_FORM}"))
     verdict.faults.extend(fields.members(document, "", _WORKFLOW))
-    if "inputSchema" in document and (message := schemas.fault(document["inputSchema"])) is not None:
+    if "inputSchema" in document and (message := schemas(document["inputSchema"])) is not None:
         tell(Fault("inputSchema", "BAD_SCHEMA", message))
 
 
@@ -179,9 +217,8 @@ def _node_faults(node: Mapping[str, Any], path: str, inherited: Mapping[str, Any
     module = node.get("module")
     yield from modules.module_faults(module, f"{path}.module")
     config = node.get("config", {})
-    checks = modules.CONFIG_CHECKS.get(module) if isinstance(module, str) else None
-    if checks is not None and isinstance(config, dict):
-        yield from checks(config, f"{path}.config")
+    if isinstance(module, str) and isinstance(config, dict):
+        yield from config_faults(module, config, f"{path}.config")
     if "retry" in node:
         yield from fields.retry(node["retry"], f"{path}.retry", inherited)
 
@@ -189,7 +226,8 @@ def _node_faults(node: Mapping[str, Any], path: str, inherited: Mapping[str, Any
 def _note_own(node: Mapping[str, Any], path: str, verdict: Verdict) -> None:
     module = node.get("module")
     if isinstance(module, str) and "@" in module and modules.is_own(module):
-        verdict.own_modules[f"{path}.module"] = module
+        message = f"{module} is not built in: its work waits until a runner announces it"
+        verdict.own_modules.append((module, Fault(f"{path}.module", "MODULE_NOT_BUILT_IN", message)))
 
 
 def _place(node: Mapping[str, Any], place: int, graph: _Graph, verdict: Verdict) -> None:
@@ -226,6 +264,20 @@ def _link(edge: Any, path: str, graph: _Graph, verdict: Verdict) -> None:
         tell(Fault(path, "SELF_EDGE", f"{edge['from'][:63]!r} cannot wait for itself"))
     elif len(ends) == 2:
         graph.edges.append((ends[0], ends[1]))
+        verdict.faults.extend(_branch_faults(edge.get("when"), f"{path}.when", ends[0], graph))
+
+
+def _branch_faults(label: Any, path: str, start: int, graph: _Graph) -> Iterator[Fault]:
+    if not isinstance(label, str) or label in _OUTCOMES:
+        return
+    source = graph.nodes[start]
+    if start not in graph.branches:
+        graph.branches[start] = modules.branches_of(source)
+    branches = graph.branches[start]
+    if branches is not None and label not in branches:
+        taken = ", ".join(sorted(branches)) if 0 < len(branches) <= BRANCHES_TOLD_MAX else len(branches)
+        message = f"{source['id'][:63]!r} never takes the branch {label[:63]!r}; its branches: {taken}"
+        yield Fault(path, "UNKNOWN_BRANCH", message)
 
 
 def _when(value: Any, path: str) -> Iterator[Fault]:
@@ -257,36 +309,54 @@ def _examine_circles(graph: _Graph, verdict: Verdict) -> None:
         verdict.faults.append(Fault("edges", "CYCLE", f"these nodes wait for each other: {names}"))
 
 
-def _examine_templates(
-    document: Mapping[str, Any], graph: _Graph, reader: templates.TemplateReader, verdict: Verdict
-) -> None:
-    reader = templates.BoundedReader(reader)
+def _examine_templates(document: Mapping[str, Any], graph: _Graph, verdict: Verdict) -> None:
+    parser = templates.TemplateParser()
     before = ancestors(len(graph.nodes), graph.edges)
     for node, (description, place) in enumerate(zip(graph.nodes, graph.places, strict=True)):
-        for reference in _references_of_node(description, f"nodes[{place}]", reader, verdict):
-            verdict.faults.extend(_reference_faults(reference, before[node], graph))
-    everyone = (1 << len(graph.nodes)) - 1
-    for text, path in templates.texts_of(document.get("output"), "output"):
-        if templates.is_template(text):
-            for reference in templates.read(text, path, reader, verdict.faults.append):
-                verdict.faults.extend(_reference_faults(reference, everyone, graph))
+        texts = _texts_of_node(description, f"nodes[{place}]")
+        _examine_texts(texts, str(description["id"]), before[node], parser, graph, verdict)
+    texts = (
+        each
+        for each in templates.texts_of(document.get("output"), "output")
+        if templates.is_template(each[0])
+    )
+    _examine_texts(texts, OUTPUT, (1 << len(graph.nodes)) - 1, parser, graph, verdict)
 
 
-def _references_of_node(
-    node: Mapping[str, Any], path: str, reader: templates.TemplateReader, verdict: Verdict
-) -> Iterator[templates.Reference]:
+def _texts_of_node(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    """Its templates, each with its path."""
+    expression = _EXPRESSIONS.get(str(node.get("module")))
     for key in ("config", "inputs"):
         for text, where in templates.texts_of(node.get(key), f"{path}.{key}"):
-            if len(verdict.faults) >= FAULTS_MAX:
-                return
-            expression = _EXPRESSIONS.get(str(node.get("module")))
             if templates.is_template(text):
-                yield from templates.read(text, where, reader, verdict.faults.append)
+                yield text, where
             elif expression is not None and expression.fullmatch(where, len(path)):
-                yield from templates.read("{{ " + text + " }}", where, reader, verdict.faults.append)
+                yield "{{ " + text + " }}", where
+
+
+def _examine_texts(
+    texts: Iterable[tuple[str, str]],
+    reader: str,
+    before: int,
+    parser: templates.TemplateParser,
+    graph: _Graph,
+    verdict: Verdict,
+) -> None:
+    """`reader`: whose templates they are. `before`: the nodes that these may read, as bits."""
+    seen: set[str | None] = set()
+    for text, where in texts:
+        if len(verdict.faults) >= FAULTS_MAX:
+            return
+        for reference in parser.references(text, where, verdict.faults.append):
+            seen.add(reference.node)
+            verdict.faults.extend(_reference_faults(reference, before, graph))
+    if seen:
+        verdict.references[reader] = None if None in seen else sorted(name for name in seen if name)
 
 
 def _reference_faults(reference: templates.Reference, before: int, graph: _Graph) -> Iterator[Fault]:
+    if reference.node is None:
+        return
     node = graph.by_id.get(reference.node)
     if node is None:
         yield Fault(reference.path, "TEMPLATE_REFERENCE", f"there is no node {reference.node[:63]!r}")

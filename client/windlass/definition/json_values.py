@@ -4,14 +4,14 @@ PostgreSQL cannot store U+0000, JSON knows no NaN, and nobody can read what is n
 are named by their path here, at the edge, before anything inside meets them.
 """
 
-import hashlib
 import json
 import math
 from typing import Any, Final, NamedTuple
 
-from services.api.core.faults import FAULTS_MAX, Fault, Faults, child
+from windlass.definition.faults import Fault, Faults, child
+from windlass.definition.limits import DEPTH_MAX, FAULTS_MAX
 
-DEPTH_MAX: Final = 64
+_WHOLE_MAX: Final = 2**53
 
 
 def canonical(value: Any) -> bytes:
@@ -21,9 +21,16 @@ def canonical(value: Any) -> bytes:
     ).encode()
 
 
-def digest(content: bytes) -> bytes:
-    """SHA-256."""
-    return hashlib.sha256(content).digest()
+def number(value: float) -> int | float:
+    """The one form of a number, whichever way it came (JSON, YAML, protobuf's double): what is whole is an int as far
+    as a double holds every whole number, everything else is a double. NaN and infinities stay, for `sift` to name."""
+    if -_WHOLE_MAX <= value <= _WHOLE_MAX:
+        whole = int(value)
+        return whole if whole == value else value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 class Sifted(NamedTuple):

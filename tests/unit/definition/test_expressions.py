@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from minijinja import Environment, TemplateError
 
-from services.api.core.expressions import (
+from windlass.definition.expressions import (
     EXPRESSION_CHARACTERS_MAX,
     LONG_CHARACTERS_MAX,
     LONG_CHARACTERS_MIN,

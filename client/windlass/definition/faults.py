@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-FAULTS_MAX: Final = 1_000
+from windlass.definition.limits import FAULTS_MAX
 
 
 class Fault(NamedTuple):
@@ -13,6 +13,15 @@ class Fault(NamedTuple):
     path: str
     reason: str
     message: str
+    # The id of the node that the path leads into; "" where there is none.
+    node: str = ""
+    # Of the text that the definition was read from, from 1 on; 0 where it is unknown.
+    line: int = 0
+
+
+def place_of(node: str, line: int) -> str:
+    """`line 12, node fetch`; "" where neither is known."""
+    return ", ".join([f"line {line}"] * bool(line) + [f"node {node}"] * bool(node))
 
 
 class Faults(list[Fault]):
@@ -26,7 +35,11 @@ class Faults(list[Fault]):
         super().extend(islice(faults, FAULTS_MAX - len(self)))
 
 
+def shown_key(key: str) -> str:
+    """A key as it stands in a path."""
+    return key.replace("\x00", "?")[:100]
+
+
 def child(path: str, key: str) -> str:
     """The path of a member of the object at `path`."""
-    shown = key.replace("\x00", "?")[:100]
-    return f"{path}.{shown}" if path else shown
+    return f"{path}.{shown_key(key)}" if path else shown_key(key)

@@ -4,13 +4,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from services.api.core.durations import microseconds
-from services.api.core.faults import Fault, child
+from windlass.definition.durations import parse_duration
+from windlass.definition.faults import Fault, child
+from windlass.definition.limits import ATTEMPTS_MAX, FACTOR_MAX
 
 Check = Callable[[Any, str], Iterator[Fault]]
-
-ATTEMPTS_MAX: Final = 100
-FACTOR_MAX: Final = 10
 
 
 def text(max_characters: int) -> Check:
@@ -67,17 +65,15 @@ def labels(value: Any, path: str) -> Iterator[Fault]:
 
 
 def duration(value: Any, path: str) -> Iterator[Fault]:
-    if microseconds(value) is None:
-        yield Fault(
-            path, "BAD_DURATION", 'a duration is written like "30s", "250ms", "5m" or "1h", at most a year'
-        )
+    try:
+        parse_duration(value)
+    except ValueError as fault:
+        yield Fault(path, "BAD_DURATION", str(fault))
 
 
 def timeout(value: Any, path: str) -> Iterator[Fault]:
-    length = microseconds(value)
-    if length is None:
-        yield from duration(value, path)
-    elif length == 0:
+    yield from duration(value, path)
+    if _length(value, 1) == 0:
         yield Fault(path, "OUT_OF_RANGE", "a timeout is longer than nothing")
 
 
@@ -115,9 +111,6 @@ _RETRY: Final[Mapping[str, Check]] = {
     "maxDelay": duration,
     "budget": duration,
 }
-# What a policy is where it says nothing; the same numbers are in docs/definitions.md.
-_INITIAL_DELAY: Final = 1_000_000
-_DELAY_MAX: Final = 300_000_000
 
 
 def retry(value: Any, path: str, inherited: Mapping[str, Any] | None = None) -> Iterator[Fault]:
@@ -126,8 +119,16 @@ def retry(value: Any, path: str, inherited: Mapping[str, Any] | None = None) -> 
         yield Fault(path, "WRONG_TYPE", "must be an object")
         return
     yield from members(value, path, _RETRY)
+    # What a policy is where it says nothing is in docs/definitions.md.
     whole = {**(inherited or {}), **value}
-    first = microseconds(whole["initialDelay"]) if "initialDelay" in whole else _INITIAL_DELAY
-    longest = microseconds(whole["maxDelay"]) if "maxDelay" in whole else _DELAY_MAX
-    if first is not None and longest is not None and longest < first:
+    first = _length(whole.get("initialDelay", "1s"), 0)
+    if _length(whole.get("maxDelay", "300s"), first) < first:
         yield Fault(child(path, "maxDelay"), "OUT_OF_RANGE", "must not be shorter than initialDelay")
+
+
+def _length(value: Any, otherwise: int) -> int:
+    """`otherwise`: of what is no duration, which is a fault already."""
+    try:
+        return parse_duration(value)
+    except ValueError:
+        return otherwise

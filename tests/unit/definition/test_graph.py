@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.api.core.graph import ancestors, cycles
+from windlass.definition.graph import ancestors, cycles
 
 graphs = st.integers(1, 8).flatmap(
     lambda count: st.tuples(

@@ -12,17 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.api.app.schema_reader import JsonSchemaReader
-from services.api.app.template_reader import MinijinjaReader
-from services.api.core import definition
-from services.api.core.faults import FAULTS_MAX, Fault
-from services.api.core.json_values import sift
-
-TEMPLATES, SCHEMAS = MinijinjaReader(), JsonSchemaReader()
-
-
-def examine(document: Any) -> definition.Verdict:
-    return definition.examine(document, TEMPLATES, SCHEMAS)
+from windlass.definition import templates
+from windlass.definition.examination import Verdict, examine, warnings_of
+from windlass.definition.faults import Fault
+from windlass.definition.json_values import sift
+from windlass.definition.limits import FAULTS_MAX
+from windlass.definition.templates import TemplateParser
 
 
 def faults(document: Any) -> set[tuple[str, str]]:
@@ -80,9 +75,9 @@ def test_good_definition_has_no_faults_and_one_canonical_form() -> None:
 
 def test_own_module_is_accepted_with_a_warning_while_no_runner_announces_it() -> None:
     verdict = examine(good())
-    (warning,) = definition.warnings_of(verdict, {"noop@1", "billing.charge@1"})
+    (warning,) = warnings_of(verdict, {"noop@1", "billing.charge@1"})
     assert (warning.path, warning.reason) == ("nodes[1].module", "MODULE_NOT_BUILT_IN")
-    assert definition.warnings_of(verdict, {"billing.charge@2"}) == []
+    assert warnings_of(verdict, {"billing.charge@2"}) == []
 
 
 def test_long_text_with_many_short_expressions_is_good() -> None:
@@ -202,6 +197,18 @@ CORPUS: list[tuple[str, Any, str, str]] = [
         "TEMPLATE_SYNTAX",
     ),
     ("output.total", "{{ nodes.ghost.output }}", "output.total", "TEMPLATE_REFERENCE"),
+    ("nodes.0.config.method", "FETCH", "nodes[0].config.method", "UNKNOWN_VALUE"),
+    ("nodes.0.config.uri", "https://example.org", "nodes[0].config.uri", "UNKNOWN_FIELD"),
+    ("nodes.0.config.url", REMOVED, "nodes[0].config.url", "REQUIRED"),
+    ("nodes.0.config.url", "ftp://example.org", "nodes[0].config.url", "BAD_URL"),
+    ("nodes.0.config.headers", {"a": [1]}, "nodes[0].config.headers.a", "WRONG_TYPE"),
+    ("nodes.0.config.timeout", "soon", "nodes[0].config.timeout", "BAD_DURATION"),
+    ("nodes.0.config.timeout", -1, "nodes[0].config.timeout", "BAD_DURATION"),
+    ("nodes.2.config.x", 1, "nodes[2].config.x", "UNKNOWN_FIELD"),
+    ("nodes.4.config", {}, "nodes[4].config.expression", "REQUIRED"),
+    ("nodes.4.config.expr", "true", "nodes[4].config.expr", "UNKNOWN_FIELD"),
+    ("edges.4.when", "two", "edges[4].when", "UNKNOWN_BRANCH"),
+    ("edges.3.when", "true", "edges[3].when", "UNKNOWN_BRANCH"),
     ("edges", "x", "edges", "WRONG_TYPE"),
     ("edges.0", [], "edges[0]", "WRONG_TYPE"),
     ("edges.0.from", REMOVED, "edges[0].from", "REQUIRED"),
@@ -245,13 +252,117 @@ def test_fault_is_found_where_it_is(at: str, value: Any, path: str, reason: str)
             [{"when": "true", "branch": "a"}, {"when": True, "branch": "b"}],
             {("nodes[0].config.cases[1].when", "WRONG_TYPE")},
         ),
-        ("{{ input.cases }}", set()),
-        (["x", {"branch": "a"}], set()),
+        # Never rendered: the module evaluates each of them as it stands.
+        ("{{ input.cases }}", {("nodes[0].config.cases", "WRONG_TYPE")}),
+        (
+            [{"when": "true", "branch": "{{ input.b }}"}],
+            {("nodes[0].config.cases[0].branch", "MALFORMED_BRANCH")},
+        ),
+        (
+            ["x", {"branch": "a"}],
+            {
+                ("nodes[0].config.cases[0]", "WRONG_TYPE"),
+                ("nodes[0].config.cases[1].when", "REQUIRED"),
+            },
+        ),
     ],
 )
 def test_when_of_a_switch_is_text(cases: Any, found: set[tuple[str, str]]) -> None:
     node = {"id": "choose", "module": "switch@1", "config": {"cases": cases, "default": "none"}}
     assert faults({"name": "x", "nodes": [node]}) == found
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"duration": "1h"}, ""),
+        ({"duration": 3600}, ""),
+        ({"duration": "365d"}, "OUT_OF_RANGE"),
+        ({"duration": 3600.5}, "OUT_OF_RANGE"),
+        ({"duration": "{{ input.long }}"}, ""),
+        ({"duration": "soon"}, "BAD_DURATION"),
+        ({}, "REQUIRED"),
+    ],
+)
+def test_delay_takes_an_hour_at_most(config: Any, reason: str) -> None:
+    node = {"id": "hold", "module": "delay@1", "config": config}
+    found = {("nodes[0].config.duration", reason)} if reason else set()
+    assert faults({"name": "x", "nodes": [node]}) == found
+
+
+SWITCH = {"cases": [{"when": "input.x", "branch": "one"}]}
+
+
+@pytest.mark.parametrize(
+    ("module", "config", "taken"),
+    [
+        ("switch@1", SWITCH, {"one"}),
+        ("switch@1", {**SWITCH, "default": "two"}, {"one", "two"}),
+        ("switch@1", {**SWITCH, "default": "{{ input.b }}"}, {"one", "two", "true"}),
+        ("condition@1", {"expression": "input.x"}, {"true"}),
+        ("noop@1", {}, set()),
+        ("switch@1", {"cases": "x"}, {"one", "two", "true"}),
+        ("join@1", {}, set()),
+        ("billing.charge@1", {}, {"one", "two", "true"}),
+    ],
+)
+def test_an_edge_names_a_branch_that_its_node_can_take(module: str, config: Any, taken: set[str]) -> None:
+    labels = ["success", "failure", "always", "one", "two", "true"]
+    nodes = [{"id": "from", "module": module, "config": config}]
+    nodes += [{"id": f"n{place}", "module": "noop@1"} for place in range(len(labels))]
+    edges = [{"from": "from", "to": f"n{place}", "when": label} for place, label in enumerate(labels)]
+    found = examine({"name": "x", "nodes": nodes, "edges": edges}).faults
+    refused = {labels[int(fault.path[6])] for fault in found if fault.path.startswith("edges")}
+    assert refused == {"one", "two", "true"} - taken
+    assert {fault.reason for fault in found if fault.node == "from"} <= {"UNKNOWN_BRANCH", "WRONG_TYPE"}
+
+
+def test_what_holds_a_template_is_checked_where_it_is_rendered() -> None:
+    config = {
+        "method": "{{ input.m }}",
+        "url": "{{ input.u }}",
+        "headers": "{{ input.h }}",
+        "timeout": "{{ 1 }}s",
+    }
+    assert (
+        faults({"name": "x", "nodes": [{"id": "a", "module": "http.request@1", "config": config}]}) == set()
+    )
+    node = {"id": "a", "module": "fail@1", "config": {"untilAttempt": "{{ input.n }}", "type": 5}}
+    assert faults({"name": "x", "nodes": [node]}) == {("nodes[0].config.type", "WRONG_TYPE")}
+
+
+def test_of_a_large_config_one_fault_is_told_and_quickly() -> None:
+    node = {"id": "a", "module": "switch@1", "config": {"cases": [1] * 100_000}}
+    assert len(examine({"name": "x", "nodes": [node]}).faults) == 1
+    node["config"] = {"cases": [{"when": "input.x", "branch": "b"}] * 2_000}
+    assert faults({"name": "x", "nodes": [node]}) == set()
+
+
+@pytest.mark.parametrize(
+    ("template", "read"),
+    [
+        ("list of nodes: {{ input.x }}", {}),
+        ("{{ 'nodes' }}{# nodes.a #}{% raw %}{{ nodes.a }}{% endraw %}", {}),
+        ('{{ "nodes[\'a\']" }}{{ input.nodes["a"] }}', {}),
+        ("{{ nodes.a.output.id }}", {"c": ["a"]}),
+        ("{{ nodes [ 'a' ] }} {{ nodes[\"b\"].output['x'] }}", {"c": ["a", "b"]}),
+        ("{{ nodes.a.output or nodes['b'].output }}", {"c": ["a", "b"]}),
+        ("{{ nodes[input.x].output }}", {"c": None}),
+        ("{{ nodes['a'].output._00 }}", {"c": ["a"]}),
+        ("{{ nodes['a' ~ input.x] }} {{ nodes.b }}", {"c": None}),
+        ("{{ nodes | length }}", {"c": None}),
+        ("{% set all = nodes %}{{ all.a }}", {"c": None}),
+    ],
+)
+def test_references_are_those_that_the_parser_of_the_language_finds(template: str, read: Any) -> None:
+    nodes = [{"id": name, "module": "noop@1"} for name in "ab"]
+    nodes.append({"id": "c", "module": "transform@1", "inputs": {"t": template}})  # type: ignore[dict-item]
+    verdict = examine({"name": "x", "nodes": nodes, "edges": [{"from": f, "to": "c"} for f in "ab"]})
+    assert (verdict.faults, verdict.references) == ([], read)
+
+
+def test_expressions_and_the_output_have_references_too() -> None:
+    assert examine(good()).references == {"store": ["fetch"], "choose": ["fetch"], "$output": ["store"]}
 
 
 @pytest.mark.parametrize(
@@ -328,7 +439,7 @@ def test_faults_end_but_what_cannot_be_kept_is_taken_out_all_the_same() -> None:
 
 
 def test_faults_are_looked_for_until_there_are_enough() -> None:
-    found, looked = definition.Verdict().faults, itertools.count()
+    found, looked = Verdict().faults, itertools.count()
     for _ in range(3):
         found.extend(Fault(str(place), "UNKNOWN_FIELD", "") for place in itertools.islice(looked, FAULTS_MAX))
     found.append(Fault("last", "UNKNOWN_FIELD", ""))
@@ -336,18 +447,19 @@ def test_faults_are_looked_for_until_there_are_enough() -> None:
     assert next(looked) == FAULTS_MAX
 
 
-def test_templates_are_read_until_there_are_faults_enough() -> None:
-    class Counting(MinijinjaReader):
-        asked = 0
+def test_templates_are_read_until_there_are_faults_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
 
-        def names(self, template: str) -> Any:
-            self.asked += 1
-            return super().names(template)
+    class Counting(TemplateParser):
+        def references(self, template: str, *more: Any) -> Any:
+            asked.append(template)
+            return super().references(template, *more)
 
-    document, reader = good(), Counting()
+    monkeypatch.setattr(templates, "TemplateParser", Counting)
+    document = good()
     document["nodes"][1]["inputs"] = {"rows": ["{{ foo }}"] * 3 * FAULTS_MAX}
-    assert len(definition.examine(document, reader, SCHEMAS).faults) == FAULTS_MAX
-    assert reader.asked < 2 * FAULTS_MAX
+    assert len(examine(document).faults) == FAULTS_MAX
+    assert len(asked) < 2 * FAULTS_MAX
 
 
 def test_definition_of_nothing_but_faults_has_no_more_of_them() -> None:

@@ -1,0 +1,18 @@
+"""What is too much for a definition, and the forms of the names in it."""
+
+from typing import Final
+
+# Of the canonical JSON, and of the text that it was read from.
+DEFINITION_BYTES_MAX: Final = 1024 * 1024
+NODES_MAX: Final = 2_000
+EDGES_MAX: Final = 20_000
+# Levels of objects and lists.
+DEPTH_MAX: Final = 64
+FAULTS_MAX: Final = 1_000
+
+ATTEMPTS_MAX: Final = 100
+FACTOR_MAX: Final = 10
+
+NAME_FORM: Final = r"[a-z][a-z0-9-]{0,62}"
+NODE_ID_FORM: Final = r"[a-z][a-z0-9_]{0,62}"
+BRANCH_FORM: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"

@@ -1,0 +1,65 @@
+"""Which modules a node may name, and which branches they take.
+
+A bare name (`noop@1`) is one of ours; a dotted one (`billing.charge@2`) is somebody's own, known once a runner has
+announced it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from windlass.definition.config_schemas import CONFIG_SCHEMAS
+from windlass.definition.faults import Fault
+from windlass.definition.templates import is_template
+
+# In the format, but not carried out by this version of the engine: refused rather than accepted and never done.
+UNSUPPORTED_MODULES: Final = frozenset({"wait_signal@1", "approval@1", "sub_workflow@1", "for_each@1"})
+NAME_CHARACTERS_MAX: Final = 128
+
+_NAME: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*)(?:@([1-9][0-9]{0,5}))?")
+# http.request@2 is no module of a user's: the name is ours.
+_OWN_FORBIDDEN: Final = frozenset(module.partition("@")[0] for module in CONFIG_SCHEMAS)
+
+
+def module_faults(module: Any, path: str) -> Iterator[Fault]:
+    """What is wrong with the name of a module."""
+    if not isinstance(module, str):
+        yield Fault(path, "REQUIRED" if module is None else "WRONG_TYPE", "must name a module, like noop@1")
+        return
+    parts = _NAME.fullmatch(module) if len(module) <= NAME_CHARACTERS_MAX else None
+    if parts is None:
+        yield Fault(path, "MALFORMED_MODULE", "a module is named like noop@1 or billing.charge@2")
+    elif parts[2] is None:
+        yield Fault(path, "MODULE_VERSION_REQUIRED", f"say which version: {module}@1")
+    elif module in UNSUPPORTED_MODULES:
+        yield Fault(path, "UNSUPPORTED_MODULE", f"{module} is not carried out by this version of Windlass")
+    elif module not in CONFIG_SCHEMAS and not is_own(module):
+        known = ", ".join(sorted(CONFIG_SCHEMAS))
+        yield Fault(
+            path, "UNKNOWN_MODULE", f"there is no {module}; built in are {known}; your own have a dot"
+        )
+
+
+def is_own(module: str) -> bool:
+    """Whether it is somebody's own, which only a runner can announce."""
+    return "." in module and module.partition("@")[0] not in _OWN_FORBIDDEN
+
+
+def branches_of(node: Mapping[str, Any]) -> frozenset[str] | None:
+    """The labels that edges from this node may name; None when nobody can say before it runs."""
+    module, config = node.get("module"), node.get("config", {})
+    if module == "condition@1":
+        return frozenset({"true", "false"})
+    if module == "switch@1":
+        return _branches_of_switch(config)
+    return frozenset() if isinstance(module, str) and module in CONFIG_SCHEMAS else None
+
+
+def _branches_of_switch(config: Any) -> frozenset[str] | None:
+    cases = config.get("cases") if isinstance(config, dict) else None
+    if not isinstance(cases, list):
+        return None  # which is another fault
+    named = [case.get("branch") for case in cases if isinstance(case, dict)] + [config.get("default")]
+    if isinstance(named[-1], str) and is_template(named[-1]):
+        return None
+    return frozenset(name for name in named if isinstance(name, str))
