@@ -80,14 +80,6 @@ def test_a_templated_config_is_rendered_by_a_runner_first():
     assert story.now == BEGIN + 7 * SECOND
 
 
-def test_until_may_be_rendered():
-    story = Story([node("s", "sleep@1", config={"until": "{{ input }}"})])
-    story.start()
-    story.assign("s")
-    story.succeed("s", b'{"until":"2100-01-01T00:00:00Z"}')
-    assert story.execution.next_wake() == 4_102_444_800 * SECOND
-
-
 @pytest.mark.parametrize(
     "output",
     [
@@ -218,27 +210,3 @@ def test_parking_is_for_long_waits_with_nothing_running():
     assert parking(story.execution, story.now) is None, "not worth it any more"
     story.wake()
     assert parking(story.execution, story.now) is None, "final"
-
-
-def test_nothing_is_parked_while_something_beside_the_wait_runs():
-    story = Story([node("s", "sleep@1", config={"duration": "60s"}), node("a")])
-    story.start()
-    story.assign("a")
-    assert parking(story.execution, story.now) is None
-    story.succeed("a")
-    assert parking(story.execution, story.now) == Park(story.now + 60 * SECOND)
-
-
-def test_a_failure_edge_after_a_sleep_is_skipped():
-    story = Story(
-        [node("s", "sleep@1", config={"duration": "1s"}), node("f"), node("j", "join@1")],
-        [edge("s", "f", "failure"), edge("s", "j")],
-    )
-    story.start()
-    assert names(story.wake()) == [
-        "WaitEnded",
-        "RunSucceeded",
-        "WorkSkipped",
-        "RunSucceeded",
-        "ExecutionFinished",
-    ]

@@ -59,34 +59,30 @@ def test_a_failed_run_and_an_output_kept_outside():
     )
 
 
+def shown_execution(story):
+    return dict(zip(EXECUTION_COLUMNS, execution_row(story.execution), strict=True))
+
+
 def test_an_execution():
     story = Story([node("a")])
-    story.start()
-    row = dict(zip(EXECUTION_COLUMNS, execution_row(story.execution), strict=True))
-    assert (row["state"], row["last_seq"], row["epoch"], row["end_time"]) == ("RUNNING", 1, 1, None)
-    assert (row["deadline_time"], row["output"], row["error_type"]) == (None, None, None)
+    story.start(priority=4)
+    row = shown_execution(story)
+    assert (row["state"], row["priority"], row["last_seq"], row["epoch"]) == ("RUNNING", 4, 1, 1)
+    assert (row["end_time"], row["deadline_time"], row["output"], row["error_type"]) == (None,) * 4
     story.assign()
     story.fail("a")
-    row = dict(zip(EXECUTION_COLUMNS, execution_row(story.execution), strict=True))
+    row = shown_execution(story)
     assert (row["state"], row["error_node"], row["error_type"], row["runs"]) == ("FAILED", "a", "BOOM", 1)
 
 
 def test_a_change_is_the_changing_part_of_a_row():
     story = Story([node("a")])
     story.start()
-    story.assign()
-    story.succeed("a")
-    run = story.run("a")
-    row, change = run_row(story.execution, run), run_change(story.execution, run)
-    assert (
-        dict(zip(RUN_CHANGING, change, strict=True)).items()
-        <= dict(zip(RUN_COLUMNS, row, strict=True)).items()
-    )
-    whole, part = execution_row(story.execution), execution_change(story.execution)
-    assert (
-        dict(zip(EXECUTION_CHANGING, part, strict=True)).items()
-        <= dict(zip(EXECUTION_COLUMNS, whole, strict=True)).items()
-    )
+    story.do("a")
+    change = dict(zip(RUN_CHANGING, run_change(story.execution, story.run("a")), strict=True))
+    assert change.items() <= shown(story, "a").items()
+    change = dict(zip(EXECUTION_CHANGING, execution_change(story.execution), strict=True))
+    assert change.items() <= shown_execution(story).items()
 
 
 def test_a_plain_lease_is_the_row_without_its_defaults():

@@ -50,14 +50,6 @@ def test_cancel_is_final_without_the_runners_after_its_term():
     assert story.when(ReportStopped(1, 2)).refusal.reason is RefusalReason.LATE_REPORT
 
 
-def test_cancel_is_final_as_soon_as_the_last_runner_is_gone():
-    story = running()
-    story.cancel()
-    decision = story.lose()
-    assert names(decision) == ["RunLost", "RunLost", "ExecutionFinished"]
-    assert decision.events[0].reason is FailureReason.STOPPED
-
-
 def test_nothing_follows_from_what_is_reported_while_it_ends():
     story = running(node("next"), edges=[*chain("a", "next")])
     story.cancel()
@@ -100,23 +92,11 @@ def test_cancel_again_changes_nothing():
         story.wake()
 
 
-def test_cancel_of_what_ended_otherwise_is_refused():
-    story = Story()
-    story.start()
-    assert story.cancel().refusal.reason is RefusalReason.EXECUTION_FINAL
-
-
 def test_cancelled_while_it_waited_in_the_queue():
     story = Story([node("a"), SLEEP])
     decision = story.start(cancel=Cancel("m", "changed my mind", "ann"))
     assert names(decision) == ["ExecutionStarted", "StopOrdered", "ExecutionFinished"]
     assert (story.state, len(story.execution.runs)) == ("CANCELLED", 0)
-
-
-def test_an_empty_execution_can_be_cancelled_in_the_queue_too():
-    story = Story()
-    story.start(cancel=Cancel())
-    assert story.state == "CANCELLED"
 
 
 def test_out_of_time_before_it_started():

@@ -29,120 +29,61 @@ TRANSIENT = Error(ErrorClass.TRANSIENT, "T", "t")
 PERMANENT = Error(ErrorClass.PERMANENT, "P", "p")
 
 # Situations of an execution, in the order in which they are recognised.
-NEW, FINAL, STOPPING, BACKOFF, RUNNING, LEASED, WAITING, READY = (
+NEW, FINAL, STOPPING, BACKOFF, RUNNING, LEASED, WAITING, READY = SITUATIONS = (
     "new", "final", "stopping", "backoff", "running", "leased", "waiting", "ready",
 )  # fmt: skip
+# A run may be live, and the execution is not ending.
+WORKING = (BACKOFF, RUNNING, LEASED)
+OPEN = (*WORKING, WAITING, READY)
 
 NOTHING = "nothing"
-LATE = "LATE_REPORT"
-
-# What a command may lead to: the first event of the decision, a reason of refusal, or nothing.
-_REPORTED = {
-    FINAL: {NOTHING, LATE},
-    STOPPING: {NOTHING, LATE},
-    BACKOFF: {NOTHING, LATE},
-    RUNNING: {NOTHING, LATE},
-    LEASED: {NOTHING, LATE},
-    WAITING: {NOTHING, LATE},
-    READY: {NOTHING, LATE},
-}
 
 
-def _and(**more):
-    """A report may always be a repeat or late; and beyond that…"""
+def row(*everywhere, **more):
+    """What a command may lead to: the first event of the decision, a reason of refusal, or nothing. `everywhere` is
+    after the start."""
     return {NEW: {"NOT_STARTED"}} | {
-        situation: allowed | more.get(situation, set()) for situation, allowed in _REPORTED.items()
+        situation: {*everywhere, *more.get(situation, ())} for situation in SITUATIONS[1:]
     }
 
 
+def each(situations, *outcomes):
+    return dict.fromkeys(situations, outcomes)
+
+
+def report(*while_working, stopping):
+    """Any report may be a repeat or late."""
+    return row(NOTHING, "LATE_REPORT", stopping=stopping, **each(WORKING, *while_working))
+
+
 LEDGER = {
-    "start": {NEW: {"ExecutionStarted"}}
-    | {
-        situation: {"ALREADY_STARTED"}
-        for situation in (FINAL, STOPPING, BACKOFF, RUNNING, LEASED, WAITING, READY)
-    },
-    "assign": {
-        NEW: {"NOT_STARTED"},
-        FINAL: {"EXECUTION_FINAL"},
-        STOPPING: {"EXECUTION_STOPPING"},
-        BACKOFF: {"NOT_READY", "RunLeased"},
-        RUNNING: {"NOT_READY", "RunLeased"},
-        LEASED: {"NOT_READY", "RunLeased"},
-        WAITING: {"NOT_READY", "RunLeased"},
-        READY: {"NOT_READY", "RunLeased"},
-    },
-    "success": _and(
-        stopping={"RunSucceeded", "RunCancelled"},
-        backoff={"RunSucceeded", "ControlRendered"},
-        running={"RunSucceeded", "ControlRendered"},
-        leased={"RunSucceeded", "ControlRendered"},
+    "start": row("ALREADY_STARTED") | {NEW: {"ExecutionStarted"}},
+    "assign": row(
+        final=["EXECUTION_FINAL"], stopping=["EXECUTION_STOPPING"], **each(OPEN, "NOT_READY", "RunLeased")
     ),
-    "transient": _and(
-        stopping={"RunFailed"}, backoff={"RunFailed"}, running={"RunFailed"}, leased={"RunFailed"}
-    ),
-    "permanent": _and(
-        stopping={"RunFailed"}, backoff={"RunFailed"}, running={"RunFailed"}, leased={"RunFailed"}
-    ),
-    "started": _and(
-        stopping={"RunStarted"}, backoff={"RunStarted"}, running={"RunStarted"}, leased={"RunStarted"}
-    ),
-    "progress": _and(
-        stopping={"RunProgressed"},
-        backoff={"RunProgressed"},
-        running={"RunProgressed"},
-        leased={"RunProgressed"},
-    ),
-    "stopped": _and(
-        stopping={"RunCancelled"}, backoff={"RunFailed"}, running={"RunFailed"}, leased={"RunFailed"}
-    ),
-    "drained": _and(
-        stopping={"RunReleased"}, backoff={"RunReleased"}, running={"RunReleased"}, leased={"RunReleased"}
-    ),
+    "success": report("RunSucceeded", "ControlRendered", stopping=["RunSucceeded", "RunCancelled"]),
+    "transient": report("RunFailed", stopping=["RunFailed"]),
+    "permanent": report("RunFailed", stopping=["RunFailed"]),
+    "started": report("RunStarted", stopping=["RunStarted"]),
+    "progress": report("RunProgressed", stopping=["RunProgressed"]),
+    "stopped": report("RunFailed", stopping=["RunCancelled"]),
+    "drained": report("RunReleased", stopping=["RunReleased"]),
     # By the coordinator itself, which may do so at any time: never late.
-    "withdrawn": {NEW: {"NOT_STARTED"}}
-    | {situation: {NOTHING} for situation in (FINAL, WAITING, READY)}
-    | {situation: {NOTHING, "RunReleased"} for situation in (STOPPING, BACKOFF, RUNNING, LEASED)},
-    "lose": {
-        NEW: {"NOT_STARTED"},
-        FINAL: {NOTHING},
-        STOPPING: {"RunLost"},
-        BACKOFF: {NOTHING, "RunLost"},
-        RUNNING: {"RunLost"},
-        LEASED: {"RunLost"},
-        WAITING: {NOTHING},
-        READY: {NOTHING},
-    },
-    "cancel": {
-        NEW: {"NOT_STARTED"},
-        FINAL: {NOTHING, "EXECUTION_FINAL"},
-        STOPPING: {NOTHING},
-        BACKOFF: {"StopOrdered"},
-        RUNNING: {"StopOrdered"},
-        LEASED: {"StopOrdered"},
-        WAITING: {"StopOrdered"},
-        READY: {"StopOrdered"},
-    },
-    "adopt": {
-        NEW: {"NOT_STARTED"},
-        FINAL: {"EXECUTION_FINAL"},
-        STOPPING: {"ExecutionAdopted"},
-        BACKOFF: {"ExecutionAdopted"},
-        RUNNING: {"ExecutionAdopted"},
-        LEASED: {"ExecutionAdopted"},
-        WAITING: {"ExecutionAdopted"},
-        READY: {"ExecutionAdopted"},
-    },
-    "tick": {
-        NEW: {"NOT_STARTED"},
-        FINAL: {NOTHING},
-        STOPPING: {"RunCancelled"},
-        BACKOFF: {"BackoffEnded"},
-        RUNNING: {NOTHING, "RunFailed", "StopOrdered", "WaitEnded"},
-        LEASED: {NOTHING, "RunFailed", "StopOrdered", "WaitEnded"},
-        WAITING: {"WaitEnded"},
-        READY: {NOTHING, "StopOrdered"},
-    },
-}
+    "withdrawn": row(NOTHING, **each((STOPPING, *WORKING), "RunReleased")),
+    "lose": row(
+        **each((FINAL, WAITING, READY), NOTHING), **each((STOPPING, RUNNING, LEASED), "RunLost"),
+        backoff=[NOTHING, "RunLost"],
+    ),
+    "cancel": row(
+        final=[NOTHING, "EXECUTION_FINAL"], stopping=[NOTHING], **each(OPEN, "StopOrdered")
+    ),
+    "adopt": row(final=["EXECUTION_FINAL"], **each((STOPPING, *OPEN), "ExecutionAdopted")),
+    "tick": row(
+        final=[NOTHING], stopping=["RunCancelled"], backoff=["BackoffEnded"], waiting=["WaitEnded"],
+        **each((RUNNING, LEASED), NOTHING, "RunFailed", "StopOrdered", "WaitEnded"),
+        ready=[NOTHING, "StopOrdered"],
+    ),
+}  # fmt: skip
 
 
 def situation(execution):
@@ -180,8 +121,8 @@ def commands(execution):
     yield "start", Start(1, "c", Origin("w", "f", 1, "v", create_time=BEGIN))
     for id in list(execution.definition.nodes)[:2]:
         yield "assign", Assign([Grant(execution.target_of(id), "i1", "r")])
-    for run in concerned(execution):
-        n, e = run.number, run.epoch
+    runs = [(run.number, run.epoch) for run in concerned(execution)]
+    for n, e in runs or [(1, 1)] * (execution.seq == 0):
         yield "success", ReportSuccess(n, e, b'{"duration":"60s"}')
         yield "transient", ReportFailure(n, e, TRANSIENT, 0.5)
         yield "permanent", ReportFailure(n, e, PERMANENT, 0.5)
@@ -190,21 +131,6 @@ def commands(execution):
         yield "stopped", ReportStopped(n, e)
         yield "drained", Release(n, e, ReleaseReason.DRAINED)
         yield "withdrawn", Release(n, e, ReleaseReason.WITHDRAWN)
-    if not execution.runs:
-        yield from (
-            (name, command)
-            for name, command in [
-                ("success", ReportSuccess(1, 1, b"")),
-                ("transient", ReportFailure(1, 1, TRANSIENT, 0.5)),
-                ("permanent", ReportFailure(1, 1, PERMANENT, 0.5)),
-                ("started", ReportStarted(1, 1, 1)),
-                ("progress", ReportProgress(1, 1)),
-                ("stopped", ReportStopped(1, 1)),
-                ("drained", Release(1, 1, ReleaseReason.DRAINED)),
-                ("withdrawn", Release(1, 1, ReleaseReason.WITHDRAWN)),
-            ]
-            if execution.seq == 0
-        )
     yield "lose", LoseRunner("i1")
     yield "cancel", Cancel()
     yield "adopt", Adopt(execution.epoch + 1, "d", {"i1"})
