@@ -141,25 +141,31 @@ def _read_key(key: pb.WorkKey) -> WorkKey:
     return WorkKey(key.node, key.iteration, key.generation)
 
 
+def _write_keys(to: Any, keys: tuple[WorkKey, ...]) -> None:
+    for key in keys:
+        _write_key(to.add(), key)
+
+
+def _read_keys(keys: Any) -> tuple[WorkKey, ...]:
+    return tuple([_read_key(key) for key in keys]) if keys else ()
+
+
 def _write_consequences(to: pb.Consequences, then: ev.Consequences) -> None:
     to.edges = then.edges
-    for key in then.ready:
-        _write_key(to.ready.add(), key)
-    for key in then.begun:
-        _write_key(to.begun.add(), key)
-    for key in then.skipped:
-        _write_key(to.skipped.add(), key)
-    for key in then.blocked:
-        _write_key(to.blocked.add(), key)
+    _write_keys(to.ready, then.ready)
+    if then.begun or then.skipped or then.blocked:
+        _write_keys(to.begun, then.begun)
+        _write_keys(to.skipped, then.skipped)
+        _write_keys(to.blocked, then.blocked)
 
 
 def _read_consequences(then: pb.Consequences) -> ev.Consequences:
     return ev.Consequences(
         then.edges,
-        tuple(map(_read_key, then.ready)),
-        tuple(map(_read_key, then.begun)),
-        tuple(map(_read_key, then.skipped)),
-        tuple(map(_read_key, then.blocked)),
+        _read_keys(then.ready),
+        _read_keys(then.begun),
+        _read_keys(then.skipped),
+        _read_keys(then.blocked),
     )
 
 
