@@ -64,11 +64,12 @@ class Consequences(NamedTuple):
     edges: bytes = b""
     # Work that a runner can be given now.
     ready: tuple[WorkKey, ...] = ()
-    # Control nodes whose join holds now. The events with which they begin follow.
+    # Control nodes whose join holds now. The events with which they begin follow, unless the execution is told to end
+    # before.
     begun: tuple[WorkKey, ...] = ()
-    # Work that no edge was taken to. An event of its own (WorkSkipped) follows for each.
+    # Work that no edge was taken to. A WorkSkipped follows for each, with the same exception.
     skipped: tuple[WorkKey, ...] = ()
-    # Work that needs the success of something that failed. A WorkBlocked follows for each.
+    # Work that needs the success of something that failed. A WorkBlocked follows for each, with the same exception.
     blocked: tuple[WorkKey, ...] = ()
 
 

@@ -139,6 +139,14 @@ def test_a_sleep_that_ended_in_the_same_tick_is_not_cancelled():
     assert summary(story.execution).succeeded == ("s",)
 
 
+def test_what_was_skipped_in_the_tick_that_ends_it_has_no_run():
+    story = Story([SLEEP, node("t"), node("u")], [edge("s", "t", "failure"), edge("t", "u")], timeout="61s")
+    story.start()
+    story.later(70)
+    assert names(story.tick()) == ["WaitEnded", "RunSucceeded", "StopOrdered", "ExecutionFinished"]
+    assert story.states == {"s": "SUCCEEDED", "t": "SKIPPED", "u": "IDLE"}
+
+
 def test_a_deadline_passes_unnoticed_once_it_ends():
     story = running(timeout="1s")
     story.cancel()
