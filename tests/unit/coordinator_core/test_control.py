@@ -151,8 +151,6 @@ def test_a_control_that_emits_nothing_or_resumes_what_never_waited_is_a_bug(monk
         CONTROLS["join@1"].resume(
             turn, story.work("m"), WaitEnded(1, story.work("m").key, 1, WaitOutcome.ARRIVED)
         )
-    with pytest.raises(NotImplementedError):
-        Control().begin(turn, story.work("m"))
 
 
 def test_an_execution_that_waits_for_a_message_alone_parks_and_wakes(monkeypatch):

@@ -1,6 +1,7 @@
 """What a control node is."""
 
 import json
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from services.coordinator.core.events import WaitEnded
@@ -13,15 +14,15 @@ class InvalidConfig(ValueError):
     """The config that a runner rendered is not one of this module. The message is for the workflow's author."""
 
 
-class Control:
+class Control(ABC):
     module: ClassVar[str]
     # False: the config is not looked at, so nothing in it has to be rendered.
     has_config: ClassVar[bool] = True
 
+    @abstractmethod
     def begin(self, turn: Turn, work: Work) -> None:
         """The node's join holds. It emits at least one event: it succeeds, fails or waits. It raises InvalidConfig
         before it emits anything."""
-        raise NotImplementedError
 
     def resume(self, turn: Turn, work: Work, end: WaitEnded) -> None:
         """A wait that the control started is over. It succeeds, fails or waits again."""
