@@ -11,6 +11,11 @@ PY      := $(BIN)/python
 # What the environment was made from; a changed lock makes it anew.
 STAMP   := .venv/.made
 CODE    := services client/windlass deploy tests $(wildcard benchmarks) protos/generate.py
+# Tests run in as many processes as the machine that builds has cores; tests/conftest.py says which share one.
+# What takes longest comes first (tests/chaos). What is marked long has the machine to itself: it measures failovers.
+WORKERS ?= 2
+PYTEST  := $(PY) -m pytest -q
+SPREAD  := -n $(WORKERS) --no-loadscope-reorder
 # The pure rules, whose branches are all tested.
 CORES   := $(wildcard services/*/core) services/chassis/lease client/windlass/definition
 # Images of the contracts: as they landed last (committed), and as they are now.
@@ -47,13 +52,13 @@ up: env ## the whole stack, kept in .windlass/, until Ctrl-C
 	@exec $(BIN)/windlass up
 
 test: lint cover ## lint, the unit tests with the coverage they owe, then every other test that is not marked long
-	$(PY) -m pytest -q --ignore=tests/unit
+	$(PYTEST) $(SPREAD) --ignore=tests/unit
 
-test-long: lint cover ## lint, then every test: hundreds of kills, grpcurl, Jaeger
-	$(PY) -m pytest -q --ignore=tests/unit -m ""
+test-long: test ## the same, then what is marked long: hundreds of kills, failover times, grpcurl, Jaeger
+	$(PYTEST) -m long
 
 cover: env ## branch coverage of the pure rules by their unit tests, which is to be 100 %
-	$(PY) -m pytest -q tests/unit $(CORES:%=--cov=%) --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
+	$(PYTEST) $(SPREAD) tests/unit $(CORES:%=--cov=%) --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
 bench: env ## one JSON line per workload and peer; see benchmarks/README.md
 	$(PY) -m benchmarks

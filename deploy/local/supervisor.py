@@ -172,9 +172,9 @@ class Supervisor:
     def _changed(self) -> None:
         """Rewrite up.json; before the stack is ready there is none."""
         if self._is_up:
-            self.home.write_up(self._described())
+            self.home.write_up(self.described())
 
-    def _described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         return {
             "home": str(self.home.root),
             "pid": self.home.holder(),

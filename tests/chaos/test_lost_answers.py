@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import psycopg
 import pytest
 import pytest_asyncio
 from google.protobuf import json_format
@@ -31,6 +32,7 @@ class Calls:
         self.address = stack.member("api").grpc
         self._keys = {name: stack.metadata(name) for name in ("admin", "system")}
         self._near = stack.channel()
+        self._database = stack.superuser_url()
 
     async def __call__(self, method: str, request: Message, channel: grpc.aio.Channel | None = None) -> Any:
         found = METHODS[method]
@@ -51,6 +53,13 @@ class Calls:
                     await self(method, request, channel)
             assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
             assert door.swallowed == 1
+
+    async def changes(self) -> int:
+        """How many the audit knows of."""
+        async with await psycopg.AsyncConnection.connect(self._database) as connection:
+            row = await (await connection.execute("SELECT count(*) FROM api.audit")).fetchone()
+        assert row is not None
+        return int(row[0])
 
 
 METHODS: dict[str, Any] = {
@@ -116,13 +125,18 @@ async def _cancel(calls: Calls) -> executions_pb2.CancelExecutionRequest:
     return executions_pb2.CancelExecutionRequest(execution_id=started.execution.id, reason="enough")
 
 
-async def _apply(_calls: Calls) -> workflows_pb2.ApplyWorkflowRequest:
-    return _definition(_name("lost"))
+async def _apply(calls: Calls) -> workflows_pb2.ApplyWorkflowRequest:
+    """A change under an etag, which the unheard call makes an old one."""
+    request = _definition(_name("lost"))
+    request.etag = (await calls("ApplyWorkflow", request)).workflow.etag
+    request.definition["description"] = "new"
+    return request
 
 
 async def _versions(calls: Calls, request: Any) -> int:
+    """Beside the first."""
     listing = workflows_pb2.ListWorkflowVersionsRequest(workflow=request.definition["name"])
-    return len((await calls("ListWorkflowVersions", listing)).versions)
+    return len((await calls("ListWorkflowVersions", listing)).versions) - 1
 
 
 async def _archive(calls: Calls) -> workflows_pb2.ArchiveWorkflowRequest:
@@ -201,9 +215,11 @@ async def test_after_a_lost_answer_the_repeat_gets_the_same_and_nothing_is_done_
     case = CASES[method]
     request = await case.request(calls)
     await calls.unheard(method, request)
+    changes = await calls.changes()
     once = _lasting(await calls(method, request))
     again = _lasting(await calls(method, request))
     assert once == again
+    assert await calls.changes() == changes
     if case.count is not None:
         assert await case.count(calls, request) == 1
 

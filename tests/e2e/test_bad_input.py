@@ -9,26 +9,25 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import grpc
 import psycopg
 import pytest
-import pytest_asyncio
 from google.protobuf import json_format, message_factory, struct_pb2
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.duration_pb2 import Duration
 
 from services.chassis.grpc.errors import RemoteError, remote_error
 from services.chassis.grpc.nesting import parse
-from tests.support.api import Client
+from tests.e2e.conftest import World
 from tests.support.filters import FAULTY_FILTERS
 from tests.support.nested import nested_struct, with_tag
+from tests.support.probe import some
 from tests.support.schemas import MULTIPLYING
-from tests.support.stack import Stack, running_stack
+from tests.support.stack import Stack
 from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2, workspaces_pb2
-from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
 
 # The promise; what is slower is cut here and shows as DEADLINE_EXCEEDED.
 ANSWER_SECONDS = 1.0
@@ -77,41 +76,6 @@ WELL_FORMED: dict[str, dict[str, Any]] = {
 }
 
 
-class World(NamedTuple):
-    stack: Stack
-    client: Client
-    # ADMIN of another workspace, and an execution there.
-    rival_key: str
-    rival_execution: str
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def world() -> AsyncIterator[World]:
-    async with running_stack() as stack:
-        system = stack.metadata("system")
-        workspaces, keys = WorkspaceServiceStub(stack.channel()), ApiKeyServiceStub(stack.channel())
-        await workspaces.CreateWorkspace(
-            workspaces_pb2.CreateWorkspaceRequest(workspace="rival"), metadata=system
-        )
-        created = await keys.CreateApiKey(
-            workspaces_pb2.CreateApiKeyRequest(workspace="rival", role=workspaces_pb2.ADMIN), metadata=system
-        )
-        rival = Client(stack, created.key)
-        await rival.apply("theirs", [{"id": "a", "module": "noop@1"}])
-        execution = await rival.run("theirs")
-        client = Client(stack)
-        properties = {"id": {"type": "integer"}, "list": {"items": {"type": "integer"}}}
-        schema = {"type": "object", "required": ["id"], "properties": properties}
-        await client.apply("ours", [{"id": "a", "module": "noop@1"}], inputSchema=schema)
-        # A coordinator reads the library that makes its statements at the first list that is asked of it.
-        await client.call(client.executions.ListExecutions, executions_pb2.ListExecutionsRequest())
-        yield World(stack, client, created.key, execution.id)
-        # After all that: still whole.
-        assert (
-            await client.run("ours", input=structured({"id": 1}))
-        ).state == resources_pb2.Execution.SUCCESS
-
-
 def structured(document: dict[str, Any]) -> struct_pb2.Struct:
     struct = struct_pb2.Struct()
     struct.update(document)
@@ -154,8 +118,7 @@ async def rows(stack: Stack) -> dict[str, int]:
     async with await psycopg.AsyncConnection.connect(stack.superuser_url()) as connection:
         counts = {}
         for table in (*tables, "coordinator.executions", "coordinator.journal"):
-            row = await (await connection.execute(f"SELECT count(*) FROM {table}")).fetchone()
-            assert row is not None
+            row = some(await (await connection.execute(f"SELECT count(*) FROM {table}")).fetchone())
             counts[table] = row[0]
         return counts
 
@@ -283,191 +246,102 @@ def listing(**fields: Any) -> tuple[str, Any]:
 
 
 NODE = {"id": "a", "module": "noop@1"}
-CASES: dict[str, tuple[tuple[str, Any], str, str]] = {
-    "input that does not fit": (
-        start(workflow="ours", input=structured({"id": "x"})),
-        "INVALID_ARGUMENT",
-        "INPUT_MISMATCH",
-    ),
-    "input without what is needed": (start(workflow="ours"), "INVALID_ARGUMENT", "INPUT_MISMATCH"),
-    "input with NaN": (
-        start(workflow="ours", input=with_number(float("nan"))),
-        "INVALID_ARGUMENT",
-        "INVALID_REQUEST",
-    ),
-    "input with infinity": (
-        start(workflow="ours", input=with_number(float("-inf"))),
-        "INVALID_ARGUMENT",
-        "INVALID_REQUEST",
-    ),
-    "input with NUL": (
-        start(workflow="ours", input=structured({"id": 1, "x": "\x00"})),
-        "INVALID_ARGUMENT",
-        "INVALID_REQUEST",
-    ),
-    "input too large": (
-        start(workflow="ours", input=structured({"id": 1, "x": "y" * 262_144})),
-        "INVALID_ARGUMENT",
-        "INVALID_REQUEST",
-    ),
-    "too many labels": (
-        start(workflow="ours", labels={str(number): "x" for number in range(33)}),
-        "INVALID_ARGUMENT",
-        "INVALID_REQUEST",
-    ),
-    "priority 6": (start(workflow="ours", priority=6), "INVALID_ARGUMENT", "INVALID_REQUEST"),
-    "unknown workflow": (start(workflow="ghost"), "NOT_FOUND", "WORKFLOW_NOT_FOUND"),
-    "foreign workflow": (start(workflow="theirs"), "NOT_FOUND", "WORKFLOW_NOT_FOUND"),
-    "unknown version": (start(workflow="ours", version=9), "NOT_FOUND", "VERSION_NOT_FOUND"),
-    "unknown execution": (
-        ("GetExecution", executions_pb2.GetExecutionRequest(execution_id=UNKNOWN_ID)),
-        "NOT_FOUND",
-        "EXECUTION_NOT_FOUND",
-    ),
-    "id that is none": (
-        ("GetExecution", executions_pb2.GetExecutionRequest(execution_id="' OR 1=1")),
-        "NOT_FOUND",
-        "EXECUTION_NOT_FOUND",
-    ),
-    "unknown run": (
-        ("GetRun", runs_pb2.GetRunRequest(run_id=f"{UNKNOWN_ID}.1")),
-        "NOT_FOUND",
-        "RUN_NOT_FOUND",
-    ),
-    "unknown key": (
-        ("RevokeApiKey", workspaces_pb2.RevokeApiKeyRequest(key_id=UNKNOWN_ID)),
-        "NOT_FOUND",
-        "API_KEY_NOT_FOUND",
-    ),
-    "foreign workspace": (
-        ("ListApiKeys", workspaces_pb2.ListApiKeysRequest(workspace="rival")),
-        "NOT_FOUND",
-        "WORKSPACE_NOT_FOUND",
-    ),
-    "key with an end in the past": (
-        (
+# By what they are answered with.
+CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
+    ("INVALID_ARGUMENT", "INPUT_MISMATCH"): {
+        "input that does not fit": start(workflow="ours", input=structured({"id": "x"})),
+        "input without what is needed": start(workflow="ours"),
+    },
+    ("INVALID_ARGUMENT", "INVALID_REQUEST"): {
+        "input with NaN": start(workflow="ours", input=with_number(float("nan"))),
+        "input with infinity": start(workflow="ours", input=with_number(float("-inf"))),
+        "input with NUL": start(workflow="ours", input=structured({"id": 1, "x": "\x00"})),
+        "input too large": start(workflow="ours", input=structured({"id": 1, "x": "y" * 262_144})),
+        "too many labels": start(workflow="ours", labels={str(number): "x" for number in range(33)}),
+        "priority 6": start(workflow="ours", priority=6),
+        "key with an end in the past": (
             "CreateApiKey",
             json_format.ParseDict(
                 {"role": "VIEWER", "expireTime": "2020-01-01T00:00:00Z"}, workspaces_pb2.CreateApiKeyRequest()
             ),
         ),
-        "INVALID_ARGUMENT",
-        "INVALID_REQUEST",
-    ),
-    **{
-        f"filter {text[:24]}": (listing(filter=text), "INVALID_ARGUMENT", "INVALID_REQUEST")
-        for text in FAULTY_FILTERS
-    },
-    "unknown order": (listing(order_by="state"), "INVALID_ARGUMENT", "INVALID_REQUEST"),
-    "page token that is none": (listing(page_token="zzz"), "INVALID_ARGUMENT", "INVALID_REQUEST"),
-    "page token with a wrong place": (listing(page_token="W10"), "INVALID_ARGUMENT", "INVALID_REQUEST"),
-    "page of 1,001": (listing(page_size=1001), "INVALID_ARGUMENT", "INVALID_REQUEST"),
-    "batch of none": (
-        ("BatchStartExecutions", executions_pb2.BatchStartExecutionsRequest()),
-        "INVALID_ARGUMENT",
-        "INVALID_REQUEST",
-    ),
-    "batch of 1,001": (
-        (
+        **{f"filter {text[:24]}": listing(filter=text) for text in FAULTY_FILTERS},
+        "unknown order": listing(order_by="state"),
+        "page token that is none": listing(page_token="zzz"),
+        "page token with a wrong place": listing(page_token="W10"),
+        "page of 1,001": listing(page_size=1001),
+        "batch of none": ("BatchStartExecutions", executions_pb2.BatchStartExecutionsRequest()),
+        "batch of 1,001": (
             "BatchStartExecutions",
             executions_pb2.BatchStartExecutionsRequest(
                 requests=[executions_pb2.StartExecutionRequest(workflow="ours")] * 1001
             ),
         ),
-        "INVALID_ARGUMENT",
-        "INVALID_REQUEST",
-    ),
-    "cycle": (
-        definition(
-            nodes=[NODE, {"id": "b", "module": "noop@1"}],
-            edges=[{"from": "a", "to": "b"}, {"from": "b", "to": "a"}],
-        ),
-        "INVALID_ARGUMENT",
-        "INVALID_DEFINITION",
-    ),
-    "dangling edge": (
-        definition(nodes=[NODE], edges=[{"from": "a", "to": "b"}]),
-        "INVALID_ARGUMENT",
-        "INVALID_DEFINITION",
-    ),
-    "duplicate id": (definition(nodes=[NODE, NODE]), "INVALID_ARGUMENT", "INVALID_DEFINITION"),
-    "unknown module": (
-        definition(nodes=[{"id": "a", "module": "nope@1"}]),
-        "INVALID_ARGUMENT",
-        "INVALID_DEFINITION",
-    ),
-    "bad template": (
-        definition(nodes=[{**NODE, "inputs": {"x": "{{ nodes.b.output }}"}}]),
-        "INVALID_ARGUMENT",
-        "INVALID_DEFINITION",
-    ),
-    "bad duration": (
-        definition(nodes=[{**NODE, "timeout": "soon"}]),
-        "INVALID_ARGUMENT",
-        "INVALID_DEFINITION",
-    ),
-    "sleep into the year 10000": (
-        definition(
-            nodes=[{"id": "a", "module": "sleep@1", "config": {"until": "9999-12-31T23:59:59-01:00"}}]
-        ),
-        "INVALID_ARGUMENT",
-        "INVALID_DEFINITION",
-    ),
-    "bad limit": (
-        definition(nodes=[{**NODE, "retry": {"attempts": 101}}]),
-        "INVALID_ARGUMENT",
-        "INVALID_DEFINITION",
-    ),
-    "2,001 nodes": (
-        definition(nodes=[{"id": f"n{number}", "module": "noop@1"} for number in range(2001)]),
-        "INVALID_ARGUMENT",
-        "INVALID_DEFINITION",
-    ),
-    "definition of over a mebibyte": (
-        definition(initialState={"x": "y" * 1_048_576}),
-        "INVALID_ARGUMENT",
-        "INVALID_DEFINITION",
-    ),
-    **{
-        f"schema that multiplies by {way}": (
-            definition(inputSchema=MULTIPLYING[way]),
-            "INVALID_ARGUMENT",
-            "INVALID_DEFINITION",
-        )
-        for way in ("allOf", "anyOf", "not", "itself", "two ways back by one member")
-    },
-    "schema that points outside": (
-        definition(inputSchema={"$ref": "http://example.org/x"}),
-        "INVALID_ARGUMENT",
-        "INVALID_DEFINITION",
-    ),
-    "etag of nothing": (
-        (
-            "ApplyWorkflow",
-            workflows_pb2.ApplyWorkflowRequest(definition=structured({"name": "new"}), etag="7"),
-        ),
-        "ABORTED",
-        "ETAG_MISMATCH",
-    ),
-    "etag with NUL": (
-        (
+        "etag with NUL": (
             "ApplyWorkflow",
             workflows_pb2.ApplyWorkflowRequest(definition=structured({"name": "new"}), etag="\x00"),
         ),
-        "INVALID_ARGUMENT",
-        "INVALID_REQUEST",
-    ),
-    "message of over 4 MiB": (
-        definition(initialState={"x": "y" * (4 * 1_048_576)}),
-        "RESOURCE_EXHAUSTED",
-        "MESSAGE_TOO_LARGE",
-    ),
+    },
+    ("NOT_FOUND", "WORKFLOW_NOT_FOUND"): {
+        "unknown workflow": start(workflow="ghost"),
+        "foreign workflow": start(workflow="theirs"),
+    },
+    ("NOT_FOUND", "VERSION_NOT_FOUND"): {
+        "unknown version": start(workflow="ours", version=9),
+    },
+    ("NOT_FOUND", "EXECUTION_NOT_FOUND"): {
+        "unknown execution": ("GetExecution", executions_pb2.GetExecutionRequest(execution_id=UNKNOWN_ID)),
+        "id that is none": ("GetExecution", executions_pb2.GetExecutionRequest(execution_id="' OR 1=1")),
+    },
+    ("NOT_FOUND", "RUN_NOT_FOUND"): {
+        "unknown run": ("GetRun", runs_pb2.GetRunRequest(run_id=f"{UNKNOWN_ID}.1")),
+    },
+    ("NOT_FOUND", "API_KEY_NOT_FOUND"): {
+        "unknown key": ("RevokeApiKey", workspaces_pb2.RevokeApiKeyRequest(key_id=UNKNOWN_ID)),
+    },
+    ("NOT_FOUND", "WORKSPACE_NOT_FOUND"): {
+        "foreign workspace": ("ListApiKeys", workspaces_pb2.ListApiKeysRequest(workspace="rival")),
+    },
+    ("INVALID_ARGUMENT", "INVALID_DEFINITION"): {
+        "cycle": definition(
+            nodes=[NODE, {"id": "b", "module": "noop@1"}],
+            edges=[{"from": "a", "to": "b"}, {"from": "b", "to": "a"}],
+        ),
+        "dangling edge": definition(nodes=[NODE], edges=[{"from": "a", "to": "b"}]),
+        "duplicate id": definition(nodes=[NODE, NODE]),
+        "unknown module": definition(nodes=[{"id": "a", "module": "nope@1"}]),
+        "bad template": definition(nodes=[{**NODE, "inputs": {"x": "{{ nodes.b.output }}"}}]),
+        "bad duration": definition(nodes=[{**NODE, "timeout": "soon"}]),
+        "sleep into the year 10000": definition(
+            nodes=[{"id": "a", "module": "sleep@1", "config": {"until": "9999-12-31T23:59:59-01:00"}}]
+        ),
+        "bad limit": definition(nodes=[{**NODE, "retry": {"attempts": 101}}]),
+        "2,001 nodes": definition(nodes=[{"id": f"n{number}", "module": "noop@1"} for number in range(2001)]),
+        "definition of over a mebibyte": definition(initialState={"x": "y" * 1_048_576}),
+        **{
+            f"schema that multiplies by {way}": definition(inputSchema=MULTIPLYING[way])
+            for way in ("allOf", "anyOf", "not", "itself", "two ways back by one member")
+        },
+        "schema that points outside": definition(inputSchema={"$ref": "http://example.org/x"}),
+    },
+    ("ABORTED", "ETAG_MISMATCH"): {
+        "etag of nothing": (
+            "ApplyWorkflow",
+            workflows_pb2.ApplyWorkflowRequest(definition=structured({"name": "new"}), etag="7"),
+        ),
+    },
+    ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE"): {
+        "message of over 4 MiB": definition(initialState={"x": "y" * (4 * 1_048_576)}),
+    },
 }
 
 
-@pytest.mark.parametrize("case", sorted(CASES))
+BY_NAME = {name: (told, *asked) for told, cases in CASES.items() for name, asked in cases.items()}
+
+
+@pytest.mark.parametrize("case", sorted(BY_NAME))
 async def test_case_has_its_code_and_reason(world: World, case: str) -> None:
-    (name, request), code, reason = CASES[case]
+    (code, reason), name, request = BY_NAME[case]
     before = await rows(world.stack)
     found = await answer(world, name, request.SerializeToString())
     assert (found.code.name, found.reason) == (code, reason), found
@@ -486,8 +360,7 @@ async def test_foreign_execution_answers_as_one_that_never_was(world: World) -> 
         assert told[0] == told[1] == ("NOT_FOUND", "EXECUTION_NOT_FOUND", told[0][2])
     run = runs_pb2.GetRunRequest(run_id=f"{world.rival_execution}.1").SerializeToString()
     assert (await answer(world, "GetRun", run)).reason == "RUN_NOT_FOUND"
-    rival = [("authorization", f"Bearer {world.rival_key}")]
-    assert (await answer(world, "GetRun", run, rival)).code is grpc.StatusCode.OK
+    assert (await answer(world, "GetRun", run, world.rival.metadata)).code is grpc.StatusCode.OK
 
 
 async def test_all_faults_of_a_definition_come_with_their_paths(world: World) -> None:
@@ -593,6 +466,6 @@ async def test_definition_of_64_levels_is_taken_and_of_65_refused(world: World) 
 
 async def test_refusals_say_what_to_try(world: World) -> None:
     for case in ("unknown workflow", "unknown version", "unknown execution", "unknown run", "unknown key"):
-        (name, request), _, _ = CASES[case]
+        _, name, request = BY_NAME[case]
         found = await answer(world, name, request.SerializeToString())
         assert found.metadata["try"].startswith("windlass "), json.dumps(found.metadata)

@@ -26,7 +26,6 @@ from tests.support.probe import eventually
 from tests.support.secured import SERVICES, Secured, secured_services
 from windlass.api.v1 import resources_pb2, workspaces_pb2
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
-from windlass.dispatcher.v1.sessions_pb2_grpc import CoordinatorSessionsStub
 
 RULES: Mapping[str, Mapping[str, Rule]] = {
     "api": API_RULES,
@@ -144,16 +143,6 @@ async def test_nobody_gets_to_a_service_without_a_certificate_of_the_authority(
     ):
         key = ("authorization", f"Bearer {secured.keys.admin}")
         assert await ending(channel, "/grpc.health.v1.Health/Check", key) == ("UNAVAILABLE", "")
-
-
-async def test_a_runners_certificate_opens_no_session_of_a_dispatcher(secured: Secured) -> None:
-    tls = Tls(secured.authority.pair("runner"), secured.authority.file)
-    channel = secured.channel(address=secured.inner["dispatcher"], tls=tls)
-    stream = CoordinatorSessionsStub(channel).Session(timeout=SECONDS)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stream.read()
-    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-    assert remote_error(caught.value).reason == "ROLE_REQUIRED"
 
 
 @pytest.mark.parametrize("service", RULES)

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable
-from pathlib import Path
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from tests.integration.runner.test_rendering import HOSTILE
 from tests.support.api import Client
 from tests.support.probe import eventually
-from tests.support.stack import Stack, running_stack
+from tests.support.stack import Stack
 from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2
 
 SUCCESS = resources_pb2.Execution.SUCCESS
 
 
-MODULES = Path(__file__).with_name("node_modules.py")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def stack() -> AsyncIterator[Stack]:
-    async with running_stack(coordinators=2, modules=[MODULES]) as made:
-        yield made
-
-
 @pytest_asyncio.fixture(loop_scope="session")
-async def client(stack: Stack) -> Client:
+async def client(shared_stack: Stack) -> Client:
     """Made inside the loop: gRPC takes the one that it finds, and tests that have one each leave none behind."""
-    return Client(stack)
+    return Client(shared_stack)
 
 
 @pytest.mark.parametrize("wait", ["10ms", 0.01])
@@ -49,12 +40,14 @@ async def test_a_sleep_whose_config_holds_templates_is_rendered_first(
 
 
 async def test_what_a_module_logs_is_in_the_log_of_its_runner_with_its_run(
-    stack: Stack, client: Client
+    shared_stack: Stack, client: Client
 ) -> None:
     await client.apply("say", [{"id": "sheep", "module": "test.says@1", "inputs": {"flock": "north"}}])
     execution = await client.run("say")
     assert execution.state == SUCCESS, execution.error
-    lines = [json.loads(line) for line in stack.log("runner").splitlines() if "counted 7 sheep" in line]
+    lines = [
+        json.loads(line) for line in shared_stack.log("runner").splitlines() if "counted 7 sheep" in line
+    ]
     (run,) = await client.runs_of(execution.id)
     told = [
         (each["execution_id"], each["run_id"], each["node"], each["attempt"], each["flock"]) for each in lines
@@ -62,30 +55,19 @@ async def test_what_a_module_logs_is_in_the_log_of_its_runner_with_its_run(
     assert told == [(execution.id, run.id, "sheep", 1, "north")]
 
 
-HOSTILE = {
-    "format": "{{ '%0100000000000000d'|format(1) }}",
-    "indent": "{{ 'a'|indent(100000000000000, true) }}",
-    "batch": "{{ [1]|batch(100000000000000, 1) }}",
-    "slice": "{{ [1]|slice(100000000000000) }}",
-    "tojson": "{{ input|tojson(indent=100000000000000) }}",
-    "joined": "{% set x = 'aaaaaaaa' %}" + "{% set x = x~x %}" * 35 + "{{ x }}",
-    "added": "{% set x = 'aaaaaaaa' %}" + "{% set x = x+x %}" * 35 + "{{ x }}",
-    "replace": "{{ ('a'*100000)|replace('a', 'b'*100000) }}",
-}
-
-
 async def test_templates_that_take_all_memory_fail_their_nodes_and_leave_the_runner(
-    stack: Stack, client: Client
+    shared_stack: Stack, client: Client
 ) -> None:
     """None of them is told from a good one before it runs."""
+    hostile = {f"hostile{number}": template for number, template in enumerate(HOSTILE)}
     nodes: list[dict[str, Any]] = [
-        {"id": name, "module": "transform@1", "inputs": {"a": template}} for name, template in HOSTILE.items()
+        {"id": name, "module": "transform@1", "inputs": {"a": template}} for name, template in hostile.items()
     ]
     condition = {"expression": "('a'*100000)|replace('a', 'b'*100000) == input.a"}
     nodes.append({"id": "condition", "module": "condition@1", "config": condition})
     nodes.append({"id": "good", "module": "transform@1", "inputs": {"a": "{{ input.n * 2 }}"}})
     await client.apply("hostile", nodes)
-    before = stack.pid("runner")
+    before = shared_stack.pid("runner")
     execution = await client.run("hostile", input={"a": "a", "n": 6})
     assert execution.state == resources_pb2.Execution.FAILED
     runs = await client.runs_of(execution.id)
@@ -93,9 +75,9 @@ async def test_templates_that_take_all_memory_fail_their_nodes_and_leave_the_run
     ended = sorted(
         (run.node, run.state, run.error.type) for run in runs if run.state != resources_pb2.Run.CANCELLED
     )
-    failed = [(node, resources_pb2.Run.FAILED, "TEMPLATE_ERROR") for node in [*HOSTILE, "condition"]]
+    failed = [(node, resources_pb2.Run.FAILED, "TEMPLATE_ERROR") for node in [*hostile, "condition"]]
     assert ended == sorted([*failed, ("good", resources_pb2.Run.SUCCESS, "")])
-    assert stack.pid("runner") == before
+    assert shared_stack.pid("runner") == before
 
 
 async def begun(client: Client, workflow: str) -> resources_pb2.Execution:

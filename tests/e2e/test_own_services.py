@@ -1,23 +1,16 @@
 """What each process serves of itself beside health: channelz, to the operator and to nobody else."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 
 from services.chassis.grpc.errors import remote_error
-from tests.support.stack import Stack, running_stack
+from tests.support.stack import Stack
 
 SERVICES = ("api", "dispatcher", "coordinator", "runner")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def stack() -> AsyncIterator[Stack]:
-    async with running_stack() as made:
-        yield made
 
 
 async def servers(stack: Stack, service: str, metadata: Sequence[tuple[str, str]]) -> Any:
@@ -27,8 +20,8 @@ async def servers(stack: Stack, service: str, metadata: Sequence[tuple[str, str]
 
 
 @pytest.mark.parametrize("service", SERVICES)
-async def test_the_system_key_looks_into_each_process(stack: Stack, service: str) -> None:
-    assert (await servers(stack, service, stack.metadata("system"))).server
+async def test_the_system_key_looks_into_each_process(shared_stack: Stack, service: str) -> None:
+    assert (await servers(shared_stack, service, shared_stack.metadata("system"))).server
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -41,10 +34,10 @@ async def test_the_system_key_looks_into_each_process(stack: Stack, service: str
     ],
 )
 async def test_any_other_key_does_not(
-    stack: Stack, service: str, key: str, code: grpc.StatusCode, reason: str
+    shared_stack: Stack, service: str, key: str, code: grpc.StatusCode, reason: str
 ) -> None:
-    metadata = stack.metadata(key) if key else [("authorization", "Bearer nonsense")]
+    metadata = shared_stack.metadata(key) if key else [("authorization", "Bearer nonsense")]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await servers(stack, service, metadata)
+        await servers(shared_stack, service, metadata)
     assert caught.value.code() is code
     assert remote_error(caught.value).reason == reason

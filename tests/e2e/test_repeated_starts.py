@@ -4,7 +4,6 @@ answers all the same. And in a batch each start is judged by itself.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -14,7 +13,7 @@ from google.protobuf import struct_pb2
 
 from services.chassis.grpc.errors import RemoteError, remote_error, remote_status
 from tests.support.api import Client
-from tests.support.stack import running_stack
+from tests.support.stack import Stack
 from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
 
 # The promise to whoever sends what is wrong, alone or among others.
@@ -23,10 +22,9 @@ NODES = [{"id": "a", "module": "noop@1"}]
 Start = executions_pb2.StartExecutionRequest
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def client() -> AsyncIterator[Client]:
-    async with running_stack() as stack:
-        yield Client(stack)
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(shared_stack: Stack) -> Client:
+    return Client(shared_stack)
 
 
 def request_of(workflow: str, number: int = 1, **fields: Any) -> Start:

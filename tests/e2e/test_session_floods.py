@@ -26,7 +26,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.chassis.grpc.errors import remote_error
 from services.chassis.identity.callers import ServiceCredential
-from services.chassis.lease.frames import CREDIT_MAX, HEARD_ITEMS_MAX, HELD_MAX, NAME_MAX, REPORTS_FLOOD
+from services.chassis.lease.frames import HEARD_ITEMS_MAX, HELD_MAX, NAME_MAX, REPORTS_FLOOD
 from tests.support.api import Client
 from tests.support.nested import with_tag
 from tests.support.probe import eventually
@@ -210,41 +210,27 @@ def hop(request: pytest.FixtureRequest) -> Hop:
 
 # ── one wrong frame ──────────────────────────────────────────────────────────────────────────────────────────────────
 
+# One of each kind of field; what the rules answer to each frame in each state is in the tests of the rules.
 BEFORE: dict[str, tuple[Callable[[Hop], Any], str]] = {
     "nothing": (lambda hop: hop.frame(), "ATTACH_EXPECTED"),
-    "a beat": (lambda hop: control_of(hop, beat={"number": 1}), "ATTACH_EXPECTED"),
-    "a report": (lambda hop: reports_of(hop, report_of(hop, 1, stranger_of(hop), 1)), "ATTACH_EXPECTED"),
-    "an attach and more": (
-        lambda hop: control_of(hop, attach={"instance_id": "x"}, drain=True),
-        "ATTACH_EXPECTED",
-    ),
     "an attach of a lease with a long id": (
         lambda hop: attach_of(hop, "x", held=[session_pb2.Lease(lease_id="x" * 1_000_000)]),
         "ATTACH_INVALID",
     ),
-    "an attach of nobody": (lambda hop: attach_of(hop, ""), "ATTACH_INVALID"),
     "a capacity below nothing": (lambda hop: attach_of(hop, "x", capacity=-1), "ATTACH_INVALID"),
 }
 AFTER: dict[str, tuple[Callable[[Hop], Any], str]] = {
     "a second attach": (lambda hop: attach_of(hop, "second"), "ATTACHED_ALREADY"),
-    "beat 2 first": (lambda hop: control_of(hop, beat={"number": 2}), "BEAT_OUT_OF_ORDER"),
     "beat 0": (lambda hop: control_of(hop, beat={"number": 0}), "BEAT_OUT_OF_ORDER"),
-    "a beat that has been": (lambda hop: control_of(hop, beat={"number": -5}), "BEAT_OUT_OF_ORDER"),
-    "huge credit": (
-        lambda hop: control_of(hop, credit={"number": 1, "amount": CREDIT_MAX + 1}),
-        "CREDIT_INVALID",
-    ),
     "credit below nothing": (
         lambda hop: control_of(hop, credit={"number": 1, "amount": -(2**31)}),
         "CREDIT_INVALID",
     ),
-    "grants that never came": (lambda hop: control_of(hop, grants_seen=1), "GRANTS_SEEN_INVALID"),
     "grants before the first": (lambda hop: control_of(hop, grants_seen=-1), "GRANTS_SEEN_INVALID"),
     "too many reports": (
         lambda hop: reports_of(hop, *[report_of(hop, 1, stranger_of(hop), 1)] * (REPORTS_FLOOD + 1)),
         "FLOOD",
     ),
-    "a lease with a long id": (lambda hop: held_of(hop, 1, "x" * 1_000_000), "NAME_TOO_LONG"),
     "a report with a long id": (
         lambda hop: reports_of(hop, report_of(hop, 10**NAME_MAX, stranger_of(hop), 1)),
         "NAME_TOO_LONG",

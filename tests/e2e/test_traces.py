@@ -13,7 +13,7 @@ import pytest_asyncio
 from services.chassis.telemetry.tracing import new_trace
 from tests.support.api import Client, new_workspace
 from tests.support.otlp import EVERY_HOP, ONE_STEP_TREE, Collector, Trace, collector
-from tests.support.probe import eventually, until
+from tests.support.probe import eventually, some, until
 from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import resources_pb2
 
@@ -74,6 +74,8 @@ async def test_hops_follow_each_other_in_time(client: Client, spans: Collector) 
 async def test_spans_name_their_service_and_what_they_are_about(client: Client, spans: Collector) -> None:
     execution = await client.run("traced")
     (run,) = await client.runs_of(execution.id)
+    assert re.fullmatch("[0-9a-f]{32}", execution.trace_id)
+    assert execution.trace_id == run.trace_id == (await client.get(execution.id)).trace_id
     trace = await spans.trace(execution.trace_id, names=EVERY_HOP)
     services = {span.name.split(".")[0]: span.service for span in trace.spans if span.name != "run.execute"}
     assert services == {
@@ -90,14 +92,6 @@ async def test_spans_name_their_service_and_what_they_are_about(client: Client, 
         assert wanted.items() <= span.attributes.items(), span
     for span in trace.spans:
         assert span.attributes["execution.id"] == execution.id, span.name
-
-
-async def test_execution_and_runs_link_to_the_trace(client: Client, spans: Collector) -> None:
-    execution = await client.run("traced")
-    (run,) = await client.runs_of(execution.id)
-    assert re.fullmatch("[0-9a-f]{32}", execution.trace_id)
-    assert run.trace_id == execution.trace_id
-    assert (await client.get(execution.id)).trace_id == execution.trace_id
 
 
 async def test_retries_are_spans_with_the_backoff_between_them(client: Client, spans: Collector) -> None:
@@ -139,8 +133,7 @@ async def test_parallel_nodes_and_their_join_are_one_tree(client: Client, spans:
     execution = await client.run("joined")
     trace = await spans.trace(execution.trace_id, names=EVERY_HOP, count=len(EVERY_HOP) + 2 * 2)
     for execute in trace.all("run.execute"):
-        lease = trace.parent_of(execute)
-        assert lease is not None
+        lease = some(trace.parent_of(execute))
         assert lease.name == "run.lease"
         assert lease.attributes["run.id"] == execute.attributes["run.id"]
     assert sorted(span.attributes["task.id"] for span in trace.all("run.lease")) == ["a", "b", "c"]

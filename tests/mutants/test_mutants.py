@@ -1,6 +1,8 @@
 """The tests are tested: each mutant is put into a copy of the tree, where the test that is named for it must fail."""
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.changes import mutated
 from tests.mutants.mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,9 +21,22 @@ TEST_SECONDS = 60
 FAILED = 1
 
 
+def found_test(name: str) -> str:
+    """Where pytest finds the test of this name."""
+    found = [
+        f"{path.relative_to(ROOT)}::{name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if re.search(rf"^(async )?def {name}\(", path.read_text(), re.MULTILINE)
+    ]
+    assert len(found) == 1, f"{name} is to be found once: {found}"
+    return found[0]
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_passage_is_there_once(mutant: Mutant) -> None:
-    assert (ROOT / mutant.path).read_text().count(mutant.passage) == 1
+def test_mutant_finds_its_place_and_its_test(mutant: Mutant) -> None:
+    path, text = mutated(ROOT, mutant.folder, mutant.place, mutant.change)
+    assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(path.read_text()))
+    assert found_test(mutant.killed_by)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +70,7 @@ def run(tree: Path, *tests: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.long
 @pytest.mark.timeout(TEST_SECONDS * len(MUTANTS))
 def test_without_a_mutant_every_named_test_passes(tree: Path) -> None:
-    ended = run(tree, *sorted({mutant.killed_by for mutant in MUTANTS}))
+    ended = run(tree, *sorted({found_test(mutant.killed_by) for mutant in MUTANTS}))
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
@@ -62,11 +78,11 @@ def test_without_a_mutant_every_named_test_passes(tree: Path) -> None:
 @pytest.mark.timeout(2 * TEST_SECONDS)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_named_test_kills_the_mutant(tree: Path, mutant: Mutant) -> None:
-    place = tree / mutant.path
-    sound = place.read_text()
-    place.write_text(sound.replace(mutant.passage, mutant.instead))
+    path, text = mutated(tree, mutant.folder, mutant.place, mutant.change)
+    sound = path.read_text()
+    path.write_text(text)
     try:
-        ended = run(tree, mutant.killed_by)
+        ended = run(tree, found_test(mutant.killed_by))
     finally:
-        place.write_text(sound)
+        path.write_text(sound)
     assert ended.returncode == FAILED, f"{mutant.name} lives:\n{ended.stdout}{ended.stderr}"

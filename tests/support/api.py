@@ -12,8 +12,8 @@ from windlass.api.v1.runs_pb2_grpc import RunServiceStub
 from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
 
-CALL_SECONDS = 20.0
-WAIT_SECONDS = 15
+CALL_SECONDS = 50.0
+WAIT_SECONDS = 40
 
 
 class Served(Protocol):

@@ -42,7 +42,7 @@ from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsStub
 from windlass.definition.examination import examine
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2, sessions_pb2_grpc
 
-SCALE = 0.1
+SCALE = 0.2
 RUNNER_KEY = "runner-key"
 EFFECT_SECRET = b"s" * 32
 

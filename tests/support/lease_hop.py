@@ -21,6 +21,7 @@ from services.chassis.lease.frames import (
     RefusedReport,
     Report,
     ServerFrame,
+    StreamFault,
 )
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import EXECUTION, LeaseTiming
@@ -32,6 +33,7 @@ from services.chassis.session.owners import AttachRefused
 from services.chassis.session.registry import SessionLimits, SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.session.store import CloseMark, EndedInstance
+from tests.support.probe import some
 from windlass.coordinator.v1 import sessions_pb2, sessions_pb2_grpc
 from windlass.types.v1 import session_pb2
 
@@ -58,6 +60,7 @@ class AwayStore(MemorySessionStore):
         super().__init__(SystemClock(), timing)
         self.is_away = False
         self.renewed: list[str] = []
+        self.judged: list[EndedInstance | None] = []
 
     def _ask(self) -> None:
         if self.is_away:
@@ -76,6 +79,11 @@ class AwayStore(MemorySessionStore):
     async def mark_closed(self, instance_id: str) -> CloseMark:
         self._ask()
         return await super().mark_closed(instance_id)
+
+    async def end_if_unheard(self, mark: CloseMark) -> EndedInstance | None:
+        self._ask()
+        self.judged.append(await super().end_if_unheard(mark))
+        return self.judged[-1]
 
     async def sweep(self) -> list[EndedInstance]:
         self._ask()
@@ -355,11 +363,13 @@ class RawHolder:
         message = await self.call.read()
         return None if message is grpc.aio.EOF else CODEC.decode_server_frame(message)
 
+    async def fault(self) -> StreamFault:
+        """What the next frame says is wrong."""
+        return some(some(await self.hear()).fault)
+
     async def attach(self, instance_id: str = "raw", **more: Any) -> ServerFrame:
         await self.say(HolderFrame(attach=Attach("raw", instance_id, 10, **more)))
-        frame = await self.hear()
-        assert frame is not None
-        return frame
+        return some(await self.hear())
 
 
 @asynccontextmanager

@@ -447,8 +447,7 @@ class LeaseWorld(RuleBasedStateMachine):
             active = sum(held.is_active for held in holder.rules.held.values())
             coming = 0
             for stream in holder.streams.values():
-                credit = stream.rules._credit
-                coming += max(0, credit.left) + credit.reserved + len(stream.rules._unsent)
+                coming += stream.rules.promised
                 coming += sum(len(frame.grants) for frame in stream.down)
             assert active + coming <= CAPACITY
 

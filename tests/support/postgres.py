@@ -16,6 +16,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -31,11 +32,14 @@ from deploy.local.schemas import migrate
 PASSWORDS = {service: f"{service}-password" for service in provision.OWNERS}
 EMPTY_TEMPLATE = "template_empty"
 MIGRATED_TEMPLATE = "template_migrated"
-PORTS = range(18_000, 30_000)
-# Several test processes may run at once: each walks the range from a place of its own.
-_candidates = itertools.cycle(
-    (*PORTS[os.getpid() * 97 % len(PORTS) :], *PORTS[: os.getpid() * 97 % len(PORTS)])
-)
+# The processes of one test run (pytest-xdist) never choose the same port: between finding a port free and listening
+# on it, another process could take it.
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+# A stack uses the ports below 60 of each hundred (deploy/local/plan.py), so these are never one of its own.
+PORTS = [port for port in range(18_000, 30_000) if port % 100 >= 60][WORKER::WORKERS]
+# Several test runs may go on at once: each walks the range from another place.
+_candidates = itertools.islice(itertools.cycle(PORTS), os.getpid() * 97 % len(PORTS), None)
 
 
 def free_port() -> int:
@@ -119,8 +123,9 @@ class PostgresCluster:
         self._templates.add(template)
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def postgres() -> AsyncIterator[PostgresCluster]:
+@asynccontextmanager
+async def own_server() -> AsyncIterator[PostgresServer]:
+    """A server that may be stopped and changed without anybody else noticing; gone afterwards."""
     directory = reachable_directory("windlass-tests-")
     server = PostgresServer(
         directory / "postgres",
@@ -130,10 +135,16 @@ async def postgres() -> AsyncIterator[PostgresCluster]:
     )
     try:
         await server.start()
-        yield PostgresCluster(server)
+        yield server
     finally:
         await server.stop()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def postgres() -> AsyncIterator[PostgresCluster]:
+    async with own_server() as server:
+        yield PostgresCluster(server)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -11,6 +11,12 @@ POLL_SECONDS = 0.02
 T = TypeVar("T")
 
 
+def some(value: T | None) -> T:
+    """The value, which has to be there."""
+    assert value is not None
+    return value
+
+
 async def until(probe: Callable[[], T | None], seconds: float, what: str) -> T:
     """The first true answer of the probe."""
 

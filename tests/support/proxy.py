@@ -13,6 +13,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from tests.support.probe import some
+
 _FRAME_HEAD = 9
 _HEADERS = 1
 _CHUNK = 65_536
@@ -32,8 +34,7 @@ async def answer_lost(server: str) -> AsyncIterator[Door]:
     links: set[asyncio.Task[None]] = set()
 
     async def connected(from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+        task = some(asyncio.current_task())
         links.add(task)
         from_server, to_server = await asyncio.open_connection(host, int(port))
         forth = asyncio.create_task(_pass(from_client, to_server))

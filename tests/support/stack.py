@@ -29,10 +29,10 @@ import grpc.aio
 import psutil
 
 from deploy.local.home import Home
-from deploy.local.plan import Member, Options, members, on_free_ports, postgres_port
+from deploy.local.plan import OFFSETS, Member, Options, members, on_free_ports, postgres_port
 from deploy.local.postgres import PostgresServer
 from deploy.local.signals import tell
-from tests.support.postgres import free_port, reachable_directory
+from tests.support.postgres import WORKER, WORKERS, free_port, reachable_directory
 from tests.support.probe import until
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "deploy/local/launch.py"
@@ -273,8 +273,8 @@ async def stack_is_up(stack: Stack, seconds: float = READY_SECONDS) -> None:
 
 
 def free_options(options: Options) -> Options:
-    """The options with an offset at which every port is free."""
-    return on_free_ports(options, first=os.getpid())
+    """The options with an offset at which every port is free; the workers of one run begin far from each other."""
+    return on_free_ports(options, first=os.getpid() + WORKER * len(OFFSETS) // WORKERS)
 
 
 def is_alive(pid: int) -> bool:

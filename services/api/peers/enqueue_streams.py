@@ -51,7 +51,7 @@ class _Pending:
         self.message = 0
 
 
-class _Stream:
+class EnqueueStream:
     """What one dispatcher has been sent and has not answered."""
 
     def __init__(self) -> None:
@@ -71,8 +71,8 @@ class EnqueueStreams:
     def __init__(self, before_send: Callable[[], None]) -> None:
         self._before_send = before_send
         # Whichever stream may send next takes all of it: a dispatcher that is slow or stuck gets less.
-        self._outbox: deque[_Pending] = deque()
-        self._open: list[_Stream] = []
+        self.outbox: deque[_Pending] = deque()
+        self._open: list[EnqueueStream] = []
         self._pending: dict[str, _Pending] = {}
         self._pending_bytes = 0
         self._messages = itertools.count(1)
@@ -84,21 +84,21 @@ class EnqueueStreams:
         pending = _Pending(item, loop.create_future(), loop.time() + seconds)
         self._pending[item.start.execution_id] = pending
         self._pending_bytes += pending.size
-        self._outbox.append(pending)
+        self.outbox.append(pending)
         self._wake()
         return pending.answer
 
     async def serve(self, address: str, channel: Channel) -> None:
         """The stream to one dispatcher, for as long as that is listed."""
         stub = queue_pb2_grpc.EnqueueServiceStub(channel)
-        stream = _Stream()
+        stream = EnqueueStream()
         await keep_open(
             channel,
             stub.Enqueue,
             write=lambda call: self._write(stream, call),
-            heard=lambda response: self._heard(stream, response),
-            opened=lambda: self._opened(stream),
-            lost=lambda: self._lost(stream),
+            heard=lambda response: self.heard(stream, response),
+            opened=lambda: self.opened(stream),
+            lost=lambda: self.lost(stream),
             name=f"enqueue {address}",
         )
 
@@ -119,8 +119,8 @@ class EnqueueStreams:
                 # Given up, now or by its caller; an answer that still comes finds nobody.
                 self._forget(execution_id)
         # Also while streams are open: one whose dispatcher takes nothing would keep them for ever.
-        if any(pending.answer.done() for pending in self._outbox):
-            self._outbox = deque(pending for pending in self._outbox if not pending.answer.done())
+        if any(pending.answer.done() for pending in self.outbox):
+            self.outbox = deque(pending for pending in self.outbox if not pending.answer.done())
 
     def _forget(self, execution_id: str) -> None:
         if (pending := self._pending.pop(execution_id, None)) is not None:
@@ -132,25 +132,25 @@ class EnqueueStreams:
                 self._let_send(stream)
                 return
 
-    def _let_send(self, stream: _Stream) -> None:
+    def _let_send(self, stream: EnqueueStream) -> None:
         # In this order: tasks that are woken one after the other run one after the other.
         self._before_send()
         stream.level.set()
 
-    def _opened(self, stream: _Stream) -> None:
+    def opened(self, stream: EnqueueStream) -> None:
         self._open.append(stream)
         self._let_send(stream)
 
-    def _lost(self, stream: _Stream) -> None:
+    def lost(self, stream: EnqueueStream) -> None:
         if stream in self._open:
             self._open.remove(stream)
         # The oldest first again, and before what came later.
-        self._outbox.extendleft(reversed(stream.sent.values()))
+        self.outbox.extendleft(reversed(stream.sent.values()))
         stream.sent.clear()
         stream.unanswered.clear()
         self._wake()
 
-    def _heard(self, stream: _Stream, response: queue_pb2.EnqueueResponse) -> None:
+    def heard(self, stream: EnqueueStream, response: queue_pb2.EnqueueResponse) -> None:
         for answer in response.answers:
             pending = stream.sent.pop(answer.execution_id, None)
             if pending is None:
@@ -159,23 +159,23 @@ class EnqueueStreams:
             self._forget(answer.execution_id)
             if not pending.answer.done():
                 pending.answer.set_result(answer)
-        if self._outbox:
+        if self.outbox:
             self._let_send(stream)
 
-    async def _write(self, stream: _Stream, call: Any) -> None:
+    async def _write(self, stream: EnqueueStream, call: Any) -> None:
         while True:
             await stream.level.wait()
-            while self._outbox and stream.may_send:
-                request = self._gathered(stream)
+            while self.outbox and stream.may_send:
+                request = self.gathered(stream)
                 if request is not None:
                     await call.write(request)
 
-    def _gathered(self, stream: _Stream) -> queue_pb2.EnqueueRequest | None:
+    def gathered(self, stream: EnqueueStream) -> queue_pb2.EnqueueRequest | None:
         request = queue_pb2.EnqueueRequest()
         message = next(self._messages)
         items, size = request.items, 0
-        while self._outbox and len(items) < ITEMS_PER_MESSAGE and size < BYTES_PER_MESSAGE:
-            pending = self._outbox.popleft()
+        while self.outbox and len(items) < ITEMS_PER_MESSAGE and size < BYTES_PER_MESSAGE:
+            pending = self.outbox.popleft()
             if pending.answer.done():  # its caller has gone before it was sent
                 continue
             pending.message = message

@@ -87,7 +87,7 @@ class OpenWatch:
             self._waiter = None
 
 
-class _Stream:
+class WatchStream:
     """What one coordinator is to be told next: the last word on each execution counts."""
 
     def __init__(self) -> None:
@@ -141,9 +141,9 @@ class WatchStreams:
         self.name: Final = str(uuid4())
         self.is_draining = False
         self._watches: dict[str, list[OpenWatch]] = {}
-        self._streams: list[_Stream] = []
+        self.streams: list[WatchStream] = []
         # Of coordinators that are listed, and have none at present.
-        self._away: set[_Stream] = set()
+        self._away: set[WatchStream] = set()
         # Starts that are watched and were left to what rides with them, and since when; oldest first.
         self._riding: dict[str, float] = {}
 
@@ -157,7 +157,7 @@ class WatchStreams:
         subscription = self._subscription(execution_id)
         if is_new:
             self._riding[execution_id] = watch.opened_at
-        for stream in self._streams:
+        for stream in self.streams:
             if is_new and stream.knows_us and not self._away:
                 continue
             stream.subscribe(subscription)
@@ -169,7 +169,7 @@ class WatchStreams:
     def flush(self) -> None:
         """Tell what was kept back: an execution that is `is_new` runs nowhere before its start has been sent, and one
         message for many starts costs what one for each would."""
-        for stream in self._streams:
+        for stream in self.streams:
             if stream.subscriptions:
                 stream.level.set()
 
@@ -182,7 +182,7 @@ class WatchStreams:
         if not watches:
             del self._watches[watch.execution_id]
             self._riding.pop(watch.execution_id, None)
-            for stream in self._streams:
+            for stream in self.streams:
                 stream.cancel(watch.execution_id)
             self._count()
 
@@ -190,14 +190,14 @@ class WatchStreams:
         """Executions that have been watched since before `time` (of the loop's clock)."""
         return [id_ for id_, watches in self._watches.items() if watches[0].opened_at <= time]
 
-    def final(self, record: reads_pb2.ExecutionRecord, told_by: _Stream | None = None) -> None:
+    def final(self, record: reads_pb2.ExecutionRecord, told_by: WatchStream | None = None) -> None:
         """The last word on an execution: every watch of it ends."""
         execution_id = record.execution.id
         self._riding.pop(execution_id, None)
         update = reads_pb2.Update(execution_id=execution_id, final=record)
         for watch in self._watches.pop(execution_id, ()):
             watch.put(update)
-        for stream in self._streams:
+        for stream in self.streams:
             stream.ended(execution_id, is_known=stream is told_by)
         self._count()
 
@@ -211,16 +211,16 @@ class WatchStreams:
     async def serve(self, address: str, channel: Channel) -> None:
         """The stream with one coordinator, for as long as that is listed."""
         stub = reads_pb2_grpc.WatchServiceStub(channel)
-        stream = _Stream()
+        stream = WatchStream()
         self._away.add(stream)
         try:
             await keep_open(
                 channel,
                 stub.Watch,
                 write=lambda call: self._write(stream, call),
-                heard=lambda response: self._heard(stream, response),
-                opened=lambda: self._opened(stream),
-                lost=lambda: self._lost(stream),
+                heard=lambda response: self.heard(stream, response),
+                opened=lambda: self.opened(stream),
+                lost=lambda: self.lost(stream),
                 name=f"watch {address}",
             )
         finally:
@@ -234,14 +234,14 @@ class WatchStreams:
 
     def run_once(self, time: float) -> None:
         """Whoever was granted what rides since before `time` may not be known here: one more is told of it."""
-        if not self._streams:
+        if not self.streams:
             return  # the next one is told of all
         late = list(itertools.takewhile(lambda id_: self._riding[id_] <= time, self._riding))
         for execution_id in late:
             del self._riding[execution_id]
             # Each in its turn: they share the looks at rows.
-            self._streams.append(self._streams.pop(0))
-            untold = next((each for each in self._streams if not each.is_told(execution_id)), None)
+            self.streams.append(self.streams.pop(0))
+            untold = next((each for each in self.streams if not each.is_told(execution_id)), None)
             if untold is not None:
                 untold.subscribe(self._subscription(execution_id, catch_up=True))
                 untold.level.set()
@@ -249,29 +249,29 @@ class WatchStreams:
     def _count(self) -> None:
         _watched.set(len(self._watches))
 
-    def _opened(self, stream: _Stream) -> None:
+    def opened(self, stream: WatchStream) -> None:
         stream.begin()
         self._away.discard(stream)
         self._tell_all(stream)
-        self._streams.append(stream)
+        self.streams.append(stream)
 
-    def _tell_all(self, stream: _Stream) -> None:
+    def _tell_all(self, stream: WatchStream) -> None:
         for execution_id in self._watches:
             stream.subscribe(self._subscription(execution_id, catch_up=True))
         stream.level.set()
 
-    def _lost(self, stream: _Stream) -> None:
-        if stream in self._streams:
-            self._streams.remove(stream)
+    def lost(self, stream: WatchStream) -> None:
+        if stream in self.streams:
+            self.streams.remove(stream)
             self._away.add(stream)
-            for other in self._streams:
+            for other in self.streams:
                 self._tell_all(other)
         for watches in self._watches.values():
             for watch in watches:
                 if watch.events:
                     watch.put(None)
 
-    def _heard(self, stream: _Stream, response: reads_pb2.WatchResponse) -> None:
+    def heard(self, stream: WatchStream, response: reads_pb2.WatchResponse) -> None:
         stream.knows_us = stream.knows_us or response.knows_watcher
         for execution_id in response.followed:
             if execution_id in self._watches:
@@ -297,7 +297,7 @@ class WatchStreams:
             catch_up=catch_up,
         )
 
-    async def _write(self, stream: _Stream, call: Any) -> None:
+    async def _write(self, stream: WatchStream, call: Any) -> None:
         while True:
             await stream.level.wait()
             while stream.subscriptions or stream.cancelled or stream.owes_name:

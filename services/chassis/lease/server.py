@@ -284,6 +284,11 @@ class ServerSessionRules:
         """Of the newest beat that was heard."""
         return self._beat_number
 
+    @property
+    def promised(self) -> int:
+        """How many grants may still leave: the credit left, what is reserved of it, and what is not sent yet."""
+        return max(0, self._credit.left) + self._credit.reserved + len(self._unsent)
+
     def take_credit(self, wanted: int) -> int:
         return self._credit.reserve(wanted) if self.state is ServerState.LIVE else 0
 

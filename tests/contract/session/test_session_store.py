@@ -15,6 +15,7 @@ from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.postgres import TABLE, PostgresSessionStore
 from services.chassis.session.store import SessionStore
 from tests.support.postgres import PostgresCluster
+from tests.support.probe import some
 
 TIMING = LeaseTiming(term=100.0, beat=1.0, self_fence=50.0, granted_again=120.0, closed_grace=1.0)
 SECOND_LOOK = TIMING.second_look
@@ -106,8 +107,7 @@ async def test_closed_instance_ends_when_nobody_heard_it_since(world: World):
     await world.store.open(attach("i"))
     await world.wait(3.0)
     mark = await world.store.mark_closed("i")
-    ended = await world.store.end_if_unheard(mark)
-    assert ended is not None
+    ended = some(await world.store.end_if_unheard(mark))
     assert (ended.instance_id, ended.holder) == ("i", "holder")
     assert ended.unheard_seconds == pytest.approx(3.0, abs=1.0)
     again = await world.store.end_if_unheard(mark)

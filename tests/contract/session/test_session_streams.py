@@ -10,7 +10,6 @@ import pytest
 from services.chassis.lease.frames import (
     REPORTS_FLOOD,
     Attach,
-    Beat,
     Credit,
     HolderFrame,
     Lease,
@@ -34,7 +33,7 @@ from tests.support.lease_hop import (
     report_of,
     serving,
 )
-from tests.support.probe import eventually, until
+from tests.support.probe import eventually, some, until
 from windlass.coordinator.v1 import sessions_pb2
 
 SECONDS = 20.0
@@ -88,8 +87,7 @@ async def test_acknowledgement_goes_with_what_is_said_next(store: AwayStore):
         session = await session_of(replica)
         session.acknowledge(["r"])
         grant(session, "x")
-        frame = await holder.hear()
-        assert frame is not None
+        frame = some(await holder.hear())
         assert (frame.taken, [each.lease_id for each in frame.grants]) == (["r"], ["x"])
 
 
@@ -210,18 +208,13 @@ async def test_closed_stream_ends_the_instance_after_the_grace(store: AwayStore)
 
 
 async def test_closed_stream_ends_nothing_that_another_replica_hears(store: AwayStore):
-    async with serving(store) as one, serving(store) as two:
-        addresses = Addresses(one.address, two.address)
-        async with holding(addresses=addresses) as worker:
-            await session_of(one)
-            await session_of(two)
-            addresses.set(two.address)
-            await one.registry.stop()
-            await until(lambda: worker.holder.sessions_live == 1, SECONDS, "the loss of one stream")
-            one.registry._is_stopping = False  # as if it had not meant to
-            await one.registry._after_close(worker.holder.instance_id, 0.0)
-            assert one.owner.ended == []
-            assert worker.edges == ["resumed"]
+    async with serving(store) as one, serving(store) as two, holding(one, two) as worker:
+        await session_of(one)
+        await session_of(two)
+        await one.kill()
+        await until(lambda: store.judged, SECONDS, "the judgement of the one that lost its stream")
+        assert (store.judged, one.owner.ended) == ([None], [])
+        assert worker.edges == ["resumed"]
 
 
 async def test_ended_instance_ends_all_work_and_comes_back_afresh(store: AwayStore):
@@ -249,8 +242,11 @@ async def test_end_of_a_watched_instance_is_heard_at_every_replica(store: AwaySt
         await until(lambda: two.owner.ended, SECONDS, "the end where there was none")
 
 
-async def test_nothing_ends_while_the_database_is_away(store: AwayStore):
-    async with serving(store) as replica, holding(replica) as worker:
+async def test_nothing_ends_while_the_database_is_away():
+    # The stream is to be kept, so no beat may be missed on a busy machine.
+    timing = EXECUTION.scaled(0.3)
+    store = AwayStore(timing)
+    async with serving(store, timing=timing) as replica, holding(replica, timing=timing) as worker:
         session = await session_of(replica)
         grant(session, "x")
         await until(lambda: worker.grants, SECONDS, "the grant")
@@ -270,8 +266,7 @@ async def test_attach_waits_for_the_database(store: AwayStore):
     store.is_away = True
     async with serving(store) as replica, raw(replica) as holder:
         frame = await holder.attach()
-        assert frame.fault is not None
-        assert frame.fault.reason == "DATABASE_AWAY"
+        assert some(frame.fault).reason == "DATABASE_AWAY"
         store.is_away = False
         async with holding(replica):
             await session_of(replica)
@@ -320,10 +315,7 @@ async def test_stopping_server_ends_no_instance(store: AwayStore):
         await one.registry.stop()
         await until(lambda: one.owner.closed, SECONDS, "the end of the stream")
         async with raw(one) as late:
-            frame = await late.hear()
-            assert frame is not None
-            assert frame.fault is not None
-            assert frame.fault.reason == "SERVER_STOPPING"
+            assert (await late.fault()).reason == "SERVER_STOPPING"
         assert (worker.holder.instance_id, one.owner.ended, two.owner.ended) == (first, [], [])
 
 
@@ -368,10 +360,7 @@ async def test_newer_stream_of_an_instance_takes_the_place_of_the_older(store: A
     async with serving(store) as replica, raw(replica) as older, raw(replica) as newer:
         await older.attach()
         await newer.attach()
-        frame = await older.hear()
-        assert frame is not None
-        assert frame.fault is not None
-        assert frame.fault.reason == "SUPERSEDED"
+        assert (await older.fault()).reason == "SUPERSEDED"
         assert await older.hear() is None
         session = replica.registry.of_instance("raw")
         assert session is replica.owner.attached[-1]
@@ -398,32 +387,12 @@ async def fault_after(replica: Replica, *frames: HolderFrame, attach: bool = Tru
     return reason
 
 
-async def test_words_before_the_attach_are_a_fault(store: AwayStore):
-    async with serving(store) as replica:
-        said = HolderFrame(reports=[report_of("1", "x")])
-        assert await fault_after(replica, said, attach=False) == "ATTACH_EXPECTED"
-        assert replica.owner.reports == []
-
-
-async def test_second_attach_is_a_fault(store: AwayStore):
-    async with serving(store) as replica, raw(replica) as holder:
-        await holder.attach()
-        frame = await holder.attach()
-        while frame.fault is None:
-            frame = await holder.hear() or ServerFrame()
-        assert frame.fault.reason == "ATTACHED_ALREADY"
-        assert await holder.hear() is None
-
-
 async def test_words_before_the_attach_is_answered_are_a_fault(store: AwayStore):
     async with serving(store) as replica, raw(replica) as holder:
         replica.owner.may_admit.clear()
         await holder.say(HolderFrame(attach=Attach("raw", "raw", 1)))
         await holder.say(HolderFrame(reports=[report_of("1", "x")]))
-        frame = await holder.hear()
-        assert frame is not None
-        assert frame.fault is not None
-        assert frame.fault.reason == "ATTACH_PENDING"
+        assert (await holder.fault()).reason == "ATTACH_PENDING"
         replica.owner.may_admit.set()
         assert await holder.hear() is None
         assert replica.owner.attached == []
@@ -483,19 +452,6 @@ async def test_flood_is_cut_off(store: AwayStore):
         assert len(replica.owner.reports) == REPORTS_FLOOD
 
 
-@pytest.mark.parametrize(
-    ("frame", "reason"),
-    [
-        (HolderFrame(beat=Beat(2, True, 0)), "BEAT_OUT_OF_ORDER"),
-        (HolderFrame(credit=Credit(1, -1)), "CREDIT_INVALID"),
-        (HolderFrame(grants_seen=1), "GRANTS_SEEN_INVALID"),
-    ],
-)
-async def test_faulty_frame_ends_the_stream(store: AwayStore, frame: HolderFrame, reason: str):
-    async with serving(store) as replica:
-        assert await fault_after(replica, frame) == reason
-
-
 async def leave_unread(replica: Replica, holder: RawHolder) -> None:
     """Until the server has given the stream up."""
     await holder.attach()
@@ -534,13 +490,3 @@ async def test_stream_that_is_never_read_counts_until_its_holder_lets_go(
                 return (await other.attach("other")).attached is not None
 
         await eventually(is_served, SECONDS, "a place")
-
-
-async def test_replica_that_is_full_refuses(store: AwayStore):
-    async with serving(store, limits=SessionLimits(sessions_max=1)) as replica, raw(replica) as one:
-        await one.attach()
-        async with raw(replica) as two:
-            frame = await two.hear()
-            assert frame is not None
-            assert frame.fault is not None
-            assert frame.fault.reason == "TOO_MANY_SESSIONS"

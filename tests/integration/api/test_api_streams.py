@@ -86,49 +86,36 @@ class ScriptedDispatcher:
 
 
 class ScriptedCoordinator:
-    """A journal of one execution, pushed when the test says so."""
+    """Knows of one execution, and pushes its end when the test says so."""
 
     def __init__(self) -> None:
         self.records: dict[str, reads_pb2.ExecutionRecord] = {}
-        self.journal: list[reads_pb2.EventRecord] = []
         self.subscriptions: dict[str, reads_pb2.Subscription] = {}
         self.streams: list[Any] = []
-        self.hung_up = asyncio.Event()
 
     async def Watch(self, request_iterator: Any, context: Any) -> None:
         self.streams.append(context)
-        reading = asyncio.ensure_future(self._read(context))
-        hanging_up = asyncio.ensure_future(self.hung_up.wait())
         try:
-            await asyncio.wait({reading, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
+            while (request := await context.read()) is not grpc.aio.EOF:
+                self.subscriptions.update((each.execution_id, each) for each in request.subscriptions)
         finally:
             self.streams.remove(context)
-            reading.cancel()
-            hanging_up.cancel()
-
-    async def _read(self, context: Any) -> None:
-        while (request := await context.read()) is not grpc.aio.EOF:
-            self.subscriptions.update((each.execution_id, each) for each in request.subscriptions)
 
     async def push(self, update: reads_pb2.Update) -> None:
         for stream in self.streams:
             await stream.write(reads_pb2.WatchResponse(updates=[update]))
 
-    def commit(self, execution_id: str, *, is_final: bool = False) -> reads_pb2.EventRecord:
+    def commit(self, execution_id: str, *, is_final: bool = False) -> None:
         state = Execution.SUCCESS if is_final else Execution.RUNNING
-        event = resources_pb2.Event(seq=len(self.journal) + 1, type="Happened", state=state)
-        self.journal.append(reads_pb2.EventRecord(event=event))
-        execution = Execution(id=execution_id, state=state, last_seq=len(self.journal))
+        execution = Execution(id=execution_id, state=state, last_seq=1)
         self.records[execution_id] = reads_pb2.ExecutionRecord(execution=execution, workspace="default")
-        return self.journal[-1]
 
     async def GetExecutions(self, request: Any, context: Any) -> reads_pb2.GetExecutionsResponse:
         found = [self.records[id_] for id_ in request.execution_ids if id_ in self.records]
         return reads_pb2.GetExecutionsResponse(executions=found)
 
     async def ListEvents(self, request: Any, context: Any) -> reads_pb2.ListEventsResponse:
-        events = self.journal[request.after_seq : request.after_seq + request.limit]
-        return reads_pb2.ListEventsResponse(events=events, workspace="default")
+        return reads_pb2.ListEventsResponse(workspace="default")
 
     async def ListExecutions(self, request: Any, context: Any) -> reads_pb2.ListExecutionsResponse:
         return reads_pb2.ListExecutionsResponse(executions=self.records.values())
@@ -297,23 +284,6 @@ async def test_waiting_start_has_subscribed_before_it_is_sent(world: World) -> N
     assert not world.coordinator.subscriptions[response.execution.id].events
 
 
-async def test_wait_outlives_the_coordinator_that_was_told(world: World) -> None:
-    """Its stream ends; the next one is told again, and to look into the journal."""
-    waiting = asyncio.create_task(world.start(wait="15s"))
-    await until(lambda: bool(world.coordinator.subscriptions), 10, "a subscription")
-    (execution_id,) = world.coordinator.subscriptions
-    world.coordinator.subscriptions.clear()
-    world.coordinator.hung_up.set()
-    await until(lambda: not world.coordinator.streams, 10, "the end of the stream")
-    world.coordinator.hung_up.clear()
-    await until(lambda: execution_id in world.coordinator.subscriptions, 10, "a new subscription")
-    assert world.coordinator.subscriptions[execution_id].catch_up
-    world.coordinator.commit(execution_id, is_final=True)
-    update = reads_pb2.Update(execution_id=execution_id, final=world.coordinator.records[execution_id])
-    await world.coordinator.push(update)
-    assert (await waiting).execution.state == Execution.SUCCESS
-
-
 async def test_waiting_start_learns_that_it_was_never_admitted(world: World) -> None:
     waiting = asyncio.create_task(world.start(wait="15s"))
     await until(lambda: any(each.rows for each in world.dispatchers), 10, "the start")
@@ -329,30 +299,6 @@ async def test_waiting_start_learns_that_it_was_never_admitted(world: World) -> 
     execution = (await waiting).execution
     assert (execution.state, execution.error.type) == (Execution.FAILED, "ADMISSION")
     assert execution.error.message.startswith("VERSION_NOT_FOUND")
-
-
-async def test_watch_has_each_event_once_although_the_stream_breaks_in_the_middle(world: World) -> None:
-    execution_id = (await world.start()).execution.id
-    coordinator = world.coordinator
-    coordinator.commit(execution_id)
-    call: Any = world.executions.WatchExecution(
-        executions_pb2.WatchExecutionRequest(execution_id=execution_id), metadata=world.metadata, timeout=30
-    )
-    seen = [(await call.read()).event.seq]
-    await until(lambda: execution_id in coordinator.subscriptions, 10, "a subscription")
-    second = coordinator.commit(execution_id)
-    for _ in range(3):  # told more than once
-        await coordinator.push(reads_pb2.Update(execution_id=execution_id, event=second))
-    seen.append((await call.read()).event.seq)
-    coordinator.commit(execution_id)  # told nobody
-    fourth = coordinator.commit(execution_id)
-    await coordinator.push(reads_pb2.Update(execution_id=execution_id, event=fourth))
-    seen += [(await call.read()).event.seq, (await call.read()).event.seq]
-    coordinator.hung_up.set()
-    coordinator.commit(execution_id, is_final=True)  # committed while nobody listens
-    while (response := await call.read()) is not grpc.aio.EOF:
-        seen.append(response.event.seq)
-    assert seen == [1, 2, 3, 4, 5]
 
 
 async def test_limits_reach_every_dispatcher(world: World) -> None:

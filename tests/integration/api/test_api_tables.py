@@ -20,6 +20,7 @@ from services.api.store.workflows import CREATED, NEW_VERSION, UNCHANGED, Postgr
 from services.api.store.workspaces import PostgresWorkspaces
 from services.chassis.postgres.database import Database
 from tests.support.postgres import Database as MadeDatabase
+from tests.support.probe import some
 
 SYSTEM = Actor("system-key", "")
 TEAM = Actor("team-key", "team")
@@ -86,13 +87,11 @@ async def test_many_at_once_make_versions_without_gap_or_repeat(stores: Stores) 
 
 async def test_stale_etag_is_refused_and_changes_nothing(stores: Stores) -> None:
     await applied(stores, b"1")
-    before = await stores.workflows.get("team", "intake", 0)
-    assert before is not None
+    before = some(await stores.workflows.get("team", "intake", 0))
     await applied(stores, b"2")
     answer = await stores.workflows.apply(TEAM, "intake", new_version(b"3"), str(before.revision))
     assert (answer.change, answer.refusal) == (0, "ETAG_MISMATCH")
-    now = await stores.workflows.get("team", "intake", 0)
-    assert now is not None
+    now = some(await stores.workflows.get("team", "intake", 0))
     assert (now.version, now.definition) == (2, b"2")
 
 
@@ -110,8 +109,7 @@ async def test_archived_workflow_is_hidden_not_startable_and_can_come_back(store
     assert twice is not None
     assert twice.archive_time is not None
     assert await stores.workflows.page("team", "", 10, with_archived=False) == []
-    startable = await stores.workflows.startable("team", "intake", 0)
-    assert startable is not None
+    startable = some(await stores.workflows.startable("team", "intake", 0))
     assert startable.is_archived
     assert (
         await stores.workflows.apply(TEAM, "intake", new_version(b"2"), "")
@@ -138,8 +136,7 @@ async def test_old_versions_stay_and_pages_follow_each_other(stores: Stores) -> 
     first = await stores.workflows.versions("team", "intake", 0, 3)
     rest = await stores.workflows.versions("team", "intake", first[-1].version, 3)
     assert [row.version for row in (*first, *rest)] == [5, 4, 3, 2, 1]
-    old = await stores.workflows.get("team", "intake", 2)
-    assert old is not None
+    old = some(await stores.workflows.get("team", "intake", 2))
     assert old.definition == b"1"
     assert await stores.workflows.get("team", "intake", 9) is None
 
@@ -147,12 +144,10 @@ async def test_old_versions_stay_and_pages_follow_each_other(stores: Stores) -> 
 async def test_version_is_found_by_its_id_with_the_secret_of_its_workspace(stores: Stores) -> None:
     new = new_version(b"{}")
     await stores.workflows.apply(TEAM, "intake", new, "")
-    version = await stores.workflows.version(new.version_id)
-    assert version is not None
+    version = some(await stores.workflows.version(new.version_id))
     assert (version.workspace, version.workflow, version.version) == ("team", "intake", 1)
     assert version.template_references == new.template_references
-    shown = await stores.workflows.get("team", "intake", 0)
-    assert shown is not None
+    shown = some(await stores.workflows.get("team", "intake", 0))
     assert (shown.source, shown.source_format) == (new.source, new.source_format)
     assert len(version.effect_secret) == 32
     assert await stores.workflows.version(str(uuid.uuid4())) is None
@@ -161,10 +156,8 @@ async def test_version_is_found_by_its_id_with_the_secret_of_its_workspace(store
 
 async def test_key_is_found_by_its_hash_only(stores: Stores) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
-    made = await stores.keys.add(TEAM, new_key("secret", "VIEWER", "team", "reports", later))
-    assert made is not None
-    found = await stores.keys.find(key_hash("secret"))
-    assert found is not None
+    made = some(await stores.keys.add(TEAM, new_key("secret", "VIEWER", "team", "reports", later)))
+    found = some(await stores.keys.find(key_hash("secret")))
     assert (found.key_id, found.role, found.workspace, found.title) == (
         made.key_id,
         "VIEWER",
@@ -194,14 +187,12 @@ async def test_no_key_for_a_workspace_that_is_closed_or_never_was(stores: Stores
 async def test_closing_a_workspace_closes_its_keys(stores: Stores) -> None:
     await stores.keys.add(TEAM, new_key("secret", "ADMIN", "team", "", None))
     assert await stores.workspaces.close(SYSTEM, "team")
-    found = await stores.keys.find(key_hash("secret"))
-    assert found is not None
+    found = some(await stores.keys.find(key_hash("secret")))
     assert found.is_workspace_closed
 
 
 async def test_revoking_is_for_the_own_workspace_and_may_be_repeated(stores: Stores) -> None:
-    made = await stores.keys.add(TEAM, new_key("secret", "VIEWER", "team", "", None))
-    assert made is not None
+    made = some(await stores.keys.add(TEAM, new_key("secret", "VIEWER", "team", "", None)))
     assert await stores.keys.revoke(Actor("k", "rival"), made.key_id) is None
     assert await stores.keys.revoke(TEAM, "no id") is None
     first = await stores.keys.revoke(TEAM, made.key_id)
@@ -212,12 +203,10 @@ async def test_revoking_is_for_the_own_workspace_and_may_be_repeated(stores: Sto
 
 
 async def test_change_needs_the_present_revision(stores: Stores) -> None:
-    changed = await stores.workspaces.change(SYSTEM, "team", 1, {"executions_max": 7})
-    assert changed is not None
+    changed = some(await stores.workspaces.change(SYSTEM, "team", 1, {"executions_max": 7}))
     assert (changed.tier, changed.executions_max, changed.revision) == (2, 7, 2)
     assert await stores.workspaces.change(SYSTEM, "team", 1, {"tier": 3}) is None
-    blind = await stores.workspaces.change(SYSTEM, "team", 0, {"tier": 3})
-    assert blind is not None
+    blind = some(await stores.workspaces.change(SYSTEM, "team", 0, {"tier": 3}))
     assert (blind.tier, blind.executions_max, blind.revision) == (3, 7, 3)
 
 
@@ -241,8 +230,7 @@ async def test_change_is_unconfirmed_until_its_own_revision_is_confirmed(stores:
 
 async def test_every_change_is_in_the_audit_under_who_made_it(stores: Stores) -> None:
     await applied(stores, b"1")
-    key = await stores.keys.add(TEAM, new_key("secret", "VIEWER", "team", "", None))
-    assert key is not None
+    key = some(await stores.keys.add(TEAM, new_key("secret", "VIEWER", "team", "", None)))
     await stores.keys.revoke(TEAM, key.key_id)
     await stores.workspaces.change(SYSTEM, "team", 0, {"tier": 3})
     await stores.workspaces.close(SYSTEM, "team")
@@ -259,14 +247,11 @@ async def test_every_change_is_in_the_audit_under_who_made_it(stores: Stores) ->
 async def test_bootstrap_may_be_repeated_and_keeps_no_key(stores: Stores) -> None:
     first, second = await bootstrap(stores.url), await bootstrap(stores.url)
     assert len({*first, *second}) == 6
-    admin = await stores.keys.find(key_hash(first.admin))
-    assert admin is not None
+    admin = some(await stores.keys.find(key_hash(first.admin)))
     assert (admin.role, admin.workspace) == ("ADMIN", "default")
-    runner = await stores.keys.find(key_hash(second.runner))
-    assert runner is not None
+    runner = some(await stores.keys.find(key_hash(second.runner)))
     assert (runner.role, runner.workspace) == ("RUNNER", "")
-    workspace = await stores.workspaces.get("default")
-    assert workspace is not None
+    workspace = some(await stores.workspaces.get("default"))
     assert (workspace.tier, workspace.executions_max) == (3, 1_000)
     async with await psycopg.AsyncConnection.connect(stores.url) as connection:
         for table in ("workspaces", "api_keys", "audit"):

@@ -11,6 +11,7 @@ from services.chassis.postgres.compiled import compiled
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database, DatabaseAway
 from tests.support.postgres import PostgresCluster
+from tests.support.probe import eventually
 
 SHOES = Table(
     "shoes",
@@ -73,9 +74,11 @@ async def test_a_lane_left_by_a_cancelled_caller_is_given_on_when_it_is_idle(dat
     second = asyncio.create_task(database.fetch("SELECT pg_backend_pid()"))
     assert (await first) == (await second)  # the other connection is still at work
     release.set()
-    while len(database._free) < 2:  # noqa: ASYNC110 - there is nothing to subscribe to
-        await asyncio.sleep(0)
-    assert await database.fetch("SELECT id FROM shoes") == [(9,)]
+
+    async def kept() -> bool:
+        return await database.fetch("SELECT id FROM shoes") == [(9,)]
+
+    await eventually(kept, 20.0, "the transaction of the caller who left")
 
 
 async def test_a_caller_that_gives_up_its_place_in_the_queue_passes_it_on(database: Database) -> None:
@@ -87,7 +90,8 @@ async def test_a_caller_that_gives_up_its_place_in_the_queue_passes_it_on(databa
         each.cancel()
     assert await waiting[3] == [(1,)]
     await asyncio.gather(*busy, *waiting, return_exceptions=True)
-    assert len(database._free) == 2
+    both = [database.fetch("SELECT pg_backend_pid() FROM pg_sleep(0.02)") for _ in range(2)]
+    assert len({str(rows) for rows in await asyncio.gather(*both)}) == 2, "no connection was lost"
 
 
 async def test_more_than_may_wait_are_refused_at_once(

@@ -116,7 +116,9 @@ async def test_table_and_memory_are_of_one_mind(reads: PostgresReads) -> None:
     "part",
     ["labels.region {} a", "error.type {} a", 'end_time {} "2026-11-01T00:00:00Z"', "trigger.caller {} a"],
 )
-async def test_what_is_absent_fits_nothing_but_what_says_no(reads: PostgresReads, part: str) -> None:
+async def test_row_without_a_value_fits_no_comparison_but_every_negated_one(
+    reads: PostgresReads, part: str
+) -> None:
     has = f"{part.split(maxsplit=1)[0]}:*"
     absent = set(await listed(reads, f"NOT {has}"))
     assert 0 < len(absent) < ROWS

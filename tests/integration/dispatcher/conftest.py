@@ -15,6 +15,7 @@ from services.dispatcher.core.items import Claim, LeaseFinished, NewStart, Works
 from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
 from services.dispatcher.store.queue import SETTINGS, PostgresQueue
+from tests.integration.dispatcher.parties import Api, running_dispatcher
 from tests.support.postgres import Database as TestDatabase
 from tests.support.postgres import PostgresCluster
 from windlass.types.v1 import start_pb2
@@ -125,6 +126,18 @@ async def empty_rig(postgres: PostgresCluster) -> AsyncIterator[Rig]:
     yield rig
     await rig.close()
     await postgres.drop(made)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def address(database: TestDatabase) -> AsyncIterator[str]:
+    async with running_dispatcher(database.url("dispatcher")) as address:
+        yield address
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def api(address: str) -> AsyncIterator[Api]:
+    async with Api(address) as api:
+        yield api
 
 
 def slots_in_use(url: str, workspace: str) -> int:

@@ -103,9 +103,6 @@ class Coordinator:
             await self._run
             await self._channels.close()
 
-    def _open(self, address: str) -> Any:
-        return sessions_pb2_grpc.CoordinatorSessionsStub(self._channels.get(address)).Session()
-
     async def _present(self) -> AsyncIterator[frozenset[str]]:
         yield frozenset(self._addresses)
         await asyncio.Event().wait()

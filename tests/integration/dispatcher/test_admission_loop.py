@@ -128,19 +128,6 @@ class Stage:
         return [self.recorder.answers[each.execution_id].outcome for each in new_starts]
 
 
-async def test_item_that_cannot_be_stored_stands_alone(rig: Rig) -> None:
-    stage = Stage(rig)
-    batch = [new_start("alone") for _ in range(6)]
-    batch[3] = new_start("alone", request_id="nul \x00")
-    stage.bring(*batch)
-    await stage.admission_loop.run_once()
-    expected = [EnqueueOutcome.QUEUED] * 6
-    expected[3] = EnqueueOutcome.REJECTED
-    assert stage.outcomes(*batch) == expected
-    assert len(stage.recorder.claims) == 5
-    assert stage.recorder.credit == 5
-
-
 REFUSES = """
 CREATE FUNCTION dispatcher.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -409,18 +396,6 @@ async def test_parked_report_waits_for_no_company(rig: Rig) -> None:
     assert stage.admission_loop.has_work
 
 
-async def test_late_report_is_refused_with_its_reason(rig: Rig) -> None:
-    stage = Stage(rig)
-    stage.bring(new_start("late-batch"))
-    await stage.admission_loop.run_once()
-    (claim,) = stage.recorder.claims
-    stage.admission_loop.report(
-        [PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch - 1), stage.recorder)]
-    )
-    await stage.admission_loop.run_once()
-    assert stage.recorder.refused == [("r1", "EPOCH_STALE")]
-
-
 async def test_unused_credit_is_given_back(rig: Rig) -> None:
     stage = Stage(rig, credit=50)
     stage.bring(*[new_start("thrifty") for _ in range(8)])
@@ -473,13 +448,6 @@ async def test_bringing_more_waits_while_too_much_is_gathered(
     assert not room.done()
     await stage.admission_loop.run_once()
     await room
-
-
-async def test_lane_without_limits_is_looked_at_once(rig: Rig) -> None:
-    stage = Stage(rig)
-    stage.admission_loop.polled(["never-heard-of"], False)
-    await stage.admission_loop.run_once()
-    assert not stage.admission_loop.has_work
 
 
 class Slow(Recorder):

@@ -224,18 +224,6 @@ async def test_message_that_was_handed_over_and_not_understood_wakes_nothing_at_
     assert (await rig.claim("strange", claims=1))[0].messages == [message.body]
 
 
-async def test_message_that_came_after_the_grant_wakes_at_once(rig: Rig) -> None:
-    await rig.limit("crossing", 5)
-    (claim,) = (await rig.enqueue(new_start("crossing"), holders=1)).claims
-    message = MailboxMessage(
-        str(uuid.uuid4()), claim.execution_id, "crossing", b"on its way", is_ending=False
-    )
-    await rig.mailbox.deliver([message])
-    parked = LeaseParked(claim.execution_id, claim.epoch, None)
-    result = await rig.queue.commit(AdmissionBatch(now=datetime.now(UTC), parked=[parked]))
-    assert result.woken == ["crossing"]
-
-
 @pytest.mark.parametrize("hours", [-1, 1])
 async def test_times_in_the_rows_are_the_databases_whatever_the_clock_of_a_replica(
     rig: Rig, hours: int

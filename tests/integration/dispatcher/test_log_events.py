@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from structlog.testing import capture_logs
 
 from services.dispatcher.app.ports import PendingReport
-from services.dispatcher.core.items import LeaseFinished
+from services.dispatcher.core.items import EnqueueOutcome, LeaseFinished
 from tests.integration.dispatcher.conftest import LIMITS, Rig, new_start
-from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, running_dispatcher
+from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator
 from tests.integration.dispatcher.test_admission_loop import Stage
-from tests.integration.dispatcher.test_service import item
-from tests.support.postgres import Database
+from tests.integration.dispatcher.test_service import in_state, item
 from tests.support.probe import until
 from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
 
@@ -46,18 +44,6 @@ class Log:
 def log() -> Iterator[Log]:
     with capture_logs() as lines:
         yield Log(lines)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def address(database: Database) -> AsyncIterator[str]:
-    async with running_dispatcher(database.url("dispatcher")) as address:
-        yield address
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def api(address: str) -> AsyncIterator[Api]:
-    async with Api(address) as api:
-        yield api
 
 
 async def test_workspace_is_told_to_be_at_capacity_once_each_time_it_comes_to_it(
@@ -93,18 +79,20 @@ async def test_workspace_is_told_to_be_at_capacity_once_each_time_it_comes_to_it
     assert log.of("workspace at capacity") == [line] * 2
 
 
-async def test_workspace_without_limits_is_not_found(empty_rig: Rig, log: Log) -> None:
+async def test_workspace_without_limits_is_not_found_and_looked_at_once(empty_rig: Rig, log: Log) -> None:
     stage = Stage(empty_rig)
     stage.admission_loop.polled(["nowhere"], False)
     await stage.admission_loop.run_once()
+    assert not stage.admission_loop.has_work
     assert log.of("workspace not found") == [{"workspace": "nowhere", "log_level": "warning"}]
 
 
-async def test_item_that_cannot_be_stored_is_an_error(empty_rig: Rig, log: Log) -> None:
+async def test_item_that_cannot_be_stored_stands_alone_and_is_an_error(empty_rig: Rig, log: Log) -> None:
     stage = Stage(empty_rig)
     bad = new_start("unstorable", request_id="nul \x00")
-    stage.bring(new_start("unstorable"), bad)
+    stage.bring(good := new_start("unstorable"), bad)
     await stage.admission_loop.run_once()
+    assert stage.outcomes(good, bad) == [EnqueueOutcome.QUEUED, EnqueueOutcome.REJECTED]
     (line,) = log.of("error processing item")
     assert (line["log_level"], line["execution_id"]) == ("error", bad.execution_id)
     assert line["error"]
@@ -133,12 +121,15 @@ async def test_execution_that_failed_to_start_is_an_error_each_time_and_the_last
     address: str, api: Api, log: Log
 ) -> None:
     async with Coordinator(address) as coordinator:
-        sent = item("failing")
+        sent = item("failing", executions_max=1)
         await api.enqueue(sent)
         for attempt in (1, 2, 3):
             grant = (await coordinator.granted(attempt))[attempt - 1]
             coordinator.release(grant, failed=True, reason="DEFINITION_AWAY", message=f"try {attempt}")
         id_ = sent.start.execution_id
+        row = await in_state(api, id_, queue_pb2.Queued.FAILED)
+        assert (row.failure_reason, row.failure_message) == ("DEFINITION_AWAY", "try 3")
+        assert row.dispatch_attempts == 3
         assert await log.one("error processing item", execution_id=id_) == {
             "execution_id": id_,
             "workspace": "failing",
@@ -155,6 +146,9 @@ async def test_execution_that_failed_to_start_is_an_error_each_time_and_the_last
             }
             for attempt in (1, 2, 3)
         ]
+        await api.enqueue(item("failing", executions_max=1))
+        coordinator.finish((await coordinator.granted(4))[3])
+        await coordinator.reported()
 
 
 async def test_malformed_item_is_an_error(api: Api, log: Log) -> None:
@@ -164,7 +158,7 @@ async def test_malformed_item_is_an_error(api: Api, log: Log) -> None:
     assert line["error"]
 
 
-async def test_what_a_closed_workspace_still_had_waiting_is_an_error(api: Api, log: Log) -> None:
+async def test_closed_workspace_takes_nothing_and_what_it_had_waiting_is_an_error(api: Api, log: Log) -> None:
     sent = item("closing")
     await api.enqueue(sent)
     limits = queue_pb2.TenantLimits(executions_max=5, queued_max=5, revision=2)
@@ -176,6 +170,9 @@ async def test_what_a_closed_workspace_still_had_waiting_is_an_error(api: Api, l
         "reason": "WORKSPACE_CLOSED",
         "log_level": "error",
     }
+    assert (await in_state(api, sent.start.execution_id, queue_pb2.Queued.FAILED)).failure_reason
+    (answer,) = await api.enqueue(item("closing"))
+    assert answer.outcome == queue_pb2.EnqueueAnswer.WORKSPACE_CLOSED
 
 
 @pytest.mark.parametrize("kind", ["finish", "release"])

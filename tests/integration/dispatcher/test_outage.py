@@ -13,10 +13,9 @@ import grpc
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from deploy.local.postgres import PostgresServer
 from tests.integration.dispatcher.parties import SCALE, SECONDS, Api, Coordinator, secret_file
 from tests.integration.dispatcher.test_service import QUEUED, item
-from tests.support.postgres import Database, PostgresCluster, free_port, reachable_directory
+from tests.support.postgres import Database, PostgresCluster, free_port, own_server
 from tests.support.probe import eventually, until
 
 TREE = Path(__file__).resolve().parents[3]
@@ -26,16 +25,8 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def own_cluster() -> AsyncIterator[PostgresCluster]:
-    """A server that may be stopped without anybody else noticing."""
-    directory = reachable_directory("windlass-outage-")
-    server = PostgresServer(
-        directory / "postgres", port=free_port(), log=directory / "log", password_file=directory / "password"
-    )
-    await server.start()
-    try:
+    async with own_server() as server:
         yield PostgresCluster(server)
-    finally:
-        await server.stop()
 
 
 @contextlib.asynccontextmanager

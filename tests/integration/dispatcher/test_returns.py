@@ -14,20 +14,7 @@ from services.dispatcher.app.returns import PendingRelease, Returns
 from services.dispatcher.core.items import Claim, LeaseReleased, State
 from tests.integration.dispatcher.conftest import Rig, new_start
 from tests.integration.dispatcher.test_admission_loop import Recorder
-
-
-class Wakes:
-    """Writes down where to look again."""
-
-    def __init__(self) -> None:
-        self.workspaces: list[str] = []
-        self.endings = 0
-
-    def work_in(self, workspace: str) -> None:
-        self.workspaces.append(workspace)
-
-    def ending_waits(self) -> None:
-        self.endings += 1
+from tests.unit.dispatcher.test_loops import Wakes
 
 
 class LosesAnswers:
@@ -86,6 +73,7 @@ async def test_many_releases_are_answered_once_each(rig: Rig, lost: str) -> None
     assert sorted(holder.acknowledged) == sorted(claim.execution_id for claim in claims)
     assert not holder.refused
     assert await states(rig, workspace) == [State.PENDING] * 50
+    assert await rig.rows("DISTINCT attempts", f"workspace = '{workspace}'") == [(0,)]
     assert lost or set(wakes.workspaces) == {workspace}
 
 

@@ -1,36 +1,21 @@
 """A whole dispatcher on the wire, between an api's stream and a coordinator's session."""
 
 import uuid
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 
 from services.chassis.grpc.errors import remote_error
 from services.dispatcher.core.mailbox_limits import MEBIBYTE
-from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, channels_of, running_dispatcher
-from tests.support.postgres import Database
+from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, channels_of
 from tests.support.probe import eventually, until
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2
 from windlass.types.v1 import start_pb2
 
 QUEUED = queue_pb2.EnqueueAnswer.QUEUED
 State = queue_pb2.Queued.State
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def address(database: Database) -> AsyncIterator[str]:
-    async with running_dispatcher(database.url("dispatcher")) as address:
-        yield address
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def api(address: str) -> AsyncIterator[Api]:
-    async with Api(address) as api:
-        yield api
 
 
 def item(
@@ -92,34 +77,6 @@ async def test_execution_is_granted_and_finished(address: str, api: Api) -> None
         await coordinator.reported()
         assert coordinator.taken == [grant.lease.lease_id]
         await gone(api, grant.lease.lease_id)
-
-
-async def test_many_pass_through_few_slots(address: str, api: Api) -> None:
-    async with Coordinator(address) as coordinator:
-        sent = [item("few-slots", executions_max=3) for _ in range(40)]
-        await api.enqueue(*sent)
-        done = 0
-        while done < len(sent):
-            grants = await coordinator.granted(min(done + 1, len(sent)))
-            assert len(grants) - done <= 3
-            finished, done = grants[done:], len(grants)
-            coordinator.finish(*finished)
-        await coordinator.reported()
-        assert {grant.lease.lease_id for grant in coordinator.grants} == {
-            each.start.execution_id for each in sent
-        }
-
-
-async def test_waits_without_a_coordinator_and_goes_with_the_first_credit(address: str, api: Api) -> None:
-    sent = item("patient")
-    await api.enqueue(sent)
-    row = await state_of(api, sent.start.execution_id)
-    assert row is not None
-    assert row.state == State.PENDING
-    assert row.start == sent.start
-    async with Coordinator(address) as coordinator:
-        coordinator.finish(*await coordinator.granted(1))
-        await coordinator.reported()
 
 
 async def test_one_bad_item_does_not_hold_back_its_batch(address: str, api: Api) -> None:
@@ -274,58 +231,6 @@ async def test_foreign_and_unknown_executions_are_not_found(address: str, api: A
         await coordinator.reported()
 
 
-async def test_execution_of_a_dead_coordinator_goes_to_another_under_a_higher_epoch(
-    address: str, api: Api
-) -> None:
-    async with Coordinator(address, name="doomed") as doomed:
-        await api.enqueue(item("orphan"))
-        (grant,) = await doomed.granted(1)
-    async with Coordinator(address, name="heir") as heir:
-        (again,) = await heir.granted(1)
-        assert again.lease.lease_id == grant.lease.lease_id
-        assert again.lease.epoch > grant.lease.epoch
-        assert again.resumed
-        heir.finish(again)
-        await heir.reported()
-
-
-async def test_third_failed_dispatch_is_a_dead_letter(address: str, api: Api) -> None:
-    async with Coordinator(address) as coordinator:
-        sent = item("failing", executions_max=1)
-        await api.enqueue(sent)
-        for attempt in range(1, 4):
-            grant = (await coordinator.granted(attempt))[attempt - 1]
-            coordinator.release(grant, failed=True, reason="DEFINITION_AWAY", message=f"attempt {attempt}")
-        row = await in_state(api, sent.start.execution_id, State.FAILED)
-        assert (row.failure_reason, row.failure_message, row.dispatch_attempts) == (
-            "DEFINITION_AWAY",
-            "attempt 3",
-            3,
-        )
-        await api.enqueue(item("failing", executions_max=1))
-        coordinator.finish((await coordinator.granted(4))[3])
-        await coordinator.reported()
-
-
-async def test_permanent_failure_is_a_dead_letter_at_once(address: str, api: Api) -> None:
-    async with Coordinator(address) as coordinator:
-        sent = item("hopeless")
-        await api.enqueue(sent)
-        (grant,) = await coordinator.granted(1)
-        coordinator.release(grant, failed=True, permanent=True, reason="WORKFLOW_NOT_FOUND")
-        row = await in_state(api, sent.start.execution_id, State.FAILED)
-        assert row.failure_reason == "WORKFLOW_NOT_FOUND"
-
-
-async def test_release_without_failure_charges_nothing(address: str, api: Api) -> None:
-    async with Coordinator(address) as coordinator:
-        await api.enqueue(item("released"))
-        for count in range(1, 6):
-            coordinator.release((await coordinator.granted(count))[count - 1], reason="DRAINING")
-        coordinator.finish((await coordinator.granted(6))[5])
-        await coordinator.reported()
-
-
 async def test_refused_grants_go_elsewhere(address: str, api: Api) -> None:
     async with Coordinator(address, name="unwilling", capacity=1) as unwilling:
         unwilling.refuses_with = "NO_CAPACITY"
@@ -333,18 +238,6 @@ async def test_refused_grants_go_elsewhere(address: str, api: Api) -> None:
         async with Coordinator(address, name="willing", capacity=50) as willing:
             willing.finish(*await willing.granted(1))
             await willing.reported()
-
-
-async def test_closed_workspace_fails_what_waits_and_takes_nothing_new(address: str, api: Api) -> None:
-    sent = item("closing")
-    await api.enqueue(sent)
-    limits = queue_pb2.TenantLimits(executions_max=5, queued_max=5, revision=2)
-    request = queue_pb2.ConfigureWorkspaceRequest(workspace="closing", limits=limits, closed=True)
-    await api.queue.ConfigureWorkspace(request)
-    row = await in_state(api, sent.start.execution_id, State.FAILED)
-    assert row.failure_reason == "WORKSPACE_CLOSED"
-    (answer,) = await api.enqueue(item("closing"))
-    assert answer.outcome == queue_pb2.EnqueueAnswer.WORKSPACE_CLOSED
 
 
 async def test_raised_limit_lets_the_next_go_at_once(address: str, api: Api) -> None:
@@ -359,14 +252,16 @@ async def test_raised_limit_lets_the_next_go_at_once(address: str, api: Api) -> 
         await coordinator.reported()
 
 
-async def test_nul_in_a_report_is_stored_as_something_else(address: str, api: Api) -> None:
+async def test_permanent_failure_is_a_dead_letter_at_once_and_its_nul_is_replaced(
+    address: str, api: Api
+) -> None:
     async with Coordinator(address) as coordinator:
         sent = item("nul-report")
         await api.enqueue(sent)
         (grant,) = await coordinator.granted(1)
         coordinator.release(grant, failed=True, permanent=True, reason="BROKEN", message="a\x00b")
         row = await in_state(api, sent.start.execution_id, State.FAILED)
-        assert row.failure_message == "a\N{REPLACEMENT CHARACTER}b"
+        assert (row.failure_reason, row.failure_message) == ("BROKEN", "a\N{REPLACEMENT CHARACTER}b")
 
 
 async def test_list_pages_in_order_of_ids(address: str, api: Api) -> None:

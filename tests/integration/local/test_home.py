@@ -2,14 +2,13 @@
 
 import asyncio
 import os
-import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from deploy.local.home import Home, HomeTaken
-from deploy.local.ports import PortTaken, require_free
+from tests.support.probe import some
 
 HOLD = """
 import sys
@@ -27,8 +26,7 @@ async def test_second_owner_is_refused_and_told_the_first(tmp_path: Path) -> Non
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-    assert holder.stdout is not None
-    assert await holder.stdout.readline() == b"taken\n"
+    assert await some(holder.stdout).readline() == b"taken\n"
     home = Home(tmp_path)
     assert home.holder() == holder.pid
     with pytest.raises(HomeTaken, match=f"process {holder.pid}") as refused:
@@ -56,13 +54,3 @@ def test_password_is_made_once(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.take()
     assert home.password("api") == Home(tmp_path).password("api") != home.password("dispatcher")
-
-
-def test_taken_port_is_named_with_who_needs_it() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        port = listener.getsockname()[1]
-        with pytest.raises(PortTaken, match=rf"port {port}, which dispatcher-0 \(gRPC\) needs"):
-            require_free("127.0.0.1", port, "dispatcher-0 (gRPC)")
-    require_free("127.0.0.1", port, "dispatcher-0 (gRPC)")

@@ -1,7 +1,6 @@
 """`windlass migrate` and `windlass admin bootstrap` prepare somebody's own server, and may be repeated."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -13,18 +12,13 @@ import pytest_asyncio
 from deploy.local.home import KEYS, Home
 from deploy.local.postgres import PostgresServer
 from deploy.local.provision import OWNERS
-from tests.support.postgres import free_port, reachable_directory
+from tests.support.postgres import own_server
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def server() -> AsyncIterator[PostgresServer]:
-    directory = reachable_directory("windlass-installation-")
-    log, password = directory / "log", directory / "password"
-    made = PostgresServer(directory / "data", port=free_port(), log=log, password_file=password)
-    await made.start()
-    yield made
-    await made.stop()
-    shutil.rmtree(directory, ignore_errors=True)
+    async with own_server() as made:
+        yield made
 
 
 def windlass(*arguments: str, home: Path, url: str) -> subprocess.CompletedProcess[str]:

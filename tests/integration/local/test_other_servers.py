@@ -22,7 +22,7 @@ from deploy.local.signals import tell
 from tests.chaos.verify import verify
 from tests.support.api import Client
 from tests.support.postgres import PASSWORDS, free_port, make_operator, reachable_directory
-from tests.support.probe import eventually
+from tests.support.probe import eventually, some
 from tests.support.stack import running_stack
 from windlass.api.v1 import resources_pb2
 
@@ -32,8 +32,7 @@ READY_SECONDS = 30.0
 
 def installations() -> dict[str, Path]:
     """Servers of other versions: one beside ours in the wheel, one where Debian keeps its own."""
-    wheel = importlib.util.find_spec(binaries.WHEEL_PACKAGE)
-    assert wheel is not None
+    wheel = some(importlib.util.find_spec(binaries.WHEEL_PACKAGE))
     assert wheel.submodule_search_locations
     return {
         "16": Path(wheel.submodule_search_locations[0]) / "pginstall/bin",

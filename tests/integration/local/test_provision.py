@@ -1,6 +1,5 @@
 """Who may prepare a server, and what its roles are allowed to be afterwards."""
 
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -13,7 +12,7 @@ from psycopg import sql
 from deploy.local import provision
 from deploy.local.postgres import PostgresServer
 from deploy.local.schemas import migrate
-from tests.support.postgres import PASSWORDS, free_port, make_operator, reachable_directory
+from tests.support.postgres import PASSWORDS, make_operator, own_server
 
 RIGHTS = ("rolsuper", "rolcreatedb", "rolcreaterole", "rolreplication", "rolbypassrls", "rolinherit")
 
@@ -21,13 +20,8 @@ RIGHTS = ("rolsuper", "rolcreatedb", "rolcreaterole", "rolreplication", "rolbypa
 @pytest_asyncio.fixture(loop_scope="session")
 async def server() -> AsyncIterator[PostgresServer]:
     """Fresh each time: its roles must not have been made by somebody else."""
-    directory = reachable_directory("windlass-provision-")
-    log, password = directory / "log", directory / "password"
-    made = PostgresServer(directory / "data", port=free_port(), log=log, password_file=password)
-    await made.start()
-    yield made
-    await made.stop()
-    shutil.rmtree(directory, ignore_errors=True)
+    async with own_server() as made:
+        yield made
 
 
 async def rights(url: str, role: str) -> tuple[bool, ...]:

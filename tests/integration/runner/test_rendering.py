@@ -19,7 +19,7 @@ from services.runner.app.rendering import Renderer, RendererProcess
 from services.runner.app.rendering.engine import RENDERED_CHARACTERS_MAX
 from services.runner.core.failures import ErrorClass, Failure
 from services.runner.core.job import Succeeded
-from tests.support.probe import until
+from tests.support.probe import some, until
 from tests.support.runner_bench import Bench, a_job
 from tests.support.stack import is_alive
 from windlass.sdk import Context, PermanentError, TransientError
@@ -213,8 +213,7 @@ async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_aga
         return a_job("transform@1", number, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True)
 
     await bench.outcome_of(good(1))
-    first = bench.rendering.renderer_process.pid
-    assert first is not None
+    first = some(bench.rendering.renderer_process.pid)
     child = psutil.Process(first)
     child.suspend()
     await until(lambda: child.status() == psutil.STATUS_STOPPED, 10, "the child to stand still")

@@ -24,7 +24,7 @@ from services.chassis.grpc.errors import DependencyUnavailable, remote_status
 from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from services.chassis.process.clock import SystemClock
 from services.chassis.telemetry.tracing import Sampler, new_trace
-from tests.support.probe import until
+from tests.support.probe import some, until
 from tests.unit.api.test_start_orders import MemoryAside, MemoryRequests, MemoryWorkflows
 from windlass.api.v1 import executions_pb2, resources_pb2
 from windlass.coordinator.v1 import reads_pb2
@@ -60,11 +60,11 @@ class Api:
         keys: Any = Keys()
         clock = SystemClock()
         self.watches = WatchStreams()
-        self.coordinator = watch_streams._Stream()
-        self.watches._opened(self.coordinator)
+        self.coordinator = watch_streams.WatchStream()
+        self.watches.opened(self.coordinator)
         self.starts = EnqueueStreams(self.watches.flush)
-        self.dispatcher = enqueue_streams._Stream()
-        self.starts._opened(self.dispatcher)
+        self.dispatcher = enqueue_streams.EnqueueStream()
+        self.starts.opened(self.dispatcher)
         startables = Startables(MemoryWorkflows(), clock)
         starter = Starter(
             startables,
@@ -80,9 +80,8 @@ class Api:
 
     async def sent(self, count: int) -> list[str]:
         """The ids of the starts that the dispatcher gets, all at once."""
-        await until(lambda: len(self.starts._outbox) == count, 5.0, f"{count} starts")
-        request = self.starts._gathered(self.dispatcher)
-        assert request is not None
+        await until(lambda: len(self.starts.outbox) == count, 5.0, f"{count} starts")
+        request = some(self.starts.gathered(self.dispatcher))
         return [each.start.execution_id for each in request.items]
 
     def ended(self, execution_id: str) -> None:
@@ -93,7 +92,7 @@ class Api:
             output=orjson.dumps(OUTPUT),
         )
         update = reads_pb2.Update(execution_id=execution_id, final=record)
-        self.watches._heard(self.coordinator, reads_pb2.WatchResponse(updates=[update]))
+        self.watches.heard(self.coordinator, reads_pb2.WatchResponse(updates=[update]))
 
 
 def waiting(**more: Any) -> executions_pb2.StartExecutionRequest:
@@ -111,9 +110,13 @@ async def test_all_who_wait_for_one_execution_are_told_the_same() -> None:
     answers += [
         Answer(execution_id=each, outcome=Answer.EXISTING, existing_execution_id=first) for each in repeats
     ]
-    api.starts._heard(api.dispatcher, queue_pb2.EnqueueResponse(answers=answers))
-    await until(lambda: len(api.watches._watches[first]) == 3, 5.0, "those who came later wait too")
-    api.ended(first)
+    api.starts.heard(api.dispatcher, queue_pb2.EnqueueResponse(answers=answers))
+
+    def all_are_told() -> bool:
+        api.ended(first)  # as often as needed: those who came later begin to wait a moment later
+        return all(each.done() for each in all_)
+
+    await until(all_are_told, 5.0, "all to be told")
     told = await asyncio.gather(*all_)
     assert [document_of(each.execution.output) for each in told] == [OUTPUT] * 3
 

@@ -81,9 +81,7 @@ class Api:
     async def is_known(self, count: int) -> None:
         """To so many coordinators, who follow what names it."""
         await until(
-            lambda: sum(stream.knows_us for stream in self.watches._streams) == count,
-            SECONDS,
-            "known streams",
+            lambda: sum(stream.knows_us for stream in self.watches.streams) == count, SECONDS, "known streams"
         )
 
     def start(self) -> OpenWatch:
@@ -191,7 +189,7 @@ async def test_end_is_told_to_who_waits_on_when_it_is_granted_elsewhere_again(
     for each in coordinators:
         each.watches.granted(ID, api.watches.name)
     await until(
-        lambda: all(each.is_told(ID) for each in api.watches._streams), SECONDS, "both are known to follow"
+        lambda: all(each.is_told(ID) for each in api.watches.streams), SECONDS, "both are known to follow"
     )
     assert all(each.follows() for each in coordinators), "somebody waits"
     tables.happen(1)

@@ -12,6 +12,7 @@ from services.api.peers import enqueue_streams, watch_streams
 from services.api.peers.enqueue_streams import EnqueueStreams
 from services.api.peers.watch_streams import WatchStreams
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from tests.support.probe import some
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2
 from windlass.dispatcher.v1 import queue_pb2
@@ -32,8 +33,8 @@ def event(seq: int) -> reads_pb2.WatchResponse:
 
 def opened(watches: WatchStreams) -> Any:
     """A stream to a coordinator, without its socket."""
-    stream = watch_streams._Stream()
-    watches._opened(stream)
+    stream = watch_streams.WatchStream()
+    watches.opened(stream)
     return stream
 
 
@@ -73,7 +74,7 @@ KNOWS_US = reads_pb2.WatchResponse(knows_watcher=True)
 async def test_a_start_is_told_by_what_rides_with_it_where_that_is_understood() -> None:
     watches = WatchStreams()
     knowing, older = opened(watches), opened(watches)
-    watches._heard(knowing, KNOWS_US)
+    watches.heard(knowing, KNOWS_US)
     watches.open(ID, is_new=True)
     assert (knowing.subscriptions.keys(), older.subscriptions.keys()) == (set(), {ID})
     watches.open("other")
@@ -84,11 +85,11 @@ async def test_what_rode_with_a_start_is_told_to_the_others_when_a_coordinator_i
     watches = WatchStreams()
     lost, left = opened(watches), opened(watches)
     for stream in (lost, left):
-        watches._heard(stream, KNOWS_US)
+        watches.heard(stream, KNOWS_US)
     watches.open(ID, is_new=True)
-    watches._lost(lost)
+    watches.lost(lost)
     assert left.subscriptions[ID].catch_up
-    watches._opened(lost)
+    watches.opened(lost)
     assert not lost.knows_us
     assert lost.subscriptions[ID].catch_up
 
@@ -97,13 +98,13 @@ async def test_start_is_told_to_all_while_a_coordinator_is_out_of_reach() -> Non
     watches = WatchStreams()
     lost, left = opened(watches), opened(watches)
     for stream in (lost, left):
-        watches._heard(stream, KNOWS_US)
-    watches._lost(lost)
+        watches.heard(stream, KNOWS_US)
+    watches.lost(lost)
     watches.open(ID, is_new=True)
     assert left.subscriptions.keys() == {ID}, "the lost one may be granted it, and tells nobody"
     assert not left.subscriptions[ID].catch_up
-    watches._opened(lost)
-    watches._heard(lost, KNOWS_US)
+    watches.opened(lost)
+    watches.heard(lost, KNOWS_US)
     watches.open("other", is_new=True)
     assert "other" not in left.subscriptions
 
@@ -112,7 +113,7 @@ async def test_start_that_is_waited_for_long_is_told_to_one_more_coordinator() -
     watches = WatchStreams()
     streams = [opened(watches), opened(watches)]
     for stream in streams:
-        watches._heard(stream, KNOWS_US)
+        watches.heard(stream, KNOWS_US)
     begin = watches.open("a", is_new=True).opened_at
     for name in "bcd":
         watches.open(name, is_new=True)
@@ -125,16 +126,15 @@ async def test_start_that_is_waited_for_long_is_told_to_one_more_coordinator() -
         watches.run_once(math.inf)
         assert [len(stream.subscriptions) for stream in streams] == [2, 2], "once, and each its share"
     assert all(each.catch_up for stream in streams for each in stream.subscriptions.values())
-    assert not watches._riding
 
 
 async def test_what_is_followed_for_nobody_is_taken_back() -> None:
     watches = WatchStreams()
     follower, other = opened(watches), opened(watches)
     for stream in (follower, other):
-        watches._heard(stream, KNOWS_US)
+        watches.heard(stream, KNOWS_US)
     watches.open(ID, is_new=True)
-    watches._heard(follower, reads_pb2.WatchResponse(followed=[ID, "given up"]))
+    watches.heard(follower, reads_pb2.WatchResponse(followed=[ID, "given up"]))
     assert follower.cancelled == {"given up"}
     watches.run_once(math.inf)
     assert (follower.subscriptions.keys(), other.subscriptions.keys()) == (set(), {ID}), "two are enough"
@@ -145,7 +145,7 @@ async def test_what_is_followed_for_nobody_is_taken_back() -> None:
 async def test_what_is_told_already_is_not_told_again() -> None:
     watches = WatchStreams()
     stream = opened(watches)
-    watches._heard(stream, KNOWS_US)
+    watches.heard(stream, KNOWS_US)
     watches.open(ID, is_new=True)
     watches.open(ID, after_seq=7, events=True)
     watches.run_once(math.inf)
@@ -156,18 +156,18 @@ async def test_new_stream_is_told_nothing_of_what_ended_without_it() -> None:
     watches = WatchStreams()
     stream = opened(watches)
     watches.open(ID)
-    watches._lost(stream)
+    watches.lost(stream)
     watches.final(final())
-    watches._opened(stream)
+    watches.opened(stream)
     assert not stream.subscriptions
-    assert not stream._told
+    assert not stream.is_told(ID)
 
 
 async def test_end_is_told_to_those_who_were_asked() -> None:
     watches = WatchStreams()
     teller, asked, unasked = opened(watches), opened(watches), opened(watches)
     for stream in (teller, unasked):
-        watches._heard(stream, KNOWS_US)
+        watches.heard(stream, KNOWS_US)
     watches.open(ID, is_new=True)
     watches.final(final(), told_by=teller)
     assert (teller.cancelled, asked.cancelled, unasked.cancelled) == (set(), {ID}, set())
@@ -176,7 +176,7 @@ async def test_end_is_told_to_those_who_were_asked() -> None:
 async def test_start_that_nobody_waits_for_any_more_is_taken_back_everywhere() -> None:
     watches = WatchStreams()
     stream = opened(watches)
-    watches._heard(stream, KNOWS_US)
+    watches.heard(stream, KNOWS_US)
     watches.open(ID, is_new=True).close()
     assert stream.cancelled == {ID}
 
@@ -186,10 +186,9 @@ async def test_final_record_ends_every_watch_and_is_told_to_the_other_coordinato
     first, second = opened(watches), opened(watches)
     waiting = [watches.open(ID), watches.open(ID, events=True)]
     response = reads_pb2.WatchResponse(updates=[reads_pb2.Update(execution_id=ID, final=final())])
-    watches._heard(first, response)
+    watches.heard(first, response)
     for watch in waiting:
-        update = await watch.next(SILENCE)
-        assert update is not None
+        update = some(await watch.next(SILENCE))
         assert update.WhichOneof("update") == "final"
     assert (first.cancelled, second.cancelled) == (set(), {ID})
 
@@ -209,9 +208,12 @@ async def test_lost_stream_makes_readers_of_events_read_anew() -> None:
     watches = WatchStreams()
     stream = opened(watches)
     reader, waiter = watches.open(ID, events=True), watches.open(ID)
-    watches._lost(stream)
+    watches.lost(stream)
     assert await reader.next(10) is None  # at once
-    assert not waiter._arrived
+    waiting = asyncio.create_task(waiter.next(10))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    waiting.cancel()
 
 
 async def test_silence_is_none_and_drain_is_a_refusal() -> None:
@@ -231,9 +233,9 @@ async def test_slow_reader_goes_on_from_the_journal() -> None:
     stream = opened(watches)
     watch = watches.open(ID, events=True)
     for seq in range(watch_streams.UPDATES_WAITING_MAX + 1):
-        watches._heard(stream, event(seq))
+        watches.heard(stream, event(seq))
     assert await watch.next(10) is None
-    assert not watch._arrived
+    assert await watch.next(SILENCE) is None
 
 
 async def test_number_of_watched_executions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,23 +273,23 @@ async def test_bytes_of_unanswered_starts_are_bounded(monkeypatch: pytest.Monkey
 
 
 async def test_start_that_is_given_up_leaves_the_outbox_of_a_dispatcher_that_takes_nothing() -> None:
-    streams, stream = EnqueueStreams(lambda: None), enqueue_streams._Stream()
-    streams._opened(stream)
+    streams, stream = EnqueueStreams(lambda: None), enqueue_streams.EnqueueStream()
+    streams.opened(stream)
     late, gone, waiting = (
         streams.enqueue(item(name), seconds) for name, seconds in zip("abc", (0, 9, 9), strict=True)
     )
     gone.cancel()
     streams.run_once()
     assert late.result().outcome == queue_pb2.EnqueueAnswer.OUTCOME_UNSPECIFIED
-    assert [each.answer for each in streams._outbox] == [waiting]
+    assert [each.answer for each in streams.outbox] == [waiting]
 
 
 async def test_message_is_bounded_by_items_and_by_bytes() -> None:
-    streams, stream = EnqueueStreams(lambda: None), enqueue_streams._Stream()
+    streams, stream = EnqueueStreams(lambda: None), enqueue_streams.EnqueueStream()
     for number in range(enqueue_streams.ITEMS_PER_MESSAGE + 1):
         streams.enqueue(item(str(number)), 1)
     assert [
-        len(request.items) for request in (streams._gathered(stream), streams._gathered(stream)) if request
+        len(request.items) for request in (streams.gathered(stream), streams.gathered(stream)) if request
     ] == [
         enqueue_streams.ITEMS_PER_MESSAGE,
         1,
@@ -296,28 +298,26 @@ async def test_message_is_bounded_by_items_and_by_bytes() -> None:
     count = enqueue_streams.BYTES_PER_MESSAGE // len(large)
     for number in range(count + 1):
         streams.enqueue(item(f"large {number}", content=large), 1)
-    request = streams._gathered(stream)
-    assert request is not None
+    request = some(streams.gathered(stream))
     assert len(request.items) == count
 
 
 async def test_start_whose_caller_has_gone_is_not_sent() -> None:
-    streams, stream = EnqueueStreams(lambda: None), enqueue_streams._Stream()
+    streams, stream = EnqueueStreams(lambda: None), enqueue_streams.EnqueueStream()
     streams.enqueue(item("a"), 1).cancel()
-    assert streams._gathered(stream) is None
+    assert streams.gathered(stream) is None
     assert stream.may_send
 
 
 async def test_stream_that_ends_leaves_its_starts_to_the_next_in_their_order() -> None:
     streams = EnqueueStreams(lambda: None)
-    first, second = enqueue_streams._Stream(), enqueue_streams._Stream()
-    streams._opened(first)
+    first, second = enqueue_streams.EnqueueStream(), enqueue_streams.EnqueueStream()
+    streams.opened(first)
     for name in "abc":
         streams.enqueue(item(name), 1)
-    streams._gathered(first)
+    streams.gathered(first)
     streams.enqueue(item("d"), 1)
-    streams._opened(second)
-    streams._lost(first)
-    request = streams._gathered(second)
-    assert request is not None
+    streams.opened(second)
+    streams.lost(first)
+    request = some(streams.gathered(second))
     assert [each.start.execution_id for each in request.items] == ["a", "b", "c", "d"]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from services.chassis.process.lifecycle import Process
+from tests.support.probe import some
 
 
 async def forever() -> None:
@@ -202,8 +203,7 @@ def started(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
         text=True,
     ) as process:
         try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "open\n"
+            assert some(process.stdout).readline() == "open\n"
             yield process
         finally:
             process.kill()
@@ -214,14 +214,12 @@ def test_a_signal_drains_and_ends_with_zero(number: signal.Signals) -> None:
     with started() as process:
         process.send_signal(number)
         assert process.wait() == 0
-        assert process.stdout is not None
-        assert process.stdout.read() == "draining\n"
+        assert some(process.stdout).read() == "draining\n"
 
 
 def test_a_second_signal_ends_at_once() -> None:
     with started("hang") as process:
         process.send_signal(signal.SIGTERM)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "draining\n"
+        assert some(process.stdout).readline() == "draining\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 128 + signal.SIGTERM

@@ -11,6 +11,7 @@ from services.chassis.process.config import (
     StoringSettings,
     read_or_exit,
 )
+from tests.support.probe import some
 
 
 def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -22,8 +23,7 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch,
     settings = ProcessSettings()
     assert settings.replica == "3"
     assert settings.lease_scale == 0.1
-    credential = settings.credential("api")
-    assert credential is not None
+    credential = some(settings.credential("api"))
     assert credential.verify(dict(credential.metadata)["x-windlass-service"]) == "api"
     assert settings.tls is None
 

@@ -18,6 +18,7 @@ from services.chassis.telemetry.tracing import (
     parse_traceparent,
     tracing_is_on,
 )
+from tests.support.probe import some
 
 HEADER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -27,8 +28,7 @@ def test_a_traceparent_is_read_and_written() -> None:
     assert context == TraceContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, True)
     assert context.header() == HEADER
     assert context.trace_id_hex == "0af7651916cd43dd8448eb211c80319c"
-    unsampled = parse_traceparent(HEADER[:-2] + "00")
-    assert unsampled is not None
+    unsampled = some(parse_traceparent(HEADER[:-2] + "00"))
     assert not unsampled.sampled
     assert unsampled.header().endswith("-00")
 

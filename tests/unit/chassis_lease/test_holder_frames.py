@@ -21,6 +21,7 @@ from services.chassis.lease.holder import HolderRules
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.stream import StreamState
 from services.chassis.lease.timing import EXECUTION
+from tests.support.probe import some
 
 ATTACHED = Attached("session", "server", EXECUTION)
 HERE = "here:1"
@@ -47,8 +48,7 @@ def live() -> HolderRules:
     holder.receive(HERE, ServerFrame(grants=[Grant("held", 5, "work")]), 0.0)
     holder.report(Report("1", "held", 5, "body"), ends_lease=False)
     holder.tick(EXECUTION.beat)
-    frame = holder.take_frame(HERE, EXECUTION.beat)
-    assert frame is not None
+    frame = some(holder.take_frame(HERE, EXECUTION.beat))
     assert frame.beat is not None
     assert frame.reports
     return holder

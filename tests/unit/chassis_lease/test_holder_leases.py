@@ -32,6 +32,7 @@ from services.chassis.lease.frames import (
 from services.chassis.lease.holder import DENIED_MAX, HolderRules
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import EXECUTION
+from tests.support.probe import some
 
 A, B = "a:1", "b:2"
 FENCE, BEAT = EXECUTION.self_fence, EXECUTION.beat
@@ -57,8 +58,7 @@ def attached(*addresses: str, capacity: int = 10) -> HolderRules:
         attach(holder, address)
     while owing := list(holder.owing()):
         for address in owing:
-            credit = said(holder, address).credit
-            assert credit is not None
+            credit = some(said(holder, address).credit)
             holder.receive(address, ServerFrame(credit_seen=credit.number), 0.0)
     return holder
 
@@ -68,9 +68,7 @@ def left(holder: HolderRules) -> dict[str, int]:
 
 
 def said(holder: HolderRules, address: str, now: float = 0.0) -> HolderFrame:
-    frame = holder.take_frame(address, now)
-    assert frame is not None
-    return frame
+    return some(holder.take_frame(address, now))
 
 
 def grant(holder: HolderRules, address: str, *names: str, epoch: int = 1) -> None:
@@ -380,8 +378,7 @@ def test_beat_is_due_and_only_one_is_in_flight():
     holder = attached(A)
     holder.tick(BEAT - 0.1)
     assert list(holder.owing()) == []
-    first = beat(holder, A, BEAT).beat
-    assert first is not None
+    first = some(beat(holder, A, BEAT).beat)
     assert (first.number, first.is_full) == (1, True)
     holder.tick(2 * BEAT)
     assert list(holder.owing()) == []
@@ -392,17 +389,14 @@ def test_beat_is_due_and_only_one_is_in_flight():
 def test_beats_tell_changes_and_the_whole_set_when_asked():
     holder = attached(A)
     grant(holder, A, "x", "y")
-    first = beat(holder, A, BEAT).beat
-    assert first is not None
+    first = some(beat(holder, A, BEAT).beat)
     assert sorted(first.held) == [("x", 1), ("y", 1)]
     holder.receive(A, ServerFrame(beat=BeatAnswer(1, True), revoked=[Refused("x", 1, "END")]), BEAT)
     grant(holder, A, "z")
-    second = beat(holder, A, 2 * BEAT).beat
-    assert second is not None
+    second = some(beat(holder, A, 2 * BEAT).beat)
     assert (second.is_full, second.held, second.gone, second.held_count) == (False, [("z", 1)], ["x"], 2)
     holder.receive(A, ServerFrame(beat=BeatAnswer(2, True, True)), 2 * BEAT)
-    third = beat(holder, A, 3 * BEAT).beat
-    assert third is not None
+    third = some(beat(holder, A, 3 * BEAT).beat)
     assert third.is_full
 
 

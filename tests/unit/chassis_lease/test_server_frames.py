@@ -23,6 +23,7 @@ from services.chassis.lease.frames import (
 )
 from services.chassis.lease.server import ServerSessionRules, ServerState
 from services.chassis.lease.timing import EXECUTION
+from tests.support.probe import some
 
 ATTACH = Attach("holder", "instance", 10)
 REPORT = Report("1", "lease", 1, None)
@@ -115,6 +116,7 @@ FRAMES: dict[str, HolderFrame] = {
     "next beat": HolderFrame(beat=Beat(2, False, 0)),
     "old beat": HolderFrame(beat=Beat(1, False, 0)),
     "beat after a gap": HolderFrame(beat=Beat(4, False, 0)),
+    "beat below nothing": HolderFrame(beat=Beat(-5, False, 0)),
     "beat with too many leases": HolderFrame(beat=Beat(2, True, 0, [Lease("x", 1)] * (HELD_MAX + 1))),
     "beat with a long lease": HolderFrame(beat=Beat(2, False, 0, [Lease("x", 1), Lease(LONG, 1)])),
     "beat without a long lease": HolderFrame(beat=Beat(2, False, 0, gone=["x", LONG])),
@@ -125,6 +127,7 @@ FRAMES: dict[str, HolderFrame] = {
     "credit without measure": HolderFrame(credit=Credit(2, CREDIT_MAX + 1)),
     "count of one grant": HolderFrame(grants_seen=1),
     "count beyond what was sent": HolderFrame(grants_seen=3),
+    "count below nothing": HolderFrame(grants_seen=-1),
     "refusal": HolderFrame(refused=[Refused("a", 1, "NO_CAPACITY")]),
     "refusal of a long lease": HolderFrame(refused=[Refused(LONG, 1, "NO_CAPACITY")]),
     "refusal for a long reason": HolderFrame(refused=[Refused("a", 1, LONG)]),
@@ -154,6 +157,7 @@ SERVED: dict[str, str] = {
     "next beat": "RenewInstance",
     "old beat": "BEAT_OUT_OF_ORDER",
     "beat after a gap": "BEAT_OUT_OF_ORDER",
+    "beat below nothing": "BEAT_OUT_OF_ORDER",
     "beat with too many leases": "HELD_EXCEEDED",
     "beat with a long lease": "NAME_TOO_LONG",
     "beat without a long lease": "NAME_TOO_LONG",
@@ -164,6 +168,7 @@ SERVED: dict[str, str] = {
     "credit without measure": "CREDIT_INVALID",
     "count of one grant": "GrantsTaken",
     "count beyond what was sent": "GRANTS_SEEN_INVALID",
+    "count below nothing": "GRANTS_SEEN_INVALID",
     "refusal": "GrantsRefused",
     "refusal of a long lease": "NAME_TOO_LONG",
     "refusal for a long reason": "NAME_TOO_LONG",
@@ -224,8 +229,7 @@ def test_frame_in_state_has_its_answer(state: str, frame: str):
     if answer.isupper():
         assert actions == []
         assert session.state is ServerState.CLOSED
-        last = session.take_frame(1.0)
-        assert last is not None
+        last = some(session.take_frame(1.0))
         assert last.fault is not None
         assert last.fault.reason == answer
         assert last.fault.message
@@ -238,8 +242,7 @@ def test_frame_in_state_has_its_answer(state: str, frame: str):
 def test_faulty_frame_takes_no_effect():
     session = live()
     session.receive(HolderFrame(grants_seen=2, reports=[REPORT], beat=Beat(7, True, 0)), 0.0)
-    assert session.fault is not None
-    assert session.fault.reason == "BEAT_OUT_OF_ORDER"
+    assert some(session.fault).reason == "BEAT_OUT_OF_ORDER"
     assert session.unanswered.count == 0
 
 
@@ -247,8 +250,7 @@ def test_count_that_goes_back_is_a_fault():
     session = live()
     session.receive(HolderFrame(grants_seen=2), 0.0)
     session.receive(HolderFrame(grants_seen=1), 0.0)
-    assert session.fault is not None
-    assert session.fault.reason == "GRANTS_SEEN_INVALID"
+    assert some(session.fault).reason == "GRANTS_SEEN_INVALID"
 
 
 def test_attached_frame_follows_the_acceptance_and_names_the_refused_leases():
@@ -257,8 +259,7 @@ def test_attached_frame_follows_the_acceptance_and_names_the_refused_leases():
     session.receive(HolderFrame(attach=Attach("holder", "instance", 1, held=held)), 0.0)
     assert session.take_frame(0.0) is None
     session.accept([Refused("stale", 2, "EPOCH_STALE")])
-    frame = session.take_frame(0.0)
-    assert frame is not None
+    frame = some(session.take_frame(0.0))
     assert frame.attached is not None
     assert frame.attached.refused == [Refused("stale", 2, "EPOCH_STALE")]
     assert frame.attached.timing == EXECUTION
@@ -295,10 +296,8 @@ def test_acceptance_of_what_did_not_attach_is_a_bug():
 def test_refused_renewal_is_told_with_the_beat_and_closes():
     session = beating()
     session.ended()
-    frame = session.take_frame(0.0)
-    assert frame is not None
-    assert frame.beat is not None
-    assert not frame.beat.is_renewed
+    frame = some(session.take_frame(0.0))
+    assert not some(frame.beat).is_renewed
     assert frame.fault is not None
     assert frame.fault.reason == "INSTANCE_ENDED"
 
@@ -313,10 +312,8 @@ def test_beats_keep_the_set_of_held_leases():
     assert not session.holds("b", 1)
     assert session.holds("c", 3)
     session.renewed(3)
-    frame = session.take_frame(0.0)
-    assert frame is not None
-    assert frame.beat is not None
-    assert not frame.beat.wants_full
+    frame = some(session.take_frame(0.0))
+    assert not some(frame.beat).wants_full
 
 
 def test_leases_are_counted_from_the_attach_on_and_gone_with_the_stream():
@@ -363,10 +360,8 @@ def test_drifted_set_is_asked_for_whole():
     session = live()
     session.receive(HolderFrame(beat=Beat(2, False, 5)), 0.0)
     session.renewed(2)
-    frame = session.take_frame(0.0)
-    assert frame is not None
-    assert frame.beat is not None
-    assert frame.beat.wants_full
+    frame = some(session.take_frame(0.0))
+    assert some(frame.beat).wants_full
 
 
 def test_answer_to_another_beat_than_the_pending_one_is_ignored():

@@ -27,6 +27,7 @@ from services.chassis.lease.frames import (
 )
 from services.chassis.lease.server import ServerSessionRules, ServerState
 from services.chassis.lease.timing import EXECUTION
+from tests.support.probe import some
 
 ANSWER = EXECUTION.grant_answer
 
@@ -50,9 +51,7 @@ def grant(session: ServerSessionRules, *names: str, now: float = 0.0) -> None:
 
 
 def frame_of(session: ServerSessionRules, now: float = 0.0, items_max: int = FRAME_ITEMS_MAX) -> ServerFrame:
-    frame = session.take_frame(now, items_max)
-    assert frame is not None
-    return frame
+    return some(session.take_frame(now, items_max))
 
 
 def taken(actions: Sequence[ServerAction]) -> list[str]:
@@ -255,8 +254,7 @@ def test_holder_that_never_reads_is_closed_at_the_bound():
     session.post(["one too many"])
     assert session.state is ServerState.CLOSED
     frame = frame_of(session)
-    assert frame.fault is not None
-    assert frame.fault.reason == "NOT_READING"
+    assert some(frame.fault).reason == "NOT_READING"
     session.post(["more"])
     session.revoke([Refused("x", 1, "X")])
     assert session.take_frame(0.0) is None

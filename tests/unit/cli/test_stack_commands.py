@@ -80,7 +80,7 @@ def test_status_tells_where_a_database_elsewhere_is(tmp_path: Path) -> None:
         Options(home=tmp_path, database_url="postgresql://dba:secret-word@db.example.org/postgres"), print
     )
     supervisor.home.take()
-    entry = supervisor._described()["postgres"]
+    entry = supervisor.described()["postgres"]
     line = status_of(Home(tmp_path / "shown"), entry)
     assert "elsewhere" in line
     assert "db.example.org:5432" in line

@@ -8,6 +8,7 @@ import pytest
 
 from deploy.local.plan import Options
 from tests.support import stack as support
+from tests.support.probe import some
 from tests.support.stack import Stack, is_alive
 
 WAITS = "print('waits', flush=True); import signal; signal.pause()"
@@ -20,8 +21,7 @@ async def stack_of(place: Path, program: str) -> Stack:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", program), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
     )
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"waits\n"
+    assert await some(process.stdout).readline() == b"waits\n"
     return Stack(Options(home=place), process, output, None, seen={process.pid})
 
 

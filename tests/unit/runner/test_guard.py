@@ -13,6 +13,7 @@ from services.runner.app import worker
 from services.runner.core.failures import ErrorClass, Failure
 from services.runner.core.job import Ended, OutputRef, Succeeded
 from services.runner.peers.translate import progress_of, report_of
+from tests.support.probe import some
 from tests.support.runner_bench import HANGS_SECONDS, Bench, Desk, a_job
 from windlass.sdk import Branch, Context, ModuleError, PermanentError, TransientError
 
@@ -74,8 +75,7 @@ async def test_whatever_a_module_raises_is_reported(
 
 async def test_a_module_that_cancels_its_own_task_is_reported(bench: Bench) -> None:
     async def suicidal(_ctx: Context, _inputs: Any, _config: Any) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+        task = some(asyncio.current_task())
         task.cancel()
         await asyncio.sleep(0)
 

@@ -131,7 +131,7 @@ async def test_a_writer_whose_file_is_swept_before_it_is_locked_begins_anew(
 
     def late_lock(file: object, how: int) -> None:
         monkeypatch.setattr(fcntl, "flock", lock)
-        assert outputs._sweep() == 1
+        assert asyncio.run(DirectoryOutputs(tmp_path).sweep()) == 1
         lock(file, how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fcntl, "flock", late_lock)

@@ -11,6 +11,7 @@ from services.runner.core.plain import (
     weight_of_expression,
     weight_of_template,
 )
+from tests.support.probe import some
 
 
 @pytest.mark.parametrize(
@@ -37,8 +38,7 @@ from services.runner.core.plain import (
     ],
 )
 def test_what_reads_and_joins_is_plain(expression: str) -> None:
-    weight = weight_of_expression(expression)
-    assert weight is not None
+    weight = some(weight_of_expression(expression))
     assert weight_of_template("{{" + expression + "}}") == weight
     assert weight_of_template("a { b } {{ " + expression + " }}\n{{" + expression + "}}") == 2 * weight
 
