@@ -123,9 +123,10 @@ async def test_killed_database_is_started_again(stack: Stack) -> None:
 
 async def test_command_line_carries_an_execution_to_its_result(stack: Stack, tmp_path: Path) -> None:
     definition = tmp_path / "one.yaml"
-    definition.write_text(ONE_NODE)
+    definition.write_text(f"# kept as it is\n{ONE_NODE}")
     home = stack.options.home
     assert "CREATED" in windlass("workflow", "apply", str(definition), home=home).stdout
+    assert windlass("workflow", "get", "one", home=home).stdout == definition.read_text()
     started = windlass("start", "one", "--wait", "--json", home=home)
     assert started.returncode == 0, started.stderr
     execution = json.loads(started.stdout)

@@ -131,10 +131,10 @@ def _placed(fault: Fault, document: Any, line_of: LineOf | None) -> Fault:
     """With the node that its path leads into, and its line."""
     line = fault.line or (0 if line_of is None else line_of(fault.path))
     inside = _IN_NODE.match(fault.path)
-    if inside is None:
+    if inside is None or not isinstance(document, dict):
         return fault._replace(line=line)
-    items, place = document[inside[1]], int(inside[2])
-    # A key that is no JSON is told of where the list has no such place.
+    # A key of the document may look like such a path.
+    items, place = document.get(inside[1]), int(inside[2])
     item = items[place] if isinstance(items, list) and place < len(items) else None
     node = item.get("id" if inside[1] == "nodes" else "from") if isinstance(item, dict) else None
     return fault._replace(line=line, node=node[:63] if isinstance(node, str) else "")

@@ -108,6 +108,7 @@ CORPUS: list[tuple[str, Any, str, str]] = [
     ("description", 3, "description", "WRONG_TYPE"),
     ("description", "x" * 4097, "description", "TOO_LONG"),
     ("surprise", 1, "surprise", "UNKNOWN_FIELD"),
+    ("nodes[7]", 1, "nodes[7]", "UNKNOWN_FIELD"),
     ("timeout", "soon", "timeout", "BAD_DURATION"),
     ("timeout", "-1s", "timeout", "BAD_DURATION"),
     ("timeout", "0s", "timeout", "OUT_OF_RANGE"),

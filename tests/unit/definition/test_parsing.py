@@ -140,6 +140,10 @@ def test_what_is_no_json_is_a_fault(text: str, path: str, reason: str, line: int
 
 def test_json_has_no_lines() -> None:
     assert faults_of('{"name": "X"}', Format.JSON) == [("name", "MALFORMED_NAME", "", 0)]
+    assert faults_of('[{"nodes[0]": 1, "nodes[0]": 1}]', Format.JSON) == [
+        ("nodes[0]", "DUPLICATE_KEY", "", 0),
+        ("", "WRONG_TYPE", "", 0),
+    ]
 
 
 def test_numbers_beyond_a_double_are_named_and_not_kept() -> None:
