@@ -83,7 +83,11 @@ def structured(document: dict[str, Any]) -> struct_pb2.Struct:
 
 
 async def answer(
-    world: World, name: str, raw: bytes, metadata: list[tuple[str, str]] | None = None
+    world: World,
+    name: str,
+    raw: bytes,
+    metadata: list[tuple[str, str]] | None = None,
+    seconds: float = ANSWER_SECONDS,
 ) -> RemoteError:
     """How the method answers these bytes."""
     method = METHODS[name]
@@ -95,7 +99,7 @@ async def answer(
         f"/{method.containing_service.full_name}/{name}",
         request_serializer=bytes,
         response_deserializer=response.FromString,
-    )(raw, metadata=metadata or world.stack.metadata(key), timeout=ANSWER_SECONDS)
+    )(raw, metadata=metadata or world.stack.metadata(key), timeout=seconds)
     try:
         if method.server_streaming:
             async for _ in call:
