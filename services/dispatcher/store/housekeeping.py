@@ -20,6 +20,7 @@ from sqlalchemy import (
     null,
     select,
     union_all,
+    update,
 )
 
 from services.chassis.postgres.arrays import BigInts, Texts
@@ -31,6 +32,7 @@ from services.dispatcher.store.tables import (
     execution_id_text,
     is_going,
     is_in,
+    is_parked,
     is_pending,
     is_waiting,
     queue,
@@ -51,31 +53,47 @@ SELECT workspace FROM workspace WHERE workspace IS NOT NULL
 """
 _ENDING: Final = Composed(select(exists().where(is_pending, queue.c.ends_only)))
 
-# now(): a stable function, so that the index is used.
-_WAKE: Final = """
-WITH due AS MATERIALIZED (
-  SELECT execution_id FROM dispatcher.queue
-  WHERE state = 4 AND wake_time IS NOT NULL AND wake_time <= now()
-  ORDER BY wake_time LIMIT 1000 FOR UPDATE SKIP LOCKED
+
+def _due(time: Any, *conditions: Any) -> Any:
+    """Rows whose time has come, the earliest first. now() is a stable function, so that the index is used."""
+    return (
+        select(queue.c.execution_id)
+        .where(*conditions, time.is_not(None), time <= func.now())
+        .order_by(time)
+        .limit(1_000)
+        .with_for_update(skip_locked=True)
+        .cte("due")
+        .prefix_with("MATERIALIZED", dialect="postgresql")
+    )
+
+
+def _changed(due: Any, **values: Any) -> Composed:
+    return Composed(
+        update(queue)
+        .where(queue.c.execution_id == due.c.execution_id)
+        .values(values)
+        .returning(queue.c.workspace, queue.c.ends_only)
+    )
+
+
+_WAKE: Final = _changed(_due(queue.c.wake_time, is_parked), state=int(State.PENDING), wake_time=None)
+_EXPIRE: Final = _changed(_due(queue.c.deadline_time, is_waiting), ends_only=True)
+_NEXT_WAKE: Final = select(func.min(queue.c.wake_time)).where(is_parked, queue.c.wake_time.is_not(None))
+_NEXT_DEADLINE: Final = select(func.min(queue.c.deadline_time)).where(
+    is_waiting, queue.c.deadline_time.is_not(None)
 )
-UPDATE dispatcher.queue q SET state = 1, wake_time = NULL FROM due WHERE q.execution_id = due.execution_id
-RETURNING q.workspace, q.ends_only
-"""
-_EXPIRE: Final = """
-WITH due AS MATERIALIZED (
-  SELECT execution_id FROM dispatcher.queue
-  WHERE state = 1 AND NOT ends_only AND deadline_time IS NOT NULL AND deadline_time <= now()
-  ORDER BY deadline_time LIMIT 1000 FOR UPDATE SKIP LOCKED
+_NEXT: Final = Composed(
+    select(
+        cast(
+            extract(
+                "epoch",
+                func.least(_NEXT_WAKE.scalar_subquery(), _NEXT_DEADLINE.scalar_subquery())
+                - func.clock_timestamp(),
+            ),
+            Double,
+        )
+    )
 )
-UPDATE dispatcher.queue q SET ends_only = true FROM due WHERE q.execution_id = due.execution_id
-RETURNING q.workspace, q.ends_only
-"""
-_NEXT: Final = """
-SELECT extract(epoch FROM least(
-  (SELECT min(wake_time) FROM dispatcher.queue WHERE state = 4 AND wake_time IS NOT NULL),
-  (SELECT min(deadline_time) FROM dispatcher.queue WHERE state = 1 AND NOT ends_only AND deadline_time IS NOT NULL)
-) - clock_timestamp())::float8
-"""
 
 _MARK: Final = """
 WITH taken AS MATERIALIZED (
@@ -157,7 +175,7 @@ class PostgresHousekeeping:
     async def wake(self) -> tuple[list[Woken], float | None]:
         """Wake what is due; in how many seconds the next will be."""
         crash_point("dispatcher.wake.before_commit")
-        woken, expired, following = await self._database.pipeline([(_WAKE, ()), (_EXPIRE, ()), (_NEXT, ())])
+        woken, expired, following = await self._database.pipeline([_WAKE(), _EXPIRE(), _NEXT()])
         crash_point("dispatcher.wake.after_commit")
         return [Woken(*row) for row in (*woken, *expired)], following[0][0]
 

@@ -7,7 +7,8 @@ lock on a workspace, since they only ever free slots.
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Boolean, Double, Text, bindparam, case, exists, func, select, update
+from sqlalchemy import Boolean, Double, Text, any_, bindparam, case, exists, func, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from services.chassis.postgres.arrays import BigInts, Texts
 from services.chassis.postgres.compiled import Composed, seconds
@@ -19,6 +20,7 @@ from services.dispatcher.core.late_reports import LeasedRow, late_reason
 from services.dispatcher.core.releases import Fate, fate_of
 from services.dispatcher.store.tables import (
     coordinator_sessions,
+    epochs,
     execution_id_text,
     is_asked_for,
     is_held,
@@ -43,16 +45,26 @@ RETURNING q.execution_id::text, q.workspace, q.ends_only
 """
 
 # What another transaction has at hand is left to it: it ends the lease itself, or the next sweep finds it.
-_END_HELD: Final = """
-WITH held AS MATERIALIZED (
-  SELECT execution_id FROM dispatcher.queue
-  WHERE holder = ANY(%s) AND state IN (2, 3) ORDER BY execution_id FOR UPDATE SKIP LOCKED
+_HELD: Final = (
+    select(queue.c.execution_id)
+    .where(queue.c.holder == any_(bindparam("holders", type_=ARRAY(Text))), is_held)
+    .order_by(queue.c.execution_id)
+    .with_for_update(skip_locked=True)
+    .cte("held")
+    .prefix_with("MATERIALIZED", dialect="postgresql")
 )
-UPDATE dispatcher.queue q
-SET state = 1, urgent = true, holder = NULL, granted_time = NULL, epoch = nextval('dispatcher.epochs')
-FROM held h WHERE q.execution_id = h.execution_id
-RETURNING q.execution_id::text, q.workspace, q.ends_only
-"""
+_END_HELD: Final = Composed(
+    update(queue)
+    .where(queue.c.execution_id == _HELD.c.execution_id)
+    .values(
+        state=int(State.PENDING),
+        urgent=True,
+        holder=None,
+        granted_time=None,
+        epoch=epochs.next_value(),
+    )
+    .returning(execution_id_text, queue.c.workspace, queue.c.ends_only)
+)
 
 _HOLDERS: Final = select(queue.c.holder).where(is_held).distinct().subquery()
 _UNHELD: Final = Composed(
@@ -108,7 +120,7 @@ class PostgresLeases:
     async def end(self, instances: Sequence[str]) -> list[Returned]:
         """All that these instances hold waits again, under a higher epoch."""
         crash_point("dispatcher.end.before_commit")
-        rows = await self._database.fetch(_END_HELD, (Texts(list(instances)),))
+        rows = await self._database.fetch(*_END_HELD(holders=Texts(list(instances))))
         crash_point("dispatcher.end.after_commit")
         return [Returned(*row) for row in rows]
 

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Sequence,
     SmallInteger,
     Table,
     Text,
@@ -31,6 +32,8 @@ from services.dispatcher.core.items import State
 
 metadata: Final = MetaData(schema="dispatcher")
 _TIME: Final = DateTime(timezone=True)
+
+epochs: Final = Sequence("epochs", metadata=metadata)
 
 tenants: Final = Table(
     "tenants",
