@@ -12,12 +12,15 @@ from services.coordinator.core.state import Run
 
 
 class EffectKeys:
-    __slots__ = ("_secret",)
+    """A copy of the keyed state costs less than half of what `hmac.digest` does."""
+
+    __slots__ = ("_keyed",)
 
     def __init__(self, secret: bytes) -> None:
-        self._secret = secret
+        self._keyed = hmac.new(secret, digestmod="sha256")
 
     def of(self, execution_id: str, run: Run) -> str:
         node, iteration, generation = run.work.key
-        name = f"{execution_id}/{node}/{iteration}/{generation}"
-        return hmac.digest(self._secret, name.encode(), "sha256").hex()
+        keyed = self._keyed.copy()
+        keyed.update(f"{execution_id}/{node}/{iteration}/{generation}".encode())
+        return keyed.hexdigest()
