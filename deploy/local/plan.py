@@ -18,10 +18,11 @@ from deploy.local.provision import OWNERS
 LOOPBACK = "127.0.0.1"
 POSTGRES_PORT = 7400
 GRPC_PORTS = {"api": 7401, "dispatcher": 7402, "coordinator": 7403, "runner": 7404}
-METRICS_PORTS = {"api": 9401, "dispatcher": 9402, "coordinator": 9403, "runner": 9404}
+METRICS_PORTS = {"api": 7601, "dispatcher": 7602, "coordinator": 7603, "runner": 7604}
 REPLICA_STEP = 10
-# Below the range that the kernel hands out to clients (32768 and up), metrics included.
-OFFSETS = range(1_000, 22_000, 100)
+# The ports of a stack with up to ten replicas of each service lie within 300. All offsets stay below the range that the
+# kernel hands out to clients (32768 and up).
+OFFSETS = range(1_000, 25_000, 300)
 
 # Whom a service calls, hence whose addresses it is given: the setting and the service behind it.
 PEERS: Mapping[str, Mapping[str, str]] = {

@@ -10,7 +10,7 @@ from services.chassis.process.settings import variable
 
 class ApiSettings(StoringSettings):
     grpc_address: str = "127.0.0.1:7401"
-    metrics_address: str = "127.0.0.1:9401"
+    metrics_address: str = "127.0.0.1:7601"
     # Where executions wait for admission, and where they are carried: a list, `@file` or `dns:` (chassis/addresses.py).
     dispatchers: str = "127.0.0.1:7402"
     coordinators: str = "127.0.0.1:7403"

@@ -7,7 +7,7 @@ from services.chassis.process.config import Field, StoringSettings
 
 class CoordinatorSettings(StoringSettings):
     grpc_address: str = "127.0.0.1:7403"
-    metrics_address: str = "127.0.0.1:9403"
+    metrics_address: str = "127.0.0.1:7603"
     # Every dispatcher replica: executions are leased from all of them.
     dispatchers: str = "127.0.0.1:7402"
     # For definitions and keys; any replica answers.

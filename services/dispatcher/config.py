@@ -16,7 +16,7 @@ REDELIVER_SECONDS: Final = 1.0
 
 class DispatcherSettings(StoringSettings):
     grpc_address: str = "127.0.0.1:7402"
-    metrics_address: str = "127.0.0.1:9402"
+    metrics_address: str = "127.0.0.1:7602"
     # Beside the one of the turns. Everything else is short and rare.
     database_connections: int = Field(default=4, ge=1)
     # How long the answer to a repeated request_id is known: the 30 days that the public contract promises.

@@ -18,7 +18,7 @@ class RunnerSettings(ProcessSettings):
 
     # Health only: nothing calls a runner.
     grpc_address: str = "127.0.0.1:7404"
-    metrics_address: str = "127.0.0.1:9404"
+    metrics_address: str = "127.0.0.1:7604"
     # Every coordinator, or "@file" that lists them.
     coordinators: str = "127.0.0.1:7403"
     # None: it is known by its certificate, as one of the stack's own.

@@ -46,6 +46,9 @@ OperatorOption = Annotated[
     ),
 ]
 
+# The gRPC port of a 21st replica would be the metrics port of the first.
+REPLICAS_MAX = 20
+
 admin = typer.Typer(
     help="First keys, and what only an operator does.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -68,10 +71,10 @@ def register(app: typer.Typer) -> None:
 def up(
     home: HomeOption = DEFAULT_HOME,
     port_offset: Annotated[int, typer.Option(help="Added to every port.", min=0, max=55000)] = 0,
-    apis: Annotated[int, typer.Option(min=1, max=50)] = 1,
-    dispatchers: Annotated[int, typer.Option(min=1, max=50)] = 1,
-    coordinators: Annotated[int, typer.Option(min=1, max=50)] = 1,
-    runners: Annotated[int, typer.Option(min=0, max=50)] = 1,
+    apis: Annotated[int, typer.Option(min=1, max=REPLICAS_MAX)] = 1,
+    dispatchers: Annotated[int, typer.Option(min=1, max=REPLICAS_MAX)] = 1,
+    coordinators: Annotated[int, typer.Option(min=1, max=REPLICAS_MAX)] = 1,
+    runners: Annotated[int, typer.Option(min=0, max=REPLICAS_MAX)] = 1,
     modules: Annotated[
         list[Path] | None,
         typer.Option(help="A file of user modules for the runners; repeatable.", exists=True, dir_okay=False),

@@ -26,7 +26,7 @@ class ProcessSettings(EnvironmentSettings):
 
     # Loopback unless told otherwise: nothing is open to a network by default.
     grpc_address: str = "127.0.0.1:0"
-    # Prometheus text; the services have 9401 to 9404. "" = no metrics endpoint.
+    # Prometheus text; the services have 7601 to 7604. "" = no metrics endpoint.
     metrics_address: str = ""
     # OTLP/gRPC collector; "" = tracing off, and nothing of it loaded.
     otlp_endpoint: str = ""

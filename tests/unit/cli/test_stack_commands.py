@@ -20,7 +20,7 @@ PROCESS = {
     "replica": 0,
     "pid": 7,
     "grpc": "127.0.0.1:7401",
-    "metrics": "127.0.0.1:9401",
+    "metrics": "127.0.0.1:7601",
     "ready": True,
     "start_time": "2026-11-19T02:11:11Z",
 }

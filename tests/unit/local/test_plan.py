@@ -5,7 +5,18 @@ from pathlib import Path
 import pytest
 
 from deploy.local.home import Home
-from deploy.local.plan import STOP_SECONDS, Options, ill_formed, members, write_peers
+from deploy.local.plan import (
+    GRPC_PORTS,
+    OFFSETS,
+    STOP_SECONDS,
+    Options,
+    ill_formed,
+    members,
+    port_of,
+    postgres_port,
+    write_peers,
+)
+from windlass.cli.stack import REPLICAS_MAX
 
 
 def test_ports_follow_service_offset_and_replica(tmp_path: Path) -> None:
@@ -15,10 +26,10 @@ def test_ports_follow_service_offset_and_replica(tmp_path: Path) -> None:
     planned = {member.name: member.addresses() for member in members(options, Home(tmp_path))}
     assert planned["api-0"] == {
         "gRPC": "127.0.0.1:7501",
-        "metrics": "127.0.0.1:9501",
+        "metrics": "127.0.0.1:7701",
     }
     assert planned["api-1"]["gRPC"] == "127.0.0.1:7511"
-    assert planned["coordinator-2"] == {"gRPC": "127.0.0.1:7523", "metrics": "127.0.0.1:9523"}
+    assert planned["coordinator-2"] == {"gRPC": "127.0.0.1:7523", "metrics": "127.0.0.1:7723"}
     assert list(planned) == [
         "api-0",
         "api-1",
@@ -28,6 +39,25 @@ def test_ports_follow_service_offset_and_replica(tmp_path: Path) -> None:
         "coordinator-2",
         "runner-0",
     ]
+
+
+def _ports(offset: int, replicas: int) -> list[int]:
+    options = Options(home=Path(), port_offset=offset, replicas=dict.fromkeys(GRPC_PORTS, replicas))
+    planned = members(options, Home(Path()))
+    return [
+        postgres_port(options),
+        *(port_of(address) for member in planned for address in member.addresses().values()),
+    ]
+
+
+def test_stacks_whose_offsets_differ_by_300_never_collide() -> None:
+    ports = [port for offset in (0, 300, *OFFSETS[:2]) for port in _ports(offset, replicas=10)]
+    assert len(set(ports)) == len(ports)
+
+
+def test_as_many_replicas_as_up_takes_do_not_collide() -> None:
+    ports = _ports(0, REPLICAS_MAX)
+    assert len(set(ports)) == len(ports)
 
 
 def test_environment_names_files_and_never_secrets(tmp_path: Path) -> None:
