@@ -56,9 +56,9 @@ class StartExecutionRequest(_message.Message):
     WAIT_FIELD_NUMBER: _builtins.int
     workflow: _builtins.str
     version: _builtins.int
-    """0: the newest."""
+    """0: the newest version."""
     request_id: _builtins.str
-    """Any text that is the caller's own, kept for 30 days. Empty: no repeat is recognised."""
+    """Any text that the caller chooses. It is kept for 30 days. Empty: no repeat is recognised."""
     priority: _builtins.int
     """1 (lowest) to 5; 0 = 3."""
     @_builtins.property
@@ -69,12 +69,12 @@ class StartExecutionRequest(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """From now; the shorter of this and the workflow's own counts."""
+        """Counted from now. The shorter of this and the workflow's own timeout counts. Absent: the workflow's own."""
 
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
-        """When given: answer when the execution is final or this time is over, whichever is first. At most an hour, and never
-        longer than the call's deadline.
+        """The call answers when the execution is final or this time is over, whichever is first. At most an hour, and never
+        longer than the call's deadline. Absent: it answers when the start is durable.
         """
 
     def __init__(
@@ -104,7 +104,7 @@ class StartExecutionResponse(_message.Message):
     EXECUTION_FIELD_NUMBER: _builtins.int
     EXISTING_FIELD_NUMBER: _builtins.int
     existing: _builtins.bool
-    """True when request_id had started it before."""
+    """True: an earlier call with this request_id started the execution."""
     @_builtins.property
     def execution(self) -> _resources_pb2.Execution: ...
     def __init__(
@@ -128,7 +128,7 @@ class BatchStartExecutionsRequest(_message.Message):
     REQUESTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___StartExecutionRequest]:
-        """A malformed one is refused by itself, as its own status."""
+        """A malformed request is refused alone, with a status of its own."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class BatchStartExecutionsResponse(_message.Message):
         def result(self) -> Global___StartExecutionResponse: ...
         @_builtins.property
         def status(self) -> _status_pb2.Status:
-            """As the single call would have failed."""
+            """The status with which StartExecution would have failed."""
 
         def __init__(
             self,
@@ -244,19 +244,21 @@ class ListExecutionsRequest(_message.Message):
     Fields: state, workflow, version, priority, create_time, start_time, end_time, error.type, error.node, error.message,
     trigger.type, trigger.caller, parent_execution_id, labels.<key> (`labels."any key"`). State and trigger.type by name.
 
-    Comparisons: = != < <= > >=; state and trigger.type by = and != only, texts in the order of their code points.
-    `:` is "has": `labels:region` and `end_time:*` are true where there is one, any other value is as with =. An
-    asterisk at the beginning or the end of a text stands for any text, with =, != and `:`; `"\\*"` is the asterisk.
+    Comparisons: = != < <= > >=. State and trigger.type take only = and !=; texts are ordered by their code points.
+    `:` means "has": `labels:region` and `end_time:*` are true where there is such a label or time; with another value
+    `:` means =. With =, != and `:`, an asterisk at the beginning or the end of a text stands for any text, and `"\\*"`
+    for an asterisk.
 
-    AND (also by putting side by side), OR, NOT or `-`, parentheses. OR binds tighter than AND: `a AND b OR c` is
-    `a AND (b OR c)`.
+    Comparisons are joined by AND (or by a space), OR, NOT or `-`, and parentheses. OR binds tighter than AND:
+    `a AND b OR c` is `a AND (b OR c)`.
 
-    What an execution does not have fits no comparison but !=, which is the opposite of =; NOT is true of whatever does
-    not fit. So `labels.region != "eu"` and `NOT labels.region = "eu"` are also true without that label. A text of the
-    execution itself is absent when it is empty: `parent_execution_id = ""` has none; a label may be there and empty.
+    When an execution lacks a field, every comparison with it is false except !=, which is the opposite of =. NOT is the
+    opposite of whatever follows it. So `labels.region != "eu"` and `NOT labels.region = "eu"` are also true without
+    that label. An empty text of the execution itself counts as lacking: `parent_execution_id = ""` finds executions
+    without a parent. A label may exist and be empty.
 
-    At most 64 comparisons and 10 parentheses inside each other. Not there: functions, bare words. What is faulty is
-    INVALID_ARGUMENT INVALID_REQUEST and says at which character.
+    At most 64 comparisons, and parentheses at most 10 deep. Functions and bare words are not supported. A faulty filter
+    is INVALID_ARGUMENT INVALID_REQUEST, and its violation says at which character.
     """
     order_by: _builtins.str
     """"create_time desc" (default) or "create_time"."""
@@ -310,7 +312,7 @@ class WatchExecutionRequest(_message.Message):
     AFTER_SEQ_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     after_seq: _builtins.int
-    """0: from the beginning."""
+    """The sequence of the last event that the caller has. 0: from the beginning."""
     def __init__(
         self,
         *,
@@ -374,7 +376,7 @@ class CancelExecutionResponse(_message.Message):
     EXECUTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def execution(self) -> _resources_pb2.Execution:
-        """As it is when the cancel is durable: CANCELLED, or still on its way there."""
+        """The execution when the cancel is durable: already CANCELLED, or still ending."""
 
     def __init__(
         self,
@@ -400,8 +402,9 @@ class ListEventsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     after_seq: _builtins.int
+    """Only events after this sequence. 0: from the beginning."""
     as_of_seq: _builtins.int
-    """When given: nothing after this sequence."""
+    """The last sequence to list. 0: no limit."""
     page_size: _builtins.int
     page_token: _builtins.str
     def __init__(

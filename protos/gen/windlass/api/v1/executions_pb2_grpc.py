@@ -28,8 +28,8 @@ if _version_not_supported:
 class ExecutionServiceStub:
     """Executions of the caller's workspace. Reading needs VIEWER, starting and commanding needs WORKFLOW.
 
-    The story: StartExecution answers once the execution is durable; from then on nothing loses it. Ask with
-    GetExecution, follow with WatchExecution, or let StartExecution wait for the end. Every unknown id, and every id of
+    StartExecution answers when the execution is durable; from then on nothing loses it. Its state is read with
+    GetExecution and followed with WatchExecution, or StartExecution itself waits for the end. An unknown id, and an id of
     another workspace, is NOT_FOUND EXECUTION_NOT_FOUND.
     """
 
@@ -79,13 +79,13 @@ class ExecutionServiceStub:
 class ExecutionServiceServicer:
     """Executions of the caller's workspace. Reading needs VIEWER, starting and commanding needs WORKFLOW.
 
-    The story: StartExecution answers once the execution is durable; from then on nothing loses it. Ask with
-    GetExecution, follow with WatchExecution, or let StartExecution wait for the end. Every unknown id, and every id of
+    StartExecution answers when the execution is durable; from then on nothing loses it. Its state is read with
+    GetExecution and followed with WatchExecution, or StartExecution itself waits for the end. An unknown id, and an id of
     another workspace, is NOT_FOUND EXECUTION_NOT_FOUND.
     """
 
     def StartExecution(self, request, context):
-        """Idempotent by `request_id`: a repeat answers with the first execution (`existing`), another content under the same
+        """Idempotent by `request_id`: a repeat answers with the first execution (`existing`), and other content under the same
         id is ALREADY_EXISTS REQUEST_ID_REUSED. After UNAVAILABLE or a lost answer, repeat with the same request_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -93,47 +93,47 @@ class ExecutionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BatchStartExecutions(self, request, context):
-        """Up to 1,000 starts in one call; each has its own fate and its own result or status, in the order given. Answers when
-        the last item that waits is final, or its wait is over.
+        """Up to 1,000 starts in one call. Each succeeds or fails by itself and has its own result or status, in the order
+        given. The call answers when the last item that waits is final, or its wait is over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetExecution(self, request, context):
-        """As it is now, from the moment its start was acknowledged: while it waits in the queue, while it goes, once it has
-        ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+        """The execution as it is now: queued, running or ended. It is found from the moment its start was acknowledged.
+        Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListExecutions(self, request, context):
-        """Newest first. The filter is AIP-160.
+        """Newest first unless `order_by` says otherwise. The filter is AIP-160. Records nothing; repeat it after UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchExecution(self, request, context):
-        """All events after `after_seq`, then new ones as they are committed, each once and in order, also across the death
-        of whatever serves them; the last is the one that made the execution final, then OK. To go on after a lost
-        stream, give the last seq received.
+        """Sends all events after `after_seq`, then new ones as they are committed, each once and in order, even when a process
+        that serves them dies. The last event is the one that made the execution final; then the stream ends with OK. To go
+        on after a lost stream, give the last seq that was received.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelExecution(self, request, context):
-        """The execution becomes CANCELLED within about 2 s; running nodes are told to stop. Repeating it is OK;
-        FAILED_PRECONDITION EXECUTION_FINAL when it ended otherwise before.
+        """The execution becomes CANCELLED within about 2 s, and running nodes are told to stop. A repeat is OK.
+        FAILED_PRECONDITION EXECUTION_FINAL when the execution has already ended in another state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """The journal, for those who want all of it.
+        """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,8 +188,8 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
 class ExecutionService:
     """Executions of the caller's workspace. Reading needs VIEWER, starting and commanding needs WORKFLOW.
 
-    The story: StartExecution answers once the execution is durable; from then on nothing loses it. Ask with
-    GetExecution, follow with WatchExecution, or let StartExecution wait for the end. Every unknown id, and every id of
+    StartExecution answers when the execution is durable; from then on nothing loses it. Its state is read with
+    GetExecution and followed with WatchExecution, or StartExecution itself waits for the end. An unknown id, and an id of
     another workspace, is NOT_FOUND EXECUTION_NOT_FOUND.
     """
 

@@ -15,43 +15,43 @@ GRPC_VERSION: str
 class ExecutionServiceStub:
     """Executions of the caller's workspace. Reading needs VIEWER, starting and commanding needs WORKFLOW.
 
-    The story: StartExecution answers once the execution is durable; from then on nothing loses it. Ask with
-    GetExecution, follow with WatchExecution, or let StartExecution wait for the end. Every unknown id, and every id of
+    StartExecution answers when the execution is durable; from then on nothing loses it. Its state is read with
+    GetExecution and followed with WatchExecution, or StartExecution itself waits for the end. An unknown id, and an id of
     another workspace, is NOT_FOUND EXECUTION_NOT_FOUND.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     StartExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.StartExecutionRequest, _executions_pb2.StartExecutionResponse]
-    """Idempotent by `request_id`: a repeat answers with the first execution (`existing`), another content under the same
+    """Idempotent by `request_id`: a repeat answers with the first execution (`existing`), and other content under the same
     id is ALREADY_EXISTS REQUEST_ID_REUSED. After UNAVAILABLE or a lost answer, repeat with the same request_id.
     """
     BatchStartExecutions: _aio.UnaryUnaryMultiCallable[_executions_pb2.BatchStartExecutionsRequest, _executions_pb2.BatchStartExecutionsResponse]
-    """Up to 1,000 starts in one call; each has its own fate and its own result or status, in the order given. Answers when
-    the last item that waits is final, or its wait is over.
+    """Up to 1,000 starts in one call. Each succeeds or fails by itself and has its own result or status, in the order
+    given. The call answers when the last item that waits is final, or its wait is over.
     """
     GetExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.GetExecutionRequest, _executions_pb2.GetExecutionResponse]
-    """As it is now, from the moment its start was acknowledged: while it waits in the queue, while it goes, once it has
-    ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+    """The execution as it is now: queued, running or ended. It is found from the moment its start was acknowledged.
+    Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
     """
     ListExecutions: _aio.UnaryUnaryMultiCallable[_executions_pb2.ListExecutionsRequest, _executions_pb2.ListExecutionsResponse]
-    """Newest first. The filter is AIP-160."""
+    """Newest first unless `order_by` says otherwise. The filter is AIP-160. Records nothing; repeat it after UNAVAILABLE."""
     WatchExecution: _aio.UnaryStreamMultiCallable[_executions_pb2.WatchExecutionRequest, _executions_pb2.WatchExecutionResponse]
-    """All events after `after_seq`, then new ones as they are committed, each once and in order, also across the death
-    of whatever serves them; the last is the one that made the execution final, then OK. To go on after a lost
-    stream, give the last seq received.
+    """Sends all events after `after_seq`, then new ones as they are committed, each once and in order, even when a process
+    that serves them dies. The last event is the one that made the execution final; then the stream ends with OK. To go
+    on after a lost stream, give the last seq that was received.
     """
     CancelExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.CancelExecutionRequest, _executions_pb2.CancelExecutionResponse]
-    """The execution becomes CANCELLED within about 2 s; running nodes are told to stop. Repeating it is OK;
-    FAILED_PRECONDITION EXECUTION_FINAL when it ended otherwise before.
+    """The execution becomes CANCELLED within about 2 s, and running nodes are told to stop. A repeat is OK.
+    FAILED_PRECONDITION EXECUTION_FINAL when the execution has already ended in another state.
     """
     ListEvents: _aio.UnaryUnaryMultiCallable[_executions_pb2.ListEventsRequest, _executions_pb2.ListEventsResponse]
-    """The journal, for those who want all of it."""
+    """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE."""
 
 class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Executions of the caller's workspace. Reading needs VIEWER, starting and commanding needs WORKFLOW.
 
-    The story: StartExecution answers once the execution is durable; from then on nothing loses it. Ask with
-    GetExecution, follow with WatchExecution, or let StartExecution wait for the end. Every unknown id, and every id of
+    StartExecution answers when the execution is durable; from then on nothing loses it. Its state is read with
+    GetExecution and followed with WatchExecution, or StartExecution itself waits for the end. An unknown id, and an id of
     another workspace, is NOT_FOUND EXECUTION_NOT_FOUND.
     """
 
@@ -61,7 +61,7 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _executions_pb2.StartExecutionRequest,
         context: _aio.ServicerContext[_executions_pb2.StartExecutionRequest, _abc.Awaitable[_executions_pb2.StartExecutionResponse]],
     ) -> _abc.Awaitable[_executions_pb2.StartExecutionResponse]:
-        """Idempotent by `request_id`: a repeat answers with the first execution (`existing`), another content under the same
+        """Idempotent by `request_id`: a repeat answers with the first execution (`existing`), and other content under the same
         id is ALREADY_EXISTS REQUEST_ID_REUSED. After UNAVAILABLE or a lost answer, repeat with the same request_id.
         """
 
@@ -71,8 +71,8 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _executions_pb2.BatchStartExecutionsRequest,
         context: _aio.ServicerContext[_executions_pb2.BatchStartExecutionsRequest, _abc.Awaitable[_executions_pb2.BatchStartExecutionsResponse]],
     ) -> _abc.Awaitable[_executions_pb2.BatchStartExecutionsResponse]:
-        """Up to 1,000 starts in one call; each has its own fate and its own result or status, in the order given. Answers when
-        the last item that waits is final, or its wait is over.
+        """Up to 1,000 starts in one call. Each succeeds or fails by itself and has its own result or status, in the order
+        given. The call answers when the last item that waits is final, or its wait is over.
         """
 
     @_abc_1.abstractmethod
@@ -81,8 +81,8 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _executions_pb2.GetExecutionRequest,
         context: _aio.ServicerContext[_executions_pb2.GetExecutionRequest, _abc.Awaitable[_executions_pb2.GetExecutionResponse]],
     ) -> _abc.Awaitable[_executions_pb2.GetExecutionResponse]:
-        """As it is now, from the moment its start was acknowledged: while it waits in the queue, while it goes, once it has
-        ended. Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
+        """The execution as it is now: queued, running or ended. It is found from the moment its start was acknowledged.
+        Records nothing; repeat it after UNAVAILABLE. NOT_FOUND EXECUTION_NOT_FOUND.
         """
 
     @_abc_1.abstractmethod
@@ -91,7 +91,7 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _executions_pb2.ListExecutionsRequest,
         context: _aio.ServicerContext[_executions_pb2.ListExecutionsRequest, _abc.Awaitable[_executions_pb2.ListExecutionsResponse]],
     ) -> _abc.Awaitable[_executions_pb2.ListExecutionsResponse]:
-        """Newest first. The filter is AIP-160."""
+        """Newest first unless `order_by` says otherwise. The filter is AIP-160. Records nothing; repeat it after UNAVAILABLE."""
 
     @_abc_1.abstractmethod
     def WatchExecution(
@@ -99,9 +99,9 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _executions_pb2.WatchExecutionRequest,
         context: _aio.ServicerContext[_executions_pb2.WatchExecutionRequest, _abc.AsyncIterator[_executions_pb2.WatchExecutionResponse]],
     ) -> _abc.AsyncIterator[_executions_pb2.WatchExecutionResponse]:
-        """All events after `after_seq`, then new ones as they are committed, each once and in order, also across the death
-        of whatever serves them; the last is the one that made the execution final, then OK. To go on after a lost
-        stream, give the last seq received.
+        """Sends all events after `after_seq`, then new ones as they are committed, each once and in order, even when a process
+        that serves them dies. The last event is the one that made the execution final; then the stream ends with OK. To go
+        on after a lost stream, give the last seq that was received.
         """
 
     @_abc_1.abstractmethod
@@ -110,8 +110,8 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _executions_pb2.CancelExecutionRequest,
         context: _aio.ServicerContext[_executions_pb2.CancelExecutionRequest, _abc.Awaitable[_executions_pb2.CancelExecutionResponse]],
     ) -> _abc.Awaitable[_executions_pb2.CancelExecutionResponse]:
-        """The execution becomes CANCELLED within about 2 s; running nodes are told to stop. Repeating it is OK;
-        FAILED_PRECONDITION EXECUTION_FINAL when it ended otherwise before.
+        """The execution becomes CANCELLED within about 2 s, and running nodes are told to stop. A repeat is OK.
+        FAILED_PRECONDITION EXECUTION_FINAL when the execution has already ended in another state.
         """
 
     @_abc_1.abstractmethod
@@ -120,6 +120,6 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _executions_pb2.ListEventsRequest,
         context: _aio.ServicerContext[_executions_pb2.ListEventsRequest, _abc.Awaitable[_executions_pb2.ListEventsResponse]],
     ) -> _abc.Awaitable[_executions_pb2.ListEventsResponse]:
-        """The journal, for those who want all of it."""
+        """Pages through the whole journal, in order. Records nothing; repeat it after UNAVAILABLE."""
 
 def add_ExecutionServiceServicer_to_server(servicer: ExecutionServiceServicer, server: _aio.Server) -> None: ...

@@ -29,8 +29,11 @@ class ListRunsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
+    """Empty: the runs of all executions."""
     node: _builtins.str
+    """Empty: the runs of all nodes."""
     state: _resources_pb2.Run.State.ValueType
+    """Unspecified: runs in any state."""
     page_size: _builtins.int
     page_token: _builtins.str
     def __init__(

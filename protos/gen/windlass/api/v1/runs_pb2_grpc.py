@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RunServiceStub:
-    """Attempts at nodes, as rows. Needs VIEWER.
+    """The attempts at nodes. Needs VIEWER.
     """
 
     def __init__(self, channel):
@@ -48,19 +48,20 @@ class RunServiceStub:
 
 
 class RunServiceServicer:
-    """Attempts at nodes, as rows. Needs VIEWER.
+    """The attempts at nodes. Needs VIEWER.
     """
 
     def ListRuns(self, request, context):
-        """Of one execution in the order of granting, or of the workspace, newest execution first. Runs with large outputs
-        make a page shorter than asked for: go by next_page_token.
+        """The runs of one execution in the order of their grants, or those of the workspace, newest execution first. A page
+        with large outputs is shorter than asked for: next_page_token says whether there is more. Records nothing; repeat it
+        after UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRun(self, request, context):
-        """NOT_FOUND RUN_NOT_FOUND.
+        """Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,7 +89,7 @@ def add_RunServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RunService:
-    """Attempts at nodes, as rows. Needs VIEWER.
+    """The attempts at nodes. Needs VIEWER.
     """
 
     @staticmethod

@@ -13,18 +13,19 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class RunServiceStub:
-    """Attempts at nodes, as rows. Needs VIEWER."""
+    """The attempts at nodes. Needs VIEWER."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListRuns: _aio.UnaryUnaryMultiCallable[_runs_pb2.ListRunsRequest, _runs_pb2.ListRunsResponse]
-    """Of one execution in the order of granting, or of the workspace, newest execution first. Runs with large outputs
-    make a page shorter than asked for: go by next_page_token.
+    """The runs of one execution in the order of their grants, or those of the workspace, newest execution first. A page
+    with large outputs is shorter than asked for: next_page_token says whether there is more. Records nothing; repeat it
+    after UNAVAILABLE.
     """
     GetRun: _aio.UnaryUnaryMultiCallable[_runs_pb2.GetRunRequest, _runs_pb2.GetRunResponse]
-    """NOT_FOUND RUN_NOT_FOUND."""
+    """Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND."""
 
 class RunServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Attempts at nodes, as rows. Needs VIEWER."""
+    """The attempts at nodes. Needs VIEWER."""
 
     @_abc_1.abstractmethod
     def ListRuns(
@@ -32,8 +33,9 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _runs_pb2.ListRunsRequest,
         context: _aio.ServicerContext[_runs_pb2.ListRunsRequest, _abc.Awaitable[_runs_pb2.ListRunsResponse]],
     ) -> _abc.Awaitable[_runs_pb2.ListRunsResponse]:
-        """Of one execution in the order of granting, or of the workspace, newest execution first. Runs with large outputs
-        make a page shorter than asked for: go by next_page_token.
+        """The runs of one execution in the order of their grants, or those of the workspace, newest execution first. A page
+        with large outputs is shorter than asked for: next_page_token says whether there is more. Records nothing; repeat it
+        after UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -42,6 +44,6 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _runs_pb2.GetRunRequest,
         context: _aio.ServicerContext[_runs_pb2.GetRunRequest, _abc.Awaitable[_runs_pb2.GetRunResponse]],
     ) -> _abc.Awaitable[_runs_pb2.GetRunResponse]:
-        """NOT_FOUND RUN_NOT_FOUND."""
+        """Records nothing; repeat it after UNAVAILABLE. NOT_FOUND RUN_NOT_FOUND."""
 
 def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: _aio.Server) -> None: ...

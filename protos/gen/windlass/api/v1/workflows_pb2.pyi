@@ -30,16 +30,16 @@ class ApplyWorkflowRequest(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     SOURCE_FORMAT_FIELD_NUMBER: _builtins.int
     etag: _builtins.str
-    """Of the newest version the caller has seen. Empty: no check."""
+    """The etag of the newest version that the caller has seen. Empty: no check."""
     source: _builtins.str
-    """The definition as text, at most 1 MiB. When it is set, it is what is parsed and kept, and `definition` is not looked
-    at; faults then name lines.
+    """The definition as text, at most 1 MiB. When it is set, it is parsed and kept, and `definition` is ignored. Faults in
+    YAML then name their line.
     """
     source_format: _resources_pb2.Workflow.SourceFormat.ValueType
-    """Absent: YAML."""
+    """Unspecified: YAML."""
     @_builtins.property
     def definition(self) -> _struct_pb2.Struct:
-        """docs/definitions.md; at most 1 MiB and 2,000 nodes. Required where there is no source."""
+        """Described in docs/definitions.md; at most 1 MiB and 2,000 nodes. Required unless `source` is set."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class ValidateWorkflowRequest(_message.Message):
     source_format: _resources_pb2.Workflow.SourceFormat.ValueType
     @_builtins.property
     def definition(self) -> _struct_pb2.Struct:
-        """Required where there is no source."""
+        """Required unless `source` is set."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class ValidateWorkflowResponse(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def faults(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Fault]:
-        """Empty: the definition can be applied."""
+        """Empty: ApplyWorkflow would accept the definition."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Fault]: ...
@@ -164,7 +164,7 @@ class GetWorkflowRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     workflow: _builtins.str
     version: _builtins.int
-    """0: the newest."""
+    """0: the newest version."""
     def __init__(
         self,
         *,

@@ -77,30 +77,31 @@ class WorkflowServiceServicer:
     """
 
     def ApplyWorkflow(self, request, context):
-        """Makes the workflow, or a new version of it when the definition differs from the newest one, or nothing when it is
-        the same (so a repeat is harmless). Refused whole, with every fault named, when the definition is faulty
-        (INVALID_ARGUMENT, INVALID_DEFINITION); ABORTED ETAG_MISMATCH when `etag` is given and no longer the newest.
+        """Creates the workflow, or a new version when the definition differs from the newest one. The same definition again
+        changes nothing, so a repeat is harmless. A faulty definition is refused as a whole with every fault in the
+        violations: INVALID_ARGUMENT INVALID_DEFINITION. ABORTED ETAG_MISMATCH when `etag` is given and is not the newest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ValidateWorkflow(self, request, context):
-        """Says what ApplyWorkflow would say; records nothing. A faulty definition is an OK answer with its faults.
+        """Checks a definition as ApplyWorkflow does, and records nothing. For a faulty definition the status is OK, and the
+        response has the faults.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetWorkflow(self, request, context):
-        """NOT_FOUND WORKFLOW_NOT_FOUND for an unknown one and for another workspace's alike.
+        """NOT_FOUND WORKFLOW_NOT_FOUND, also for a workflow of another workspace; VERSION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkflows(self, request, context):
-        """By name; archived ones only on request.
+        """In order of name; archived workflows only on request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,14 +115,14 @@ class WorkflowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ArchiveWorkflow(self, request, context):
-        """No new execution can be started; those under way go on. Repeating it is OK.
+        """From then on no execution can be started; those under way go on. A repeat is OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RestoreWorkflow(self, request, context):
-        """Undoes ArchiveWorkflow.
+        """Undoes ArchiveWorkflow. A repeat is OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -17,22 +17,24 @@ class WorkflowServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ApplyWorkflow: _aio.UnaryUnaryMultiCallable[_workflows_pb2.ApplyWorkflowRequest, _workflows_pb2.ApplyWorkflowResponse]
-    """Makes the workflow, or a new version of it when the definition differs from the newest one, or nothing when it is
-    the same (so a repeat is harmless). Refused whole, with every fault named, when the definition is faulty
-    (INVALID_ARGUMENT, INVALID_DEFINITION); ABORTED ETAG_MISMATCH when `etag` is given and no longer the newest.
+    """Creates the workflow, or a new version when the definition differs from the newest one. The same definition again
+    changes nothing, so a repeat is harmless. A faulty definition is refused as a whole with every fault in the
+    violations: INVALID_ARGUMENT INVALID_DEFINITION. ABORTED ETAG_MISMATCH when `etag` is given and is not the newest.
     """
     ValidateWorkflow: _aio.UnaryUnaryMultiCallable[_workflows_pb2.ValidateWorkflowRequest, _workflows_pb2.ValidateWorkflowResponse]
-    """Says what ApplyWorkflow would say; records nothing. A faulty definition is an OK answer with its faults."""
+    """Checks a definition as ApplyWorkflow does, and records nothing. For a faulty definition the status is OK, and the
+    response has the faults.
+    """
     GetWorkflow: _aio.UnaryUnaryMultiCallable[_workflows_pb2.GetWorkflowRequest, _workflows_pb2.GetWorkflowResponse]
-    """NOT_FOUND WORKFLOW_NOT_FOUND for an unknown one and for another workspace's alike."""
+    """NOT_FOUND WORKFLOW_NOT_FOUND, also for a workflow of another workspace; VERSION_NOT_FOUND."""
     ListWorkflows: _aio.UnaryUnaryMultiCallable[_workflows_pb2.ListWorkflowsRequest, _workflows_pb2.ListWorkflowsResponse]
-    """By name; archived ones only on request."""
+    """In order of name; archived workflows only on request."""
     ListWorkflowVersions: _aio.UnaryUnaryMultiCallable[_workflows_pb2.ListWorkflowVersionsRequest, _workflows_pb2.ListWorkflowVersionsResponse]
     """Newest first."""
     ArchiveWorkflow: _aio.UnaryUnaryMultiCallable[_workflows_pb2.ArchiveWorkflowRequest, _workflows_pb2.ArchiveWorkflowResponse]
-    """No new execution can be started; those under way go on. Repeating it is OK."""
+    """From then on no execution can be started; those under way go on. A repeat is OK."""
     RestoreWorkflow: _aio.UnaryUnaryMultiCallable[_workflows_pb2.RestoreWorkflowRequest, _workflows_pb2.RestoreWorkflowResponse]
-    """Undoes ArchiveWorkflow."""
+    """Undoes ArchiveWorkflow. A repeat is OK."""
 
 class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
     """Workflows of the caller's workspace. Reading needs VIEWER, changing needs WORKFLOW."""
@@ -43,9 +45,9 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workflows_pb2.ApplyWorkflowRequest,
         context: _aio.ServicerContext[_workflows_pb2.ApplyWorkflowRequest, _abc.Awaitable[_workflows_pb2.ApplyWorkflowResponse]],
     ) -> _abc.Awaitable[_workflows_pb2.ApplyWorkflowResponse]:
-        """Makes the workflow, or a new version of it when the definition differs from the newest one, or nothing when it is
-        the same (so a repeat is harmless). Refused whole, with every fault named, when the definition is faulty
-        (INVALID_ARGUMENT, INVALID_DEFINITION); ABORTED ETAG_MISMATCH when `etag` is given and no longer the newest.
+        """Creates the workflow, or a new version when the definition differs from the newest one. The same definition again
+        changes nothing, so a repeat is harmless. A faulty definition is refused as a whole with every fault in the
+        violations: INVALID_ARGUMENT INVALID_DEFINITION. ABORTED ETAG_MISMATCH when `etag` is given and is not the newest.
         """
 
     @_abc_1.abstractmethod
@@ -54,7 +56,9 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workflows_pb2.ValidateWorkflowRequest,
         context: _aio.ServicerContext[_workflows_pb2.ValidateWorkflowRequest, _abc.Awaitable[_workflows_pb2.ValidateWorkflowResponse]],
     ) -> _abc.Awaitable[_workflows_pb2.ValidateWorkflowResponse]:
-        """Says what ApplyWorkflow would say; records nothing. A faulty definition is an OK answer with its faults."""
+        """Checks a definition as ApplyWorkflow does, and records nothing. For a faulty definition the status is OK, and the
+        response has the faults.
+        """
 
     @_abc_1.abstractmethod
     def GetWorkflow(
@@ -62,7 +66,7 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workflows_pb2.GetWorkflowRequest,
         context: _aio.ServicerContext[_workflows_pb2.GetWorkflowRequest, _abc.Awaitable[_workflows_pb2.GetWorkflowResponse]],
     ) -> _abc.Awaitable[_workflows_pb2.GetWorkflowResponse]:
-        """NOT_FOUND WORKFLOW_NOT_FOUND for an unknown one and for another workspace's alike."""
+        """NOT_FOUND WORKFLOW_NOT_FOUND, also for a workflow of another workspace; VERSION_NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def ListWorkflows(
@@ -70,7 +74,7 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workflows_pb2.ListWorkflowsRequest,
         context: _aio.ServicerContext[_workflows_pb2.ListWorkflowsRequest, _abc.Awaitable[_workflows_pb2.ListWorkflowsResponse]],
     ) -> _abc.Awaitable[_workflows_pb2.ListWorkflowsResponse]:
-        """By name; archived ones only on request."""
+        """In order of name; archived workflows only on request."""
 
     @_abc_1.abstractmethod
     def ListWorkflowVersions(
@@ -86,7 +90,7 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workflows_pb2.ArchiveWorkflowRequest,
         context: _aio.ServicerContext[_workflows_pb2.ArchiveWorkflowRequest, _abc.Awaitable[_workflows_pb2.ArchiveWorkflowResponse]],
     ) -> _abc.Awaitable[_workflows_pb2.ArchiveWorkflowResponse]:
-        """No new execution can be started; those under way go on. Repeating it is OK."""
+        """From then on no execution can be started; those under way go on. A repeat is OK."""
 
     @_abc_1.abstractmethod
     def RestoreWorkflow(
@@ -94,6 +98,6 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workflows_pb2.RestoreWorkflowRequest,
         context: _aio.ServicerContext[_workflows_pb2.RestoreWorkflowRequest, _abc.Awaitable[_workflows_pb2.RestoreWorkflowResponse]],
     ) -> _abc.Awaitable[_workflows_pb2.RestoreWorkflowResponse]:
-        """Undoes ArchiveWorkflow."""
+        """Undoes ArchiveWorkflow. A repeat is OK."""
 
 def add_WorkflowServiceServicer_to_server(servicer: WorkflowServiceServicer, server: _aio.Server) -> None: ...

@@ -29,21 +29,21 @@ class _TierEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tier.ValueType],
     DESCRIPTOR: _descriptor.EnumDescriptor
     TIER_UNSPECIFIED: _Tier.ValueType  # 0
     FREE: _Tier.ValueType  # 1
-    """One execution at once."""
+    """At most 1 execution at once."""
     PRO: _Tier.ValueType  # 2
-    """Five."""
+    """At most 5 executions at once."""
     ENTERPRISE: _Tier.ValueType  # 3
-    """Twenty."""
+    """At most 20 executions at once."""
 
 class Tier(_Tier, metaclass=_TierEnumTypeWrapper): ...
 
 TIER_UNSPECIFIED: Tier.ValueType  # 0
 FREE: Tier.ValueType  # 1
-"""One execution at once."""
+"""At most 1 execution at once."""
 PRO: Tier.ValueType  # 2
-"""Five."""
+"""At most 5 executions at once."""
 ENTERPRISE: Tier.ValueType  # 3
-"""Twenty."""
+"""At most 20 executions at once."""
 Global___Tier: _TypeAlias = Tier  # noqa: Y015
 
 class _Role:
@@ -54,11 +54,11 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     DESCRIPTOR: _descriptor.EnumDescriptor
     ROLE_UNSPECIFIED: _Role.ValueType  # 0
     VIEWER: _Role.ValueType  # 1
-    """Reads."""
+    """Reads everything but keys."""
     WORKFLOW: _Role.ValueType  # 2
-    """Reads, applies workflows, starts and commands executions."""
+    """As VIEWER; also applies workflows, and starts and cancels executions."""
     ADMIN: _Role.ValueType  # 3
-    """All in its workspace, keys included."""
+    """Everything in its workspace, including its keys."""
     RUNNER: _Role.ValueType  # 4
     """Opens runner sessions for its workspace, and nothing else."""
 
@@ -67,11 +67,11 @@ class Role(_Role, metaclass=_RoleEnumTypeWrapper):
 
 ROLE_UNSPECIFIED: Role.ValueType  # 0
 VIEWER: Role.ValueType  # 1
-"""Reads."""
+"""Reads everything but keys."""
 WORKFLOW: Role.ValueType  # 2
-"""Reads, applies workflows, starts and commands executions."""
+"""As VIEWER; also applies workflows, and starts and cancels executions."""
 ADMIN: Role.ValueType  # 3
-"""All in its workspace, keys included."""
+"""Everything in its workspace, including its keys."""
 RUNNER: Role.ValueType  # 4
 """Opens runner sessions for its workspace, and nothing else."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
@@ -83,9 +83,9 @@ class Limits(_message.Message):
     EXECUTIONS_MAX_FIELD_NUMBER: _builtins.int
     QUEUED_MAX_FIELD_NUMBER: _builtins.int
     executions_max: _builtins.int
-    """Executions going at once. 0: the tier's number."""
+    """How many executions may hold a slot at once. 0: the tier's number."""
     queued_max: _builtins.int
-    """Executions queued at once. 0: 100,000."""
+    """How many executions may be queued at once. 0: 100,000."""
     def __init__(
         self,
         *,
@@ -115,7 +115,7 @@ class Workspace(_message.Message):
     etag: _builtins.str
     @_builtins.property
     def limits(self) -> Global___Limits:
-        """As in force, never 0."""
+        """The limits in force, never 0."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -279,13 +279,14 @@ class UpdateWorkspaceRequest(_message.Message):
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     etag: _builtins.str
+    """The etag that the caller has read. Empty: no check."""
     @_builtins.property
     def workspace(self) -> Global___Workspace:
-        """Named by `workspace.workspace`; the other fields are the new values."""
+        """`workspace.workspace` names the workspace; the other fields are the new values."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """"tier", "limits", "limits.executions_max", "limits.queued_max". Empty: refused."""
+        """Any of "tier", "limits", "limits.executions_max", "limits.queued_max". An empty mask is refused."""
 
     def __init__(
         self,
@@ -375,10 +376,12 @@ class ApiKey(_message.Message):
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """Refused from then on. Absent: never."""
+        """From then on the key is refused. Absent: it does not expire."""
 
     @_builtins.property
-    def revoke_time(self) -> _timestamp_pb2.Timestamp: ...
+    def revoke_time(self) -> _timestamp_pb2.Timestamp:
+        """Absent: the key is not revoked."""
+
     def __init__(
         self,
         *,
@@ -408,14 +411,16 @@ class CreateApiKeyRequest(_message.Message):
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
-    """Empty: the caller's own. Needed with the system key."""
+    """Empty: the caller's own workspace. Required with the system key."""
     role: Global___Role.ValueType
     title: _builtins.str
-    """For people: who has it and what for."""
+    """For people: who has the key, and for what."""
     request_id: _builtins.str
-    """Any text that is the caller's own, never forgotten. Empty: no repeat is recognised."""
+    """Any text that the caller chooses. It is never forgotten. Empty: no repeat is recognised."""
     @_builtins.property
-    def expire_time(self) -> _timestamp_pb2.Timestamp: ...
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """Absent: the key does not expire."""
+
     def __init__(
         self,
         *,
@@ -440,7 +445,7 @@ class CreateApiKeyResponse(_message.Message):
     API_KEY_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     key: _builtins.str
-    """The secret, shown once."""
+    """The secret. It is shown only here."""
     @_builtins.property
     def api_key(self) -> Global___ApiKey: ...
     def __init__(
@@ -465,6 +470,7 @@ class ListApiKeysRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
+    """Empty: the caller's own workspace. Required with the system key."""
     page_size: _builtins.int
     page_token: _builtins.str
     def __init__(

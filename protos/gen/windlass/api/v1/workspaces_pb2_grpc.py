@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class WorkspaceServiceStub:
-    """Tenants. Needs the system key, which can read no execution.
+    """Workspaces are the tenants. Needs the system key, which can read no execution.
     """
 
     def __init__(self, channel):
@@ -63,11 +63,12 @@ class WorkspaceServiceStub:
 
 
 class WorkspaceServiceServicer:
-    """Tenants. Needs the system key, which can read no execution.
+    """Workspaces are the tenants. Needs the system key, which can read no execution.
     """
 
     def CreateWorkspace(self, request, context):
-        """ALREADY_EXISTS WORKSPACE_EXISTS when there is one of the name with other settings; a repeat with the same is OK.
+        """A repeat with the same settings is OK. ALREADY_EXISTS WORKSPACE_EXISTS when the name has other settings, or belonged
+        to a workspace that was closed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -81,22 +82,24 @@ class WorkspaceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkspaces(self, request, context):
-        """Those that are open, by name. Records nothing; repeat it after UNAVAILABLE. INVALID_ARGUMENT INVALID_REQUEST for a
-        page_token that is not of this list.
+        """The open workspaces, in order of name. Records nothing; repeat it after UNAVAILABLE. INVALID_ARGUMENT
+        INVALID_REQUEST for a page_token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateWorkspace(self, request, context):
-        """Changes what the mask names (tier, limits). A lower limit ends nothing that is going.
+        """Changes the fields that the mask names (tier, limits). A lower limit ends no execution that is under way. ABORTED
+        ETAG_MISMATCH when `etag` is given and is not the newest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteWorkspace(self, request, context):
-        """Closes it: its keys stop working at once, what is queued becomes a dead letter. Its name is never given again.
+        """Closes the workspace: its keys stop working at once, and its queued executions become dead letters. The name is never
+        used again. A repeat is OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,7 +142,7 @@ def add_WorkspaceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkspaceService:
-    """Tenants. Needs the system key, which can read no execution.
+    """Workspaces are the tenants. Needs the system key, which can read no execution.
     """
 
     @staticmethod
@@ -279,7 +282,7 @@ class WorkspaceService:
 
 
 class ApiKeyServiceStub:
-    """Keys. ADMIN for its own workspace; the system key for any.
+    """API keys. An ADMIN manages the keys of its own workspace, the system key those of any.
     """
 
     def __init__(self, channel):
@@ -306,28 +309,28 @@ class ApiKeyServiceStub:
 
 
 class ApiKeyServiceServicer:
-    """Keys. ADMIN for its own workspace; the system key for any.
+    """API keys. An ADMIN manages the keys of its own workspace, the system key those of any.
     """
 
     def CreateApiKey(self, request, context):
-        """The key itself is in the answer and nowhere else, ever. Idempotent by `request_id`: a repeat answers with the same
-        key, other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
+        """Only this response ever contains the key itself. Idempotent by `request_id`: a repeat answers with the same key, and
+        other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListApiKeys(self, request, context):
-        """Of one workspace, those that are revoked or have expired among them, in order of key_id; never the keys themselves.
-        Records nothing; repeat it after UNAVAILABLE. NOT_FOUND WORKSPACE_NOT_FOUND, also to an ADMIN who asks for another
-        workspace than its own; INVALID_ARGUMENT INVALID_REQUEST for a page_token that is not of this list.
+        """The keys of one workspace in order of key_id, including revoked and expired ones, but never the secrets. Records
+        nothing; repeat it after UNAVAILABLE. NOT_FOUND WORKSPACE_NOT_FOUND, also when an ADMIN asks for another workspace
+        than its own. INVALID_ARGUMENT INVALID_REQUEST for a page_token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeApiKey(self, request, context):
-        """Refused from the next call on. Repeating it is OK.
+        """The key is refused from then on, by every api within a second. A repeat is OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -360,7 +363,7 @@ def add_ApiKeyServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ApiKeyService:
-    """Keys. ADMIN for its own workspace; the system key for any.
+    """API keys. An ADMIN manages the keys of its own workspace, the system key those of any.
     """
 
     @staticmethod

@@ -13,24 +13,30 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WorkspaceServiceStub:
-    """Tenants. Needs the system key, which can read no execution."""
+    """Workspaces are the tenants. Needs the system key, which can read no execution."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateWorkspace: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.CreateWorkspaceRequest, _workspaces_pb2.CreateWorkspaceResponse]
-    """ALREADY_EXISTS WORKSPACE_EXISTS when there is one of the name with other settings; a repeat with the same is OK."""
+    """A repeat with the same settings is OK. ALREADY_EXISTS WORKSPACE_EXISTS when the name has other settings, or belonged
+    to a workspace that was closed.
+    """
     GetWorkspace: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.GetWorkspaceRequest, _workspaces_pb2.GetWorkspaceResponse]
     """NOT_FOUND WORKSPACE_NOT_FOUND."""
     ListWorkspaces: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.ListWorkspacesRequest, _workspaces_pb2.ListWorkspacesResponse]
-    """Those that are open, by name. Records nothing; repeat it after UNAVAILABLE. INVALID_ARGUMENT INVALID_REQUEST for a
-    page_token that is not of this list.
+    """The open workspaces, in order of name. Records nothing; repeat it after UNAVAILABLE. INVALID_ARGUMENT
+    INVALID_REQUEST for a page_token of another list.
     """
     UpdateWorkspace: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.UpdateWorkspaceRequest, _workspaces_pb2.UpdateWorkspaceResponse]
-    """Changes what the mask names (tier, limits). A lower limit ends nothing that is going."""
+    """Changes the fields that the mask names (tier, limits). A lower limit ends no execution that is under way. ABORTED
+    ETAG_MISMATCH when `etag` is given and is not the newest.
+    """
     DeleteWorkspace: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.DeleteWorkspaceRequest, _workspaces_pb2.DeleteWorkspaceResponse]
-    """Closes it: its keys stop working at once, what is queued becomes a dead letter. Its name is never given again."""
+    """Closes the workspace: its keys stop working at once, and its queued executions become dead letters. The name is never
+    used again. A repeat is OK.
+    """
 
 class WorkspaceServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Tenants. Needs the system key, which can read no execution."""
+    """Workspaces are the tenants. Needs the system key, which can read no execution."""
 
     @_abc_1.abstractmethod
     def CreateWorkspace(
@@ -38,7 +44,9 @@ class WorkspaceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workspaces_pb2.CreateWorkspaceRequest,
         context: _aio.ServicerContext[_workspaces_pb2.CreateWorkspaceRequest, _abc.Awaitable[_workspaces_pb2.CreateWorkspaceResponse]],
     ) -> _abc.Awaitable[_workspaces_pb2.CreateWorkspaceResponse]:
-        """ALREADY_EXISTS WORKSPACE_EXISTS when there is one of the name with other settings; a repeat with the same is OK."""
+        """A repeat with the same settings is OK. ALREADY_EXISTS WORKSPACE_EXISTS when the name has other settings, or belonged
+        to a workspace that was closed.
+        """
 
     @_abc_1.abstractmethod
     def GetWorkspace(
@@ -54,8 +62,8 @@ class WorkspaceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workspaces_pb2.ListWorkspacesRequest,
         context: _aio.ServicerContext[_workspaces_pb2.ListWorkspacesRequest, _abc.Awaitable[_workspaces_pb2.ListWorkspacesResponse]],
     ) -> _abc.Awaitable[_workspaces_pb2.ListWorkspacesResponse]:
-        """Those that are open, by name. Records nothing; repeat it after UNAVAILABLE. INVALID_ARGUMENT INVALID_REQUEST for a
-        page_token that is not of this list.
+        """The open workspaces, in order of name. Records nothing; repeat it after UNAVAILABLE. INVALID_ARGUMENT
+        INVALID_REQUEST for a page_token of another list.
         """
 
     @_abc_1.abstractmethod
@@ -64,7 +72,9 @@ class WorkspaceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workspaces_pb2.UpdateWorkspaceRequest,
         context: _aio.ServicerContext[_workspaces_pb2.UpdateWorkspaceRequest, _abc.Awaitable[_workspaces_pb2.UpdateWorkspaceResponse]],
     ) -> _abc.Awaitable[_workspaces_pb2.UpdateWorkspaceResponse]:
-        """Changes what the mask names (tier, limits). A lower limit ends nothing that is going."""
+        """Changes the fields that the mask names (tier, limits). A lower limit ends no execution that is under way. ABORTED
+        ETAG_MISMATCH when `etag` is given and is not the newest.
+        """
 
     @_abc_1.abstractmethod
     def DeleteWorkspace(
@@ -72,28 +82,30 @@ class WorkspaceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workspaces_pb2.DeleteWorkspaceRequest,
         context: _aio.ServicerContext[_workspaces_pb2.DeleteWorkspaceRequest, _abc.Awaitable[_workspaces_pb2.DeleteWorkspaceResponse]],
     ) -> _abc.Awaitable[_workspaces_pb2.DeleteWorkspaceResponse]:
-        """Closes it: its keys stop working at once, what is queued becomes a dead letter. Its name is never given again."""
+        """Closes the workspace: its keys stop working at once, and its queued executions become dead letters. The name is never
+        used again. A repeat is OK.
+        """
 
 def add_WorkspaceServiceServicer_to_server(servicer: WorkspaceServiceServicer, server: _aio.Server) -> None: ...
 
 class ApiKeyServiceStub:
-    """Keys. ADMIN for its own workspace; the system key for any."""
+    """API keys. An ADMIN manages the keys of its own workspace, the system key those of any."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateApiKey: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.CreateApiKeyRequest, _workspaces_pb2.CreateApiKeyResponse]
-    """The key itself is in the answer and nowhere else, ever. Idempotent by `request_id`: a repeat answers with the same
-    key, other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
+    """Only this response ever contains the key itself. Idempotent by `request_id`: a repeat answers with the same key, and
+    other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
     """
     ListApiKeys: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.ListApiKeysRequest, _workspaces_pb2.ListApiKeysResponse]
-    """Of one workspace, those that are revoked or have expired among them, in order of key_id; never the keys themselves.
-    Records nothing; repeat it after UNAVAILABLE. NOT_FOUND WORKSPACE_NOT_FOUND, also to an ADMIN who asks for another
-    workspace than its own; INVALID_ARGUMENT INVALID_REQUEST for a page_token that is not of this list.
+    """The keys of one workspace in order of key_id, including revoked and expired ones, but never the secrets. Records
+    nothing; repeat it after UNAVAILABLE. NOT_FOUND WORKSPACE_NOT_FOUND, also when an ADMIN asks for another workspace
+    than its own. INVALID_ARGUMENT INVALID_REQUEST for a page_token of another list.
     """
     RevokeApiKey: _aio.UnaryUnaryMultiCallable[_workspaces_pb2.RevokeApiKeyRequest, _workspaces_pb2.RevokeApiKeyResponse]
-    """Refused from the next call on. Repeating it is OK."""
+    """The key is refused from then on, by every api within a second. A repeat is OK."""
 
 class ApiKeyServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Keys. ADMIN for its own workspace; the system key for any."""
+    """API keys. An ADMIN manages the keys of its own workspace, the system key those of any."""
 
     @_abc_1.abstractmethod
     def CreateApiKey(
@@ -101,8 +113,8 @@ class ApiKeyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workspaces_pb2.CreateApiKeyRequest,
         context: _aio.ServicerContext[_workspaces_pb2.CreateApiKeyRequest, _abc.Awaitable[_workspaces_pb2.CreateApiKeyResponse]],
     ) -> _abc.Awaitable[_workspaces_pb2.CreateApiKeyResponse]:
-        """The key itself is in the answer and nowhere else, ever. Idempotent by `request_id`: a repeat answers with the same
-        key, other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
+        """Only this response ever contains the key itself. Idempotent by `request_id`: a repeat answers with the same key, and
+        other content under the same id is ALREADY_EXISTS REQUEST_ID_REUSED.
         """
 
     @_abc_1.abstractmethod
@@ -111,9 +123,9 @@ class ApiKeyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workspaces_pb2.ListApiKeysRequest,
         context: _aio.ServicerContext[_workspaces_pb2.ListApiKeysRequest, _abc.Awaitable[_workspaces_pb2.ListApiKeysResponse]],
     ) -> _abc.Awaitable[_workspaces_pb2.ListApiKeysResponse]:
-        """Of one workspace, those that are revoked or have expired among them, in order of key_id; never the keys themselves.
-        Records nothing; repeat it after UNAVAILABLE. NOT_FOUND WORKSPACE_NOT_FOUND, also to an ADMIN who asks for another
-        workspace than its own; INVALID_ARGUMENT INVALID_REQUEST for a page_token that is not of this list.
+        """The keys of one workspace in order of key_id, including revoked and expired ones, but never the secrets. Records
+        nothing; repeat it after UNAVAILABLE. NOT_FOUND WORKSPACE_NOT_FOUND, also when an ADMIN asks for another workspace
+        than its own. INVALID_ARGUMENT INVALID_REQUEST for a page_token of another list.
         """
 
     @_abc_1.abstractmethod
@@ -122,6 +134,6 @@ class ApiKeyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workspaces_pb2.RevokeApiKeyRequest,
         context: _aio.ServicerContext[_workspaces_pb2.RevokeApiKeyRequest, _abc.Awaitable[_workspaces_pb2.RevokeApiKeyResponse]],
     ) -> _abc.Awaitable[_workspaces_pb2.RevokeApiKeyResponse]:
-        """Refused from the next call on. Repeating it is OK."""
+        """The key is refused from then on, by every api within a second. A repeat is OK."""
 
 def add_ApiKeyServiceServicer_to_server(servicer: ApiKeyServiceServicer, server: _aio.Server) -> None: ...

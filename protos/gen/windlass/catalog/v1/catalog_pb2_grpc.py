@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class CatalogServiceStub:
-    """Called by coordinators, answers cached: a version never changes, a key may be revoked.
+    """Called by coordinators, which cache the answers: versions for good, because a version never changes, and keys for a
+    short time, because a key may be revoked. Nothing is recorded, so every call may be repeated.
     """
 
     def __init__(self, channel):
@@ -48,7 +49,8 @@ class CatalogServiceStub:
 
 
 class CatalogServiceServicer:
-    """Called by coordinators, answers cached: a version never changes, a key may be revoked.
+    """Called by coordinators, which cache the answers: versions for good, because a version never changes, and keys for a
+    short time, because a key may be revoked. Nothing is recorded, so every call may be repeated.
     """
 
     def GetVersion(self, request, context):
@@ -59,7 +61,7 @@ class CatalogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def IdentifyKey(self, request, context):
-        """What the holder of this key may do. NOT_FOUND API_KEY_NOT_FOUND for an unknown, expired or revoked one.
+        """What the holder of this key may do. NOT_FOUND API_KEY_NOT_FOUND for an unknown, expired or revoked key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -87,7 +89,8 @@ def add_CatalogServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CatalogService:
-    """Called by coordinators, answers cached: a version never changes, a key may be revoked.
+    """Called by coordinators, which cache the answers: versions for good, because a version never changes, and keys for a
+    short time, because a key may be revoked. Nothing is recorded, so every call may be repeated.
     """
 
     @staticmethod

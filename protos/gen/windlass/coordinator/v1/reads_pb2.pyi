@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ExecutionRecord(_message.Message):
-    """An execution as its row says. Struct-free."""
+    """An execution as its row in the table says. JSON is bytes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -35,7 +35,7 @@ class ExecutionRecord(_message.Message):
     output: _builtins.bytes
     @_builtins.property
     def execution(self) -> _resources_pb2.Execution:
-        """input and output unset."""
+        """Without input and output, which are below."""
 
     def __init__(
         self,
@@ -62,9 +62,10 @@ class RunRecord(_message.Message):
     OUTPUT_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
     output: _builtins.bytes
+    """Empty when `run.output_ref` is set."""
     @_builtins.property
     def run(self) -> _resources_pb2.Run:
-        """output unset unless output_ref is."""
+        """Without `output`, which is below."""
 
     def __init__(
         self,
@@ -83,15 +84,15 @@ Global___RunRecord: _TypeAlias = RunRecord  # noqa: Y015
 
 @_typing.final
 class EventRecord(_message.Message):
-    """details unset; the JSON of them beside it."""
-
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENT_FIELD_NUMBER: _builtins.int
     DETAILS_FIELD_NUMBER: _builtins.int
     details: _builtins.bytes
     @_builtins.property
-    def event(self) -> _resources_pb2.Event: ...
+    def event(self) -> _resources_pb2.Event:
+        """Without `details`, which are below."""
+
     def __init__(
         self,
         *,
@@ -148,9 +149,9 @@ Global___GetExecutionsResponse: _TypeAlias = GetExecutionsResponse  # noqa: Y015
 
 @_typing.final
 class Condition(_message.Message):
-    """One comparison of a filter, or what is made of several. What an execution does not have (no error, no parent, no end
-    yet, no such label) fits no comparison but NOT_EQUAL, the opposite of EQUAL; `negated` is true of whatever does not
-    fit. A text of the execution itself is absent when it is empty, and EQUAL to the empty text then.
+    """One comparison of a filter, or a combination of conditions. When an execution lacks the field (no error, no parent, no
+    end yet, no such label), every comparison is false except NOT_EQUAL, which is the opposite of EQUAL. `negated` is the
+    opposite of its condition. An empty text of the execution itself counts as lacking, and is EQUAL to the empty text.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -165,7 +166,7 @@ class Condition(_message.Message):
         EQUAL: Condition._Operator.ValueType  # 1
         NOT_EQUAL: Condition._Operator.ValueType  # 2
         LESS: Condition._Operator.ValueType  # 3
-        """Of numbers, times and texts; texts are ordered by their code points."""
+        """This and the following compare numbers, times and texts; texts are ordered by their code points."""
         LESS_EQUAL: Condition._Operator.ValueType  # 4
         GREATER: Condition._Operator.ValueType  # 5
         GREATER_EQUAL: Condition._Operator.ValueType  # 6
@@ -175,7 +176,7 @@ class Condition(_message.Message):
     EQUAL: Condition.Operator.ValueType  # 1
     NOT_EQUAL: Condition.Operator.ValueType  # 2
     LESS: Condition.Operator.ValueType  # 3
-    """Of numbers, times and texts; texts are ordered by their code points."""
+    """This and the following compare numbers, times and texts; texts are ordered by their code points."""
     LESS_EQUAL: Condition.Operator.ValueType  # 4
     GREATER: Condition.Operator.ValueType  # 5
     GREATER_EQUAL: Condition.Operator.ValueType  # 6
@@ -193,13 +194,13 @@ class Condition(_message.Message):
     "error.message", "trigger.type", "trigger.caller", "parent_execution_id", "labels.<key>". Any other is refused.
     """
     operator: Global___Condition.Operator.ValueType
-    """OPERATOR_UNSPECIFIED beside a `form` and nowhere else. A coordinator refuses a condition without an operator when it
-    knows no form of it, so that one of an earlier version fails the list and never answers with a wider one.
+    """OPERATOR_UNSPECIFIED if and only if a `form` is set. A coordinator refuses a condition that has neither an operator
+    nor a form that it knows. So an older coordinator refuses a newer form and never answers with too many executions.
     """
     value: _builtins.str
-    """Text; states by name, times as RFC 3339."""
+    """Always text: states by name, times as RFC 3339."""
     present: _builtins.str
-    """A field, named as above, that the execution has."""
+    """True when the execution has this field, named as above."""
     @_builtins.property
     def negated(self) -> Global___Condition: ...
     @_builtins.property
@@ -232,7 +233,7 @@ Global___Condition: _TypeAlias = Condition  # noqa: Y015
 
 @_typing.final
 class Conditions(_message.Message):
-    """At least one."""
+    """At least one condition."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -254,7 +255,7 @@ Global___Conditions: _TypeAlias = Conditions  # noqa: Y015
 
 @_typing.final
 class Pattern(_message.Message):
-    """A text that begins with this, ends with it (open_start), contains it (both open)."""
+    """True when the field begins with the text (open_end), ends with it (open_start) or contains it (both)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -263,7 +264,7 @@ class Pattern(_message.Message):
     OPEN_START_FIELD_NUMBER: _builtins.int
     OPEN_END_FIELD_NUMBER: _builtins.int
     field: _builtins.str
-    """A text or a label, named as in Condition."""
+    """A field that holds text, or a label; named as in Condition."""
     text: _builtins.str
     open_start: _builtins.bool
     open_end: _builtins.bool
@@ -294,12 +295,12 @@ class ListExecutionsRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
     from_execution_id: _builtins.str
-    """Only ids below (descending) or above (ascending) this one. Empty: from the end."""
+    """Only ids below this one, or above it if `ascending`. Empty: from the newest, or the oldest."""
     ascending: _builtins.bool
     limit: _builtins.int
     @_builtins.property
     def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]:
-        """All must hold. A filter that only joins comparisons by AND is these and nothing else."""
+        """All must be true. A filter that only joins comparisons with AND needs no `form`."""
 
     def __init__(
         self,
@@ -357,7 +358,7 @@ class ListRunsRequest(_message.Message):
     """Only runs after this one in the list's order."""
     limit: _builtins.int
     takes_cut: _builtins.bool
-    """Set by a caller that heeds is_cut. To any other a short page is the end of the list, so none is cut for it."""
+    """The caller understands is_cut. For other callers a short page means the end of the list, so no page is cut."""
     def __init__(
         self,
         *,
@@ -384,7 +385,9 @@ class ListRunsResponse(_message.Message):
     RUNS_FIELD_NUMBER: _builtins.int
     IS_CUT_FIELD_NUMBER: _builtins.int
     is_cut: _builtins.bool
-    """Fewer than asked for, since their outputs are large: there is more after the last. Only where takes_cut was set."""
+    """The page has fewer runs than asked for because their outputs are large, and there are more runs after it. Set only if
+    takes_cut was set.
+    """
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunRecord]: ...
     def __init__(
@@ -427,7 +430,7 @@ class GetRunResponse(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def run(self) -> Global___RunRecord:
-        """Absent: unknown."""
+        """Absent: there is no such run."""
 
     def __init__(
         self,
@@ -521,7 +524,7 @@ class ListModulesResponse(_message.Message):
     MODULES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def modules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """By name and version, "billing.charge@2"; in order."""
+        """Names with versions ("billing.charge@2"), sorted."""
 
     def __init__(
         self,
@@ -544,14 +547,14 @@ class WatchRequest(_message.Message):
     CANCELLED_FIELD_NUMBER: _builtins.int
     WATCHER_FIELD_NUMBER: _builtins.int
     watcher: _builtins.str
-    """In the first request: the name of this api process, as it stands in StartOrder.watcher. Executions that are granted
-    to this coordinator from WatchResponse.knows_watcher on, and name it, need no subscription.
+    """Set in the first request: the name of this api process, as in StartOrder.watcher. After WatchResponse.knows_watcher,
+    executions that name it and are granted to this coordinator need no subscription.
     """
     @_builtins.property
     def subscriptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Subscription]: ...
     @_builtins.property
     def cancelled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Execution ids nobody waits for any more."""
+        """Ids of executions that nobody waits for any more. Their subscriptions end."""
 
     def __init__(
         self,
@@ -578,12 +581,12 @@ class Subscription(_message.Message):
     CATCH_UP_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     after_seq: _builtins.int
-    """EVENTS mode: only events after this one."""
+    """Only events after this sequence. Ignored unless `events`."""
     events: _builtins.bool
-    """True: each event. False: only the final record."""
+    """True: send each event. False: send only the final record."""
     catch_up: _builtins.bool
-    """Read the journal for what happened before, now: set towards one coordinator, and not for an execution that is
-    being started in this moment.
+    """True: also read the journal for earlier events, now. Api sets it towards one coordinator only, and not for an
+    execution that it is just starting.
     """
     def __init__(
         self,
@@ -614,9 +617,9 @@ class WatchResponse(_message.Message):
     def updates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Update]: ...
     @_builtins.property
     def followed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Executions that are followed here without a subscription, some seconds after they were granted: each is named once
-        for each grant at the most, and none that has ended before. The watcher cancels those that nobody waits for any
-        more: its caller may have given up while it was queued, or it was parked and granted again.
+        """Executions that this coordinator follows without a subscription. Each is named some seconds after its grant, at most
+        once per grant and only if it has not ended. The watcher cancels those that nobody waits for any more, because the
+        caller gave up while the execution was queued or parked.
         """
 
     def __init__(
@@ -646,7 +649,7 @@ class Update(_message.Message):
     def event(self) -> Global___EventRecord: ...
     @_builtins.property
     def final(self) -> Global___ExecutionRecord:
-        """The execution is final; the last update of a subscription."""
+        """The execution is final. This is the last update of its subscription."""
 
     def __init__(
         self,

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class ReadServiceStub:
-    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here. Nothing
-    is recorded, so every call may be repeated; UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
+    """Executions, runs and events, read by api. Any replica answers for any execution. JSON is bytes here. Nothing is
+    recorded, so every call may be repeated. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
     """
 
     def __init__(self, channel):
@@ -69,8 +69,8 @@ class ReadServiceStub:
 
 
 class ReadServiceServicer:
-    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here. Nothing
-    is recorded, so every call may be repeated; UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
+    """Executions, runs and events, read by api. Any replica answers for any execution. JSON is bytes here. Nothing is
+    recorded, so every call may be repeated. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
     """
 
     def GetExecutions(self, request, context):
@@ -81,38 +81,40 @@ class ReadServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListExecutions(self, request, context):
-        """Of one workspace, in order of id, newest first unless `ascending`; inputs and outputs are left out, and so is what
-        still waits in the queue of a dispatcher. INVALID_ARGUMENT INVALID_REQUEST when a condition cannot be applied.
+        """The executions of one workspace in order of id, newest first unless `ascending`, without inputs and outputs.
+        Executions that are still in a dispatcher's queue are not among them. INVALID_ARGUMENT INVALID_REQUEST when a
+        condition cannot be applied.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRuns(self, request, context):
-        """In order of id (execution, then grant). Without an execution: the workspace's, newest execution first.
+        """The runs of one execution in order of their grants. Without an execution: the runs of the workspace, newest execution
+        first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRun(self, request, context):
-        """Of whichever workspace: api judges who may see it. An unknown id is no error, the answer has no run.
+        """A run of any workspace: api decides who may see it. An unknown id is not an error; the response then has no run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """By sequence. Of whichever workspace: api judges who may see them. An unknown execution is no error, its answer is
-        empty. Ends before an event of a version that is newer than this replica.
+        """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
+        error; the response is then empty. The list ends before the first event that this replica is too old to understand.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModules(self, request, context):
-        """What the runners announce that are attached here and serve this workspace. Every runner is attached to every
-        coordinator; one that was started a moment ago may not know it yet.
+        """The modules of all runners that are attached here and serve this workspace. Every runner is attached to every
+        coordinator, but a coordinator that has just started may not know all of them yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,8 +162,8 @@ def add_ReadServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReadService:
-    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here. Nothing
-    is recorded, so every call may be repeated; UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
+    """Executions, runs and events, read by api. Any replica answers for any execution. JSON is bytes here. Nothing is
+    recorded, so every call may be repeated. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
     """
 
     @staticmethod
@@ -349,9 +351,10 @@ class WatchServiceServicer:
     """
 
     def Watch(self, request_iterator, context):
-        """A subscription is sent to every coordinator; the one that holds the execution, or later takes it over, pushes.
-        Every update carries its sequence: the subscriber drops what it has. A subscription ends by itself with the final
-        update, or by `cancel`. What rides with a start (WatchRequest.watcher) spares it, and is as good as one.
+        """Api sends a subscription to every coordinator. The coordinator that holds the execution, or later takes it over,
+        sends the updates. Every update carries its sequence, and api drops updates that it already has. A subscription ends
+        with the final update or when it is cancelled. An execution whose start names a watcher (WatchRequest.watcher) needs
+        no subscription.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -13,33 +13,36 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ReadServiceStub:
-    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here. Nothing
-    is recorded, so every call may be repeated; UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
+    """Executions, runs and events, read by api. Any replica answers for any execution. JSON is bytes here. Nothing is
+    recorded, so every call may be repeated. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetExecutions: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetExecutionsRequest, _reads_pb2.GetExecutionsResponse]
     """Unknown ids are left out."""
     ListExecutions: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListExecutionsRequest, _reads_pb2.ListExecutionsResponse]
-    """Of one workspace, in order of id, newest first unless `ascending`; inputs and outputs are left out, and so is what
-    still waits in the queue of a dispatcher. INVALID_ARGUMENT INVALID_REQUEST when a condition cannot be applied.
+    """The executions of one workspace in order of id, newest first unless `ascending`, without inputs and outputs.
+    Executions that are still in a dispatcher's queue are not among them. INVALID_ARGUMENT INVALID_REQUEST when a
+    condition cannot be applied.
     """
     ListRuns: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListRunsRequest, _reads_pb2.ListRunsResponse]
-    """In order of id (execution, then grant). Without an execution: the workspace's, newest execution first."""
+    """The runs of one execution in order of their grants. Without an execution: the runs of the workspace, newest execution
+    first.
+    """
     GetRun: _aio.UnaryUnaryMultiCallable[_reads_pb2.GetRunRequest, _reads_pb2.GetRunResponse]
-    """Of whichever workspace: api judges who may see it. An unknown id is no error, the answer has no run."""
+    """A run of any workspace: api decides who may see it. An unknown id is not an error; the response then has no run."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListEventsRequest, _reads_pb2.ListEventsResponse]
-    """By sequence. Of whichever workspace: api judges who may see them. An unknown execution is no error, its answer is
-    empty. Ends before an event of a version that is newer than this replica.
+    """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
+    error; the response is then empty. The list ends before the first event that this replica is too old to understand.
     """
     ListModules: _aio.UnaryUnaryMultiCallable[_reads_pb2.ListModulesRequest, _reads_pb2.ListModulesResponse]
-    """What the runners announce that are attached here and serve this workspace. Every runner is attached to every
-    coordinator; one that was started a moment ago may not know it yet.
+    """The modules of all runners that are attached here and serve this workspace. Every runner is attached to every
+    coordinator, but a coordinator that has just started may not know all of them yet.
     """
 
 class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What has happened and what is happening, for api. Any replica answers for any execution. JSON is bytes here. Nothing
-    is recorded, so every call may be repeated; UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
+    """Executions, runs and events, read by api. Any replica answers for any execution. JSON is bytes here. Nothing is
+    recorded, so every call may be repeated. UNAVAILABLE DEPENDENCY_UNAVAILABLE while the database is away.
     """
 
     @_abc_1.abstractmethod
@@ -56,8 +59,9 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _reads_pb2.ListExecutionsRequest,
         context: _aio.ServicerContext[_reads_pb2.ListExecutionsRequest, _abc.Awaitable[_reads_pb2.ListExecutionsResponse]],
     ) -> _abc.Awaitable[_reads_pb2.ListExecutionsResponse]:
-        """Of one workspace, in order of id, newest first unless `ascending`; inputs and outputs are left out, and so is what
-        still waits in the queue of a dispatcher. INVALID_ARGUMENT INVALID_REQUEST when a condition cannot be applied.
+        """The executions of one workspace in order of id, newest first unless `ascending`, without inputs and outputs.
+        Executions that are still in a dispatcher's queue are not among them. INVALID_ARGUMENT INVALID_REQUEST when a
+        condition cannot be applied.
         """
 
     @_abc_1.abstractmethod
@@ -66,7 +70,9 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _reads_pb2.ListRunsRequest,
         context: _aio.ServicerContext[_reads_pb2.ListRunsRequest, _abc.Awaitable[_reads_pb2.ListRunsResponse]],
     ) -> _abc.Awaitable[_reads_pb2.ListRunsResponse]:
-        """In order of id (execution, then grant). Without an execution: the workspace's, newest execution first."""
+        """The runs of one execution in order of their grants. Without an execution: the runs of the workspace, newest execution
+        first.
+        """
 
     @_abc_1.abstractmethod
     def GetRun(
@@ -74,7 +80,7 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _reads_pb2.GetRunRequest,
         context: _aio.ServicerContext[_reads_pb2.GetRunRequest, _abc.Awaitable[_reads_pb2.GetRunResponse]],
     ) -> _abc.Awaitable[_reads_pb2.GetRunResponse]:
-        """Of whichever workspace: api judges who may see it. An unknown id is no error, the answer has no run."""
+        """A run of any workspace: api decides who may see it. An unknown id is not an error; the response then has no run."""
 
     @_abc_1.abstractmethod
     def ListEvents(
@@ -82,8 +88,8 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _reads_pb2.ListEventsRequest,
         context: _aio.ServicerContext[_reads_pb2.ListEventsRequest, _abc.Awaitable[_reads_pb2.ListEventsResponse]],
     ) -> _abc.Awaitable[_reads_pb2.ListEventsResponse]:
-        """By sequence. Of whichever workspace: api judges who may see them. An unknown execution is no error, its answer is
-        empty. Ends before an event of a version that is newer than this replica.
+        """The events of an execution of any workspace, in order: api decides who may see them. An unknown execution is not an
+        error; the response is then empty. The list ends before the first event that this replica is too old to understand.
         """
 
     @_abc_1.abstractmethod
@@ -92,8 +98,8 @@ class ReadServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _reads_pb2.ListModulesRequest,
         context: _aio.ServicerContext[_reads_pb2.ListModulesRequest, _abc.Awaitable[_reads_pb2.ListModulesResponse]],
     ) -> _abc.Awaitable[_reads_pb2.ListModulesResponse]:
-        """What the runners announce that are attached here and serve this workspace. Every runner is attached to every
-        coordinator; one that was started a moment ago may not know it yet.
+        """The modules of all runners that are attached here and serve this workspace. Every runner is attached to every
+        coordinator, but a coordinator that has just started may not know all of them yet.
         """
 
 def add_ReadServiceServicer_to_server(servicer: ReadServiceServicer, server: _aio.Server) -> None: ...
@@ -103,9 +109,10 @@ class WatchServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Watch: _aio.StreamStreamMultiCallable[_reads_pb2.WatchRequest, _reads_pb2.WatchResponse]
-    """A subscription is sent to every coordinator; the one that holds the execution, or later takes it over, pushes.
-    Every update carries its sequence: the subscriber drops what it has. A subscription ends by itself with the final
-    update, or by `cancel`. What rides with a start (WatchRequest.watcher) spares it, and is as good as one.
+    """Api sends a subscription to every coordinator. The coordinator that holds the execution, or later takes it over,
+    sends the updates. Every update carries its sequence, and api drops updates that it already has. A subscription ends
+    with the final update or when it is cancelled. An execution whose start names a watcher (WatchRequest.watcher) needs
+    no subscription.
     """
 
 class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -117,9 +124,10 @@ class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _abc.AsyncIterator[_reads_pb2.WatchRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_reads_pb2.WatchRequest], _abc.AsyncIterator[_reads_pb2.WatchResponse]],
     ) -> _abc.AsyncIterator[_reads_pb2.WatchResponse]:
-        """A subscription is sent to every coordinator; the one that holds the execution, or later takes it over, pushes.
-        Every update carries its sequence: the subscriber drops what it has. A subscription ends by itself with the final
-        update, or by `cancel`. What rides with a start (WatchRequest.watcher) spares it, and is as good as one.
+        """Api sends a subscription to every coordinator. The coordinator that holds the execution, or later takes it over,
+        sends the updates. Every update carries its sequence, and api drops updates that it already has. A subscription ends
+        with the final update or when it is cancelled. An execution whose start names a watcher (WatchRequest.watcher) needs
+        no subscription.
         """
 
 def add_WatchServiceServicer_to_server(servicer: WatchServiceServicer, server: _aio.Server) -> None: ...

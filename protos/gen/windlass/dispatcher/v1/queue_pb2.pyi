@@ -55,7 +55,7 @@ class EnqueueItem(_message.Message):
     def start(self) -> _start_pb2.StartOrder: ...
     @_builtins.property
     def limits(self) -> Global___TenantLimits:
-        """The workspace's limits as api knows them."""
+        """The workspace's limits, as api knows them."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class TenantLimits(_message.Message):
     executions_max: _builtins.int
     queued_max: _builtins.int
     revision: _builtins.int
-    """Rises with every change: an older one never overwrites a newer."""
+    """Rises with every change. An older revision never overwrites a newer one."""
     def __init__(
         self,
         *,
@@ -131,25 +131,25 @@ class EnqueueAnswer(_message.Message):
         OUTCOME_UNSPECIFIED: EnqueueAnswer._Outcome.ValueType  # 0
         QUEUED: EnqueueAnswer._Outcome.ValueType  # 1
         EXISTING: EnqueueAnswer._Outcome.ValueType  # 2
-        """The request_id had started `existing_execution_id` before, with the same content."""
+        """The request_id was used before with the same content and started `existing_execution_id`."""
         REQUEST_ID_REUSED: EnqueueAnswer._Outcome.ValueType  # 3
-        """The same request_id with other content."""
+        """The request_id was used before with other content, and started `existing_execution_id`."""
         QUEUE_FULL: EnqueueAnswer._Outcome.ValueType  # 4
         WORKSPACE_CLOSED: EnqueueAnswer._Outcome.ValueType  # 5
         REJECTED: EnqueueAnswer._Outcome.ValueType  # 6
-        """This item cannot be stored; the rest of its batch stands. Logged with the id in `message`."""
+        """This item cannot be stored. The rest of its batch is stored. The log has details under the id in `message`."""
 
     class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper): ...
     OUTCOME_UNSPECIFIED: EnqueueAnswer.Outcome.ValueType  # 0
     QUEUED: EnqueueAnswer.Outcome.ValueType  # 1
     EXISTING: EnqueueAnswer.Outcome.ValueType  # 2
-    """The request_id had started `existing_execution_id` before, with the same content."""
+    """The request_id was used before with the same content and started `existing_execution_id`."""
     REQUEST_ID_REUSED: EnqueueAnswer.Outcome.ValueType  # 3
-    """The same request_id with other content."""
+    """The request_id was used before with other content, and started `existing_execution_id`."""
     QUEUE_FULL: EnqueueAnswer.Outcome.ValueType  # 4
     WORKSPACE_CLOSED: EnqueueAnswer.Outcome.ValueType  # 5
     REJECTED: EnqueueAnswer.Outcome.ValueType  # 6
-    """This item cannot be stored; the rest of its batch stands. Logged with the id in `message`."""
+    """This item cannot be stored. The rest of its batch is stored. The log has details under the id in `message`."""
 
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
@@ -231,7 +231,7 @@ class Queued(_message.Message):
         DISPATCHED: Queued._State.ValueType  # 3
         PARKED: Queued._State.ValueType  # 4
         FAILED: Queued._State.ValueType  # 5
-        """An admission dead letter."""
+        """A dead letter: nobody could begin or go on with the execution."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper): ...
     STATE_UNSPECIFIED: Queued.State.ValueType  # 0
@@ -240,7 +240,7 @@ class Queued(_message.Message):
     DISPATCHED: Queued.State.ValueType  # 3
     PARKED: Queued.State.ValueType  # 4
     FAILED: Queued.State.ValueType  # 5
-    """An admission dead letter."""
+    """A dead letter: nobody could begin or go on with the execution."""
 
     START_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
@@ -250,7 +250,7 @@ class Queued(_message.Message):
     DISPATCH_ATTEMPTS_FIELD_NUMBER: _builtins.int
     state: Global___Queued.State.ValueType
     failure_reason: _builtins.str
-    """UPPER_SNAKE and its explanation, when FAILED."""
+    """These three are set when FAILED. The reason is UPPER_SNAKE."""
     failure_message: _builtins.str
     dispatch_attempts: _builtins.int
     @_builtins.property
@@ -285,7 +285,7 @@ class ListQueuedRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
     from_execution_id: _builtins.str
-    """Only rows with ids below (descending) or above (ascending) this one. Empty: from the end."""
+    """Only ids below this one, or above it if `ascending`. Empty: from the newest, or the oldest."""
     ascending: _builtins.bool
     limit: _builtins.int
     """At most 1,000."""
@@ -403,7 +403,7 @@ class DeliverRequest(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     WORKSPACE_FIELD_NUMBER: _builtins.int
     workspace: _builtins.str
-    """The caller's: another workspace's execution is not found."""
+    """The caller's workspace. An execution of another workspace is not found."""
     @_builtins.property
     def message(self) -> _sessions_pb2.ExecutionMessage: ...
     def __init__(

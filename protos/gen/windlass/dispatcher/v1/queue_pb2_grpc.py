@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class EnqueueServiceStub:
-    """How starts reach the queue: many items a message, acknowledged after the commit that holds them. Called by api.
+    """Brings starts into the queue. A message has many items; each is answered after the commit that holds it. Called by api.
     """
 
     def __init__(self, channel):
@@ -43,12 +43,12 @@ class EnqueueServiceStub:
 
 
 class EnqueueServiceServicer:
-    """How starts reach the queue: many items a message, acknowledged after the commit that holds them. Called by api.
+    """Brings starts into the queue. A message has many items; each is answered after the commit that holds it. Called by api.
     """
 
     def Enqueue(self, request_iterator, context):
-        """Each item is answered once, in any order, under its execution id. After a lost stream send the unanswered again,
-        to any replica, under the same execution ids: nothing starts twice.
+        """Each item is answered once, in any order, under its execution id. After a lost stream, api sends the unanswered items
+        again to any replica under the same execution ids: nothing starts twice.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -71,7 +71,7 @@ def add_EnqueueServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EnqueueService:
-    """How starts reach the queue: many items a message, acknowledged after the commit that holds them. Called by api.
+    """Brings starts into the queue. A message has many items; each is answered after the commit that holds it. Called by api.
     """
 
     @staticmethod
@@ -103,7 +103,7 @@ class EnqueueService:
 
 
 class QueueServiceStub:
-    """Reads and commands about what is queued or leased. Called by api.
+    """Reads and commands about executions that are queued or leased. Called by api.
     """
 
     def __init__(self, channel):
@@ -140,42 +140,42 @@ class QueueServiceStub:
 
 
 class QueueServiceServicer:
-    """Reads and commands about what is queued or leased. Called by api.
+    """Reads and commands about executions that are queued or leased. Called by api.
     """
 
     def GetQueued(self, request, context):
-        """The queue's rows of these ids; unknown ones are left out.
+        """The rows of these executions in the queue. Unknown ids are left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListQueued(self, request, context):
-        """A workspace's rows in order of id; for lists that api merges with the coordinator's.
+        """The rows of a workspace in order of id. Api merges them with the coordinator's list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FindRequests(self, request, context):
-        """What request_ids of a workspace were used for, as far as that is still kept; others are left out. For a start that
-        api can no longer check as it was checked the first time.
+        """The executions that these request_ids of a workspace have started. Ids that are unknown or no longer kept are left
+        out. Api asks when it can no longer check a repeated start as it checked the first one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Deliver(self, request, context):
-        """Puts a message into an execution's mailbox and wakes it. Idempotent by message_id. `found` is false when no row of
-        the execution exists: it is final, or never was. MAILBOX_FULL: what its holder has not read yet is too much already;
-        nothing of this message is kept, and it may be brought again.
+        """Puts a message into the mailbox of an execution and wakes the execution. Idempotent by message_id. `found` is false
+        when the execution has no row, because it is final or never existed. RESOURCE_EXHAUSTED MAILBOX_FULL: too many
+        messages are unread; this one is not kept and may be sent again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ConfigureWorkspace(self, request, context):
-        """Takes over changed limits of a workspace, or closes it. Idempotent by revision.
+        """Changes the limits of a workspace, or closes it. Idempotent by revision.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -218,7 +218,7 @@ def add_QueueServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class QueueService:
-    """Reads and commands about what is queued or leased. Called by api.
+    """Reads and commands about executions that are queued or leased. Called by api.
     """
 
     @staticmethod

@@ -13,16 +13,16 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class EnqueueServiceStub:
-    """How starts reach the queue: many items a message, acknowledged after the commit that holds them. Called by api."""
+    """Brings starts into the queue. A message has many items; each is answered after the commit that holds it. Called by api."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Enqueue: _aio.StreamStreamMultiCallable[_queue_pb2.EnqueueRequest, _queue_pb2.EnqueueResponse]
-    """Each item is answered once, in any order, under its execution id. After a lost stream send the unanswered again,
-    to any replica, under the same execution ids: nothing starts twice.
+    """Each item is answered once, in any order, under its execution id. After a lost stream, api sends the unanswered items
+    again to any replica under the same execution ids: nothing starts twice.
     """
 
 class EnqueueServiceServicer(metaclass=_abc_1.ABCMeta):
-    """How starts reach the queue: many items a message, acknowledged after the commit that holds them. Called by api."""
+    """Brings starts into the queue. A message has many items; each is answered after the commit that holds it. Called by api."""
 
     @_abc_1.abstractmethod
     def Enqueue(
@@ -30,34 +30,34 @@ class EnqueueServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _abc.AsyncIterator[_queue_pb2.EnqueueRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_queue_pb2.EnqueueRequest], _abc.AsyncIterator[_queue_pb2.EnqueueResponse]],
     ) -> _abc.AsyncIterator[_queue_pb2.EnqueueResponse]:
-        """Each item is answered once, in any order, under its execution id. After a lost stream send the unanswered again,
-        to any replica, under the same execution ids: nothing starts twice.
+        """Each item is answered once, in any order, under its execution id. After a lost stream, api sends the unanswered items
+        again to any replica under the same execution ids: nothing starts twice.
         """
 
 def add_EnqueueServiceServicer_to_server(servicer: EnqueueServiceServicer, server: _aio.Server) -> None: ...
 
 class QueueServiceStub:
-    """Reads and commands about what is queued or leased. Called by api."""
+    """Reads and commands about executions that are queued or leased. Called by api."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetQueued: _aio.UnaryUnaryMultiCallable[_queue_pb2.GetQueuedRequest, _queue_pb2.GetQueuedResponse]
-    """The queue's rows of these ids; unknown ones are left out."""
+    """The rows of these executions in the queue. Unknown ids are left out."""
     ListQueued: _aio.UnaryUnaryMultiCallable[_queue_pb2.ListQueuedRequest, _queue_pb2.ListQueuedResponse]
-    """A workspace's rows in order of id; for lists that api merges with the coordinator's."""
+    """The rows of a workspace in order of id. Api merges them with the coordinator's list."""
     FindRequests: _aio.UnaryUnaryMultiCallable[_queue_pb2.FindRequestsRequest, _queue_pb2.FindRequestsResponse]
-    """What request_ids of a workspace were used for, as far as that is still kept; others are left out. For a start that
-    api can no longer check as it was checked the first time.
+    """The executions that these request_ids of a workspace have started. Ids that are unknown or no longer kept are left
+    out. Api asks when it can no longer check a repeated start as it checked the first one.
     """
     Deliver: _aio.UnaryUnaryMultiCallable[_queue_pb2.DeliverRequest, _queue_pb2.DeliverResponse]
-    """Puts a message into an execution's mailbox and wakes it. Idempotent by message_id. `found` is false when no row of
-    the execution exists: it is final, or never was. MAILBOX_FULL: what its holder has not read yet is too much already;
-    nothing of this message is kept, and it may be brought again.
+    """Puts a message into the mailbox of an execution and wakes the execution. Idempotent by message_id. `found` is false
+    when the execution has no row, because it is final or never existed. RESOURCE_EXHAUSTED MAILBOX_FULL: too many
+    messages are unread; this one is not kept and may be sent again.
     """
     ConfigureWorkspace: _aio.UnaryUnaryMultiCallable[_queue_pb2.ConfigureWorkspaceRequest, _queue_pb2.ConfigureWorkspaceResponse]
-    """Takes over changed limits of a workspace, or closes it. Idempotent by revision."""
+    """Changes the limits of a workspace, or closes it. Idempotent by revision."""
 
 class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Reads and commands about what is queued or leased. Called by api."""
+    """Reads and commands about executions that are queued or leased. Called by api."""
 
     @_abc_1.abstractmethod
     def GetQueued(
@@ -65,7 +65,7 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _queue_pb2.GetQueuedRequest,
         context: _aio.ServicerContext[_queue_pb2.GetQueuedRequest, _abc.Awaitable[_queue_pb2.GetQueuedResponse]],
     ) -> _abc.Awaitable[_queue_pb2.GetQueuedResponse]:
-        """The queue's rows of these ids; unknown ones are left out."""
+        """The rows of these executions in the queue. Unknown ids are left out."""
 
     @_abc_1.abstractmethod
     def ListQueued(
@@ -73,7 +73,7 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _queue_pb2.ListQueuedRequest,
         context: _aio.ServicerContext[_queue_pb2.ListQueuedRequest, _abc.Awaitable[_queue_pb2.ListQueuedResponse]],
     ) -> _abc.Awaitable[_queue_pb2.ListQueuedResponse]:
-        """A workspace's rows in order of id; for lists that api merges with the coordinator's."""
+        """The rows of a workspace in order of id. Api merges them with the coordinator's list."""
 
     @_abc_1.abstractmethod
     def FindRequests(
@@ -81,8 +81,8 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _queue_pb2.FindRequestsRequest,
         context: _aio.ServicerContext[_queue_pb2.FindRequestsRequest, _abc.Awaitable[_queue_pb2.FindRequestsResponse]],
     ) -> _abc.Awaitable[_queue_pb2.FindRequestsResponse]:
-        """What request_ids of a workspace were used for, as far as that is still kept; others are left out. For a start that
-        api can no longer check as it was checked the first time.
+        """The executions that these request_ids of a workspace have started. Ids that are unknown or no longer kept are left
+        out. Api asks when it can no longer check a repeated start as it checked the first one.
         """
 
     @_abc_1.abstractmethod
@@ -91,9 +91,9 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _queue_pb2.DeliverRequest,
         context: _aio.ServicerContext[_queue_pb2.DeliverRequest, _abc.Awaitable[_queue_pb2.DeliverResponse]],
     ) -> _abc.Awaitable[_queue_pb2.DeliverResponse]:
-        """Puts a message into an execution's mailbox and wakes it. Idempotent by message_id. `found` is false when no row of
-        the execution exists: it is final, or never was. MAILBOX_FULL: what its holder has not read yet is too much already;
-        nothing of this message is kept, and it may be brought again.
+        """Puts a message into the mailbox of an execution and wakes the execution. Idempotent by message_id. `found` is false
+        when the execution has no row, because it is final or never existed. RESOURCE_EXHAUSTED MAILBOX_FULL: too many
+        messages are unread; this one is not kept and may be sent again.
         """
 
     @_abc_1.abstractmethod
@@ -102,6 +102,6 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _queue_pb2.ConfigureWorkspaceRequest,
         context: _aio.ServicerContext[_queue_pb2.ConfigureWorkspaceRequest, _abc.Awaitable[_queue_pb2.ConfigureWorkspaceResponse]],
     ) -> _abc.Awaitable[_queue_pb2.ConfigureWorkspaceResponse]:
-        """Takes over changed limits of a workspace, or closes it. Idempotent by revision."""
+        """Changes the limits of a workspace, or closes it. Idempotent by revision."""
 
 def add_QueueServiceServicer_to_server(servicer: QueueServiceServicer, server: _aio.Server) -> None: ...

@@ -34,7 +34,7 @@ class SessionRequest(_message.Message):
     def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutionReport]: ...
     @_builtins.property
     def message_acks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Messages that are in the journal (or had been): the dispatcher forgets them."""
+        """Ids of messages that are in the journal, now or from before. The dispatcher deletes them."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SessionResponse(_message.Message):
     def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutionGrant]: ...
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutionMessage]:
-        """Delivered at least once to whoever holds the execution, always under the same ids, in order of arrival."""
+        """Delivered at least once to the holder of the execution, always under the same ids, in order of arrival."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ Global___SessionResponse: _TypeAlias = SessionResponse  # noqa: Y015
 
 @_typing.final
 class ExecutionGrant(_message.Message):
-    """The right to carry one execution."""
+    """The right to work on one execution."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -95,22 +95,24 @@ class ExecutionGrant(_message.Message):
     GRANT_TIME_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
     resumed: _builtins.bool
-    """The execution was granted before: its journal is to be read first. False is a hint only; the journal decides."""
+    """True: the execution was granted before, so its journal must be read first. False is only a hint: the journal decides."""
     ends_only: _builtins.bool
-    """It holds no slot and must only be ended (cancelled while queued, or its deadline passed)."""
+    """True: the execution holds no slot and must only be ended, because it was cancelled while queued or its deadline has
+    passed.
+    """
     @_builtins.property
     def lease(self) -> _session_pb2.Lease: ...
     @_builtins.property
     def start(self) -> _start_pb2.StartOrder: ...
     @_builtins.property
     def enqueue_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was queued and when it was claimed: the waiting shows as a span."""
+        """When the execution was queued and when it was claimed. The time between is shown as a span."""
 
     @_builtins.property
     def grant_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutionMessage]:
-        """Waiting for the holder, oldest first."""
+        """The messages that wait for the holder, oldest first."""
 
     def __init__(
         self,
@@ -133,13 +135,13 @@ Global___ExecutionGrant: _TypeAlias = ExecutionGrant  # noqa: Y015
 
 @_typing.final
 class ExecutionReport(_message.Message):
-    """What a coordinator says of an execution it holds. Durable before it is acknowledged."""
+    """A coordinator's report on an execution that it holds. It is acknowledged when it is durable."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class Finished(_message.Message):
-        """Final in the journal: the row goes, the slot is free."""
+        """The execution is final in the journal. Its row is deleted and its slot is free."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -154,7 +156,7 @@ class ExecutionReport(_message.Message):
 
     @_typing.final
     class Parked(_message.Message):
-        """Nothing runs and nothing will before the time or a message: the row stays, the slot is free."""
+        """Nothing runs, and nothing will until the time has come or a message arrives. The row stays, and the slot is free."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -163,20 +165,20 @@ class ExecutionReport(_message.Message):
         PARK_TIME_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def wake_time(self) -> _timestamp_pb2.Timestamp:
-            """By the coordinator's clock. Absent: only a message wakes it."""
+            """By the coordinator's clock. Absent: only a message wakes the execution."""
 
         @_builtins.property
         def seen_message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """Messages of this execution that the holder had journalled. One that is not among them wakes it at once when it is
-            newer than the grant. One that went with the grant was not understood: it stays in the mailbox, and the execution
-            is granted again in half a minute, perhaps to a newer coordinator.
+            """The messages of this execution that the holder has journalled. Any other message that is newer than the grant wakes
+            the execution at once. A message that went with the grant and is not named here was not understood: it stays in the
+            mailbox, and the execution is granted again after half a minute, perhaps to a newer coordinator.
             """
 
         @_builtins.property
         def park_time(self) -> _timestamp_pb2.Timestamp:
-            """When this report was sent, which may be long after it was made, by the same clock as wake_time: what is left
-            between the two is counted by the dispatcher's side from the report's arrival, so that no two clocks are compared.
-            Absent: the clocks are taken to agree.
+            """When this report was sent, by the same clock as wake_time; a repeated report is sent later than it was made. The
+            dispatcher counts the time between the two from the arrival of the report, so that no two clocks are compared.
+            Absent: the two clocks are taken to agree.
             """
 
         def __init__(
@@ -194,7 +196,7 @@ class ExecutionReport(_message.Message):
 
     @_typing.final
     class Released(_message.Message):
-        """Handed back: another coordinator takes it at once, no attempt is charged unless `failed`."""
+        """The execution is handed back. Another coordinator is granted it at once. Nothing is counted unless `failed`."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -203,9 +205,9 @@ class ExecutionReport(_message.Message):
         REASON_FIELD_NUMBER: _builtins.int
         MESSAGE_FIELD_NUMBER: _builtins.int
         failed: _builtins.bool
-        """Counted as a dispatch failure; after three the execution is a dead letter."""
+        """This counts as a dispatch failure. After three the execution becomes a dead letter."""
         permanent: _builtins.bool
-        """A dead letter at once: trying again cannot help (WORKFLOW_NOT_FOUND, DEFINITION_CORRUPT)."""
+        """The execution becomes a dead letter at once, because trying again cannot help (DEFINITION_CORRUPT)."""
         reason: _builtins.str
         """UPPER_SNAKE."""
         message: _builtins.str
@@ -255,7 +257,7 @@ Global___ExecutionReport: _TypeAlias = ExecutionReport  # noqa: Y015
 
 @_typing.final
 class ExecutionMessage(_message.Message):
-    """Something asked of, or brought to, one execution."""
+    """A command or a report for one execution."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -267,7 +269,7 @@ class ExecutionMessage(_message.Message):
         CALLER_FIELD_NUMBER: _builtins.int
         reason: _builtins.str
         caller: _builtins.str
-        """Who asked: title of the key."""
+        """Title of the key that asked for it."""
         def __init__(
             self,
             *,
@@ -286,10 +288,10 @@ class ExecutionMessage(_message.Message):
     CANCEL_FIELD_NUMBER: _builtins.int
     RUN_REPORT_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
-    """Idempotency key: a message is journalled at most once."""
+    """The idempotency key: a message is journalled at most once."""
     execution_id: _builtins.str
     run_report: _builtins.bytes
-    """A run's report that reached a coordinator which does not hold the execution: coordinator.v1.RunReport bytes."""
+    """The bytes of a coordinator.v1.RunReport that reached a coordinator which does not hold the execution."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property

@@ -13,25 +13,32 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CoordinatorSessionsStub:
-    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 tells the protocol). It is granted
+    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is granted
     executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for an
-    execution (cancel, stray run reports) come down the session of its holder and are acknowledged once journalled.
+    execution (a cancel, a misrouted run report) are sent on the session of its holder, which acknowledges them when they
+    are journalled.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Session: _aio.StreamStreamMultiCallable[_sessions_pb2.SessionRequest, _sessions_pb2.SessionResponse]
-    """Open for as long as both live. Recorded before it is said: grants before they are sent, reports before they are
-    acknowledged, the instance before it is Attached, and its beats; a message is forgotten when its holder
-    acknowledges it. Idempotent: an instance that attaches again goes on as the same one, a report that comes again is
-    acknowledged again; of a lease that is another's by now it is refused (EPOCH_STALE), and of one that is no more
-    (LEASE_UNKNOWN) unless it was finished. UNAUTHENTICATED, or PERMISSION_DENIED ROLE_REQUIRED: the caller is no
-    coordinator; UNAVAILABLE: attach again, or elsewhere. What else ends a stream is a Fault.
+    """Open for as long as both processes live.
+
+    Records grants before it sends them, reports before it acknowledges them, the instance before it answers Attached,
+    and beats before it answers them. A message is deleted when its holder acknowledges it.
+
+    Idempotent by instance_id and report_id: an instance that attaches again goes on as the same one, and a repeated
+    report is acknowledged again. A report is refused with EPOCH_STALE when another holder has the lease by now, and with
+    LEASE_UNKNOWN when the lease no longer exists, unless the report says that the execution is finished.
+
+    UNAUTHENTICATED, or PERMISSION_DENIED ROLE_REQUIRED: the caller is not a coordinator. UNAVAILABLE: attach again, or
+    to another replica. Everything else that ends a stream is a Fault.
     """
 
 class CoordinatorSessionsServicer(metaclass=_abc_1.ABCMeta):
-    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 tells the protocol). It is granted
+    """A coordinator keeps one session with every dispatcher replica (windlass.types.v1 describes the protocol). It is granted
     executions, journals what happens in them, and reports when one is final, parked or handed back. Messages for an
-    execution (cancel, stray run reports) come down the session of its holder and are acknowledged once journalled.
+    execution (a cancel, a misrouted run report) are sent on the session of its holder, which acknowledges them when they
+    are journalled.
     """
 
     @_abc_1.abstractmethod
@@ -40,12 +47,17 @@ class CoordinatorSessionsServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _abc.AsyncIterator[_sessions_pb2.SessionRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_sessions_pb2.SessionRequest], _abc.AsyncIterator[_sessions_pb2.SessionResponse]],
     ) -> _abc.AsyncIterator[_sessions_pb2.SessionResponse]:
-        """Open for as long as both live. Recorded before it is said: grants before they are sent, reports before they are
-        acknowledged, the instance before it is Attached, and its beats; a message is forgotten when its holder
-        acknowledges it. Idempotent: an instance that attaches again goes on as the same one, a report that comes again is
-        acknowledged again; of a lease that is another's by now it is refused (EPOCH_STALE), and of one that is no more
-        (LEASE_UNKNOWN) unless it was finished. UNAUTHENTICATED, or PERMISSION_DENIED ROLE_REQUIRED: the caller is no
-        coordinator; UNAVAILABLE: attach again, or elsewhere. What else ends a stream is a Fault.
+        """Open for as long as both processes live.
+
+        Records grants before it sends them, reports before it acknowledges them, the instance before it answers Attached,
+        and beats before it answers them. A message is deleted when its holder acknowledges it.
+
+        Idempotent by instance_id and report_id: an instance that attaches again goes on as the same one, and a repeated
+        report is acknowledged again. A report is refused with EPOCH_STALE when another holder has the lease by now, and with
+        LEASE_UNKNOWN when the lease no longer exists, unless the report says that the execution is finished.
+
+        UNAUTHENTICATED, or PERMISSION_DENIED ROLE_REQUIRED: the caller is not a coordinator. UNAVAILABLE: attach again, or
+        to another replica. Everything else that ends a stream is a Fault.
         """
 
 def add_CoordinatorSessionsServicer_to_server(servicer: CoordinatorSessionsServicer, server: _aio.Server) -> None: ...

@@ -157,8 +157,8 @@ Global___FinalState: _TypeAlias = FinalState  # noqa: Y015
 
 @_typing.final
 class Event(_message.Message):
-    """One thing that happened to an execution. The fields of each event stand in the coordinator's core/events.py under the
-    same names, and store/event_table.py translates between the two.
+    """One event of an execution. The coordinator's core/events.py has the same fields under the same names, and
+    store/event_table.py translates between the two.
 
     Every event about work carries its key. Every event about one attempt also carries the number of the run: the run id
     is "<execution id>.<run>". Runs are numbered through the whole execution, and an event that carries the next free
@@ -295,7 +295,7 @@ Global___WorkKey: _TypeAlias = WorkKey  # noqa: Y015
 
 @_typing.final
 class Consequences(_message.Message):
-    """What the outcome of a piece of work did to the graph."""
+    """How the outcome of a piece of work changed the graph."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -343,7 +343,9 @@ Global___Consequences: _TypeAlias = Consequences  # noqa: Y015
 
 @_typing.final
 class ExecutionStarted(_message.Message):
-    """The first event: all that was asked for. A holder that takes over needs this journal and the definition, nothing else."""
+    """The first event, with everything that was asked for. A holder that takes over needs only this journal and the
+    definition.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -356,7 +358,7 @@ class ExecutionStarted(_message.Message):
     holder: _builtins.str
     @_builtins.property
     def origin(self) -> _start_pb2.StartOrder:
-        """What was asked for. It names no execution, no deadline and no watcher: those have no place in an event."""
+        """What was asked for, without execution_id, deadline_time and watcher."""
 
     @_builtins.property
     def grant_time(self) -> _timestamp_pb2.Timestamp:
@@ -575,7 +577,7 @@ Global___RunProgressed: _TypeAlias = RunProgressed  # noqa: Y015
 
 @_typing.final
 class Value(_message.Message):
-    """An output: JSON, or where it is kept and the proof that it is the same one."""
+    """An output: JSON, or where it is kept and the hash by which it is checked."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

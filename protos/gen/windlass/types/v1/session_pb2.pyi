@@ -3,35 +3,38 @@
 isort:skip_file
 The control messages of a lease session, shared by both hops (coordinator → dispatcher, runner → coordinator).
 
-The story. A *holder* opens one bidirectional stream to every replica of the *server* side and speaks first: Attach.
-The server answers Attached. From then on the holder beats; the server grants work within the credit that the holder
-has stated; the holder answers each grant, does the work and reports; the server acknowledges each report after its
-commit. Either side may ask to drain. Every frame of a hop carries many items at once: both writers send all that has
-gathered and then await the write, so an item costs microseconds and an idle stream sends nothing but beats. What nobody
-waits for (the acknowledgement of a report, the count of grants) is no frame of its own: it goes with what is said next,
-or alone after some 20 ms.
+The protocol. A *holder* opens one bidirectional stream to every replica of the *server* side and sends Attach first.
+The server answers Attached. From then on the holder sends beats. The server grants work within the credit that the
+holder has stated. The holder counts each grant, does the work and reports. The server acknowledges each report after
+the commit that holds it. Either side may ask to drain.
 
-Liveness belongs to the holder's *instance*, not to a stream: a beat heard by any replica renews all its leases at
-once. A lease lives exactly as long as its holder's instance, or until it is reported finished or released, refused or
-denied by the holder, or revoked.
+Frames. Every frame carries many items at once: both writers send all that has gathered and then await the write, so an
+item costs microseconds, and an idle stream carries only beats. An item that nobody waits for (the acknowledgement of a
+report, the count of grants) does not get a frame of its own: it goes with the next frame, or alone after some 20 ms.
 
-A grant that was sent is the holder's, counted or not: silence says nothing, since the holder may be at work and too
-busy to answer. Its stream lost, it is in doubt until the instance attaches again (Attach.held names it or denies it)
-or is asked (claims), or ends. The holder keeps its side of that: it reads nothing more of a stream that it gave up, of
-no stream that attached under an earlier instance_id, and never begins a lease and epoch that it has refused or denied,
-or that any server has revoked, also when the grant itself comes later on another stream.
+Liveness belongs to the holder's *instance*, not to a stream: a beat that any replica hears renews all leases of the
+instance at once. A lease lives as long as its holder's instance, unless it is reported finished or released, refused
+or denied by the holder, or revoked by the server.
 
-Limits. A message has at most 4 MiB (64 between coordinator and dispatcher), and its lists have at most 30,000 items
-in all, 20,000 of them leases; a holder with more to say spreads it over several messages, but for the leases, which
-are told in one. A message over a limit ends the stream with the status RESOURCE_EXHAUSTED, reason
-MESSAGE_TOO_LARGE; bytes that are no such message with INVALID_ARGUMENT, reason INVALID_REQUEST; what breaks the
-protocol otherwise with a Fault and the status OK. Ids, names and reasons have at most 255 characters. Unanswered
-reports hold up to 64 MiB per stream and 256 MiB per key: beyond it a stream is read no further until answers have
-gone out, which is no fault; its instance is renewed meanwhile, and demand is said again as a sign of life. A stream
-that is not read is given up after Timing.self_fence, and is gone when its holder cancels it; whoever leaves twenty
-such streams open gets no other (NOT_READING). A server serves 5,000 streams at once (TOO_MANY_SESSIONS: attach to
-another replica), 500 of one key (KEY_SESSIONS_EXCEEDED; a key that leaves 100 refused streams open is told so by
-the status RESOURCE_EXHAUSTED).
+A grant that was sent belongs to the holder, counted or not: the holder may be at work and too busy to answer. When its
+stream is lost, the grant is in doubt until the instance attaches again (Attach.held names the lease, or denies it by
+not naming it), until another server asks for it (claims), or until the instance ends. For this the holder must keep
+three rules. It reads no more from a stream that it gave up. It reads nothing from a stream that was attached under an
+earlier instance_id. It never begins a lease and epoch that it has refused or denied, or that any server has revoked,
+even if the grant arrives later on another stream.
+
+Limits of a message. It has at most 4 MiB (64 MiB between coordinator and dispatcher), and its lists have at most
+30,000 items in all, 20,000 of them leases. A holder spreads more items over several messages, except the leases of one
+Attach or Beat, which must be in one. Ids, names and reasons have at most 255 characters. A message over a limit ends
+the stream with the status RESOURCE_EXHAUSTED, reason MESSAGE_TOO_LARGE. Bytes that cannot be decoded end it with
+INVALID_ARGUMENT, reason INVALID_REQUEST. Any other violation of the protocol ends it with a Fault and the status OK.
+
+Limits of a stream. Unanswered reports may hold 64 MiB per stream and 256 MiB per key. Beyond that the server stops
+reading the stream until it has sent answers. This is not a fault: the server renews the instance meanwhile and repeats
+`demand` as a sign of life. A stream that its holder does not read is given up after Timing.self_fence and ends when
+the holder cancels it; a holder that leaves twenty such streams open can open no other (NOT_READING). A server serves
+5,000 streams at once (TOO_MANY_SESSIONS: attach to another replica) and 500 of one key (KEY_SESSIONS_EXCEEDED; a key
+that leaves 100 refused streams open gets the status RESOURCE_EXHAUSTED instead).
 """
 
 from collections import abc as _abc
@@ -61,8 +64,8 @@ class Lease(_message.Message):
     lease_id: _builtins.str
     """The execution id, or the run id. Set by the server at the grant, the same at every delivery."""
     epoch: _builtins.int
-    """The number minted at the grant; rises at every grant of the same thing, also to the same holder. Every mutating
-    message about the lease carries it; a lower one than the newest is refused.
+    """A number minted at the grant. It rises with every grant of the same execution or run, also to the same holder. Every
+    message that changes something about the lease carries it, and is refused when it is lower than the newest.
     """
     def __init__(
         self,
@@ -115,31 +118,31 @@ class Attach(_message.Message):
     holder: _builtins.str
     """Stable name of the process, for people: "coordinator-0", a host name. Not an identity."""
     instance_id: _builtins.str
-    """Fresh at every process start and after every refused renewal: the identity that leases name."""
+    """The identity that leases name. New at every process start and after every refused renewal."""
     version: _builtins.str
     """Version of the holder's program, shown by ListProcesses."""
     capacity: _builtins.int
-    """How much work the holder can have at once, over all its sessions: 0 to 20,000."""
+    """How many leases the holder can have at once, over all its sessions: 0 to 20,000."""
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lease]:
-        """Every lease it believes it holds, those included whose last report is unanswered, at most 20,000; the server refuses
-        those that are no longer its own. Binding: what was granted on this holder's lost stream and is not named will never
-        be begun.
+        """Every lease that the holder believes it has, also those whose last report is unanswered; at most 20,000. The server
+        refuses those that the holder no longer has. The list is binding: the holder will never begin a lease that was
+        granted on its lost stream and is not named here.
         """
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Capabilities by which work is routed here."""
+        """Labels by which work is routed to this holder."""
 
     @_builtins.property
     def modules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Kinds of work it can do ("http.request@1"), empty = the server's default set. A trailing ".*" is not a pattern."""
+        """The modules that the holder can do ("http.request@1"). Empty: the server's default set. There are no patterns."""
 
     @_builtins.property
     def idempotent_modules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Those of them (or of the default set) of which doing the same work twice, under one effect key, does no harm. Work
-        that is granted here of such a module goes elsewhere about 1 s after its holder is gone, and is not waited for while
-        its holder is out of reach; other work only when its lease has run out. Absent: none.
+        """Those of these modules (or of the default set) whose work may be done twice under one effect key without harm. When
+        this holder is gone, such work is granted elsewhere about 1 s later, and it is not waited for while the holder is out
+        of reach. Other work is granted again only when its lease has run out. Absent: none.
         """
 
     def __init__(
@@ -178,7 +181,7 @@ class Attached(_message.Message):
     """The server's replica name, for people."""
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___Refused]:
-        """The leases of Attach.held that the server does not accept, each with its reason. All others stand."""
+        """The leases of Attach.held that the server does not accept. It accepts all others."""
 
     @_builtins.property
     def timing(self) -> Global___Timing:
@@ -202,7 +205,7 @@ Global___Attached: _TypeAlias = Attached  # noqa: Y015
 
 @_typing.final
 class Refused(_message.Message):
-    """A lease the server no longer grants to this holder."""
+    """A lease that this holder no longer has."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -230,7 +233,7 @@ Global___Refused: _TypeAlias = Refused  # noqa: Y015
 
 @_typing.final
 class Timing(_message.Message):
-    """What both sides hold themselves to."""
+    """The times that both sides keep to."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -240,7 +243,7 @@ class Timing(_message.Message):
     GRANTED_AGAIN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def term(self) -> _duration_pb2.Duration:
-        """From a renewal, how long the holder's leases live by the database's clock."""
+        """How long the holder's leases live after a renewal, by the database's clock."""
 
     @_builtins.property
     def beat(self) -> _duration_pb2.Duration:
@@ -248,11 +251,11 @@ class Timing(_message.Message):
 
     @_builtins.property
     def self_fence(self) -> _duration_pb2.Duration:
-        """From the *sending* of the last acknowledged beat, after how long the holder starts nothing new."""
+        """The holder begins nothing new when this time has passed since it *sent* the last beat that was acknowledged."""
 
     @_builtins.property
     def granted_again(self) -> _duration_pb2.Duration:
-        """After how long without a beat the work is granted again."""
+        """When no beat has been heard for this time, the work is granted again."""
 
     def __init__(
         self,
@@ -283,16 +286,18 @@ class Beat(_message.Message):
     LOOP_LAG_FIELD_NUMBER: _builtins.int
     HELD_COUNT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """1, 2, 3… on this session; the answer repeats it."""
+    """1, 2, 3 and so on, on this session. The answer repeats it."""
     full: _builtins.bool
-    """Whether `held` is the full set (always on the first beat) or only what was taken since the last acknowledged beat."""
+    """True: `held` is the full set (always so on the first beat). False: it has only the leases that were taken since the
+    last acknowledged beat.
+    """
     held_count: _builtins.int
-    """How many leases the holder has in all: lets a server see that the sets have drifted and ask for a full beat."""
+    """How many leases the holder has in all. By it a server sees that the two sets differ, and asks for a full beat."""
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lease]: ...
     @_builtins.property
     def gone(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Leases given up since the last acknowledged beat, when not full."""
+        """The leases that were given up since the last acknowledged beat. Empty in a full beat."""
 
     @_builtins.property
     def loop_lag(self) -> _duration_pb2.Duration:
@@ -318,7 +323,7 @@ Global___Beat: _TypeAlias = Beat  # noqa: Y015
 
 @_typing.final
 class BeatAnswer(_message.Message):
-    """Answer to a beat, after the renewal was committed."""
+    """Answer to a beat, sent after the renewal was committed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -327,7 +332,7 @@ class BeatAnswer(_message.Message):
     WANT_FULL_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     renewed: _builtins.bool
-    """False: the instance was ended; its leases may have been granted elsewhere. The holder ends all its work, takes a
+    """False: the instance was ended, and its leases may have been granted elsewhere. The holder ends all its work, takes a
     new instance id and attaches again.
     """
     want_full: _builtins.bool
@@ -349,10 +354,10 @@ Global___BeatAnswer: _TypeAlias = BeatAnswer  # noqa: Y015
 
 @_typing.final
 class Credit(_message.Message):
-    """How many more leases this server may grant now. An absolute amount, not an increment: it replaces the statement before
-    it. Grants sent and not yet counted in HolderControl.grants_seen of the same frame are subtracted by the server, since
-    they crossed it on the way. The server repeats the number in ServerControl.credit_seen once nothing more will be
-    granted under an older statement: only then may the holder give called-back credit to another server.
+    """How many more leases this server may grant now. The amount is absolute and replaces the one before. The server subtracts
+    the grants that it has sent and that HolderControl.grants_seen of the same frame does not count yet, because they were
+    on their way. When the server will grant nothing more under an older number, it repeats this number in
+    ServerControl.credit_seen. Only then may the holder give credit that it has taken back to another server.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -360,7 +365,7 @@ class Credit(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     AMOUNT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """1, 2, 3… on this session."""
+    """1, 2, 3 and so on, on this session."""
     amount: _builtins.int
     """0 to 100,000."""
     def __init__(
@@ -379,8 +384,8 @@ Global___Credit: _TypeAlias = Credit  # noqa: Y015
 
 @_typing.final
 class GrantRefusal(_message.Message):
-    """The refusal of a grant or of a claim. A grant that is not refused is taken by being counted in
-    HolderControl.grants_seen; one that is not counted stays the holder's.
+    """The refusal of a grant or of a claim. A grant that is counted in HolderControl.grants_seen and not refused is taken. A
+    grant that is not counted yet still belongs to the holder.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -392,8 +397,8 @@ class GrantRefusal(_message.Message):
     lease_id: _builtins.str
     epoch: _builtins.int
     reason: _builtins.str
-    """UPPER_SNAKE why not (DRAINING, NO_CAPACITY, NOT_HELD, DEFINITION_NOT_FOUND…); the work goes elsewhere. Binding: the
-    holder will not start this lease under this epoch, even if a grant of it turns up later.
+    """UPPER_SNAKE: DRAINING, NO_CAPACITY, NOT_HELD, DEFINITION_NOT_FOUND… The work goes elsewhere. The refusal is binding:
+    the holder will not begin this lease under this epoch, even if its grant arrives later.
     """
     message: _builtins.str
     """For people."""
@@ -415,7 +420,7 @@ Global___GrantRefusal: _TypeAlias = GrantRefusal  # noqa: Y015
 
 @_typing.final
 class ReportHead(_message.Message):
-    """Head of every durable report. Repeated, to any replica, until acknowledged."""
+    """Head of every durable report. The holder repeats a report, to any replica, until it is acknowledged."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -424,12 +429,12 @@ class ReportHead(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     report_id: _builtins.str
-    """Unique in the holder's instance: the acknowledgement names it."""
+    """Unique in the holder's instance. The acknowledgement names it."""
     lease_id: _builtins.str
     epoch: _builtins.int
     instance_id: _builtins.str
-    """The instance under which the holder had the lease: a report counts for the instance that was granted it, and is
-    kept over that instance's end. Absent: the instance of the session that brings it.
+    """The instance that was granted the lease. A report counts for that instance, and the holder keeps it beyond the
+    instance's end. Absent: the instance of the session that brings the report.
     """
     def __init__(
         self,
@@ -449,7 +454,7 @@ Global___ReportHead: _TypeAlias = ReportHead  # noqa: Y015
 
 @_typing.final
 class ReportRefusal(_message.Message):
-    """The refusal of a report, after the commit that records it. It must not be sent again."""
+    """The refusal of a report, sent after the commit that records it. The holder must not send the report again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -474,8 +479,8 @@ Global___ReportRefusal: _TypeAlias = ReportRefusal  # noqa: Y015
 
 @_typing.final
 class Revoke(_message.Message):
-    """The server takes a lease back. The holder stops that work, and does not begin it under this epoch should its grant
-    come later, on another stream; its later reports are refused.
+    """The server takes a lease back. The holder stops the work. If the grant arrives later on another stream, the holder does
+    not begin the work under this epoch. Later reports on it are refused.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -486,8 +491,8 @@ class Revoke(_message.Message):
     lease_id: _builtins.str
     epoch: _builtins.int
     reason: _builtins.str
-    """UPPER_SNAKE. A run's: CANCELLED, TIMEOUT or FAILED when its execution ends as that, which waits a moment to hear
-    that the run has stopped; NODE_TIMEOUT when its attempt counts as failed already.
+    """UPPER_SNAKE. For a run: CANCELLED, TIMEOUT or FAILED when its execution is ending in that state; the execution waits
+    1.5 s to hear that the run has stopped. NODE_TIMEOUT when the attempt already counts as failed, and nobody waits.
     """
     def __init__(
         self,
@@ -506,7 +511,7 @@ Global___Revoke: _TypeAlias = Revoke  # noqa: Y015
 
 @_typing.final
 class Fault(_message.Message):
-    """A fault in the protocol. The last frame before the server closes the stream."""
+    """A violation of the protocol. It is the last frame before the server closes the stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -514,9 +519,9 @@ class Fault(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """UPPER_SNAKE: ATTACH_EXPECTED, ATTACH_PENDING, ATTACH_INVALID, ATTACHED_ALREADY, CREDIT_INVALID, BEAT_OUT_OF_ORDER,
-    GRANTS_SEEN_INVALID, HELD_EXCEEDED (over 20,000 leases, or over 200,000 of one key), FLOOD (over 8,000 reports
-    unanswered), NAME_TOO_LONG (over 255 characters), NOT_READING, TOO_MANY_SESSIONS, KEY_SESSIONS_EXCEEDED (over 500
-    of one key), INSTANCE_ENDED, INSTANCE_TAKEN, KEY_INVALID…
+    GRANTS_SEEN_INVALID, HELD_EXCEEDED (over 20,000 leases, or over 200,000 for one key), FLOOD (over 8,000 unanswered
+    reports), NAME_TOO_LONG (over 255 characters), NOT_READING, TOO_MANY_SESSIONS, KEY_SESSIONS_EXCEEDED (over 500 for
+    one key), INSTANCE_ENDED, INSTANCE_TAKEN, KEY_INVALID…
     """
     message: _builtins.str
     def __init__(
@@ -548,12 +553,12 @@ class HolderControl(_message.Message):
     REFUSALS_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
     grants_seen: _builtins.int
-    """How many grants the holder has received on this session. All of them are taken, except those it refuses."""
+    """How many grants the holder has received on this session. It takes all of them except those that it refuses."""
     drain: _builtins.bool
-    """The holder takes no more grants, finishes or hands back what it has, then half-closes the stream."""
+    """The holder takes no more grants. It finishes or hands back what it has, and then half-closes the stream."""
     @_builtins.property
     def attach(self) -> Global___Attach:
-        """Alone in the first frame. Nothing more is sent until Attached has come."""
+        """In the first frame, and alone there. The holder sends nothing more until Attached has arrived."""
 
     @_builtins.property
     def beat(self) -> Global___Beat: ...
@@ -561,7 +566,7 @@ class HolderControl(_message.Message):
     def credit(self) -> Global___Credit: ...
     @_builtins.property
     def refusals(self) -> _containers.RepeatedCompositeFieldContainer[Global___GrantRefusal]:
-        """Grants and claims that the holder does not take; at the latest before it starts the work."""
+        """Grants and claims that the holder does not take. It refuses them before it would begin the work."""
 
     def __init__(
         self,
@@ -601,23 +606,23 @@ class ServerControl(_message.Message):
     DRAIN_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
     credit_seen: _builtins.int
-    """Number of the newest Credit in force; 0 = nothing new."""
+    """Number of the newest Credit in force. 0: nothing new."""
     demand: _builtins.int
-    """How much work waits here for credit: what the holder divides its free capacity by. Absent: as before."""
+    """How much work waits here for credit. The holder divides its free capacity among servers by it. Absent: as before."""
     beat_heard: _builtins.int
-    """The beat of this number was heard, but cannot be answered yet because the database is away. The stream is alive;
+    """The beat of this number was heard but cannot be answered yet, because the database is away. The stream is alive, but
     nothing is renewed.
     """
     drain: _builtins.bool
-    """The server goes away: the holder keeps its leases and finds another replica."""
+    """The server is going away. The holder keeps its leases and finds another replica."""
     @_builtins.property
     def attached(self) -> Global___Attached: ...
     @_builtins.property
     def beat(self) -> Global___BeatAnswer: ...
     @_builtins.property
     def taken_reports(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Reports that are committed (also when an earlier delivery was): the holder forgets them. Each report sent is
-        answered here or in refused_reports.
+        """Ids of reports that are committed, now or by an earlier delivery. The holder forgets them. Each report is answered
+        here or in refused_reports.
         """
 
     @_builtins.property
@@ -626,13 +631,13 @@ class ServerControl(_message.Message):
     def revoked(self) -> _containers.RepeatedCompositeFieldContainer[Global___Revoke]: ...
     @_builtins.property
     def claims(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lease]:
-        """Leases granted by another server that this one serves from now on: the holder reports to it. It refuses (NOT_HELD)
-        those it does not hold.
+        """Leases that another server granted and that this server serves from now on. The holder reports to this server. It
+        refuses those that it does not have (NOT_HELD).
         """
 
     @_builtins.property
     def fault(self) -> Global___Fault:
-        """The last thing in the last frame."""
+        """Only in the last frame."""
 
     def __init__(
         self,

@@ -21,8 +21,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class StartOrder(_message.Message):
-    """All that is needed to start an execution: written once at the enqueue, carried unchanged to the coordinator, and
-    kept in the first event of the journal.
+    """Everything that is needed to start an execution. The dispatcher stores it when the start is queued and hands it
+    unchanged to the coordinator, which keeps it in the first event of the journal.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -64,26 +64,27 @@ class StartOrder(_message.Message):
     PARENT_EXECUTION_ID_FIELD_NUMBER: _builtins.int
     WATCHER_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
-    """UUIDv7, minted by api."""
+    """A UUIDv7, minted by api."""
     workspace: _builtins.str
     workflow: _builtins.str
     version: _builtins.int
     version_id: _builtins.str
-    """Names the immutable definition: what coordinators fetch and cache."""
+    """Names the immutable definition. Coordinators fetch the definition by it, and cache it."""
     input: _builtins.bytes
     """A JSON object."""
     priority: _builtins.int
     """1 to 5."""
     request_id: _builtins.str
     trigger_type: _builtins.int
-    """api.v1.Execution.Trigger.Type by number."""
+    """The number of an api.v1.Execution.Trigger.Type."""
     caller: _builtins.str
+    """Title of the key that asked for the start."""
     traceparent: _builtins.str
-    """W3C traceparent of the start; its flag is the sampling decision for the whole execution."""
+    """W3C traceparent of the start. Its flag is the sampling decision for the whole execution."""
     parent_execution_id: _builtins.str
     watcher: _builtins.str
-    """The api process that waits for its end (WatchRequest.watcher): a coordinator that is granted the execution tells it,
-    without being asked on the watch stream. Empty: nobody waits.
+    """The api process that waits for the end of the execution (WatchRequest.watcher). The coordinator that is granted the
+    execution sends the end to this process without a subscription. Empty: nobody waits.
     """
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
@@ -91,7 +92,7 @@ class StartOrder(_message.Message):
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def deadline_time(self) -> _timestamp_pb2.Timestamp:
-        """Absent: none."""
+        """Absent: the execution has no deadline."""
 
     def __init__(
         self,
