@@ -26,10 +26,11 @@ if _version_not_supported:
 
 
 class RunnerSessionsStub:
-    """A runner keeps one session with every coordinator (windlass.types.v1 tells the protocol), with a RUNNER key as
-    `authorization: Bearer`. It takes run grants, does the work, and reports each outcome until it is acknowledged: on
-    the session that granted the run, or on any other when that one is gone. What it says of runs that its instance was not
-    granted is refused (LEASE_UNKNOWN). A session ends with a fault when its key is revoked or expires.
+    """A runner keeps one session with every coordinator (windlass.types.v1 describes the protocol), with a RUNNER key as
+    `authorization: Bearer`. It takes run grants, does the work, and repeats the report of each outcome until it is
+    acknowledged: on the session that granted the run, or on any other when that one is gone. A report on a run that was not
+    granted to the runner's instance is refused (LEASE_UNKNOWN). A session ends with a Fault when its key is revoked or
+    expires.
     """
 
     def __init__(self, channel):
@@ -46,18 +47,24 @@ class RunnerSessionsStub:
 
 
 class RunnerSessionsServicer:
-    """A runner keeps one session with every coordinator (windlass.types.v1 tells the protocol), with a RUNNER key as
-    `authorization: Bearer`. It takes run grants, does the work, and reports each outcome until it is acknowledged: on
-    the session that granted the run, or on any other when that one is gone. What it says of runs that its instance was not
-    granted is refused (LEASE_UNKNOWN). A session ends with a fault when its key is revoked or expires.
+    """A runner keeps one session with every coordinator (windlass.types.v1 describes the protocol), with a RUNNER key as
+    `authorization: Bearer`. It takes run grants, does the work, and repeats the report of each outcome until it is
+    acknowledged: on the session that granted the run, or on any other when that one is gone. A report on a run that was not
+    granted to the runner's instance is refused (LEASE_UNKNOWN). A session ends with a Fault when its key is revoked or
+    expires.
     """
 
     def Session(self, request_iterator, context):
-        """Open for as long as both live. Recorded before it is said: grants before they are sent, reports before they are
-        acknowledged, the instance before it is Attached, and its beats. Idempotent: an instance that attaches again goes
-        on as the same one, a report that comes again is acknowledged again. UNAUTHENTICATED: the key is missing, unknown,
-        expired or revoked; PERMISSION_DENIED ROLE_REQUIRED: it is of another role; UNAVAILABLE: attach again, or
-        elsewhere. What else ends a stream is a Fault.
+        """Open for as long as both processes live.
+
+        Records grants before it sends them, reports before it acknowledges them, the instance before it answers Attached,
+        and beats before it answers them.
+
+        Idempotent by instance_id and report_id: an instance that attaches again goes on as the same one, and a repeated
+        report is acknowledged again.
+
+        UNAUTHENTICATED: the key is missing, unknown, expired or revoked. PERMISSION_DENIED ROLE_REQUIRED: the key has
+        another role. UNAVAILABLE: attach again, or to another replica. Everything else that ends a stream is a Fault.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -80,10 +87,11 @@ def add_RunnerSessionsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RunnerSessions:
-    """A runner keeps one session with every coordinator (windlass.types.v1 tells the protocol), with a RUNNER key as
-    `authorization: Bearer`. It takes run grants, does the work, and reports each outcome until it is acknowledged: on
-    the session that granted the run, or on any other when that one is gone. What it says of runs that its instance was not
-    granted is refused (LEASE_UNKNOWN). A session ends with a fault when its key is revoked or expires.
+    """A runner keeps one session with every coordinator (windlass.types.v1 describes the protocol), with a RUNNER key as
+    `authorization: Bearer`. It takes run grants, does the work, and repeats the report of each outcome until it is
+    acknowledged: on the session that granted the run, or on any other when that one is gone. A report on a run that was not
+    granted to the runner's instance is refused (LEASE_UNKNOWN). A session ends with a Fault when its key is revoked or
+    expires.
     """
 
     @staticmethod
