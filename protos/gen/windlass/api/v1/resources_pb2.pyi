@@ -146,7 +146,7 @@ Global___WorkflowVersion: _TypeAlias = WorkflowVersion  # noqa: Y015
 
 @_typing.final
 class Fault(_message.Message):
-    """What is wrong with a definition, and where."""
+    """One fault of a definition and its place."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -63,7 +63,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """Opens runner sessions for its workspace, and nothing else."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-    """What a key may do."""
+    """The permissions of a key."""
 
 ROLE_UNSPECIFIED: Role.ValueType  # 0
 VIEWER: Role.ValueType  # 1

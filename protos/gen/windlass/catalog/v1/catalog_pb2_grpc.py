@@ -61,7 +61,7 @@ class CatalogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def IdentifyKey(self, request, context):
-        """What the holder of this key may do. NOT_FOUND API_KEY_NOT_FOUND for an unknown, expired or revoked key.
+        """Says what the holder of this key may do. NOT_FOUND API_KEY_NOT_FOUND for an unknown, expired or revoked key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

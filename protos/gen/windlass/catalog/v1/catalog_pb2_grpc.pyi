@@ -21,7 +21,7 @@ class CatalogServiceStub:
     GetVersion: _aio.UnaryUnaryMultiCallable[_catalog_pb2.GetVersionRequest, _catalog_pb2.GetVersionResponse]
     """NOT_FOUND VERSION_NOT_FOUND."""
     IdentifyKey: _aio.UnaryUnaryMultiCallable[_catalog_pb2.IdentifyKeyRequest, _catalog_pb2.IdentifyKeyResponse]
-    """What the holder of this key may do. NOT_FOUND API_KEY_NOT_FOUND for an unknown, expired or revoked key."""
+    """Says what the holder of this key may do. NOT_FOUND API_KEY_NOT_FOUND for an unknown, expired or revoked key."""
 
 class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
     """Called by coordinators, which cache the answers: versions for good, because a version never changes, and keys for a
@@ -42,6 +42,6 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_pb2.IdentifyKeyRequest,
         context: _aio.ServicerContext[_catalog_pb2.IdentifyKeyRequest, _abc.Awaitable[_catalog_pb2.IdentifyKeyResponse]],
     ) -> _abc.Awaitable[_catalog_pb2.IdentifyKeyResponse]:
-        """What the holder of this key may do. NOT_FOUND API_KEY_NOT_FOUND for an unknown, expired or revoked key."""
+        """Says what the holder of this key may do. NOT_FOUND API_KEY_NOT_FOUND for an unknown, expired or revoked key."""
 
 def add_CatalogServiceServicer_to_server(servicer: CatalogServiceServicer, server: _aio.Server) -> None: ...

@@ -105,7 +105,7 @@ class _WaitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitKind.Val
     WAIT_KIND_SIGNAL: _WaitKind.ValueType  # 2
 
 class WaitKind(_WaitKind, metaclass=_WaitKindEnumTypeWrapper):
-    """What a wait is for."""
+    """The kinds of waits."""
 
 WAIT_KIND_UNSPECIFIED: WaitKind.ValueType  # 0
 WAIT_KIND_TIMER: WaitKind.ValueType  # 1
@@ -120,7 +120,7 @@ class _WaitOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitOutco
     DESCRIPTOR: _descriptor.EnumDescriptor
     WAIT_OUTCOME_UNSPECIFIED: _WaitOutcome.ValueType  # 0
     WAIT_OUTCOME_ARRIVED: _WaitOutcome.ValueType  # 1
-    """What was waited for has come."""
+    """The awaited message or result has come."""
     WAIT_OUTCOME_EXPIRED: _WaitOutcome.ValueType  # 2
     """The time that was set for the wait is over."""
 
@@ -128,7 +128,7 @@ class WaitOutcome(_WaitOutcome, metaclass=_WaitOutcomeEnumTypeWrapper): ...
 
 WAIT_OUTCOME_UNSPECIFIED: WaitOutcome.ValueType  # 0
 WAIT_OUTCOME_ARRIVED: WaitOutcome.ValueType  # 1
-"""What was waited for has come."""
+"""The awaited message or result has come."""
 WAIT_OUTCOME_EXPIRED: WaitOutcome.ValueType  # 2
 """The time that was set for the wait is over."""
 Global___WaitOutcome: _TypeAlias = WaitOutcome  # noqa: Y015
@@ -358,7 +358,7 @@ class ExecutionStarted(_message.Message):
     holder: _builtins.str
     @_builtins.property
     def origin(self) -> _start_pb2.StartOrder:
-        """What was asked for, without execution_id, deadline_time and watcher."""
+        """The start order, without execution_id, deadline_time and watcher."""
 
     @_builtins.property
     def grant_time(self) -> _timestamp_pb2.Timestamp:
@@ -435,7 +435,7 @@ Global___RetryPolicy: _TypeAlias = RetryPolicy  # noqa: Y015
 
 @_typing.final
 class ExecutionAdopted(_message.Message):
-    """Another holder goes on. The epoch of this append is the new one; whoever appends under an older one is refused."""
+    """Another holder goes on. The epoch of this append is the new one. An append under an older one is refused."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
