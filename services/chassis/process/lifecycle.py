@@ -139,7 +139,7 @@ class Process:
             if not self.draining.is_set():
                 raise LoopEnded(name)
         except asyncio.CancelledError:
-            if _is_being_cancelled() or self.draining.is_set():
+            if is_being_cancelled() or self.draining.is_set():
                 raise
             # What it waited for was cancelled under its hands: the group would take that for an end in order.
             self._limit_the_end(0.0)
@@ -184,7 +184,8 @@ async def _attempt(name: str, hook: Hook) -> None:
         log.error("a hook failed", hook=name, exc_info=failure)
 
 
-def _is_being_cancelled() -> bool:
+def is_being_cancelled() -> bool:
+    """Tells a cancellation of this task from one of what it awaits: both raise the same."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
