@@ -1,10 +1,8 @@
-"""The pipeline to an OTLP/gRPC collector: batches on a thread of its own, bounded, dropping when it is full.
+"""The pipeline to an OTLP/gRPC collector. It sends batches from its own thread, and drops spans when its queue is full.
 
-Spans are handed to OpenTelemetry's batch processor ready made (no Tracer, no context stack), because the
-ids are chosen before the span ends. Only telemetry.py imports this, and only where an endpoint is
-configured.
-Hazard: a collector that is away costs spans, never time: the queue drops, the exporter's retries stay on
-its thread.
+OpenTelemetry's batch processor gets finished spans, without a Tracer or a context stack, because the ids are chosen
+before a span ends. Only tracing.py imports this, and only when an endpoint is configured.
+When the collector is away, spans are lost, but no work waits: the exporter retries on its own thread.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _EXPORT_SECONDS = 3.0
 def open_pipeline(
     *, service: str, version: str, instance: str, endpoint: str
 ) -> tuple[Emit, Callable[[], object]]:
-    # Its complaints about a collector that is down come every few seconds and tell nothing new.
+    # It would complain every few seconds about a collector that is down.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     exporter = OTLPSpanExporter(
         endpoint=endpoint, insecure=not endpoint.startswith("https://"), timeout=_EXPORT_SECONDS
