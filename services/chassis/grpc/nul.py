@@ -1,8 +1,8 @@
-"""Where in a message text holds a NUL.
+"""Finds the paths at which the text in a message holds a NUL.
 
-A request may be nested deep, hold millions of values and repeat one long key above all of them. So the search goes one
-value at a time, on a stack of iterators; a path is made only of what is found, from keys that are cut; and it ends
-after PATHS_MAX: whoever mends so many asks again. What can hold no text is never looked into.
+A request may be nested deep, hold millions of values, and repeat one long key above all of them. So the search looks at
+one value at a time with a stack of iterators, builds a path only for a NUL that it has found, clips the keys in it, and
+ends after PATHS_MAX. It never looks into messages that can hold no text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEY_CHARACTERS_MAX: Final = 100
 PATH_CHARACTERS_MAX: Final = 1_000
 _KINDS_WITH_TEXT: Final = frozenset({"string_value", "struct_value", "list_value"})
 
-# What lies inside a value: each with its step, which is a field's name, a number or a key.
+# The contents of a value, each with the step that leads to it: the name of a field, a number or a key.
 _Inside = Iterator[tuple[Any, Any]]
 _Form = Callable[[Any], str]
 
@@ -34,25 +34,25 @@ class _Kind(Enum):
     MESSAGE = auto()
     LIST = auto()
     MAP = auto()
-    # Only its keys are text.
+    # A map in which only the keys are text.
     KEYS = auto()
 
 
 class _Place(NamedTuple):
-    """Where the search is inside one value, and how a step into it is written."""
+    """The position of the search inside one value, and the form in which a step into it is written."""
 
     inside: _Inside
     form: _Form
 
 
 def nul_paths(message: Message) -> Iterator[str]:
-    """The first PATHS_MAX of them; free JSON by the paths of JSON."""
+    """The first PATHS_MAX paths. In free JSON they are paths of the JSON."""
     return islice(_all_paths(message), PATHS_MAX)
 
 
 def _all_paths(message: Message) -> Iterator[str]:
     places = [_place(message)]
-    # Those that led from each place to the next.
+    # The steps that led from each place to the next.
     steps: list[Any] = []
     while places:
         for step, value in places[-1].inside:
@@ -70,7 +70,7 @@ def _all_paths(message: Message) -> Iterator[str]:
 
 
 def _path(places: list[_Place], steps: list[Any]) -> str:
-    """`nodes[2].labels['region']`; of the outermost steps when there are too many."""
+    """A path like `nodes[2].labels['region']`. A long path has only its outermost steps."""
     path = ""
     for place, step in zip(places, steps, strict=True):
         path += place.form(step)
@@ -129,7 +129,7 @@ def _placed_value(value: Any) -> _Place:
 
 
 def _held(value: Any) -> Any:
-    """What free JSON has here, if it can hold text."""
+    """The value that free JSON has here, or None when it can hold no text."""
     kind = value.WhichOneof("kind")
     return getattr(value, kind) if kind in _KINDS_WITH_TEXT else None
 
@@ -152,7 +152,7 @@ def _shown(key: str) -> str:
 
 @functools.cache
 def text_fields(descriptor: Descriptor) -> tuple[tuple[str, _Kind], ...]:
-    """The fields that hold text, themselves or anywhere below."""
+    """The fields that can hold text, themselves or anywhere below."""
     found = ((field.name, _kind(field)) for field in descriptor.fields)
     return tuple((name, kind) for name, kind in found if kind is not None)
 
