@@ -101,15 +101,9 @@ def set_span_notes(notes: dict[str, AttributeValue]) -> None:
 class Sampler:
     """A token bucket: it admits `per_second` traces, and no more."""
 
-    def __init__(
-        self,
-        per_second: float,
-        *,
-        burst: float | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, per_second: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second
-        self._burst = max(per_second, 1.0) if burst is None else burst
+        self._burst = max(per_second, 1.0)
         self._tokens = self._burst if per_second > 0 else 0.0
         self._monotonic = monotonic
         self._filled = monotonic()

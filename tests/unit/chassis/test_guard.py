@@ -325,7 +325,7 @@ async def test_the_trace_of_the_caller_is_known_inside(counter: Counter) -> None
 
 async def test_a_method_may_begin_traces_as_the_sampler_allows(shop: Shop) -> None:
     rule = members("ADMIN").with_trace()
-    async with open_shop(shop, guard_of(rule, sampler=Sampler(0.001, burst=1))) as counter:
+    async with open_shop(shop, guard_of(rule, sampler=Sampler(0.001))) as counter:
         stub = counter.stub(bearer="admin")
         receipts = [(await stub.Buy(counter.order("trace"))).receipt for _ in range(3)]
     assert [receipt[-2:] for receipt in receipts] == ["01", "00", "00"]
