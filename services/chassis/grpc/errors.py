@@ -132,22 +132,14 @@ class RemoteError(Exception):
     """The error that another process answered, with its details decoded."""
 
     def __init__(
-        self,
-        code: grpc.StatusCode,
-        reason: str,
-        message: str,
-        *,
-        metadata: Mapping[str, str] | None = None,
-        retry_after: float | None = None,
-        violations: Sequence[Violation] = (),
-        quota: Sequence[QuotaViolation] = (),
+        self, code: grpc.StatusCode, reason: str, message: str, metadata: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(message)
         self.code, self.reason, self.message = code, reason, message
         self.metadata = dict(metadata or {})
-        self.retry_after = retry_after
-        self.violations = tuple(violations)
-        self.quota = tuple(quota)
+        self.retry_after: float | None = None
+        self.violations: Sequence[Violation] = ()
+        self.quota: Sequence[QuotaViolation] = ()
 
     def __str__(self) -> str:
         return f"{self.code.name} {self.reason}: {self.message}"
@@ -183,9 +175,9 @@ def as_refusal(failure: BaseException, *, where: str = "") -> Refusal:
         return failure
     if isinstance(failure, grpc.aio.AioRpcError):
         failure = remote_error(failure)
-    if isinstance(failure, RemoteError) and (failure.may_retry or failure.code is grpc.StatusCode.CANCELLED):
+    if isinstance(failure, RemoteError) and isinstance(away := failure.refusal(), DependencyUnavailable):
         log.warning("a service did not answer", where=where, error=str(failure))
-        failure = DependencyUnavailable("a service", retry_after=failure.retry_after or 1.0)
+        failure = away
     if isinstance(failure, DependencyUnavailable):
         return Refusal(
             "DEPENDENCY_UNAVAILABLE",

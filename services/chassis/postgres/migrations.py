@@ -80,30 +80,28 @@ async def check(url: str, schema: str, directory: Path) -> None:
 
 
 async def _prepare(connection: AsyncConnection, schema: str) -> None:
-    row = await (
-        await connection.execute("SELECT to_regnamespace(%s) IS NULL", (_quoted(schema),))
-    ).fetchone()
-    if row is not None and row[0]:
-        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    name = sql.Identifier(schema)
+    # IF NOT EXISTS would need the right to create schemas, also when it exists.
+    cursor = await connection.execute("SELECT to_regnamespace(%s) IS NULL", (name.as_string(connection),))
+    if await cursor.fetchone() == (True,):
+        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
     await connection.execute(
         sql.SQL(
             "CREATE TABLE IF NOT EXISTS {} ("
             " version integer PRIMARY KEY, name text NOT NULL, checksum text NOT NULL,"
             " applied_time timestamptz NOT NULL DEFAULT now())"
-        ).format(sql.Identifier(schema, "schema_version"))
+        ).format(_record(schema))
     )
 
 
 async def _applied(connection: AsyncConnection, schema: str) -> list[tuple[int, str]]:
     """Version and checksum of each applied file, in order. Empty when the schema does not exist."""
-    table = f"{_quoted(schema)}.schema_version"
-    row = await (await connection.execute("SELECT to_regclass(%s) IS NULL", (table,))).fetchone()
-    if row is None or row[0]:
+    table = _record(schema)
+    cursor = await connection.execute("SELECT to_regclass(%s) IS NULL", (table.as_string(connection),))
+    if await cursor.fetchone() == (True,):
         return []
-    query = sql.SQL("SELECT version, checksum FROM {} ORDER BY version").format(
-        sql.Identifier(schema, "schema_version")
-    )
-    return [(version, checksum) for version, checksum in await (await connection.execute(query)).fetchall()]
+    query = sql.SQL("SELECT version, checksum FROM {} ORDER BY version").format(table)
+    return await (await connection.execute(query)).fetchall()
 
 
 def _compare(schema: str, wanted: Sequence[Migration], applied: Sequence[tuple[int, str]]) -> None:
@@ -122,13 +120,12 @@ async def _apply_one(connection: AsyncConnection, schema: str, migration: Migrat
         await connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(sql.Identifier(schema)))
         await connection.execute(migration.text.encode())  # bytes: no placeholders to look for
         await connection.execute(
-            sql.SQL("INSERT INTO {} (version, name, checksum) VALUES (%s, %s, %s)").format(
-                sql.Identifier(schema, "schema_version")
-            ),
+            sql.SQL("INSERT INTO {} (version, name, checksum) VALUES (%s, %s, %s)").format(_record(schema)),
             (migration.version, migration.name, migration.checksum),
         )
     log.info("applied a migration", schema=schema, migration=migration.name)
 
 
-def _quoted(identifier: str) -> str:
-    return '"' + identifier.replace('"', '""') + '"'
+def _record(schema: str) -> sql.Identifier:
+    """The table of what was applied."""
+    return sql.Identifier(schema, "schema_version")
