@@ -19,21 +19,6 @@ from contextvars import ContextVar
 from typing import Final, NamedTuple
 
 AttributeValue = str | int | float | bool
-Emit = Callable[
-    [
-        str,
-        "TraceContext",
-        "TraceContext | None",
-        int,
-        int,
-        Mapping[str, AttributeValue],
-        str,
-        Sequence["TraceContext"],
-        str,
-    ],
-    None,
-]
-
 TRACEPARENT: Final = "traceparent"
 _TRACEPARENT_FORM: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 # Seeded by the system at import. The ids of spans must be distinct, but not secret.
@@ -55,6 +40,18 @@ class TraceContext(NamedTuple):
     @property
     def trace_id_hex(self) -> str:
         return f"{self.trace_id:032x}"
+
+
+class FinishedSpan(NamedTuple):
+    name: str
+    context: TraceContext
+    parent: TraceContext | None
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, AttributeValue]
+    error: str
+    links: Sequence[TraceContext]
+    kind: str
 
 
 def new_trace(sampled: bool) -> TraceContext:
@@ -120,7 +117,7 @@ class Sampler:
         return True
 
 
-_emit: Emit | None = None
+_emit: Callable[[FinishedSpan], None] | None = None
 _flush: Callable[[], object] | None = None
 _service_name = ""
 
@@ -146,9 +143,9 @@ def emit_span(
     kind: str = "internal",
 ) -> None:
     """Record a finished span under the ids of `context`. `kind`: internal, server, client, …"""
-    if not context.sampled or _emit is None:
-        return
-    _emit(name, context, parent, start_ns, max(start_ns, end_ns), attributes or {}, error, links, kind)
+    if context.sampled and _emit is not None:
+        end_ns = max(start_ns, end_ns)
+        _emit(FinishedSpan(name, context, parent, start_ns, end_ns, attributes or {}, error, links, kind))
 
 
 def setup_tracing(*, service: str, version: str, instance: str, endpoint: str) -> None:

@@ -334,15 +334,15 @@ async def test_a_method_may_begin_traces_as_the_sampler_allows(shop: Shop) -> No
 async def test_a_sampled_call_is_written_down_as_a_span(
     counter: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spans: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(tracing, "_emit", lambda *span: spans.append(span))
+    spans: list[tracing.FinishedSpan] = []
+    monkeypatch.setattr(tracing, "_emit", spans.append)
     monkeypatch.setattr(tracing, "_service_name", "shop")
     stub, parent = counter.stub(bearer="admin"), new_trace(True)
     metadata = (("traceparent", parent.header()),)
     await stub.Buy(counter.order(), metadata=metadata)
     await refused(stub.Buy(counter.order(shoe=""), metadata=metadata))
     await stub.Buy(counter.order(), metadata=(("traceparent", new_trace(False).header()),))
-    assert [(span[0], span[2], span[6], span[8]) for span in spans] == [
+    assert [(span.name, span.parent, span.error, span.kind) for span in spans] == [
         ("shop.Buy", parent, "", "server"),
         ("shop.Buy", parent, "INVALID_ARGUMENT", "server"),
     ]
