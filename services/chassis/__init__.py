@@ -1,1 +1,1 @@
-"""What any gRPC process stands on; a shop that sells shoes could use each file here unchanged."""
+"""The parts that any gRPC process needs. A shop that sells shoes could use each file here unchanged."""

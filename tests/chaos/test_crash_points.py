@@ -16,11 +16,12 @@ import grpc
 import pytest
 
 from deploy.local.plan import Options
-from services.chassis.process.crash import VARIABLE, crash_points_in
+from services.chassis.process.crash import VARIABLE
 from tests.chaos.history import cases, faults_of
 from tests.chaos.load import Load
 from tests.chaos.stimuli import Stimuli
 from tests.chaos.verify import TAKE_OVER, verify_under_load
+from tests.support.crash_points import crash_points_in
 from tests.support.pace import pause
 from tests.support.postgres import reachable_directory
 from tests.support.probe import until

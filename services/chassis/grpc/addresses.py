@@ -1,9 +1,10 @@
-"""Where the peers are: a list, a file that somebody rewrites, or a name with several addresses behind it.
+"""The addresses of the peers: a list, a file that may change, or a DNS name with several addresses.
 
-`host:port,host:port` | `@/path/to/file` (separated by commas or white space, `#` comments; read again when it
-changes) | `dns:name:port` (each address the name resolves to is a peer: a headless service in Kubernetes).
-A source that cannot be read right now (file being replaced, resolver down) keeps its last answer: peers are
-dropped when they are known to be gone, not when we fail to look.
+`host:port,host:port` is a list. `@/path/to/file` names a file, with addresses between commas or white space and with
+`#` comments, which is read again when it changes. `dns:name:port` makes each address of the name a peer, as with a
+headless service in Kubernetes.
+While a source cannot be read (the file is being replaced, the resolver is down), its last answer stays: a peer is
+dropped only when it is known to be gone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():
         raise ValueError(f"{address!r} is not host:port")
-    return host.strip("[]") or "0.0.0.0", int(port)  # ":port" means all, as everywhere
+    return host.strip("[]") or "0.0.0.0", int(port)  # ":port" means all interfaces
 
 
 class AddressBook:
@@ -46,7 +47,7 @@ class AddressBook:
         return self._present
 
     async def changes(self) -> AsyncIterator[frozenset[str]]:
-        """The present set at once, then each other set that follows it; never ends."""
+        """The present set, and then for ever each new set."""
         known = await self.read()
         yield known
         pause = _RESOLVE_EVERY_SECONDS if self._source.startswith(_DNS_PREFIX) else self._poll_seconds
@@ -63,7 +64,7 @@ class AddressBook:
     def _read_file(self, path: Path) -> None:
         try:
             status = path.stat()
-            # Size and inode too: two writes within one tick of the file system's clock.
+            # With size and inode, because two writes may share one tick of the file system's clock.
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp == self._stamp:
                 return

@@ -1,9 +1,8 @@
-"""Channels to our own services, made once per address, with the credential and a deadline on every call.
+"""Channels to our own services: one per address, with the credential and a deadline on every call.
 
-A channel here is a thin wrapper that adds what each call must carry; interceptors would do the same at
-several times the cost. Deadlines go as `timeout=` on each call, because one in a service config fires early
-and never reaches the server.
-Hazard: a channel reconnects by itself for ever; `forget` those whose address has left the address book.
+A channel is a thin wrapper that adds both, because interceptors would cost several times as much. The deadline is the
+`timeout=` of each call, because one in a service config fires early and never reaches the server.
+Hazard: a channel reconnects for ever. Call `forget` when its address has left the address book.
 """
 
 from __future__ import annotations
@@ -24,27 +23,30 @@ CHANNEL_OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.max_send_message_length", 64 * MEBIBYTE),
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.absolute_max_metadata_size", 32 * 1024),
-    # A peer that vanished without a word is noticed in 15 s; the servers permit pings this often.
+    # A peer that has vanished silently is noticed in 15 s. The servers permit pings this often.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # gRPC adds its own jitter (a fifth) to these.
+    # gRPC adds a jitter of a fifth to these.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Each pool its own connections: channels that share one also share its fate and its flow control.
+    # Each pool has its own connections, because channels that share one also share its failures and flow control.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 
 class _Call:
-    """One method: adds the metadata, and the timeout where the caller gave none."""
+    """One method. It adds the metadata, and the timeout when the caller has given none."""
 
-    def __init__(self, inner: Any, metadata: Metadata, seconds: float | None) -> None:
+    def __init__(
+        self, inner: Any, metadata: Metadata, *, seconds: float | None = None, request_name: str = "request"
+    ) -> None:
         self._inner = inner
         self._metadata = metadata
         self._seconds = seconds
+        self._request_name = request_name
 
     def __call__(
         self,
@@ -55,7 +57,7 @@ class _Call:
         **more: Any,
     ) -> Any:
         if request is not None:
-            more["request" if self._seconds is not None else _request_name(self._inner)] = request
+            more[self._request_name] = request
         return self._inner(
             timeout=self._seconds if timeout is None else timeout,
             metadata=self._metadata + tuple(metadata),
@@ -63,13 +65,8 @@ class _Call:
         )
 
 
-def _request_name(inner: Any) -> str:
-    is_stream = isinstance(inner, (grpc.aio.StreamUnaryMultiCallable, grpc.aio.StreamStreamMultiCallable))
-    return "request_iterator" if is_stream else "request"
-
-
 class Channel(grpc.aio.Channel):
-    """What generated stubs take."""
+    """A channel for generated stubs."""
 
     def __init__(self, inner: grpc.aio.Channel, metadata: Metadata, call_seconds: float) -> None:
         self._inner = inner
@@ -77,16 +74,19 @@ class Channel(grpc.aio.Channel):
         self._call_seconds = call_seconds
 
     def unary_unary(self, *positional: Any, **named: Any) -> Any:
-        return _Call(self._inner.unary_unary(*positional, **named), self._metadata, self._call_seconds)
+        inner = self._inner.unary_unary(*positional, **named)
+        return _Call(inner, self._metadata, seconds=self._call_seconds)
 
     def unary_stream(self, *positional: Any, **named: Any) -> Any:
-        return _Call(self._inner.unary_stream(*positional, **named), self._metadata, None)
+        return _Call(self._inner.unary_stream(*positional, **named), self._metadata)
 
     def stream_unary(self, *positional: Any, **named: Any) -> Any:
-        return _Call(self._inner.stream_unary(*positional, **named), self._metadata, None)
+        inner = self._inner.stream_unary(*positional, **named)
+        return _Call(inner, self._metadata, request_name="request_iterator")
 
     def stream_stream(self, *positional: Any, **named: Any) -> Any:
-        return _Call(self._inner.stream_stream(*positional, **named), self._metadata, None)
+        inner = self._inner.stream_stream(*positional, **named)
+        return _Call(inner, self._metadata, request_name="request_iterator")
 
     async def close(self, grace: float | None = None) -> None:
         await self._inner.close(grace)
@@ -122,7 +122,7 @@ class ChannelPool:
             self._metadata += (("authorization", f"Bearer {bearer}"),)
         self._tls = tls
         self._call_seconds = call_seconds
-        # What is given wins over the defaults of the same name.
+        # Given options replace the defaults of the same name.
         self._options = tuple({**dict(CHANNEL_OPTIONS), **dict(options)}.items())
         self._channels: dict[str, Channel] = {}
         self._open: Callable[[str], grpc.aio.Channel] = self._secure if tls else self._insecure

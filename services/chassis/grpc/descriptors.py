@@ -1,4 +1,4 @@
-"""What a type of message can hold, by its descriptor alone."""
+"""Finds out from its descriptor what a type of message can hold."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from google.protobuf.descriptor import Descriptor
 
 @functools.cache
 def reached(descriptor: Descriptor) -> tuple[Descriptor, ...]:
-    """The types of messages that can be in one of this type, at any depth; itself first."""
-    # A dict, for its order: descriptors of one type are equal.
+    """The types of all messages that can be in one of this type, at any depth. The type itself comes first."""
+    # A dict keeps the order.
     found = {descriptor: None}
     ahead = [descriptor]
     while ahead:

@@ -1,20 +1,23 @@
-"""The one place where a gRPC status code is chosen, and where errors cross the wire in both directions.
+"""Chooses the gRPC status code of every error, and translates errors to and from the wire.
 
-Code of ours raises (or returns) a `Refusal` that names a reason; what code that reason means is in the
-tables below and nowhere else. What is not a refusal is ours: the client gets INTERNAL and an error id, the
-log gets the rest under that id; never a traceback, a class name or SQL to the client.
-Hazard: details travel in trailers, of which a client accepts 8 KiB by default, so all is clipped to fit:
-a longer list of violations belongs into a response message.
+Our code raises or returns a `Refusal` that names a reason. Only the tables below say which code a reason has. Any other
+exception is a fault of ours: the client gets INTERNAL and an error id, and the log gets the rest under that id. The
+client never gets a traceback, a class name or SQL.
+Hazard: details travel in trailers, and a client accepts only 8 KiB of them by default. So all details are clipped. A
+longer list of violations belongs in a response message.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import grpc
 from google.protobuf.any_pb2 import Any
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from google.rpc.code_pb2 import Code
 
@@ -24,7 +27,7 @@ from services.chassis.telemetry.logs import logger
 log = logger(__name__)
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
-# Base64 adds a third; with a message in percent encoding all stays below 8 KiB.
+# With the third that base64 adds, and with a message in percent encoding, the trailers stay below 8 KiB.
 DETAILS_BYTES_MAX: Final = 3_500
 MESSAGE_BYTES_MAX: Final = 600
 METADATA_VALUE_CHARACTERS_MAX: Final = 256
@@ -43,31 +46,21 @@ _CODES: Final[Mapping[str, grpc.StatusCode]] = {
     "UNIMPLEMENTED": grpc.StatusCode.UNIMPLEMENTED,
     "INTERNAL": grpc.StatusCode.INTERNAL,
 }
-# How a reason is built tells its family; the first that fits counts.
-_PREFIXES: Final[Sequence[tuple[str, grpc.StatusCode]]] = (
-    ("INVALID_", grpc.StatusCode.INVALID_ARGUMENT),
-    ("PROTOCOL_", grpc.StatusCode.FAILED_PRECONDITION),
-)
-_SUFFIXES: Final[Sequence[tuple[str, grpc.StatusCode]]] = (
-    ("_NOT_FOUND", grpc.StatusCode.NOT_FOUND),
-    ("_NOT_ALLOWED", grpc.StatusCode.PERMISSION_DENIED),
-    ("_REUSED", grpc.StatusCode.ALREADY_EXISTS),
-    ("_EXISTS", grpc.StatusCode.ALREADY_EXISTS),
-    ("_FULL", grpc.StatusCode.RESOURCE_EXHAUSTED),
-    ("_EXCEEDED", grpc.StatusCode.RESOURCE_EXHAUSTED),
-    ("_TOO_LARGE", grpc.StatusCode.RESOURCE_EXHAUSTED),
-    ("_FINAL", grpc.StatusCode.FAILED_PRECONDITION),
-    ("_FENCED", grpc.StatusCode.FAILED_PRECONDITION),
-    ("_ENDED", grpc.StatusCode.FAILED_PRECONDITION),
-    ("_ARCHIVED", grpc.StatusCode.FAILED_PRECONDITION),
-    ("_DELETED", grpc.StatusCode.FAILED_PRECONDITION),
-    ("_RESOLVED", grpc.StatusCode.FAILED_PRECONDITION),
-    ("_IN_USE", grpc.StatusCode.FAILED_PRECONDITION),
-    ("_UNAVAILABLE", grpc.StatusCode.UNAVAILABLE),
-)
-_INFIXES: Final[Sequence[tuple[str, grpc.StatusCode]]] = (
-    ("_NOT_", grpc.StatusCode.FAILED_PRECONDITION),  # EXECUTION_NOT_PAUSED
-    ("_IS_", grpc.StatusCode.FAILED_PRECONDITION),
+# The form of any other reason tells its code. The first pattern that matches the whole reason counts.
+_FAMILIES: Final[Sequence[tuple[str, grpc.StatusCode]]] = (
+    (r"INVALID_.*", grpc.StatusCode.INVALID_ARGUMENT),
+    (r"PROTOCOL_.*", grpc.StatusCode.FAILED_PRECONDITION),
+    (r".*_NOT_FOUND", grpc.StatusCode.NOT_FOUND),
+    (r".*_NOT_ALLOWED", grpc.StatusCode.PERMISSION_DENIED),
+    (r".*_(REUSED|EXISTS)", grpc.StatusCode.ALREADY_EXISTS),
+    (r".*_(FULL|EXCEEDED|TOO_LARGE)", grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (
+        r".*_(FINAL|FENCED|ENDED|ARCHIVED|DELETED|RESOLVED|IN_USE)",
+        grpc.StatusCode.FAILED_PRECONDITION,
+    ),
+    (r".*_UNAVAILABLE", grpc.StatusCode.UNAVAILABLE),
+    # EXECUTION_NOT_PAUSED
+    (r".*_(NOT|IS)_.*", grpc.StatusCode.FAILED_PRECONDITION),
 )
 _RETRIABLE: Final = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED}
@@ -75,23 +68,18 @@ _RETRIABLE: Final = frozenset(
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
+@functools.lru_cache(maxsize=1_000)
 def code_of(reason: str) -> grpc.StatusCode:
     if code := _CODES.get(reason):
         return code
-    for prefix, code in _PREFIXES:
-        if reason.startswith(prefix):
-            return code
-    for suffix, code in _SUFFIXES:
-        if reason.endswith(suffix):
-            return code
-    for infix, code in _INFIXES:
-        if infix in reason:
+    for pattern, code in _FAMILIES:
+        if re.fullmatch(pattern, reason):
             return code
     raise ValueError(f"the reason {reason!r} has no status code in services/chassis/grpc/errors.py")
 
 
 class Violation(NamedTuple):
-    """One faulty field: its path as the caller wrote it, and what is wrong with it."""
+    """A faulty field: its path as the caller wrote it, and its fault."""
 
     field: str
     reason: str
@@ -104,7 +92,7 @@ class QuotaViolation(NamedTuple):
 
 
 class Refusal(Exception):
-    """An expected answer that is no success: pure code returns it, rpc/ raises it."""
+    """An expected answer that is no success. Pure code returns it, and rpc/ raises it."""
 
     def __init__(
         self,
@@ -117,7 +105,7 @@ class Refusal(Exception):
         quota: Sequence[QuotaViolation] = (),
         code: grpc.StatusCode | None = None,
     ) -> None:
-        """`code` of a reason that is another's: it may be of a version to come, and not be known here."""
+        """`code` is given with the reason of another process, which may have a newer version and unknown reasons."""
         super().__init__(message)
         self.code = code or code_of(reason)
         self.reason = reason
@@ -132,7 +120,7 @@ class Refusal(Exception):
 
 
 class DependencyUnavailable(Exception):
-    """Something that we stand on is away; the same call may do well in a moment."""
+    """Something that we depend on is away. The same call may succeed in a moment."""
 
     def __init__(self, dependency: str, message: str = "", *, retry_after: float = 1.0) -> None:
         super().__init__(message or f"{dependency} is away")
@@ -141,40 +129,32 @@ class DependencyUnavailable(Exception):
 
 
 class RemoteError(Exception):
-    """What another process answered instead of a response, with its details decoded."""
+    """The error that another process answered, with its details decoded."""
 
     def __init__(
-        self,
-        code: grpc.StatusCode,
-        reason: str,
-        message: str,
-        *,
-        metadata: Mapping[str, str] | None = None,
-        retry_after: float | None = None,
-        violations: Sequence[Violation] = (),
-        quota: Sequence[QuotaViolation] = (),
+        self, code: grpc.StatusCode, reason: str, message: str, metadata: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(message)
         self.code, self.reason, self.message = code, reason, message
         self.metadata = dict(metadata or {})
-        self.retry_after = retry_after
-        self.violations = tuple(violations)
-        self.quota = tuple(quota)
+        self.retry_after: float | None = None
+        self.violations: Sequence[Violation] = ()
+        self.quota: Sequence[QuotaViolation] = ()
 
     def __str__(self) -> str:
         return f"{self.code.name} {self.reason}: {self.message}"
 
     @property
     def may_retry(self) -> bool:
-        """Whether the same request, under the same ids, may do better later."""
+        """True when the same request, with the same ids, may succeed later."""
         return self.code in _RETRIABLE
 
     def refusal(self) -> Refusal | DependencyUnavailable:
-        """The same answer for our own caller; what the other process hid stays hidden."""
+        """The same answer for our own caller. It adds nothing that the other process kept back."""
         if self.may_retry or self.code is grpc.StatusCode.CANCELLED:
             return DependencyUnavailable("a service", retry_after=self.retry_after or 1.0)
         if self.code is grpc.StatusCode.UNIMPLEMENTED:
-            # gRPC itself says it without a reason.
+            # gRPC itself gives no reason with it.
             return Refusal("UNIMPLEMENTED", self.message, metadata=self.metadata)
         if not self.reason or self.reason == "INTERNAL":
             return Refusal("INTERNAL", "internal error", metadata=self.metadata)
@@ -190,14 +170,14 @@ class RemoteError(Exception):
 
 
 def as_refusal(failure: BaseException, *, where: str = "") -> Refusal:
-    """What a caller may know of any failure; what is ours is logged, under the id that the caller gets."""
+    """Any failure in the form that a caller may see. A fault of ours is logged under the id that the caller gets."""
     if isinstance(failure, Refusal):
         return failure
     if isinstance(failure, grpc.aio.AioRpcError):
         failure = remote_error(failure)
-    if isinstance(failure, RemoteError) and (failure.may_retry or failure.code is grpc.StatusCode.CANCELLED):
+    if isinstance(failure, RemoteError) and isinstance(away := failure.refusal(), DependencyUnavailable):
         log.warning("a service did not answer", where=where, error=str(failure))
-        failure = DependencyUnavailable("a service", retry_after=failure.retry_after or 1.0)
+        failure = away
     if isinstance(failure, DependencyUnavailable):
         return Refusal(
             "DEPENDENCY_UNAVAILABLE",
@@ -213,7 +193,7 @@ def as_refusal(failure: BaseException, *, where: str = "") -> Refusal:
 
 
 def status_of(failure: BaseException, *, where: str = "") -> status_pb2.Status:
-    """Any failure as `google.rpc.Status`: for trailers, items of a batch, faces other than gRPC."""
+    """Any failure as `google.rpc.Status`, for trailers and for items of a batch."""
     refusal = as_refusal(failure, where=where)
     status = status_pb2.Status(code=refusal.code.value[0], message=_clipped(refusal.message))
     metadata = {
@@ -233,7 +213,7 @@ def status_of(failure: BaseException, *, where: str = "") -> status_pb2.Status:
 
 
 def _command(reason: str, where: str) -> dict[str, str]:
-    """What to try when the refusal itself says nothing. `where` is the full name of a method, or nothing."""
+    """Metadata with the command to try next. `where` is the full name of a method, or ""."""
     command = COMMANDS.get(reason, "").replace("METHOD", where.removeprefix("/").replace("/", "."))
     return {"try": command} if command else {}
 
@@ -247,7 +227,7 @@ def status_code(status: status_pb2.Status) -> grpc.StatusCode:
 
 
 def remote_error(error: grpc.aio.AioRpcError) -> RemoteError:
-    """Decode the details of a failed call; without any, the code alone speaks."""
+    """Decode the details of a failed call. Without details it has only the code and the message."""
     code, message = error.code(), error.details() or ""
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY and isinstance(value, bytes):
@@ -274,10 +254,8 @@ def remote_status(status: status_pb2.Status) -> RemoteError:
     return remote
 
 
-def _retry_and_quota(
-    refusal: Refusal,
-) -> list[error_details_pb2.RetryInfo | error_details_pb2.QuotaFailure]:
-    details: list[error_details_pb2.RetryInfo | error_details_pb2.QuotaFailure] = []
+def _retry_and_quota(refusal: Refusal) -> list[Message]:
+    details: list[Message] = []
     if refusal.retry_after is not None:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromMicroseconds(round(refusal.retry_after * 1_000_000))
@@ -291,15 +269,15 @@ def _retry_and_quota(
 
 
 def _bad_request(violations: Sequence[Violation], room: int) -> tuple[error_details_pb2.BadRequest, int]:
-    """As many as fit, in their order; how many did not. Two at one field are two, the same twice is one.
+    """The violations that fit, in their order and each only once, and the number of those that did not fit.
 
-    Where each fault is goes before what there is to say about it: descriptions have the room that is left over.
+    Fields and reasons come first. Descriptions get the room that is left.
     """
     distinct = list(dict.fromkeys(violations))
     bad_request = error_details_pb2.BadRequest()
     for field, reason, _ in distinct:
         entry = error_details_pb2.BadRequest.FieldViolation(field=_clipped(field), reason=_clipped(reason))
-        # With what frames it, also once a description has made it longer.
+        # With its frame, also once a description has made it longer.
         room -= entry.ByteSize() + 6
         if room < 0:
             break
@@ -313,12 +291,7 @@ def _bad_request(violations: Sequence[Violation], room: int) -> tuple[error_deta
     return bad_request, len(distinct) - len(bad_request.field_violations)
 
 
-def _packed(
-    message: error_details_pb2.ErrorInfo
-    | error_details_pb2.BadRequest
-    | error_details_pb2.RetryInfo
-    | error_details_pb2.QuotaFailure,
-) -> Any:
+def _packed(message: Message) -> Any:
     packed = Any()
     packed.Pack(message, deterministic=True)
     return packed
@@ -331,5 +304,5 @@ def _clipped(text: str) -> str:
     return raw[: MESSAGE_BYTES_MAX - 4].decode("utf-8", "ignore") + "…"
 
 
-# The numbers of google.rpc.Code and of grpc.StatusCode are one and the same; a mismatch is caught at import.
+# google.rpc.Code and grpc.StatusCode must have the same numbers.
 assert Code.Name(grpc.StatusCode.NOT_FOUND.value[0]) == "NOT_FOUND"

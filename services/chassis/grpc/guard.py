@@ -1,12 +1,11 @@
-"""What stands before every handler, in one pass: who calls, may he, is it well formed, how did it end.
+"""The guard before every handler. It identifies the caller, checks its rights and its request, and maps errors.
 
-One wrapper per method, made when the method is registered, instead of a chain of interceptors made anew for
-each call (each of those costs a unary call several times what all of this does). Order matters: the
-identity is settled before the request is read, so that nobody without a key learns what a well-formed
-request is; errors are mapped outermost, so that nothing of ours gets out.
-Every handler is registered as one of a stream of requests, also when it reads but one: gRPC calls the others when the
-request is there, and who never sends it would have calls of every method without being asked for a key.
-Hazard: cancellation (the caller has gone) passes through untouched; it is no failure of the handler.
+It is one wrapper per method, made when the method is registered. An interceptor would be made anew for each call, and
+costs several times as much. The order matters: the caller is identified before the request is read, so that a caller
+without a key does not learn what a well-formed request is. Errors are mapped outermost, so that nothing leaks.
+Every handler is registered with a stream of requests, also when it reads only one. Otherwise gRPC would call it only
+when the request has come, and callers could hold open calls without being asked for a key.
+Hazard: a cancellation (the caller has gone) passes through. It is no failure of the handler.
 """
 
 from __future__ import annotations
@@ -54,10 +53,9 @@ log = logger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _BEARER: Final = "bearer "
-# Of a request without a key: strangers have the parser read no more than this.
+# The size of a request of a method that needs no key, because anybody can send one.
 OPEN_BYTES_MAX: Final = 64 * 1024
-# Calls of one method that needs no key, streams and others: more than anyone needs, and far from all that a server
-# serves at once.
+# Open calls of one method that needs no key. That is far fewer than a server serves at once.
 OPEN_CALLS_MAX: Final = 1_000
 
 _handled = counter("grpc_server_handled_total", "Finished RPCs.", ["method", "code"])
@@ -66,7 +64,7 @@ _streams = gauge("grpc_server_streams", "Streams that are open.", ["method"])
 
 
 class _Served(NamedTuple):
-    """The span of one RPC: its own context, its caller's if that brought one, and what the handler notes on it."""
+    """The span of one RPC: its own context, the caller's context if there is one, and the notes of the handler."""
 
     own: TraceContext
     parent: TraceContext | None
@@ -93,8 +91,8 @@ class _Gauges:
 
 
 class _Places:
-    """Of the calls of one open method. One is taken until gRPC is done with its call: whoever does not read the answer
-    keeps the call open after its handler.
+    """Limits the calls of one method that needs no key. A call takes its place until gRPC is done with it, because a
+    caller that does not read the answer keeps it open after its handler.
     """
 
     def __init__(self, method: str) -> None:
@@ -183,7 +181,7 @@ class Guard:
                     raw = await _raw_request(context)
                 else:
                     assert seconds_max is not None
-                    # One for both: who sends the request at the last moment has no second time for its answer.
+                    # One deadline for request and answer, so that a late request gets no additional time.
                     deadline = asyncio.get_running_loop().time() + seconds_max
                     late = asyncio.create_task(_raw_request(context))
                     raw = await _within(late, seconds_max)
@@ -240,7 +238,7 @@ class Guard:
 
         async def generated(request: Any, context: Context) -> None:
             await self._admit(context, method, rule)
-            # Closed here and now when the caller goes in the middle of a write, not when it is collected.
+            # Close it when the caller goes in the middle of a write, and not when it is garbage collected.
             asked = await prepare(request, context)
             async with contextlib.aclosing(behaviour(asked, context)) as responses:
                 async for response in responses:
@@ -278,7 +276,7 @@ class Guard:
         return stream
 
     async def _admit(self, context: Context, method: str, rule: Rule) -> _Served | None:
-        """Settle who calls; refuse who may not. The context of the server's span, if there is to be one."""
+        """Identify the caller, or refuse the call. Returns the server's span if there is to be one."""
         key = service = traceparent = None
         for name, value in context.invocation_metadata() or ():
             if name == "authorization":
@@ -308,14 +306,14 @@ class Guard:
             if name is None:
                 raise Refusal("KEY_INVALID", "the service credential does not fit")
             return Identity(CallerKind.SERVICE, name)
-        # Only a port that demands client certificates finds one here. Which port it is need not be known: where there
-        # is such a port, no header is taken (config.py), so whoever comes by the public one beside it is no service.
+        # Only a port that demands client certificates has one here. A process with such a port takes no service
+        # header (config.py), so a caller at its public port cannot pass for a service.
         for common_name in context.auth_context().get("x509_common_name", ()):
             return Identity(CallerKind.SERVICE, common_name.decode("utf-8", "replace"))
         raise Refusal("KEY_MISSING", "send the metadata `authorization: Bearer <key>`")
 
     def _trace(self, traceparent: str | None, rule: Rule) -> _Served | None:
-        """The span of this RPC; None when unsampled, though present_trace() knows the context then too."""
+        """The span of this RPC. None: it is not sampled. present_trace() knows the context in both cases."""
         incoming = None if traceparent is None else parse_traceparent(traceparent)
         if incoming is None:
             if not rule.is_traced:
@@ -332,8 +330,8 @@ class Guard:
 
 
 async def _within(work: asyncio.Task[Any], seconds_max: float | None) -> Any:
-    """Its result, or TimeoutError. Nothing stops the work here: it may be in the middle of a read, and none is given up
-    before its call has been ended.
+    """The result of the work, or TimeoutError. The work goes on then, because it may be in the middle of a read, which
+    must not be cancelled before its call has ended.
     """
     done, _ = await asyncio.wait([work], timeout=seconds_max)
     if not done:
@@ -342,9 +340,9 @@ async def _within(work: asyncio.Task[Any], seconds_max: float | None) -> Any:
 
 
 def _outcome(failure: BaseException, method: str) -> tuple[str, status_pb2.Status | None]:
-    """The code that is counted, and what the caller is told. None: the failure goes on as it is."""
+    """The code for the metrics, and the status for the caller. None: the failure is raised as it is."""
     if isinstance(failure, grpc.aio.AbortError):
-        # A library's handler that chose its own end.
+        # A handler of a library has aborted the call itself.
         return "ABORTED_BY_HANDLER", None
     if not isinstance(failure, Exception):
         return "CANCELLED", None
@@ -353,7 +351,7 @@ def _outcome(failure: BaseException, method: str) -> tuple[str, status_pb2.Statu
 
 
 def _is_unheard(failure: BaseException, context: Any) -> bool:
-    """Whether the other side has gone, so that there is nobody to tell of it."""
+    """True when the caller has gone, so that nobody can get the status."""
     is_ours = isinstance(failure, Exception) and not isinstance(failure, grpc.aio.AbortError)
     return is_ours and (context.cancelled() or context.done())
 
@@ -363,7 +361,7 @@ async def _abort(context: Context, status: status_pb2.Status) -> None:
 
 
 def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
-    """What answers a call of a method that nobody serves. Streaming both ways, as which every call may be served."""
+    """A handler that refuses a call of an unknown method. It streams in both directions, which suits every call."""
 
     async def refuse(requests: Any, context: Context) -> None:
         refusal = Refusal("UNIMPLEMENTED", f"there is no method {method}", metadata={"method": method})
@@ -379,7 +377,7 @@ def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Any:
 def _stream_input(
     handler: grpc.RpcMethodHandler[Any, Any], decoded: Callable[[bytes], Any]
 ) -> tuple[Callable[[bytes], Any] | None, Callable[[Any, Context], Awaitable[Any]]]:
-    """Who decodes: gRPC message by message for a stream of requests, the guard for a single one."""
+    """The deserializer for gRPC, and how the handler gets its input. The guard itself decodes a single request."""
 
     async def all_of_them(requests: Any, context: Context) -> Any:
         return requests
@@ -400,10 +398,10 @@ async def _raw_request(context: Context) -> bytes:
 
 
 def _has_time(context: Context, seconds_max: float | None) -> bool:
-    """Whether the caller's own deadline, which gRPC enforces, already keeps this call inside the cap."""
+    """True when the caller's own deadline, which gRPC enforces, keeps this call within `seconds_max`."""
     if seconds_max is None:
         return True
-    remaining: float | None = context.time_remaining()  # None without a deadline, whatever its stubs say
+    remaining: float | None = context.time_remaining()  # None without a deadline, unlike its stubs say
     return remaining is not None and remaining <= seconds_max
 
 

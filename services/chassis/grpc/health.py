@@ -1,8 +1,8 @@
-"""grpc.health.v1, told the truth: each service is SERVING only while the checks behind it hold.
+"""grpc.health.v1: a service is SERVING only while its checks hold.
 
-A process is up long before (and after) it can do its work; who routes to it must know the difference.
-`follow` asks a probe for ever and sets what it finds; `set` is for truths that are known at once.
-The empty name stands for the whole process: serving while every other name is.
+A process is up before and after the time in which it can do its work, and a load balancer must know the difference.
+`follow` asks a probe for ever and sets its answer. `set` sets a state that is known at once. The empty name stands for
+the whole process, which is serving while every service is.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class HealthBoard:
         self._is_closing = False
 
     def announce(self, services: Iterable[str]) -> None:
-        """Names that are served from now on; what was set for one before stays."""
+        """Add services. One that was set before keeps its state."""
         for service in services:
             self._serving.setdefault(service, True)
         self._tell()
 
     def set(self, service: str, is_serving: bool) -> None:
-        """ "" sets every service at once."""
+        """Set one service. "" sets all of them."""
         names = list(self._serving) if service == "" else [service]
         before = {name: self._serving.get(name) for name in names}
         for name in names:
@@ -46,7 +46,7 @@ class HealthBoard:
             self._tell()
 
     def close(self) -> None:
-        """NOT_SERVING for good: the process is going."""
+        """Set NOT_SERVING for good, because the process ends."""
         self._is_closing = True
         self._tell()
 
@@ -57,12 +57,12 @@ class HealthBoard:
         services: Iterable[str] = ("",),
         every_seconds: float = 1.0,
     ) -> None:
-        """For ever: what the probe says is the truth about these services. A probe that raises says no."""
+        """For ever: set the answer of the probe for these services. A probe that raises means False."""
         names = tuple(services)
         while True:
             try:
                 holds = await probe()
-            except Exception as failure:  # noqa: BLE001 - whatever it is, it is no yes
+            except Exception as failure:  # noqa: BLE001 - any failure means False
                 log.warning("a health probe failed", error=str(failure))
                 holds = False
             for name in names:
@@ -70,7 +70,7 @@ class HealthBoard:
             await asyncio.sleep(every_seconds)
 
     def status(self, service: str) -> int | None:
-        """The wire value; None for a name that is not served here."""
+        """The state as it goes on the wire. None: this service is not served here."""
         if service != "" and service not in self._serving:
             return None
         holds = all(self._serving.values()) if service == "" else self._serving[service]

@@ -1,14 +1,14 @@
-"""Where in a message text holds a NUL.
+"""Finds the paths at which the text in a message holds a NUL.
 
-A request may be nested deep, hold millions of values and repeat one long key above all of them. So the search goes one
-value at a time, on a stack of iterators; a path is made only of what is found, from keys that are cut; and it ends
-after PATHS_MAX: whoever mends so many asks again. What can hold no text is never looked into.
+A request may be nested deep, hold millions of values, and repeat one long key above all of them. So a path is written
+only for a NUL that was found, long keys are clipped in it, and the search ends after PATHS_MAX. It never looks into
+messages that can hold no text. The parser limits the depth of messages, and so of the recursion.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -24,126 +24,103 @@ KEY_CHARACTERS_MAX: Final = 100
 PATH_CHARACTERS_MAX: Final = 1_000
 _KINDS_WITH_TEXT: Final = frozenset({"string_value", "struct_value", "list_value"})
 
-# What lies inside a value: each with its step, which is a field's name, a number or a key.
-_Inside = Iterator[tuple[Any, Any]]
-_Form = Callable[[Any], str]
-
 
 class _Kind(Enum):
     TEXT = auto()
     MESSAGE = auto()
     LIST = auto()
     MAP = auto()
-    # Only its keys are text.
+    # A map in which only the keys are text.
     KEYS = auto()
 
 
-class _Place(NamedTuple):
-    """Where the search is inside one value, and how a step into it is written."""
+class _Step(NamedTuple):
+    """One step of a path, and the step before it. `form` writes `at`, which holds names, numbers or keys."""
 
-    inside: _Inside
-    form: _Form
+    before: _Step | None
+    form: Callable[[Any], str]
+    at: Any
 
 
 def nul_paths(message: Message) -> Iterator[str]:
-    """The first PATHS_MAX of them; free JSON by the paths of JSON."""
-    return islice(_all_paths(message), PATHS_MAX)
+    """The first PATHS_MAX paths. In free JSON they are paths of the JSON."""
+    return islice(_search(message, None), PATHS_MAX)
 
 
-def _all_paths(message: Message) -> Iterator[str]:
-    places = [_place(message)]
-    # Those that led from each place to the next.
-    steps: list[Any] = []
-    while places:
-        for step, value in places[-1].inside:
-            if isinstance(value, str):
-                if "\x00" in value:
-                    yield _path(places, [*steps, step])
-                continue
-            places.append(value if isinstance(value, _Place) else _place(value))
-            steps.append(step)
-            break
-        else:
-            places.pop()
-            if steps:
-                steps.pop()
+def _search(message: Message, before: _Step | None) -> Iterator[str]:
+    for form, at, inner in _contents(message):
+        if not isinstance(inner, str):
+            yield from _search(inner, _Step(before, form, at))
+        elif "\x00" in inner:
+            yield _path(_Step(before, form, at))
 
 
-def _path(places: list[_Place], steps: list[Any]) -> str:
-    """`nodes[2].labels['region']`; of the outermost steps when there are too many."""
+def _path(last: _Step) -> str:
+    """A path like `nodes[2].labels['region']`. A long path has only its outermost steps."""
+    steps: list[_Step] = []
+    step: _Step | None = last
+    while step is not None:
+        steps.append(step)
+        step = step.before
     path = ""
-    for place, step in zip(places, steps, strict=True):
-        path += place.form(step)
+    for step in reversed(steps):
+        path += step.form(step.at)
         if len(path) > PATH_CHARACTERS_MAX:
             break
     return path[:PATH_CHARACTERS_MAX].removeprefix(".")
 
 
-def _place(message: Message) -> _Place:
-    if (placed := _FREE_JSON.get(type(message))) is not None:
-        return placed(message)
-    return _Place(_fields(message), _member)
+def _contents(message: Message) -> Iterator[tuple[Callable[[Any], str], Any, Any]]:
+    """The texts and messages directly in this message, each with the form and the place of its step."""
+    if isinstance(message, Struct):
+        for key, value in message.fields.items():
+            yield _member, key, key
+            if (held := _held(value)) is not None:
+                yield _member, key, held
+    elif isinstance(message, ListValue):
+        for index, value in enumerate(message.values):
+            if (held := _held(value)) is not None:
+                yield _index, index, held
+    elif isinstance(message, Value):
+        if (held := _held(message)) is not None:
+            yield str, "", held
+    else:
+        yield from _contents_of_fields(message)
 
 
-def _fields(message: Message) -> _Inside:
+def _contents_of_fields(message: Message) -> Iterator[tuple[Callable[[Any], str], Any, Any]]:
     for name, kind in text_fields(message.DESCRIPTOR):
-        if kind is _Kind.MESSAGE:
-            if message.HasField(name):
-                yield name, getattr(message, name)
-            continue
         value = getattr(message, name)
-        if kind is _Kind.TEXT:
-            yield name, value
-        elif not value:
-            continue
+        if kind is _Kind.TEXT or (kind is _Kind.MESSAGE and message.HasField(name)):
+            yield _member, name, value
         elif kind is _Kind.LIST:
-            yield name, _Place(enumerate(value), _index)
-        else:
-            yield name, _Place(_entries_of_map(value, kind), _subscript)
+            for index, each in enumerate(value):
+                yield _item, (name, index), each
+        elif kind is _Kind.MAP or kind is _Kind.KEYS:
+            for key in value:
+                if isinstance(key, str):
+                    yield _item, (name, key), key
+                if kind is _Kind.MAP:
+                    yield _item, (name, key), value[key]
 
 
-def _entries_of_map(values: Any, kind: _Kind) -> _Inside:
-    for key in values:
-        if isinstance(key, str):
-            yield key, key
-        if kind is _Kind.MAP:
-            yield key, values[key]
-
-
-def _entries_of_struct(struct: Any) -> _Inside:
-    for key, value in struct.fields.items():
-        yield key, key
-        if (held := _held(value)) is not None:
-            yield key, held
-
-
-def _entries_of_list(values: Any) -> _Inside:
-    for index, value in enumerate(values.values):
-        if (held := _held(value)) is not None:
-            yield index, held
-
-
-def _placed_value(value: Any) -> _Place:
-    held = _held(value)
-    return _Place(iter(() if held is None else (("", held),)), str)
-
-
-def _held(value: Any) -> Any:
-    """What free JSON has here, if it can hold text."""
+def _held(value: Value) -> Any:
+    """The value that free JSON has here, or None when it can hold no text."""
     kind = value.WhichOneof("kind")
     return getattr(value, kind) if kind in _KINDS_WITH_TEXT else None
 
 
-def _member(step: str) -> str:
-    return f".{_shown(step)}"
+def _member(name: str) -> str:
+    return f".{_shown(name)}"
 
 
-def _index(step: int) -> str:
-    return f"[{step}]"
+def _index(index: int) -> str:
+    return f"[{index}]"
 
 
-def _subscript(step: Any) -> str:
-    return f"[{_shown(step)!r}]" if isinstance(step, str) else f"[{step}]"
+def _item(place: tuple[str, Any]) -> str:
+    name, key = place
+    return f".{name}[{_shown(key)!r}]" if isinstance(key, str) else f".{name}[{key}]"
 
 
 def _shown(key: str) -> str:
@@ -152,7 +129,7 @@ def _shown(key: str) -> str:
 
 @functools.cache
 def text_fields(descriptor: Descriptor) -> tuple[tuple[str, _Kind], ...]:
-    """The fields that hold text, themselves or anywhere below."""
+    """The fields that can hold text, themselves or anywhere below."""
     found = ((field.name, _kind(field)) for field in descriptor.fields)
     return tuple((name, kind) for name, kind in found if kind is not None)
 
@@ -175,10 +152,3 @@ def _reaches_text(descriptor: Descriptor) -> bool:
     return any(
         field.type == FieldDescriptor.TYPE_STRING for each in reached(descriptor) for field in each.fields
     )
-
-
-_FREE_JSON: Final[Mapping[type[Message], Callable[[Any], _Place]]] = {
-    Struct: lambda struct: _Place(_entries_of_struct(struct), _member),
-    ListValue: lambda values: _Place(_entries_of_list(values), _index),
-    Value: _placed_value,
-}

@@ -1,8 +1,7 @@
-"""Server reflection, so that grpcurl and its like need no proto file; both names of the protocol.
+"""Server reflection under both names of its protocol, so that tools like grpcurl need no proto file.
 
-grpcio-reflection serves v1alpha only, and the pool of descriptors does not know methods by their names. v1 is
-the same protocol, byte for byte, under another package name, so the one implementation is registered twice,
-and a descriptor of v1 is derived so that v1 can describe itself.
+grpcio-reflection serves only v1alpha. v1 is the same protocol under another package name, so the implementation is
+registered under both, and a descriptor of v1 is derived, so that v1 can describe itself.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ METHOD: Final = "ServerReflectionInfo"
 
 
 def handlers(services: Iterable[str]) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
-    """Handlers by service name, which tell of `services` and of reflection itself."""
+    """Handlers by service name. They describe `services` and reflection itself."""
     _describe_v1()
     servicer = reflection.aio.ReflectionServicer([*services, V1ALPHA, V1], pool=_MethodsToo())
     handler = grpc.stream_stream_rpc_method_handler(
@@ -32,7 +31,7 @@ def handlers(services: Iterable[str]) -> dict[str, dict[str, grpc.RpcMethodHandl
 
 
 class _MethodsToo:
-    """The default pool, for whom `package.Service.Method` is a symbol as well, as `grpcurl describe` expects."""
+    """The default pool, which here also finds `package.Service.Method`, as `grpcurl describe` expects."""
 
     def __init__(self) -> None:
         self._pool = descriptor_pool.Default()

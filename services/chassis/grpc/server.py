@@ -1,13 +1,13 @@
-"""A gRPC server with nothing left open: every method behind the guard, or the server does not start.
+"""A gRPC server on which every method is behind the guard. Otherwise it does not start.
 
-It is handed to the generated `add_…Servicer_to_server` like any other server, and wraps the handlers as
-they are registered. `start` adds health, reflection (both open) and channelz (the operator's), and binds
-the port, and the public one beside it where there is one: both lead to the same guard.
+The generated `add_…Servicer_to_server` takes it like any other server, and it wraps the handlers as they are
+registered. `start` adds health and reflection, which are open, and channelz, which needs the system key. It binds the
+port, and the public port when there is one. Both lead to the same guard.
 
-Hazards of the library that the options below answer, each of which has cost someone days:
-- more than 1,000 RPCs not yet accepted are refused as bare CANCELLED unless the pending limits are raised;
-- clients that ping more often than every five minutes get GOAWAY unless that is permitted;
-- a port taken by another process is silently shared (SO_REUSEPORT) unless that is switched off.
+The options below avoid three hazards of the library:
+- When more than 1,000 RPCs are not accepted yet, further ones fail as CANCELLED, unless the pending limits are raised.
+- Clients that ping more often than every five minutes get GOAWAY, unless that is permitted.
+- A port that another process uses is silently shared (SO_REUSEPORT), unless that is switched off.
 """
 
 from __future__ import annotations
@@ -31,29 +31,28 @@ KEEPALIVE_PING_SECONDS_MIN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    # What the guard accepts, and what is received at all: between the two it is refused with a reason, beyond by gRPC
-    # itself, which has none. Not without end: it is received before anybody is asked who sends it.
+    # The guard accepts messages up to the first size. It refuses larger ones with a reason up to the second size, and
+    # gRPC refuses still larger ones without a reason. There is a limit, because a message is received before its
+    # sender is known.
     receive_bytes_max: int = 4 * MEBIBYTE
     refuse_bytes_max: int = 16 * MEBIBYTE
     send_bytes_max: int = 64 * MEBIBYTE
     metadata_bytes_max: int = 16 * 1024
     streams_per_connection_max: int = 10_000
-    # None: as long as its client wants. Behind a load balancer an age spreads the clients anew.
-    connection_age_seconds: int | None = None
     rpcs_pending_max: int = 20_000
-    # Streams and unary calls together; one more is RESOURCE_EXHAUSTED.
+    # Streams and unary calls together. One more fails with RESOURCE_EXHAUSTED.
     rpcs_at_once_max: int = 20_000
 
 
 PUBLIC: Final = ServerLimits()
-# Batches between our own services: many items of up to 256 KiB each.
+# Our own services exchange batches with many items of up to 256 KiB each.
 INTERNAL: Final = ServerLimits(receive_bytes_max=64 * MEBIBYTE, refuse_bytes_max=128 * MEBIBYTE)
 
 CHANNELZ: Final = "grpc.channelz.v1.Channelz"
 _OWN_RULES: Final[Mapping[str, Rule]] = {
     f"/{health.SERVICE_NAME}/Check": anyone(),
     f"/{health.SERVICE_NAME}/List": anyone(),
-    # Of whoever sends calls here, for as long as it does: how many there may be is the guard's (OPEN_CALLS_MAX).
+    # Load balancers watch for as long as they like. The guard limits their number (OPEN_CALLS_MAX).
     f"/{health.SERVICE_NAME}/Watch": anyone().within(None),
     f"/{reflection.V1}/{reflection.METHOD}": anyone(),
     f"/{reflection.V1ALPHA}/{reflection.METHOD}": anyone(),
@@ -73,11 +72,11 @@ _OWN_RULES: Final[Mapping[str, Rule]] = {
 
 
 def server_options(limits: ServerLimits) -> list[tuple[str, Any]]:
-    options: list[tuple[str, Any]] = [
+    return [
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", limits.refuse_bytes_max),
         ("grpc.max_send_message_length", limits.send_bytes_max),
-        # Soft and hard alike: between the two gRPC refuses at random.
+        # Both limits are equal, because between the two gRPC refuses at random.
         ("grpc.max_metadata_size", limits.metadata_bytes_max),
         ("grpc.absolute_max_metadata_size", limits.metadata_bytes_max),
         ("grpc.max_concurrent_streams", limits.streams_per_connection_max),
@@ -86,19 +85,15 @@ def server_options(limits: ServerLimits) -> list[tuple[str, Any]]:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_PING_SECONDS_MIN * 1_000),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.keepalive_permit_without_calls", 1),
-        # The server's own pings find clients that vanished without a word.
+        # The server's pings find clients that have vanished silently.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
     ]
-    if limits.connection_age_seconds is not None:
-        options.append(("grpc.max_connection_age_ms", limits.connection_age_seconds * 1_000))
-        options.append(("grpc.max_connection_age_grace_ms", 30_000))
-    return options
 
 
 class _Handlers(grpc.GenericRpcHandler):
-    """One dictionary of full method names; what is not in it is refused with a reason, as everything else."""
+    """The handlers by full method name. A method that is not served is refused with a reason."""
 
     def __init__(self) -> None:
         self.by_method: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
@@ -119,7 +114,7 @@ class GrpcServer(grpc.aio.Server):
         public: PublicAddress | None = None,
     ) -> None:
         self.health = HealthBoard()
-        # Bound by `start`; 0 without a public address.
+        # Set by `start`. 0: there is no public address.
         self.public_port = 0
         self._address = address
         self._public = public
@@ -136,18 +131,18 @@ class GrpcServer(grpc.aio.Server):
 
     @property
     def methods(self) -> frozenset[str]:
-        """Full names of everything that is served so far."""
+        """The full names of the methods that are registered so far."""
         return frozenset(self._handlers.by_method)
 
     def add_registered_method_handlers(
         self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
     ) -> None:
-        """What generated code calls; the only way in."""
+        """Generated code calls this. It is the only way to register a method."""
         self._register(service_name, method_handlers, self._guard)
         self._services.append(service_name)
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Generated code registers the same handlers a second time in this older way; `start` compares."""
+        """Generated code registers the same handlers again in this older way. `start` compares the two."""
         for handler in generic_rpc_handlers:
             name = handler.service_name() if isinstance(handler, grpc.ServiceRpcHandler) else None
             self._announced.append(name or repr(handler))
@@ -165,7 +160,7 @@ class GrpcServer(grpc.aio.Server):
             )
 
     async def start(self) -> int:  # type: ignore[override]
-        """Serve; the port that was bound. OSError names an address that is taken."""
+        """Begin to serve, and return the bound port. Raises OSError when an address is taken."""
         if unguarded := set(self._announced) - set(self._services):
             raise LookupError(f"registered in a way that cannot be guarded: {sorted(unguarded)}")
         self._add_own_services()
@@ -199,7 +194,7 @@ class GrpcServer(grpc.aio.Server):
             self._register(service, handlers, own)
 
     async def stop(self, grace: float | None) -> None:
-        """New RPCs are refused at once, those under way get `grace` seconds."""
+        """Refuse new RPCs at once, and give `grace` seconds to those that are running."""
         self.health.close()
         await self._server.stop(grace)
 

@@ -1,12 +1,12 @@
-"""Whether a request is well formed, by the rules that its own proto declares (protovalidate) and two of ours.
+"""Checks that a request is well formed, by the rules that its proto declares (protovalidate) and two of our own.
 
-Ours: bytes that are no such message, and NUL inside any text (PostgreSQL cannot store it). Both are the
-caller's fault and are told as such; without this they would surface far inside as internal errors.
-The validator is imported, and its rules are compiled, when a type with rules is served (`prepare`): some megabytes that
-a process without such a type does not have, and a good part of a second that no caller waits for.
+Ours are that the bytes are such a message, and that no text holds a NUL, which PostgreSQL cannot store. Without these
+checks both would appear as internal errors, although they are faults of the caller.
+The validator is imported, and rules are compiled, when a type with rules is registered (`prepare`). That costs some
+megabytes only in a process with such a type, and a good part of a second in which no caller waits.
 
-Hazard: the validator is shown a request without its free JSON. That has no rules, may hold millions of values, and at
-two thousandths of a millisecond each (over a million far more) the loop would be held for seconds, or minutes.
+Hazard: the validator gets a request without its free JSON. Free JSON has no rules and may hold millions of values, and
+at 2 µs or more for each the event loop would be blocked for seconds or minutes.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from services.chassis.grpc.errors import Refusal, Violation
 from services.chassis.grpc.nul import nul_paths
 
 _RULES: Final = "buf/validate/validate.proto"
-# Of a smaller message an outline costs more than it saves.
+# For a smaller message an outline costs more than it saves.
 _OUTLINED_BYTES_MIN: Final = 1024
-# Of messages that hold free JSON, in one list: more than any rule of a list allows, so the verdict is the same.
+# The outline has no more messages with free JSON in one list. No rule allows so many, so the verdict is the same.
 _ITEMS_MAX: Final = 10_000
-# A tag and a length.
+# An item has at least a tag and a length.
 _ITEM_BYTES_MIN: Final = 2
 _FREE_JSON: Final = frozenset(
     {"google.protobuf.Struct", "google.protobuf.ListValue", "google.protobuf.Value"}
 )
-# What the parser says of more than 100 levels of messages, as far as its text stays the same.
+# The text of the parser for more than 100 levels of messages. If it changes, only the reason gets less exact.
 _PARSER_TOO_DEEP: Final = "MaxDepth"
 _collect: Callable[[Message], list[Any]] | None = None
 
@@ -47,8 +47,8 @@ def decode(
     refuses_nul: bool = True,
     items_max: int | None = None,
 ) -> Message:
-    """The message, or a refusal: too large, truncated, text that is no UTF-8, nested too deep, too many items, NUL in
-    text.
+    """The message. Refused are one that is too large, truncated, or nested too deep, one with too many items, and
+    texts that are no UTF-8 or hold a NUL.
     """
     if len(raw) > bytes_max:
         raise Refusal("MESSAGE_TOO_LARGE", f"a request is at most {bytes_max} bytes, this one is {len(raw)}")
@@ -64,14 +64,14 @@ def decode(
         and _has_more_items(message, items_max)
     ):
         raise Refusal("MESSAGE_TOO_LARGE", f"the lists of a message have at most {items_max} items in all")
-    # The search for a zero byte is a memchr, and few requests of clients hold one.
+    # The search for a zero byte is fast, and few requests hold one.
     if refuses_nul and b"\x00" in raw:
         refuse_nul(message)
     return message
 
 
 def _has_more_items(message: Message, items_max: int) -> bool:
-    """In all its lists, and those of their members; counts no more of them than it may have."""
+    """True when all lists at any depth have more than `items_max` members. It stops counting there."""
     left, ahead = items_max, [message]
     while ahead and left >= 0:
         for field, value in ahead.pop().ListFields():
@@ -88,7 +88,7 @@ def _holds_lists(descriptor: Descriptor) -> bool:
 
 
 def prepare(descriptor: Descriptor) -> None:
-    """Before the first request of this type."""
+    """Compile the rules of this type before its first request."""
     global _collect
     if not _has_rules(descriptor):
         return
@@ -117,7 +117,7 @@ def validate(message: Message) -> None:
 
 @functools.cache
 def _has_rules(descriptor: Descriptor) -> bool:
-    """Whether it can be anything but well formed: a file that declares rules imports their language."""
+    """True when a file of its types declares rules: such a file imports the file of the rules."""
     files = {each.file.name: each.file for each in reached(descriptor)}
     return any(used.name == _RULES for file in files.values() for used in file.dependencies)
 
@@ -128,7 +128,7 @@ def _may_hold_free_json(descriptor: Descriptor) -> bool:
 
 
 def _outline(message: Message) -> Message:
-    """All of it but what is inside its free JSON."""
+    """A copy of the message without the content of its free JSON."""
     outline = type(message)()
     _fill_outline(outline, message)
     return outline
@@ -160,7 +160,7 @@ def _copy_field(target: Message, field: FieldDescriptor, value: Any) -> None:
 
 
 def judge(message: Message) -> None:
-    """All that the guard asks of a request, asked of one message inside a batch of them."""
+    """Check one message of a batch as the guard checks a request."""
     validate(message)
     if b"\x00" in message.SerializePartialToString():
         refuse_nul(message)
@@ -186,7 +186,7 @@ def _violation(proto: Any) -> Violation:
 
 
 def _path(field: Any) -> str:
-    """`nodes[2].retry.attempts`, `labels["region"]`."""
+    """A path like `nodes[2].retry.attempts` or `labels["region"]`."""
     if field is None:
         return ""
     parts: list[str] = []

@@ -1,1 +1,1 @@
-"""Who calls, who may, and how a process proves who it is."""
+"""The identity of callers, their rights, and how a process proves its own identity."""

@@ -1,8 +1,8 @@
-"""The system key at a port whose service keeps no keys: known by its hash, which the process is told.
+"""Recognises the system key in a service that keeps no keys, by the hash in the settings.
 
-Every other key that has the form of one is somebody's without any right here, whoever it belongs to: the guard answers
-ROLE_REQUIRED, without asking the service that keeps them.
-Hazard: a system key that was revoked is known here until the process is told another.
+Any other text that has the form of a key is an identity without rights: the guard answers ROLE_REQUIRED, without
+asking the service that keeps the keys.
+Hazard: a revoked system key is accepted here until the process is started with another hash.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _KEY: Final = re.compile(rf"{KEY_PREFIX}_(?!{CallerKind.SYSTEM.value}_)[a-z]+_[0
 
 
 class SystemKey:
-    """A KeyReader; `others` knows all other keys, where there is such a one."""
+    """A KeyReader. `others` reads all other keys, if it is given."""
 
     def __init__(self, hash_file: Path | None, others: KeyReader | None = None) -> None:
-        """The file holds the SHA-256 of the key in hexadecimal. None: no system key is known."""
+        """The file holds the SHA-256 of the key in hexadecimal. None: the system key is not recognised."""
         self._hash = "" if hash_file is None else hash_file.read_text(encoding="ascii").strip()
         self._others = others
 
@@ -39,5 +39,5 @@ class SystemKey:
 
 
 def hash_of(key: str) -> str:
-    """As the file has it."""
+    """The hash in the form of the file."""
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()

@@ -1,10 +1,10 @@
-"""Certificates of a process: one pair for both directions, and the authority that signed its peers.
+"""The certificates of a process: one pair for both directions, and the authority that signed those of its peers.
 
-With a pair and an authority both sides must show a certificate (mTLS), and the common name of the caller's is its
-identity. A pair alone encrypts, and callers are known by their keys; an authority alone is all that a process needs
-that only calls. gRPC demands certificates of everybody at a port or asks nobody for one: who has none is served at an
-address beside it (`PublicAddress`). Read at start: a renewed certificate is taken up by a restart, which costs nothing
-here.
+With a pair and an authority both sides must show a certificate (mTLS), and the common name in the caller's certificate
+is its identity. With a pair alone the traffic is encrypted, and callers are known by their keys. A process that only
+calls needs the authority alone. On one port gRPC demands a certificate from all callers or from none, so callers
+without one have an address of their own (`PublicAddress`). The files are read at start: restart a process to renew its
+certificate.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import grpc
 
 
 class Pair(NamedTuple):
-    """A certificate (with what leads to its authority), and the key that belongs to it."""
+    """A certificate, with the chain to its authority, and its key."""
 
     certificate_file: Path
     key_file: Path
 
     def fault(self) -> str | None:
-        """What is wrong with the files. gRPC itself would only say that it cannot listen."""
+        """The fault of the files, if any. gRPC itself would only say that it cannot listen."""
         try:
-            # Never asks for a passphrase: nobody is there to answer.
+            # An empty passphrase, because otherwise OpenSSL would ask for one.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self, password="")
         except (OSError, ValueError) as failure:
             return f"{self.certificate_file} and {self.key_file} are no pair: {failure}"
@@ -39,7 +39,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PublicAddress:
-    """Where callers without a certificate are served: over TLS, and known by their keys."""
+    """The address at which callers without a certificate are served, over TLS and by their keys."""
 
     address: str
     pair: Pair
@@ -55,7 +55,7 @@ class Tls:
     server_name: str = ""
 
     def for_server(self) -> grpc.ServerCredentials | None:
-        """None: there is nothing to show, so it listens in plain text."""
+        """None: without a certificate the server listens in plain text."""
         if self.pair is None:
             return None
         return grpc.ssl_server_credentials(
@@ -73,7 +73,7 @@ class Tls:
 
 
 def authority_fault(file: Path) -> str | None:
-    """What is wrong with the file. gRPC itself would only fail every handshake."""
+    """The fault of the file, if any. gRPC itself would only fail every handshake."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
     except (OSError, ValueError) as failure:

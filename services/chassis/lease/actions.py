@@ -1,4 +1,4 @@
-"""What the two state machines ask of their drivers, as data. Lists belong to the receiver."""
+"""The actions that the two state machines ask of their drivers, as data. The receiver owns the lists."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -8,14 +8,14 @@ from services.chassis.lease.frames import Attach, Grant, Refused, Report
 
 @dataclass(slots=True, frozen=True)
 class OpenInstance:
-    """Server: find out whether this instance may attach; answer with `accept` or `refuse`."""
+    """Server: find out whether this instance may attach, then call `accept` or `refuse`."""
 
     attach: Attach
 
 
 @dataclass(slots=True, frozen=True)
 class RenewInstance:
-    """Server: renew the instance's row; answer with `renewed` or `ended` after the commit."""
+    """Server: renew the instance's row, and call `renewed` or `ended` after the commit."""
 
     number: int
 
@@ -34,15 +34,16 @@ class GrantsRefused:
 
 @dataclass(slots=True, frozen=True)
 class GrantsWithdrawn:
-    """Server: never sent, and never will be; the work may be granted again under a higher epoch."""
+    """Server: these were never sent and never will be. The work may be granted again under a higher epoch."""
 
     grants: list[Grant]
 
 
 @dataclass(slots=True, frozen=True)
 class GrantsInDoubt:
-    """Server: sent on a stream that is gone, perhaps unread, perhaps at work: the instance's next attach
-    tells which it holds. Until then, or until the instance ends, the work is the holder's.
+    """Server: these were sent on a stream that is gone, so the holder may be working on them.
+
+    The work stays the holder's until its next attach names it or denies it, or until the instance ends.
     """
 
     grants: list[Grant]
@@ -50,26 +51,26 @@ class GrantsInDoubt:
 
 @dataclass(slots=True, frozen=True)
 class ReportsArrived:
-    """Server: commit them, then acknowledge or refuse each."""
+    """Server: commit them, then acknowledge or refuse each one."""
 
     reports: list[Report]
 
 
 @dataclass(slots=True, frozen=True)
 class NotesArrived:
-    """Either side: the hop's own items."""
+    """Either side: items of the hop's own."""
 
     notes: list[object]
 
 
 @dataclass(slots=True, frozen=True)
 class CreditStated:
-    """Server: the holder has just said how much it takes."""
+    """Server: the holder has just stated its credit."""
 
 
 @dataclass(slots=True, frozen=True)
 class HolderDrains:
-    """Server: it takes no more grants."""
+    """Server: the holder takes no more grants."""
 
 
 ServerAction: TypeAlias = (
@@ -88,14 +89,14 @@ ServerAction: TypeAlias = (
 
 @dataclass(slots=True, frozen=True)
 class GrantsArrived:
-    """Holder: new leases, already in the table. Start them when `may_start`."""
+    """Holder: new leases, already in the table. Start the work when `may_start` allows it."""
 
     grants: list[Grant]
 
 
 @dataclass(slots=True, frozen=True)
 class LeasesRevoked:
-    """Holder: stop this work; the leases are gone from the table."""
+    """Holder: stop this work. Its leases are no longer in the table."""
 
     revoked: list[Refused]
 
@@ -107,33 +108,31 @@ class ReportsTaken:
 
 @dataclass(slots=True, frozen=True)
 class ReportsRefused:
-    """Holder: recorded by the server as refused, with the reason beside each."""
+    """Holder: the server has recorded each as refused, for the reason beside it."""
 
     refused: list[tuple[Report, str]]
 
 
 @dataclass(slots=True, frozen=True)
 class Fenced:
-    """Holder: not heard for the self-fence time; start nothing new."""
+    """Holder: no server has answered for the self-fence time. Start nothing new."""
 
 
 @dataclass(slots=True, frozen=True)
 class Resumed:
-    """Holder: heard again, under the same instance."""
+    """Holder: a server has answered again, under the same instance."""
 
 
 @dataclass(slots=True, frozen=True)
 class InstanceEnded:
-    """Holder: end all work; go on with `renew_instance(fresh id)`, which every stream needs a new dial
-    for.
-    """
+    """Holder: end all work. A fresh instance id is in use, so every stream is dialled again."""
 
     reason: str
 
 
 @dataclass(slots=True, frozen=True)
 class Redial:
-    """Holder: give up this stream and dial again."""
+    """Holder: cut this stream and dial again."""
 
     address: str
     reason: str

@@ -1,20 +1,18 @@
-"""How many grants may go to one holder: the server's half of the credit rule, exact under crossing messages.
+"""How many grants may go to one holder: the server's half of the credit rule. Messages may cross on the way.
 
-The holder states an absolute amount together with the number of grants it had seen. What is left of a
-statement is
+The holder states an absolute amount together with the number of grants that it has seen. The credit left is
 
     amount - (granted - grants seen at the statement) - reserved
 
-where *reserved* is what a claim in progress may still turn into grants. Holder and server compute the same
-figure from their own ends of one ordered stream, so both know whether a new statement lowers what was left,
-and by how much. A lowering statement is confirmed once nothing more can come under the one before it: then
-the holder may give the difference to another server without ever having promised one place twice.
+where *reserved* places belong to a claim in progress, which may turn them into grants. Holder and server
+compute the same figure from the two ends of one ordered stream, so both know whether a new statement lowers
+the credit, and by how much. The server confirms a lowering statement when no grant can come any more under
+the statement before it. Only then may the holder give the difference to another server, so that it never
+promises one place twice.
 """
 
 
 class CreditAccount:
-    """Counts, no items."""
-
     __slots__ = ("_amount", "_number", "_seen_then", "_unconfirmed", "granted", "reserved")
 
     def __init__(self) -> None:
@@ -27,11 +25,11 @@ class CreditAccount:
 
     @property
     def left(self) -> int:
-        """May be negative for a moment after a lowering statement."""
+        """The credit left. It may be negative for a moment after a lowering statement."""
         return self._amount - (self.granted - self._seen_then) - self.reserved
 
     def state(self, number: int, amount: int, grants_seen: int) -> bool:
-        """A new statement. False when it is older than the newest, which then stands."""
+        """Take a new statement. False: it is older than the newest one and changes nothing."""
         if number <= self._number:
             return False
         left_before = self.left
@@ -51,19 +49,16 @@ class CreditAccount:
         self.reserved -= count
 
     def use(self, count: int) -> None:
-        """Reserved places become grants."""
+        """Turn reserved places into grants."""
         self.give_back(count)
         self.granted += count
 
     def unuse(self, count: int) -> None:
-        """Grants that were never sent."""
+        """Take back grants that were never sent."""
         self.granted -= count
 
     def take_confirmation(self, has_unsent_grants: bool) -> int:
-        """The number to confirm now, or 0.
-
-        Asked when a frame is made, after its grants were taken into it.
-        """
+        """The number to confirm now, or 0. Ask only after the grants of the frame have been taken."""
         if not self._unconfirmed:
             return 0
         if self.left < 0 and (self.reserved or has_unsent_grants):

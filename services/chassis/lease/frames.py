@@ -1,8 +1,8 @@
-"""What the two sides of a session say to each other, and the limits that both rely on.
+"""The frames that the two sides of a session exchange, and the limits that both rely on.
 
-An *item* (grant, report, note) carries an object of the hop, which passes through unread. A *frame* is all
-that one side had to say when its stream was free to write; its parts are read in the order of its fields.
-Frames hold tuples or lists that nobody changes after sending."""
+An *item* (grant, report, note) carries an object of the hop, which passes through unread. A *frame* holds all
+that one side has to send when its stream is free to write. The receiver reads its parts in the order of the
+fields. A sequence in a frame is never changed after sending."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,24 +10,23 @@ from typing import NamedTuple
 
 from services.chassis.lease.timing import LeaseTiming
 
-# Items in one frame: beyond a few hundred a frame costs no less per item, and delays the beat behind it.
+# Items in one frame. With more than a few hundred, an item gets no cheaper and the beat behind them waits.
 FRAME_ITEMS_MAX = 500
-# Reports that a holder has unanswered on one session; 4,000 in flight at 10 ms a commit are 400,000 a second.
+# Unanswered reports of a holder on one session: 4,000 at 10 ms per commit are 400,000 per second.
 REPORTS_IN_FLIGHT_MAX = 4_000
-# What a server bears before it calls it a flood: twice the holder's own limit, as both count at different
-# moments.
+# A server refuses more unanswered reports than this. Twice the holder's limit: the two count at different times.
 REPORTS_FLOOD = 2 * REPORTS_IN_FLIGHT_MAX
-# What a report costs a server until its answer, beside its own bytes.
+# The memory that a report costs a server until it is answered, beside its own bytes.
 REPORT_COST_BYTES = 1_000
-# What may wait for a peer that does not read (beyond grants, which credit bounds) before its stream is cut.
+# Items that may wait for a peer that does not read, before its stream is cut. Credit bounds the grants.
 OUTGOING_MAX = 20_000
 CREDIT_MAX = 100_000
-# Leases in one attach or beat; a holder with more than this must spread over more processes.
+# Leases in one attach or beat. A holder that needs more must run more processes.
 HELD_MAX = 20_000
-# Items of every kind in one frame, counted before any is looked at. Half again as many as leases: of what else there
-# may be (news of each lease, refusals, reports) our own writers put less into one.
+# Items of every kind in one frame, counted before any is decoded. Half again as many as leases, because our own
+# writers put fewer items of all other kinds into one frame.
 HEARD_ITEMS_MAX = 30_000
-# Characters of an id or a name; labels and modules of a holder.
+# Characters of an id or a name, then the number of labels and modules of a holder.
 NAME_MAX = 255
 LABELS_MAX = 64
 MODULES_MAX = 1_000
@@ -43,24 +42,24 @@ class Lease(NamedTuple):
 class Grant(NamedTuple):
     lease_id: str
     epoch: int
-    # The hop's message, with all that is needed to work.
+    # The hop's message, with all that the work needs.
     work: object
 
 
 class Report(NamedTuple):
-    """Something durable that the server must commit: kept and repeated until it is answered."""
+    """A message that the server must commit. The holder keeps and repeats it until it is answered."""
 
     # Unique in the holder's process.
     report_id: str
     lease_id: str
     epoch: int
     body: object
-    # Of the body on the wire; a holder leaves it at 0.
+    # Size of the body on the wire. A holder leaves it at 0.
     size_bytes: int = 0
 
 
 class Refused(NamedTuple):
-    """A lease that one side does not (or no longer) let the other have. The reason is UPPER_SNAKE."""
+    """A lease that one side refuses, denies or takes back. The reason is UPPER_SNAKE."""
 
     lease_id: str
     epoch: int
@@ -75,18 +74,18 @@ class RefusedReport(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Attach:
-    """A holder's first words."""
+    """The first message of a holder."""
 
-    # For people; not an identity.
+    # For people. It is no identity.
     holder: str
-    # The identity that leases name: fresh at every start and after every refused renewal.
+    # The identity that leases name. It is fresh at every start and after every refused renewal.
     instance_id: str
     capacity: int
     version: str = ""
     held: Sequence[Lease] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     modules: Sequence[str] = ()
-    # Of the modules, those whose work may be done twice.
+    # Those of the modules whose work may be done twice.
     idempotent_modules: Sequence[str] = ()
 
 
@@ -95,7 +94,7 @@ class Attached:
     session_id: str
     server: str
     timing: LeaseTiming
-    # Of Attach.held, what is the holder's no longer.
+    # The leases in Attach.held that no longer belong to the holder.
     refused: Sequence[Refused] = ()
 
 
@@ -103,9 +102,9 @@ class Attached:
 class Beat:
     """The sign of life that renews all leases of the instance."""
 
-    # 1, 2, 3… on this session; one is in flight at a time.
+    # 1, 2, 3… on this session. One beat is in flight at a time.
     number: int
-    # Whether `held` is all, or what was taken since the last answered beat.
+    # True: `held` has all leases. False: `held` and `gone` tell what has changed since the last answered beat.
     is_full: bool
     held_count: int
     held: Sequence[Lease] = ()
@@ -115,7 +114,7 @@ class Beat:
 
 @dataclass(slots=True, frozen=True)
 class BeatAnswer:
-    """Given after the renewal is committed."""
+    """Sent after the renewal is committed."""
 
     number: int
     is_renewed: bool
@@ -124,7 +123,7 @@ class BeatAnswer:
 
 @dataclass(slots=True, frozen=True)
 class Credit:
-    """How many more grants may come: replaces what was stated before, less what crosses it on the way."""
+    """How many more grants may come. It replaces the statement before. Grants that cross it on the way count."""
 
     number: int
     amount: int
@@ -132,7 +131,7 @@ class Credit:
 
 @dataclass(slots=True, frozen=True)
 class StreamFault:
-    """A breach of the protocol, or why the server cannot serve. The last thing on a stream."""
+    """A breach of the protocol, or the reason why the server cannot serve. It is the last item on a stream."""
 
     reason: str
     message: str = ""
@@ -140,10 +139,10 @@ class StreamFault:
 
 @dataclass(slots=True)
 class HolderFrame:
-    """From holder to server; read in the order of the fields."""
+    """From holder to server."""
 
     attach: Attach | None = None
-    # How many grants this session has brought: all of them are taken except the refused.
+    # How many grants have arrived on this session. All of them are taken, except the refused ones.
     grants_seen: int = 0
     refused: Sequence[Refused] = ()
     reports: Sequence[Report] = ()
@@ -155,7 +154,7 @@ class HolderFrame:
 
 @dataclass(slots=True)
 class ServerFrame:
-    """From server to holder; read in the order of the fields."""
+    """From server to holder."""
 
     attached: Attached | None = None
     taken: Sequence[str] = ()

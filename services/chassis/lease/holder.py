@@ -1,7 +1,7 @@
-"""The holder's side of all its sessions: one lease table, one stream per server.
+"""The holder's side of all its sessions: one lease table, and one stream per server.
 
-Per stream: DIALLED ─ attach sent ─► ATTACHING ─ Attached ─► LIVE ─ server drains ─► LEAVING. What a server
-may say:
+A stream goes DIALLED ─ attach sent ─► ATTACHING ─ Attached ─► LIVE ─ server drains ─► LEAVING. The messages
+of a server have these effects:
 
 | state     | Attached        | fault                     | anything else, or nothing |
 |-----------|-----------------|---------------------------|---------------------------|
@@ -10,24 +10,23 @@ may say:
 | LIVE      | redial          | redial; INSTANCE_ENDED    | served                    |
 | LEAVING   | redial          | redial; INSTANCE_ENDED    | served                    |
 
-Served, but: the answer to a beat that is not in flight is a redial; an acknowledgement of an unknown
-report, the revocation of a lease or epoch not held, and an old credit confirmation change nothing. A grant
-is refused when the holder drains (DRAINING), has no place promised (NO_CAPACITY), holds a newer epoch
-(EPOCH_STALE) or has denied the same before (NOT_HELD); one that it already holds is counted and nothing
-else; one with a newer epoch than the held one replaces it.
+In a served frame, the answer to a beat that is not in flight leads to a redial. An acknowledgement of an
+unknown report, the revocation of a lease or epoch that is not held, and an old credit confirmation change
+nothing. A grant is refused when the holder drains (DRAINING), has no place promised (NO_CAPACITY), holds a
+newer epoch (EPOCH_STALE) or has denied the same grant before (NOT_HELD). A grant that the holder has already
+is only counted. A grant with a newer epoch replaces the held lease.
 
-Denied is what the holder said that it does not hold, and what any server took back from it: both may be
-granted elsewhere by now, while the grant itself is still unread on another stream. Such a grant is never
-begun. A stream that attached under an earlier instance brings none either: it is heard no more.
+The holder *denies* a lease when it says that it does not hold it, or when any server takes it back. The work
+may be granted elsewhere by then, while the grant itself is still unread on another stream. A denied grant is
+never begun. The holder also ignores all grants on a stream that attached under an earlier instance.
 
-The instance is LIVE until a server says INSTANCE_ENDED (or answers a beat with "not renewed") to a stream
-that attached under it. Then every lease is gone, all streams are dialled again under a fresh instance id;
-reports stay, for their epochs decide what they are worth.
+The instance is LIVE until a server says INSTANCE_ENDED, or refuses to renew a beat, on a stream that attached
+under it. Then all leases are gone, and all streams are dialled again under a fresh instance id. Reports stay,
+because the server judges them by their epochs.
 
-Self-fence: `may_start` is judged from the *sending* of the newest beat (or attach) that was answered, on
-any stream.
+The self-fence: `may_start` is judged from the *sending* of the newest answered beat or attach, on any stream.
 
-Hazard: `now` must be one monotonic clock over all calls.
+Hazard: `now` must come from one monotonic clock in all calls.
 """
 
 from collections import OrderedDict, deque
@@ -65,25 +64,23 @@ from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.stream import HolderStream, StreamState
 from services.chassis.lease.timing import LeaseTiming
 
-# Denials that are remembered, so that a lost grant that turns up later stays denied.
+# Denials are remembered, so that a grant that turns up later stays denied.
 DENIED_MAX = 10_000
 
 
 class HeldLease:
-    """`is_active` until its ending report is made; held until that is answered."""
+    """A lease `is_active` until its last report is made. It is held until that report is answered."""
 
     __slots__ = ("address", "epoch", "is_active")
 
     def __init__(self, epoch: int, address: str) -> None:
         self.epoch = epoch
-        # Of the server that serves it, where its reports go first.
+        # The server that serves the lease. Its reports go there first.
         self.address = address
         self.is_active = True
 
 
 class HolderRules:
-    """All sessions of one holder."""
-
     def __init__(
         self, profile: HolderProfile, capacity: int, timing: LeaseTiming, fresh_instance: Callable[[], str]
     ) -> None:
@@ -98,15 +95,15 @@ class HolderRules:
         self._timing = timing
         self._fresh_instance = fresh_instance
         self._active = 0
-        # When the newest answered sign of life was sent; None: never under this instance.
+        # The time at which the newest answered beat or attach was sent. None: none under this instance.
         self._alive_at: float | None = None
-        # With the address of the server that took it back, "" for what was ours to deny.
+        # Denied leases, each with the address of the server that took it back. "": the holder denied it itself.
         self._denied: OrderedDict[tuple[str, int], str] = OrderedDict()
         # Reports for which no stream is live.
         self._waiting: deque[tuple[Report, bool]] = deque()
         self._needs_plan = False
 
-    # ── what the owner asks ───────────────────────────────────────────────────────────────────────────────
+    # ── calls of the owner ────────────────────────────────────────────────────────────────────────────────
 
     def may_start(self, now: float) -> bool:
         return self._alive_at is not None and now - self._alive_at < self._timing.self_fence
@@ -126,10 +123,10 @@ class HolderRules:
         return self.is_draining and not self.held and not self.reports_unanswered
 
     def report(self, report: Report, *, ends_lease: bool) -> None:
-        """Keep it until it is answered.
+        """Keep the report until it is answered.
 
-        An ending one frees its place at once; the lease stays held until the answer. What is said of a lease
-        that was taken back goes to who took it: that one may wait to hear that it has stopped.
+        One that ends its lease frees the place at once, but the lease stays held until the answer. A report
+        about a revoked lease goes to the server that revoked it, which may wait to hear that the work stopped.
         """
         held = self.held.get(report.lease_id)
         if held is not None and held.epoch == report.epoch:
@@ -147,7 +144,7 @@ class HolderRules:
             self._route(report, ends_lease)
 
     def refuse(self, lease_id: str, epoch: int, reason: str, message: str = "") -> None:
-        """Give a granted lease back; it will not be started under this epoch."""
+        """Give a granted lease back. Its work will not be started under this epoch."""
         held = self.held.get(lease_id)
         if held is None or held.epoch != epoch:
             return
@@ -158,7 +155,7 @@ class HolderRules:
             stream.refused.append(Refused(lease_id, epoch, reason, message))
 
     def post(self, address: str, notes: Iterable[object]) -> None:
-        """Notes for one server; lost with its stream."""
+        """Queue notes for one server. They are lost when its stream breaks."""
         stream = self.streams.get(address)
         if stream is not None and stream.is_live:
             stream.notes.extend(notes)
@@ -184,7 +181,7 @@ class HolderRules:
         self.streams[address] = stream
 
     def lost(self, address: str) -> None:
-        """The stream is gone. The others are told at once that the instance lives."""
+        """The stream is gone. Beats on the other streams tell at once that the instance lives."""
         stream = self.streams.pop(address, None)
         if stream is None:
             return
@@ -195,14 +192,14 @@ class HolderRules:
             self._route(report, ends_lease)
 
     def _route(self, report: Report, ends_lease: bool) -> None:
-        """To the live stream with the least to say, else wait for one."""
+        """Queue the report on the live stream with the fewest reports. Without one it waits."""
         live = [each for each in self.streams.values() if each.is_live]
         if live:
             min(live, key=lambda each: len(each.to_send)).to_send.append((report, ends_lease))
         else:
             self._waiting.append((report, ends_lease))
 
-    # ── what a server says ────────────────────────────────────────────────────────────────────────────────
+    # ── messages of a server ──────────────────────────────────────────────────────────────────────────────
 
     def receive(self, address: str, frame: ServerFrame, now: float) -> list[HolderAction]:
         stream = self.streams.get(address)
@@ -210,7 +207,7 @@ class HolderRules:
             return []
         stream.heard_at = now
         if stream.instance_id != self.instance_id:
-            # What it grants belongs to an instance that has ended; its answers say nothing about the present one.
+            # Its grants belong to an instance that has ended. Its answers say nothing about the present one.
             return [Redial(address, "INSTANCE_ENDED")]
         if not stream.is_live:
             return self._open(stream, frame)
@@ -254,8 +251,8 @@ class HolderRules:
             stream.to_send.append(self._waiting.popleft())
 
     def _serve_items(self, stream: HolderStream, frame: ServerFrame, actions: list[HolderAction]) -> None:
-        if frame.taken:
-            self._forget(stream, frame.taken, actions)
+        if taken := self._end_reported(stream, frame.taken):
+            actions.append(ReportsTaken(taken))
         if frame.refused_reports:
             refused = [
                 (stream.in_flight[each.report_id][0], each.reason)
@@ -274,13 +271,8 @@ class HolderRules:
         if frame.notes:
             actions.append(NotesArrived(list(frame.notes)))
 
-    def _forget(self, stream: HolderStream, report_ids: Iterable[str], actions: list[HolderAction]) -> None:
-        taken = self._end_reported(stream, report_ids)
-        if taken:
-            actions.append(ReportsTaken(taken))
-
     def _end_reported(self, stream: HolderStream, report_ids: Iterable[str]) -> list[Report]:
-        """The answered reports; leases that they ended are held no longer."""
+        """The reports that were answered. The leases that they ended are dropped."""
         answered: list[Report] = []
         for report_id in report_ids:
             entry = stream.in_flight.pop(report_id, None)
@@ -332,9 +324,9 @@ class HolderRules:
         return ""
 
     def _revoke(self, stream: HolderStream, revoked: Iterable[Refused], actions: list[HolderAction]) -> None:
-        """Drop what is really held under that epoch; what was reported already only waits for its answer.
+        """Drop each lease that is held under that epoch. Work that is reported already needs no stop.
 
-        Denied all the same when it is not held: its grant may still come, on another server's stream.
+        A lease that is not held is denied too, because its grant may still come on another server's stream.
         """
         stopped: list[Refused] = []
         for each in revoked:
@@ -385,7 +377,7 @@ class HolderRules:
             actions.append(Redial(stream.address, fault.reason))
 
     def _alive(self, stream: HolderStream, actions: list[HolderAction]) -> None:
-        """A sign of life of the present instance was answered; it counts from when it was sent."""
+        """A server has answered a beat or attach of the present instance. It counts from its sending."""
         if self._alive_at is None or stream.beat_sent_at > self._alive_at:
             self._alive_at = stream.beat_sent_at
         if self.is_fenced and self.may_start(stream.heard_at):
@@ -393,7 +385,7 @@ class HolderRules:
             actions.append(Resumed())
 
     def _end(self, reason: str, actions: list[HolderAction]) -> None:
-        """The present instance is ENDED, and so is everything that it held. Nothing is heard of an earlier one."""
+        """The present instance is ENDED, and all its leases with it."""
         self.held.clear()
         self._active = 0
         self._alive_at = None
@@ -406,7 +398,7 @@ class HolderRules:
     # ── time and writing ──────────────────────────────────────────────────────────────────────────────────
 
     def tick(self, now: float) -> list[HolderAction]:
-        """Called several times per beat."""
+        """Call this several times per beat."""
         actions: list[HolderAction] = []
         for stream in self.streams.values():
             if not stream.is_live:
@@ -423,16 +415,16 @@ class HolderRules:
 
     @property
     def has_uncounted(self) -> bool:
-        """Whether grants have come that their server has not been told of: the count alone is not worth a frame."""
+        """True when grants have come that their server was not told of. The count alone is not worth a frame."""
         return any(stream.uncounted for stream in self.streams.values())
 
     def count_grants(self) -> None:
-        """The counts have waited long enough for company."""
+        """The counts have waited long enough for another frame: send them now."""
         for stream in self.streams.values():
             stream.owes_count = stream.uncounted > 0
 
     def owing(self) -> Iterator[str]:
-        """The streams on which something is to be said now."""
+        """The addresses of the streams that have something to send now."""
         if self._needs_plan:
             self._plan()
         for stream in self.streams.values():
@@ -454,7 +446,7 @@ class HolderRules:
         )
 
     def take_frame(self, address: str, now: float, items_max: int = FRAME_ITEMS_MAX) -> HolderFrame | None:
-        """All that is owed to this server now, at most `items_max` items; None when that is nothing."""
+        """All that is to be sent to this server now, at most `items_max` items of a kind. None: nothing is."""
         stream = self.streams.get(address)
         if self._needs_plan:
             self._plan()
@@ -504,7 +496,11 @@ class HolderRules:
         return reports
 
     def _plan(self) -> None:
-        """Divide the free places: raise credits from what is unassigned, call back where it is needed."""
+        """Divide the free places: raise credits from unassigned places, and call credits back when needed.
+
+        Credit is called back when the holder has promised more places than it has, or when no place is
+        unassigned and another server lacks its standing credit or has more demand than credit.
+        """
         self._needs_plan = False
         live = [each for each in self.streams.values() if each.state is StreamState.LIVE]
         free = 0 if self.is_draining else max(0, self.capacity - self._active)
@@ -527,7 +523,7 @@ class HolderRules:
     def _call_back(self, live: list[HolderStream], targets: list[int], slack: int) -> None:
         """Lower credits to their targets.
 
-        `slack` keeps small differences where they are, so that two busy servers do not trade places for ever.
+        `slack` leaves small differences alone, so that two busy servers do not exchange places for ever.
         """
         promised = sum(stream.promised for stream in live)
         for stream, target in zip(live, targets, strict=True):
@@ -535,5 +531,5 @@ class HolderRules:
             if over > 0 and not stream.confirms and (not slack or over > target // slack):
                 stream.restate(target)
         if sum(stream.promised for stream in live) < promised:
-            # What no server had heard of yet is free at once.
+            # A credit that no server had heard of is free at once.
             self._plan()

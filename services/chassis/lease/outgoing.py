@@ -1,4 +1,4 @@
-"""What a server still owes a holder, apart from grants. Levels are overwritten, items are queued."""
+"""What a server has yet to send to a holder, apart from grants. Levels are overwritten, items are queued."""
 
 from collections import deque
 from typing import TypeVar
@@ -7,7 +7,7 @@ from services.chassis.lease.frames import Attached, BeatAnswer, Lease, Refused, 
 
 
 class Outgoing:
-    """`len()` counts the queued items; whoever adds to them watches the bound."""
+    """`len()` counts the queued items. The caller that adds items enforces the bound."""
 
     __slots__ = (
         "attached",
@@ -52,7 +52,7 @@ class Outgoing:
             queue.clear()
 
     def take(self, items_max: int) -> ServerFrame:
-        """The levels, and answers to reports."""
+        """A new frame with the levels and with answers to reports."""
         frame = ServerFrame(
             attached=self.attached,
             beat=self.beat,
@@ -70,7 +70,7 @@ class Outgoing:
         return frame
 
     def take_after_grants(self, frame: ServerFrame, items_max: int) -> None:
-        """What may speak of a granted lease, so it must not overtake a grant."""
+        """Add the items that may name a granted lease. They must not overtake its grant."""
         room = items_max - len(frame.taken) - len(frame.refused_reports)
         if self.revoked:
             frame.revoked = _take(self.revoked, room)

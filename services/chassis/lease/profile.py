@@ -1,4 +1,4 @@
-"""What a holder tells of itself at every attach."""
+"""The description that a holder gives of itself at every attach."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class HolderProfile:
-    # For people: "coordinator-0". The identity is the instance id, which is fresh at every start.
+    # A name for people, like "coordinator-0". The identity is the instance id, which is fresh at every start.
     holder: str
     version: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)

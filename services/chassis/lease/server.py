@@ -1,7 +1,7 @@
 """The server's side of one session.
 
-States, and what a holder may say in each (everything else is a fault, which is the last frame and closes
-the stream):
+These are the states, and the effect of each message of the holder. A message that does not fit is a fault:
+the fault is the last frame, and the stream is closed.
 
     NEW ── attach, alone ──► OPENING ── accept ──► LIVE ── drain ──► DRAINING
      │                          │ refuse             │                  │
@@ -15,15 +15,16 @@ the stream):
 | DRAINING | ATTACHED_ALREADY | served; credit is ignored, a second drain too  | served          |
 | CLOSED   | ignored          | ignored                                        | ignored         |
 
-Served, with these faults: a beat that is not the next number, or comes before the last was answered
-(BEAT_OUT_OF_ORDER); a credit below 0 or over the limit (CREDIT_INVALID; an old number is ignored); a count
-of grants that goes back or beyond what was sent (GRANTS_SEEN_INVALID); more unanswered reports than the
-limit (FLOOD); too many leases (HELD_EXCEEDED); an id or a reason of more than NAME_MAX characters (NAME_TOO_LONG).
+A served frame may have these faults: a beat that does not have the next number, or comes before the last one
+was answered (BEAT_OUT_OF_ORDER); a credit below 0 or over the limit (CREDIT_INVALID; a credit with an old
+number is ignored); a count of grants that goes back or beyond what was sent (GRANTS_SEEN_INVALID); more
+unanswered reports than the limit (FLOOD); too many leases (HELD_EXCEEDED); an id or a reason of more than
+NAME_MAX characters (NAME_TOO_LONG).
 
-Grants are answered by counting: one number in a frame takes all grants up to it, so a grant costs nothing
-after it was sent unless it is refused. What the holder holds is known from its attach and beats alone.
+The holder answers grants by counting: one number in a frame takes all grants up to it, so a sent grant costs
+nothing more unless it is refused. Only attach and beats tell the server which leases the holder has.
 
-Where a grant stands, and who may have its work:
+The states of a grant:
 
 | a grant            | waits too long | its stream is lost | the work may be granted again when             |
 |--------------------|----------------|--------------------|------------------------------------------------|
@@ -31,11 +32,11 @@ Where a grant stands, and who may have its work:
 | sent, not counted  | stays          | in doubt           | the holder denies it, or its instance ends     |
 | counted            | stays          | stays              | the holder refuses it, or its instance ends    |
 
-Silence says nothing: a holder that has read a grant may be at work already and unable to say so, for as long
-as that work keeps its event loop. So there is no time after which a sent grant is taken back.
+Silence proves nothing: a holder that has read a grant may be at work already, and that work may block its
+event loop for any time. So there is no time after which a sent grant is taken back.
 
-Hazard: `grant` is only for what `take_credit` reserved before the claim was made; that is what keeps the
-promise to the holder while a claim is being committed.
+Hazard: call `grant` only for places that `take_credit` reserved before the claim was made. Otherwise the
+holder may receive more grants than it has promised places.
 """
 
 from collections import deque
@@ -92,12 +93,12 @@ class ServerState(Enum):
 
 
 class ServerSessionRules:
-    """One stream's state. `now` is any monotonic clock in seconds."""
+    """The state of one stream. `now` is a monotonic clock in seconds."""
 
     def __init__(self, session_id: str, server: str, timing: LeaseTiming) -> None:
         self.session_id = session_id
         self.state = ServerState.NEW
-        # From the acceptance on without its leases, of which `holds` knows; so when there will be none.
+        # Without its leases once it is accepted or refused. Afterwards `holds` knows them.
         self.attach: Attach | None = None
         self.fault: StreamFault | None = None
         self.unanswered = Unanswered()
@@ -107,19 +108,19 @@ class ServerSessionRules:
         self._held: dict[str, int] = {}
         self._beat_number = 0
         self._beat_in_flight = False
-        # When the unanswered beat came, or was last said to be heard.
+        # The time at which the unanswered beat came, or at which the holder was last told that it was heard.
         self._beat_time = 0.0
         self._wants_full = False
         self._demand_said: int | None = None
-        # Sent and not yet counted, oldest first: (number of the first, grants).
+        # Grants that are sent but not counted, oldest first: (number of the first, grants).
         self._uncounted: deque[tuple[int, list[Grant]]] = deque()
-        # Granted and not yet in a frame.
+        # Grants that are not in a frame yet, each with the time at which it was queued.
         self._unsent: deque[tuple[float, Grant]] = deque()
         self._sent = 0
         self._seen = 0
         self._out = Outgoing()
 
-    # ── what the holder says ──────────────────────────────────────────────────────────────────────────────
+    # ── messages of the holder ────────────────────────────────────────────────────────────────────────────
 
     def receive(self, frame: HolderFrame, now: float) -> list[ServerAction]:
         match self.state:
@@ -170,10 +171,10 @@ class ServerSessionRules:
         return actions
 
     def _fault_in(self, frame: HolderFrame) -> StreamFault | None:
-        """Judged before anything of the frame takes effect, so that a faulty frame has none."""
+        """The whole frame is checked before any part takes effect, so that a faulty frame has no effect."""
         if frame.attach is not None:
             return StreamFault("ATTACHED_ALREADY", "a session attaches once; open another stream")
-        # 0 says nothing about grants: frames that only carry reports need not count.
+        # 0 is no count: a frame that only carries reports need not have one.
         if frame.grants_seen and not self._seen <= frame.grants_seen <= self._sent:
             return StreamFault(
                 "GRANTS_SEEN_INVALID", f"{frame.grants_seen} is not within {self._seen} and {self._sent}"
@@ -198,7 +199,7 @@ class ServerSessionRules:
         return None
 
     def _count(self, seen: int, refused: Sequence[Refused], actions: list[ServerAction]) -> None:
-        """Take the grants up to the number `seen`; the frame's refusals are not among the taken."""
+        """Take the grants up to the number `seen`, except those that the frame refuses."""
         self._seen = seen
         taken: list[Grant] = []
         while self._uncounted and self._uncounted[0][0] <= seen:
@@ -223,13 +224,13 @@ class ServerSessionRules:
             self._held.update(beat.held)
             for lease_id in beat.gone:
                 self._held.pop(lease_id, None)
-        # The sets can only drift by a bug of the holder; the cure is to hear them whole.
+        # Only a bug of the holder makes the two sets differ. A full beat repairs it.
         self._wants_full = len(self._held) != beat.held_count
 
-    # ── what the server decides ───────────────────────────────────────────────────────────────────────────
+    # ── decisions of the server ───────────────────────────────────────────────────────────────────────────
 
     def accept(self, refused: Sequence[Refused]) -> None:
-        """The instance is open: answers OpenInstance. Nothing when the stream closed meanwhile."""
+        """Answer OpenInstance: the instance is open. Nothing happens when the stream has closed meanwhile."""
         if self.state is ServerState.CLOSED:
             return
         if self.state is not ServerState.OPENING or self.attach is None:
@@ -241,18 +242,18 @@ class ServerSessionRules:
         self._out.attached = Attached(self.session_id, self._server, self._timing, list(refused))
 
     def refuse(self, reason: str, message: str) -> None:
-        """Close with a fault: an attach that cannot be served, or a server that gives up on the stream."""
+        """Close the stream with a fault: the attach is refused, or the server ends the session."""
         if self.state is not ServerState.CLOSED:
             self._fail(reason, message)
 
     def renewed(self, number: int) -> None:
-        """The renewal is committed: answers RenewInstance."""
+        """Answer RenewInstance: the renewal is committed."""
         if self.state is not ServerState.CLOSED and self._beat_in_flight and number == self._beat_number:
             self._beat_in_flight = False
             self._out.beat = BeatAnswer(number, True, self._wants_full)
 
     def ended(self) -> None:
-        """The instance is ENDED, whoever found out: the holder hears of a refused renewal."""
+        """The instance is ENDED: tell the holder that its renewal is refused."""
         if self.state is not ServerState.CLOSED:
             self._out.beat = BeatAnswer(self._beat_number, False)
             self._fail("INSTANCE_ENDED", "the instance was ended; attach anew under a fresh instance_id")
@@ -271,22 +272,22 @@ class ServerSessionRules:
         return max(0, self._credit.left) if self.state is ServerState.LIVE else 0
 
     def holds(self, lease_id: str, epoch: int) -> bool:
-        """Whether its newest attach or beat named the lease, whoever granted it."""
+        """True when the newest attach or beat named the lease, whichever server granted it."""
         return self._held.get(lease_id) == epoch
 
     @property
     def held_count(self) -> int:
-        """Leases that the session remembers, also those of an attach that is not answered yet."""
+        """The number of leases that the session remembers, with those of an attach that is not answered yet."""
         return len(self._held) + (len(self.attach.held) if self.attach is not None else 0)
 
     @property
     def beat_number(self) -> int:
-        """Of the newest beat that was heard."""
+        """The number of the newest beat that was heard."""
         return self._beat_number
 
     @property
     def promised(self) -> int:
-        """How many grants may still leave: the credit left, what is reserved of it, and what is not sent yet."""
+        """How many grants may still be sent: credit left, places reserved, and grants that are not sent yet."""
         return max(0, self._credit.left) + self._credit.reserved + len(self._unsent)
 
     def take_credit(self, wanted: int) -> int:
@@ -296,10 +297,7 @@ class ServerSessionRules:
         self._credit.give_back(count)
 
     def grant(self, grants: Sequence[Grant], now: float) -> bool:
-        """Queue grants under reserved credit.
-
-        False: nothing was or will be sent, the work must go elsewhere.
-        """
+        """Queue grants on reserved places. False: none will be sent, so the work must go elsewhere."""
         self._credit.use(len(grants))
         if self.state is not ServerState.LIVE:
             self._credit.unuse(len(grants))
@@ -330,9 +328,9 @@ class ServerSessionRules:
         self._bound_outgoing()
 
     def set_demand(self, demand: int) -> None:
-        """How much work waits for credit.
+        """State how much work waits for credit.
 
-        Said when it starts, stops or doubles: the rest goes with the beats.
+        The holder is told at once when demand starts, stops or doubles, and else with the next beat.
         """
         said = self._demand_said
         self._out.demand_newest = demand
@@ -340,11 +338,11 @@ class ServerSessionRules:
             self._out.owes_demand = True
 
     def say_something(self) -> None:
-        """A sign of life while nothing can be heard: the demand again."""
+        """Send the demand again, as a sign of life while the stream is not read."""
         self._out.owes_demand = True
 
     def drain(self) -> None:
-        """Ask the holder to leave."""
+        """Tell the holder that this server drains."""
         self._out.owes_drain = True
 
     def _fail(self, reason: str, message: str) -> list[ServerAction]:
@@ -355,7 +353,7 @@ class ServerSessionRules:
     def _close(self) -> None:
         self.state = ServerState.CLOSED
         if self.attach is not None and self.attach.held:
-            # Never to be accepted: its leases need not be remembered.
+            # The attach will not be accepted, so its leases are forgotten.
             self.attach = replace(self.attach, held=())
 
     def _bound_outgoing(self) -> None:
@@ -366,14 +364,14 @@ class ServerSessionRules:
                 "NOT_READING", f"more than {OUTGOING_MAX} items wait for a holder that does not read them"
             )
 
-    # ── time, writing, the end ────────────────────────────────────────────────────────────────────────────
+    # ── time, writing, end ────────────────────────────────────────────────────────────────────────────────
 
     def tick(self, now: float) -> list[ServerAction]:
-        """Withdraw what could not be sent in time. Called a few times per beat."""
+        """Withdraw grants that could not be sent in time. Call this a few times per beat."""
         if self.state is ServerState.CLOSED:
             return []
         if self._beat_in_flight and now - self._beat_time > self._timing.beat / 2:
-            # Again and again, as long as the database is away: it is the stream's sign of life.
+            # Repeated while the database is away, because it is the stream's sign of life.
             self._beat_time = now
             self._out.beat_heard = self._beat_number
         overdue = now - self._timing.grant_answer
@@ -384,7 +382,7 @@ class ServerSessionRules:
         return [GrantsWithdrawn(withdrawn)] if withdrawn else []
 
     def lost(self) -> list[ServerAction]:
-        """The stream is gone (also after a fault): what was granted on it and never counted."""
+        """The stream is gone, perhaps after a fault. The actions return its grants that were never counted."""
         self._close()
         actions: list[ServerAction] = []
         unsent = [grant for _, grant in self._unsent]
@@ -400,7 +398,7 @@ class ServerSessionRules:
         return actions
 
     def take_frame(self, now: float, items_max: int = FRAME_ITEMS_MAX) -> ServerFrame | None:
-        """All that the holder is owed now, at most `items_max` items; None when that is nothing."""
+        """All that is to be sent to the holder now, at most `items_max` items. None: nothing is."""
         if self.state is ServerState.CLOSED:
             return self._take_last_frame()
         if self.state is ServerState.NEW or self.state is ServerState.OPENING:
@@ -418,7 +416,7 @@ class ServerSessionRules:
         return None if frame == _NOTHING else frame
 
     def _send(self, count: int) -> list[Grant]:
-        """Move unsent grants to the uncounted, where they wait for the holder to have seen them."""
+        """Move grants from the unsent to the uncounted. They wait there until the holder has counted them."""
         grants = [self._unsent.popleft()[1] for _ in range(count)]
         if grants:
             self._uncounted.append((self._sent + 1, grants))
@@ -433,7 +431,7 @@ class ServerSessionRules:
 
 
 def _fault_in_attach(attach: Attach) -> str:
-    """What a database or a log would choke on; "" when it is well formed."""
+    """Why the attach cannot go into a database or a log, or "" when it is well formed."""
     if not attach.instance_id or not 0 <= attach.capacity <= HELD_MAX:
         return f"an attach needs an instance_id, and a capacity of 0 to {HELD_MAX}"
     modules_count = max(len(attach.modules), len(attach.idempotent_modules))

@@ -1,4 +1,4 @@
-"""A holder's memory of one of its streams: what it said, what it was told, what it owes."""
+"""The state of one stream of a holder: what was sent, what was received, and what is yet to be sent."""
 
 from collections import deque
 from enum import Enum, auto
@@ -7,17 +7,17 @@ from services.chassis.lease.frames import OUTGOING_MAX, Beat, Credit, Lease, Ref
 
 
 class StreamState(Enum):
-    # Dialled; the attach is owed.
+    # The attach is yet to be sent.
     DIALLED = auto()
-    # The attach is sent; nothing more may be said.
+    # The attach is sent. Nothing else may be sent until it is answered.
     ATTACHING = auto()
     LIVE = auto()
-    # The server has asked for no more work and will close the stream.
+    # The server drains: it grants nothing more and will close the stream.
     LEAVING = auto()
 
 
 class HolderStream:
-    """State only; the rules are in holder.py."""
+    """The rules are in holder.py."""
 
     __slots__ = (
         "address",
@@ -49,37 +49,38 @@ class HolderStream:
 
     def __init__(self, address: str, instance_id: str, now: float) -> None:
         self.address = address
-        # The instance under which it attaches; an answer to an older one says nothing about the present one.
+        # The instance under which the stream attaches. An answer to an older one says nothing about the present one.
         self.instance_id = instance_id
         self.state = StreamState.DIALLED
         self.dialled_at = now
         self.heard_at = now
         self.demand = 0
-        # Credit: what is to be left from now on, what is left of the newest statement that was sent, and
-        # what may still come in the worst case under all that were.
+        # Credit: what the plan leaves to the server, what is left of the newest statement that was sent, and
+        # how many grants may still come in the worst case under all statements that were sent.
         self.left = 0
         self.sent_left = 0
         self.bound = 0
         self.credit_number = 0
-        # Number of the lowering statement that waits for its confirmation; 0: none.
+        # Number of the lowering statement that waits for its confirmation. 0: none.
         self.confirms = 0
         self.owes_credit = False
-        # Grants received, and of them counted to the server; a count goes with what else is said, or when it is owed.
+        # Grants received, and the part of them that the server was told of. A count goes along with the next
+        # frame, and makes a frame of its own only when it is owed.
         self.received = 0
         self.said_received = 0
         self.owes_count = False
         self.refused: list[Refused] = []
-        # Reports by id with whether they end their lease: sent, and yet to send.
+        # Reports, sent and yet to be sent. The flag says whether the report ends its lease.
         self.in_flight: dict[str, tuple[Report, bool]] = {}
         self.to_send: deque[tuple[Report, bool]] = deque()
-        # Not acknowledged by anybody, so the oldest may go when the server does not read.
+        # Notes are never acknowledged, so the oldest may be dropped when the server does not read.
         self.notes: deque[object] = deque(maxlen=OUTGOING_MAX)
         self.beat_number = 0
         self.beat_in_flight = False
         self.beat_sent_at = now
         self.owes_beat = False
         self.owes_drain = False
-        # The leases the server knows of; None: nothing for certain.
+        # The leases that the server knows of. None: that is not certain.
         self.told: dict[str, int] | None = None
 
     @property
@@ -88,7 +89,7 @@ class HolderStream:
 
     @property
     def promised(self) -> int:
-        """Places that belong to this server, until it is certain that it cannot use them."""
+        """Places that this server may use, until it has confirmed that it will not."""
         return max(self.left, self.bound)
 
     @property
@@ -96,7 +97,7 @@ class HolderStream:
         return self.received - self.said_received
 
     def arrived(self) -> None:
-        """One grant has come, by whatever statement."""
+        """Count one grant that has come, under whichever statement."""
         self.received += 1
         self.left -= 1
         self.sent_left -= 1
@@ -107,7 +108,7 @@ class HolderStream:
         self.owes_credit = self.left != self.sent_left
 
     def take_credit(self) -> Credit | None:
-        """The statement to send. A lowering one frees nothing until the server confirms it."""
+        """The statement to send. A lowering one frees no place until the server confirms it."""
         if not self.owes_credit:
             return None
         self.owes_credit = False
@@ -125,7 +126,7 @@ class HolderStream:
             self.bound = max(0, self.sent_left)
 
     def take_beat(self, held: dict[str, int], loop_lag: float, now: float) -> Beat:
-        """The next beat: the whole set first, then only what changed since the last."""
+        """The next beat: all leases in the first, afterwards only what has changed since the last."""
         self.beat_number += 1
         self.beat_in_flight = True
         self.owes_beat = False

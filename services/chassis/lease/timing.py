@@ -1,26 +1,26 @@
-"""The timing contract of each kind of lease. All of it scales together, so that tests run at a tenth."""
+"""The timing of each kind of lease. All times scale together, so that tests run at a tenth."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """Seconds. The order term > self_fence > beat, and granted_again > term, is what makes the lease safe."""
+    """Seconds. The lease is safe because beat < self_fence < term < granted_again."""
 
-    # From a renewal, how long the holder's leases live by the database's clock.
+    # How long the holder's leases live after a renewal, by the database's clock.
     term: float
-    # How often the holder beats: several fit into a term, so that one lost beat is nothing.
+    # The time between two beats. Several fit into a term, so that a lost beat does no harm.
     beat: float
-    # From the sending of the last acknowledged beat, after how long the holder starts nothing new.
+    # The holder starts nothing new when this has passed since the sending of its last acknowledged beat.
     self_fence: float
-    # After how long without a beat the work is granted again. The difference to `term` is the second look
-    # of the sweep.
+    # The work is granted again after this time without a beat. The sweep looks a second time `granted_again - term`
+    # after the first.
     granted_again: float
-    # How long the server waits after a stream closed for the holder to be heard elsewhere.
+    # After a closed stream the server waits this long for the holder to be heard elsewhere.
     closed_grace: float
-    # How long a grant may wait to be sent before it goes to another holder; and how long a lost stream is
-    # awaited before what was sent on it may go elsewhere, if it is harmless to do twice.
+    # A grant that could not be sent for this long goes to another holder. After the same time a grant on a lost
+    # stream may go elsewhere, if its work is harmless to do twice.
     grant_answer: float = 5.0
 
     def __post_init__(self) -> None:
@@ -34,30 +34,23 @@ class LeaseTiming:
     def scaled(self, factor: float) -> Self:
         if factor <= 0:
             raise ValueError(f"the lease scale must be positive, not {factor}")
-        return type(self)(
-            self.term * factor,
-            self.beat * factor,
-            self.self_fence * factor,
-            self.granted_again * factor,
-            self.closed_grace * factor,
-            self.grant_answer * factor,
-        )
+        return type(self)(*(seconds * factor for seconds in astuple(self)))
 
     @property
     def silence(self) -> float:
-        """After how long without a word, while a beat is unanswered, a stream is dead though it is open.
+        """A stream with an unanswered beat is given up after this time without a message.
 
-        With the beat before it and the dial after it a dead stream is replaced within 10 s, also a runner's.
+        With the beat before and the dial after it, a dead stream is replaced within 10 s, also that of a runner.
         """
         return 2 * self.beat
 
     @property
     def second_look(self) -> float:
-        """How long a sweep that finds an overdue instance waits before it ends it."""
+        """The time between the finding of an overdue instance and its end."""
         return self.granted_again - self.term
 
 
-# A coordinator's executions: after a closed stream at once, since all its effects are fenced writes.
+# A coordinator's executions.
 EXECUTION = LeaseTiming(term=10.0, beat=2.0, self_fence=6.0, granted_again=12.0, closed_grace=1.0)
-# A runner's runs: longer, since user code may hold the process for seconds.
+# A runner's runs. The times are longer, because user code may block the process for seconds.
 RUN = LeaseTiming(term=15.0, beat=3.0, self_fence=8.0, granted_again=16.0, closed_grace=1.0)

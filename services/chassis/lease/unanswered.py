@@ -1,7 +1,7 @@
-"""The reports that a session has brought and that nobody has answered yet: how many, and how large.
+"""Number and size of the reports of a session that are not answered yet.
 
-An id may come several times, since a report is repeated until it is answered. Then the smallest counts as the one that
-was answered: nobody is thought to hold less than he does.
+An id may arrive several times, because a report is repeated until it is answered. An answer then takes off the
+smallest size that arrived under the id, so that the total is never too low.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ class Unanswered:
     def __init__(self) -> None:
         self.count = 0
         self.size_bytes = 0
-        # By id, smallest first.
+        # The sizes by report id, as a heap.
         self._sizes: dict[str, list[int]] = {}
 
     def add(self, reports: Iterable[Report]) -> None:

@@ -1,8 +1,8 @@
 """Lists as binary PostgreSQL array parameters, for statements that carry a whole batch.
 
-psycopg would look at every element to find a type; here the caller names it, and the bytes are put together
-in C as far as possible: several times cheaper for a flush of hundreds of rows.
-`Texts(names)`, `Bytes(blobs)`, `BigInts(numbers)`, … are parameters as they stand; None is NULL.
+psycopg would look at every element to find its type. Here the caller names the type, and most of the encoding runs
+in C. That is several times cheaper for a flush of hundreds of rows.
+Use `Texts(names)`, `Bytes(blobs)`, `BigInts(numbers)`, … as parameters. None is NULL.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _POSTGRES_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Array:
-    """A list whose element type is named; the subclasses below are the names."""
+    """A list with a named element type. Each subclass below is such a type."""
 
     __slots__ = ("items",)
     element: str
@@ -44,7 +44,7 @@ class Array:
         self.items = items
 
     def wire(self) -> bytes:
-        """As PostgreSQL takes it in binary."""
+        """The binary form that PostgreSQL takes."""
         items = self.items
         if not items:
             return self._empty
@@ -58,7 +58,7 @@ def _prefixed(value: bytes) -> bytes:
 
 
 def _texts(items: Sequence[str | None]) -> list[bytes]:
-    # The texts of a batch repeat: names, states, ids of the same few things.
+    # The texts of a batch repeat, like names and states, so each is encoded once.
     known: dict[str | None, bytes] = {None: _NULL}
     parts: list[bytes] = []
     for item in items:
@@ -85,7 +85,7 @@ def _fixed(form: str) -> Callable[[Sequence[Any]], list[bytes]]:
     def encode(items: Sequence[Any]) -> list[bytes]:
         if None in items:
             return [_NULL if item is None else packer.pack(size, item) for item in items]
-        # All at once: one call instead of one per element.
+        # One call for all elements instead of one for each.
         flat = [size] * (2 * len(items))
         flat[1::2] = items
         return [of_length(len(items)).pack(*flat)]
@@ -93,7 +93,7 @@ def _fixed(form: str) -> Callable[[Sequence[Any]], list[bytes]]:
     return encode
 
 
-# Encodes 64-bit integers; for types that are sent as such.
+# Encodes types that are sent as 64-bit integers.
 LONGS: Final = _fixed("q")
 
 
@@ -137,8 +137,6 @@ class Times(Array):
 
 
 class ArrayDumper(Dumper):
-    """For every kind of Array."""
-
     format = Format.BINARY
 
     def __init__(self, cls: type[Array], context: AdaptContext | None = None) -> None:

@@ -1,9 +1,8 @@
-"""Statements composed with SQLAlchemy Core, as text and parameters for our own connections.
+"""Compiles statements composed with SQLAlchemy Core to text and parameters for our own connections.
 
-Only the compiler of SQLAlchemy is used: no engine, no pool of its own, no greenlets. So composed statements
-have the deadlines and the shield of every other one.
-Hazard: types with a result processor (enums of Python, custom types) are not applied; rows are what psycopg
-gives.
+Only SQLAlchemy's compiler is used, without its engine, pool and greenlets. So composed statements have the same
+deadlines and shield as all others.
+Hazard: result processors of types (Python enums, custom types) do not run. Rows come as psycopg returns them.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ _dialect = psycopg.dialect()  # type: ignore[no-untyped-call]
 
 
 def seconds(count: ColumnElement[Any]) -> ColumnElement[Any]:
-    """An interval of so many seconds."""
+    """An interval of `count` seconds."""
     return cast(count, Double) * literal_column("interval '1 second'")
 
 
 class Composed:
-    """One statement with its `bindparam`s, composed once; called with their values it is text and parameters.
+    """A statement with `bindparam`s, compiled once. A call with their values returns text and parameters.
 
     _GET = Composed(select(shoes.c.size).where(shoes.c.name == bindparam("name")))
     await database.fetch(*_GET(name="clog"))
 
-    Lists are given as arrays (`== any_(…)`): how many placeholders `in_` needs is only known with its values.
+    Give lists as arrays (`== any_(…)`), because the number of placeholders of `in_` depends on its values.
     """
 
     def __init__(self, statement: Executable) -> None:

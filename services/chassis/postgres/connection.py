@@ -1,19 +1,18 @@
-"""One PostgreSQL connection that is always usable: reconnects by itself, answers in time, never left dirty.
+"""A PostgreSQL connection that reconnects by itself, answers in time, and is never left inside a transaction.
 
-A connection runs one thing at a time: the connection of a writer loop, or one of those in a `Database`.
+It runs one call at a time. Each writer loop has one, and a `Database` has several.
 
-Four things that go wrong with connections, and what is done about each:
-- *A server that is stopped, not dead.* The kernel still acknowledges, so TCP notices nothing. Every call
-  has a deadline of ours; when it passes the socket is shut, the driver sees an end of file, and the
-  connection is discarded.
-- *An awaiter that is cancelled.* The driver would cancel the statement and might break the connection
-  between statement and commit. Here every call is a task of its own behind a shield: it runs to its end (or
-  deadline). `run_pipeline` alone has none: cancelled, it discards the connection.
-- *An answer that is lost.* Then it is not known whether the commit happened: `CommitUnknown`. What surely
-  did not commit is `DatabaseAway`. Who writes must treat the two differently; who reads need not.
-  Hazard: a statement given up by its deadline may still commit later, after its repetition even: a stopped
-  backend goes on where it was. Only conditions inside the statement (epoch, sequence, id) hold then.
-- *A client that is stopped inside a transaction.* The server ends such a session, and its locks, by itself.
+Four things go wrong with connections:
+- *The server is stopped and not dead.* The kernel still acknowledges, so TCP notices nothing. Every call has a
+  deadline. When it passes, the socket is shut down, the driver sees an end of file, and the connection is discarded.
+- *The caller is cancelled.* The driver would cancel the statement and might break the connection between statement
+  and commit. So a call runs as a task behind a shield until its end or deadline. Only `run_pipeline` has no shield:
+  when it is cancelled, the connection is discarded.
+- *An answer is lost.* Then it is unknown whether the commit happened: `CommitUnknown`. A statement that surely did
+  not commit raises `DatabaseAway`. A writer must treat the two differently, a reader need not.
+  Hazard: a statement that was given up at its deadline may still commit later, even after its repetition, because a
+  stopped backend goes on where it was. Only conditions inside the statement (epoch, sequence, id) protect then.
+- *The client is stopped inside a transaction.* The server ends the session, and its locks, by itself.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ Connection = AsyncConnection[tuple[Any, ...]]
 _CONNECT_SECONDS: Final = 3
 _IDLE_IN_TRANSACTION_MS: Final = 10_000
 NO_SETTINGS: Final[Mapping[str, str]] = {}
-# For statements that are given whole batches as arrays: planned once, when tables may be small, for arrays of any
-# length. The right plan at every size goes by the indexes, so all others are ruled out.
+# For statements that take whole batches as arrays. They are planned once, perhaps while the tables are small, for
+# arrays of any length. The plan that is right at every size uses the indexes, so all others are switched off.
 BY_INDEX: Final[Mapping[str, str]] = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -51,49 +50,49 @@ BY_INDEX: Final[Mapping[str, str]] = {
     "enable_mergejoin": "off",
     "jit": "off",
 }
-# Classes and codes of SQLSTATE after which the same statement may succeed: the statement did not happen.
+# After these classes and codes of SQLSTATE the statement has not happened, and may succeed when it is repeated.
 _AWAY_CLASSES: Final = ("08", "53", "57P", "58")
 _AWAY_CODES: Final = frozenset({"57014", "55P03", "40001", "40P01", "25006"})
-# And after which it may succeed with other values: data, integrity, a limit of the program.
+# After these it may succeed with other values: data, integrity, a limit of the program.
 _VALUE_CLASSES: Final = ("22", "23", "54")
 
 
 class DatabaseAway(DependencyUnavailable):
-    """The statement surely did not commit; try again when the database is back."""
+    """The statement surely did not commit. Repeat it when the database is back."""
 
     def __init__(self, message: str) -> None:
         super().__init__("the database", message)
 
 
 class CommitUnknown(DatabaseAway):
-    """Sent, but no answer: it may have committed. Ask before repeating what is not idempotent."""
+    """No answer came, so the statement may have committed. Look before repeating it, unless it is idempotent."""
 
 
 def is_away(failure: psycopg.Error) -> bool:
-    """Whether the fault lies with the database's state rather than with the statement."""
+    """True when the state of the database is the cause, and not the statement."""
     if failure.sqlstate is None:
         return isinstance(failure, psycopg.OperationalError)
     return failure.sqlstate in _AWAY_CODES or failure.sqlstate.startswith(_AWAY_CLASSES)
 
 
 def is_of_values(failure: psycopg.Error) -> bool:
-    """Whether the fault lies with what the statement was given: without that, the rest of a batch may succeed. What is
-    neither this nor `is_away` (a right, a table or a column that is missing, a bug) fails whatever is given."""
+    """True when the parameters are the cause: without the bad one, the rest of a batch may succeed. A failure that is
+    neither this nor `is_away` (a missing right, table or column, a bug) comes back with any parameters."""
     if failure.sqlstate is None:
         return isinstance(failure, psycopg.DataError)  # the driver's own
     return failure.sqlstate.startswith(_VALUE_CLASSES)
 
 
 def is_damage(failure: psycopg.Error) -> bool:
-    """Of a row or an index: whoever needs what is stored there cannot have it, and all others can."""
+    """True when a row or an index is damaged. Only statements that need it fail."""
     return (failure.sqlstate or "").startswith("XX")
 
 
 async def connect(
     url: str, *, name: str, statement_seconds: float, settings: Mapping[str, str] = NO_SETTINGS
 ) -> Connection:
-    """A new autocommitting connection that prepares every statement at its first use."""
-    # The server's own limit stands behind ours, for statements whose client has died.
+    """A new connection in autocommit mode, which prepares every statement at its first use."""
+    # The server's limit is twice ours, and ends statements whose client has died.
     limits = {
         "statement_timeout": str(round(statement_seconds * 2_000)),
         "idle_in_transaction_session_timeout": str(_IDLE_IN_TRANSACTION_MS),
@@ -128,7 +127,7 @@ class PgConnection:
         statement_seconds: float = 5.0,
         settings: Mapping[str, str] = NO_SETTINGS,
     ) -> None:
-        """`settings` of the server hold for this connection."""
+        """`settings` are server settings for this connection."""
         self._url = url
         self._name = name
         self._statement_seconds = statement_seconds
@@ -142,7 +141,7 @@ class PgConnection:
     async def fetch(
         self, sql: str, params: Params = (), *, seconds: float | None = None
     ) -> list[tuple[Any, ...]]:
-        """One autocommitted statement; its rows."""
+        """Run one statement in autocommit mode, and return its rows."""
 
         async def work(connection: Connection) -> list[tuple[Any, ...]]:
             cursor = await connection.execute(sql, params, binary=True)
@@ -151,7 +150,7 @@ class PgConnection:
         return await self.run(work, seconds=seconds)
 
     async def execute(self, sql: str, params: Params = (), *, seconds: float | None = None) -> int:
-        """One autocommitted statement; the number of rows it touched."""
+        """Run one statement in autocommit mode, and return the number of rows that it touched."""
 
         async def work(connection: Connection) -> int:
             return (await connection.execute(sql, params)).rowcount
@@ -161,10 +160,9 @@ class PgConnection:
     async def pipeline(
         self, statements: Sequence[Statement], *, seconds: float | None = None
     ) -> list[list[tuple[Any, ...]]]:
-        """All of them in one transaction and one round trip; the rows of each.
+        """Run the statements in one transaction and one round trip, and return the rows of each.
 
-        The server takes what comes before one Sync as one transaction: it commits there, or nothing of it
-        happened. Each statement has a snapshot of its own, so one may count what an earlier one has locked.
+        Each statement has its own snapshot, so that one may count rows that an earlier one has locked.
         """
 
         async def work(connection: Connection) -> list[list[tuple[Any, ...]]]:
@@ -175,9 +173,9 @@ class PgConnection:
         return await self.run(work, seconds=seconds)
 
     async def run_pipeline(self, statements: Sequence[HotStatement]) -> list[Rows]:
-        """As `pipeline`, with next to nothing of the driver: for the statements of a hot path.
+        """`pipeline` without the cost of the driver, for the statements of a hot path.
 
-        Not shielded: one that is cancelled costs the connection, and nobody hears whether it has committed.
+        It has no shield: when it is cancelled, the connection is discarded, and it is unknown whether it committed.
         """
 
         async def work(_: Connection) -> list[Rows]:
@@ -189,7 +187,7 @@ class PgConnection:
     async def transaction(
         self, work: Callable[[Connection], Awaitable[Result]], *, seconds: float | None = None
     ) -> Result:
-        """BEGIN, `work`, COMMIT; rolled back when `work` raises. The time is for all of it."""
+        """Run `work` in a transaction, which is rolled back when `work` raises. The deadline is for all of it."""
 
         async def whole(connection: Connection) -> Result:
             async with connection.transaction():
@@ -200,7 +198,7 @@ class PgConnection:
     async def run(
         self, work: Callable[[Connection], Awaitable[Result]], *, seconds: float | None = None
     ) -> Result:
-        """`work` with the connection itself, shielded from the cancellation of whoever waits for it."""
+        """Run `work` with the connection, shielded from a cancellation of the caller."""
         limit = self._statement_seconds if seconds is None else seconds
         task = asyncio.ensure_future(self._take_turn(work, limit))
         self._at_work.add(task)
@@ -208,7 +206,7 @@ class PgConnection:
         return await asyncio.shield(task)
 
     def when_idle(self, tell: Callable[[PgConnection], None]) -> None:
-        """Call `tell` once nothing is under way here: now, or when the last call left behind ends."""
+        """Call `tell` when no call is running here: now, or when the last one ends."""
         if not self._at_work:
             tell(self)
             return
@@ -221,7 +219,7 @@ class PgConnection:
             task.add_done_callback(ended)
 
     async def close(self) -> None:
-        """What is under way ends first, within its own deadline. Nothing opens it again: a latecomer is refused."""
+        """Close after the running calls, which have their deadlines. Calls that arrive later raise DatabaseAway."""
         self._is_closed = True
         if self._at_work:
             await asyncio.wait(self._at_work)
@@ -231,7 +229,7 @@ class PgConnection:
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._at_work.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at, in case nobody waits any more
+            task.exception()  # retrieved, so that asyncio does not complain when no caller waits any more
 
     async def _take_turn(self, work: Callable[[Connection], Awaitable[Result]], seconds: float) -> Result:
         async with self._turn:
@@ -266,7 +264,7 @@ class PgConnection:
         try:
             return await work(connection)
         except psycopg.Error as failure:
-            # A connection that broke while something was under way answers nothing any more.
+            # The connection broke during the call, so no answer can come.
             if connection.closed or connection.broken:
                 raise CommitUnknown(f"no answer: {_first_line(failure)}") from failure
             if is_away(failure):
@@ -287,15 +285,15 @@ def _is_clean(connection: Connection) -> bool:
 
 
 def _has_news(connection: Connection) -> bool:
-    """An idle connection says something only to take its leave: do not entrust it with a statement."""
+    """True when an idle connection has data to read: the server is closing it, so it takes no statement."""
     poll = select.poll()
     poll.register(connection.pgconn.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
     return bool(poll.poll(0))
 
 
 def _shut(descriptor: int) -> None:
-    """End of file for both sides: wakes the driver, whatever it waits for, without cancelling it."""
-    # A duplicate: closing the driver's own descriptor under it could hit a stranger's.
+    """Shut the socket down for both sides. This wakes the driver without cancelling it."""
+    # A duplicate, because the driver's descriptor, once closed, could be reused by another socket.
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
         duplicate.shutdown(socket.SHUT_RDWR)
 

@@ -1,9 +1,8 @@
-"""A small, fixed number of connections that many calls share, for everything that is not a writer loop.
+"""A pool with a small, fixed number of connections, for everything that is not a writer loop.
 
-Made of connections, so each call has their guarantees: a deadline, a shield from cancellation, no connection
-returned dirty. A call that finds all connections busy waits its turn, first come first served; how many may wait
-is bounded, because work that waits longer than its deadline is better refused at once. Composed statements
-(SQLAlchemy Core) are compiled here and run on the same connections: one pool, one set of rules.
+Each call has the guarantees of a PgConnection: a deadline, a shield from cancellation, and a clean connection. When
+all connections are busy, calls wait in order. The number of waiting calls is limited. Statements that are composed
+with SQLAlchemy Core are compiled here and run on the same connections.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _PROBE_SECONDS: Final = 2.0
 
 class Database:
     def __init__(self, url: str, *, name: str, connections: int = 4, statement_seconds: float = 5.0) -> None:
-        # Last in, first out: the busiest connections stay warm, the others idle.
+        # A stack, so that the same few connections stay warm and the others idle.
         self._free = [
             PgConnection(url, name=name, statement_seconds=statement_seconds) for _ in range(connections)
         ]
@@ -43,7 +42,7 @@ class Database:
         self._waiting: deque[asyncio.Future[PgConnection]] = deque()
 
     async def open(self) -> None:
-        """Nothing is opened before its first use; this only finds out whether it could be."""
+        """Raise when the database cannot be reached. Connections are otherwise opened at their first use."""
         await self._connections[0].fetch("SELECT 1")
 
     async def close(self) -> None:
@@ -53,7 +52,7 @@ class Database:
     async def fetch(
         self, sql: str, params: Params = (), *, seconds: float | None = None
     ) -> list[tuple[Any, ...]]:
-        """One autocommitted statement; its rows."""
+        """Run one statement in autocommit mode, and return its rows."""
         return await self._with_connection(lambda connection: connection.fetch(sql, params, seconds=seconds))
 
     async def fetch_one(
@@ -64,7 +63,7 @@ class Database:
         return rows[0] if rows else None
 
     async def execute(self, sql: str, params: Params = (), *, seconds: float | None = None) -> int:
-        """One autocommitted statement; the number of rows it touched."""
+        """Run one statement in autocommit mode, and return the number of rows that it touched."""
         return await self._with_connection(
             lambda connection: connection.execute(sql, params, seconds=seconds)
         )
@@ -72,7 +71,7 @@ class Database:
     async def pipeline(
         self, statements: Sequence[Statement], *, seconds: float | None = None
     ) -> list[list[tuple[Any, ...]]]:
-        """All of them in one transaction and one round trip; the rows of each."""
+        """Run the statements in one transaction and one round trip, and return the rows of each."""
         return await self._with_connection(
             lambda connection: connection.pipeline(statements, seconds=seconds)
         )
@@ -80,18 +79,18 @@ class Database:
     async def transaction(
         self, work: Callable[[Connection], Awaitable[Result]], *, seconds: float | None = None
     ) -> Result:
-        """BEGIN, `work`, COMMIT; rolled back when `work` raises."""
+        """Run `work` in a transaction, which is rolled back when `work` raises."""
         return await self._with_connection(lambda connection: connection.transaction(work, seconds=seconds))
 
     async def select(self, statement: Executable, *, seconds: float | None = None) -> list[tuple[Any, ...]]:
-        """A statement composed with SQLAlchemy Core; its rows as plain tuples."""
+        """Run a statement composed with SQLAlchemy Core, and return its rows as plain tuples."""
         from services.chassis.postgres.compiled import compiled
 
         sql, params = compiled(statement)
         return await self.fetch(sql, params, seconds=seconds)
 
     async def probe(self) -> bool:
-        """Whether the database answers now; on a connection of its own, so that a busy pool is no outage."""
+        """True when the database answers now. It has its own connection, so that a busy pool is no outage."""
         try:
             await self._probe_connection.fetch("SELECT 1", seconds=_PROBE_SECONDS)
         except DatabaseAway:
@@ -101,7 +100,7 @@ class Database:
     async def _with_connection(self, work: Callable[[PgConnection], Awaitable[Result]]) -> Result:
         connection = await self._take()
         try:
-            # The connection shields its work; it is ours again only when that work has truly ended.
+            # The work goes on when this call is cancelled, so the connection comes back only when it has ended.
             return await work(connection)
         finally:
             connection.when_idle(self._give_back)

@@ -1,9 +1,9 @@
-"""Numbered SQL files, applied forward only, each in one transaction with the line that records it.
+"""Numbered SQL files, applied forward only. Each runs in one transaction with the row that records it.
 
-`0001_initial.sql`, `0002_….sql`: the number is the version. A file that was applied never changes (its
-checksum is kept and compared). Who starts compares and refuses (`check`); only the migrate command changes
-anything (`apply`), under an advisory lock, so that two at once are one after the other.
-Hazard: statements that cannot run in a transaction (CREATE INDEX CONCURRENTLY) do not belong here.
+The number of `0001_initial.sql` is the version. A file that was applied must never change, so its checksum is kept and
+compared. A service only compares at its start (`check`). The migrate command applies files (`apply`), under an advisory
+lock, so that two commands run one after the other.
+Hazard: a statement that cannot run in a transaction (CREATE INDEX CONCURRENTLY) cannot stand in such a file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FILE_NAME: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 
 
 class SchemaMismatch(Exception):
-    """The tables are not those that this version of the program knows."""
+    """The schema is not at the version that this program needs."""
 
 
 class Migration(NamedTuple):
@@ -35,7 +35,7 @@ class Migration(NamedTuple):
 
 
 def migrations_in(directory: Path) -> list[Migration]:
-    """In order; numbers start at 1 and have no gap."""
+    """The migrations in their order. Their numbers start at 1 and have no gap."""
     found: list[Migration] = []
     for path in sorted(directory.glob("*.sql")):
         parts = _FILE_NAME.fullmatch(path.name)
@@ -46,12 +46,12 @@ def migrations_in(directory: Path) -> list[Migration]:
         found.append(Migration(int(parts[1]), path.name, text, checksum))
     numbers = [migration.version for migration in found]
     if not found or numbers != list(range(1, len(found) + 1)):
-        raise ValueError(f"{directory} holds migrations {numbers}; they are numbered 1, 2, 3, …")
+        raise ValueError(f"{directory} holds migrations {numbers}, which must be numbered 1, 2, 3, …")
     return found
 
 
 async def apply(url: str, schema: str, directory: Path) -> list[str]:
-    """Bring `schema` (made when absent) to the newest version; the names of what was applied."""
+    """Bring `schema` to the newest version, and return the names of the applied files. It is created when absent."""
     wanted = migrations_in(directory)
     connection = await AsyncConnection.connect(url, autocommit=True)
     async with connection:
@@ -80,30 +80,28 @@ async def check(url: str, schema: str, directory: Path) -> None:
 
 
 async def _prepare(connection: AsyncConnection, schema: str) -> None:
-    row = await (
-        await connection.execute("SELECT to_regnamespace(%s) IS NULL", (_quoted(schema),))
-    ).fetchone()
-    if row is not None and row[0]:
-        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    name = sql.Identifier(schema)
+    # IF NOT EXISTS would need the right to create schemas, also when it exists.
+    cursor = await connection.execute("SELECT to_regnamespace(%s) IS NULL", (name.as_string(connection),))
+    if await cursor.fetchone() == (True,):
+        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
     await connection.execute(
         sql.SQL(
             "CREATE TABLE IF NOT EXISTS {} ("
             " version integer PRIMARY KEY, name text NOT NULL, checksum text NOT NULL,"
             " applied_time timestamptz NOT NULL DEFAULT now())"
-        ).format(sql.Identifier(schema, "schema_version"))
+        ).format(_record(schema))
     )
 
 
 async def _applied(connection: AsyncConnection, schema: str) -> list[tuple[int, str]]:
-    """Version and checksum of what was applied, in order; empty when the schema is not there."""
-    table = f"{_quoted(schema)}.schema_version"
-    row = await (await connection.execute("SELECT to_regclass(%s) IS NULL", (table,))).fetchone()
-    if row is None or row[0]:
+    """Version and checksum of each applied file, in order. Empty when the schema does not exist."""
+    table = _record(schema)
+    cursor = await connection.execute("SELECT to_regclass(%s) IS NULL", (table.as_string(connection),))
+    if await cursor.fetchone() == (True,):
         return []
-    query = sql.SQL("SELECT version, checksum FROM {} ORDER BY version").format(
-        sql.Identifier(schema, "schema_version")
-    )
-    return [(version, checksum) for version, checksum in await (await connection.execute(query)).fetchall()]
+    query = sql.SQL("SELECT version, checksum FROM {} ORDER BY version").format(table)
+    return await (await connection.execute(query)).fetchall()
 
 
 def _compare(schema: str, wanted: Sequence[Migration], applied: Sequence[tuple[int, str]]) -> None:
@@ -118,17 +116,16 @@ def _compare(schema: str, wanted: Sequence[Migration], applied: Sequence[tuple[i
 
 async def _apply_one(connection: AsyncConnection, schema: str, migration: Migration) -> None:
     async with connection.transaction():
-        # Unqualified names in the file mean this schema, and nothing else can be hit by mistake.
+        # Unqualified names in the file then mean this schema and no other.
         await connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(sql.Identifier(schema)))
         await connection.execute(migration.text.encode())  # bytes: no placeholders to look for
         await connection.execute(
-            sql.SQL("INSERT INTO {} (version, name, checksum) VALUES (%s, %s, %s)").format(
-                sql.Identifier(schema, "schema_version")
-            ),
+            sql.SQL("INSERT INTO {} (version, name, checksum) VALUES (%s, %s, %s)").format(_record(schema)),
             (migration.version, migration.name, migration.checksum),
         )
     log.info("applied a migration", schema=schema, migration=migration.name)
 
 
-def _quoted(identifier: str) -> str:
-    return '"' + identifier.replace('"', '""') + '"'
+def _record(schema: str) -> sql.Identifier:
+    """The table of what was applied."""
+    return sql.Identifier(schema, "schema_version")

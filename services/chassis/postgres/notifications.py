@@ -1,8 +1,8 @@
 """LISTEN on a connection of its own, for ever.
 
-A notification is only ever a hint that something changed: it can be lost with the connection. So after every
-(re)connect each channel is reported once as heard, with an empty payload, and whoever listens re-reads.
-Hazard: the callback runs on the event loop, between two notifications; it sets a flag and returns.
+A notification is only a hint that something has changed, because it can be lost with the connection. So after every
+(re)connect the callback gets an empty payload for each channel, and must read everything again.
+Hazard: the callback runs on the event loop between two notifications. It must only set a flag and return.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 
-# A quiet connection proves itself this often: a stopped server would otherwise never be noticed.
+# A quiet connection is tested this often. Otherwise a stopped server would never be noticed.
 _PROVE_SECONDS: Final = 15.0
 _STATEMENT_SECONDS: Final = 5.0
 
@@ -48,7 +48,7 @@ class Notifications:
                     with contextlib.suppress(psycopg.Error, OSError):
                         await connection.close()
             except (DatabaseAway, psycopg.OperationalError, TimeoutError) as failure:
-                # A timeout has no text of its own.
+                # A TimeoutError has no text.
                 log.info("listening again soon", error=next(iter(str(failure).splitlines()), "no answer"))
             await asyncio.sleep(backoff.next())
 

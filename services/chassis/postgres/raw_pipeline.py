@@ -1,11 +1,11 @@
-"""Statements of a hot path on one connection, by libpq itself: one transaction and one round trip for all of them.
+"""Statements of a hot path on one connection, through libpq: one transaction and one round trip for all of them.
 
-What the driver does around a statement (a cursor, the type of each value found out, generators that are driven through
-the event loop) costs more than the statement. Here each is prepared at its first use, the parameters name their own
-types, and what is left is to send, to wait and to read.
+The work of the driver around a statement (a cursor, finding the type of each value, generators that are driven through
+the event loop) costs more than the statement. Here each statement is prepared at its first use, and the parameters name
+their own types.
 
-Hazard: the connection must not be in use otherwise. A PgConnection sees to that, and discards it
-when something breaks here.
+Hazard: nothing else may use the connection meanwhile. A PgConnection ensures that, and discards the connection when
+something fails here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 Rows = list[tuple[Any, ...]]
-# With $1, $2, …; what is no Array goes as text, and the server finds its type.
+# SQL with $1, $2, …, and its parameters. An int is sent as text, and the server finds its type.
 HotStatement = tuple[bytes, Sequence[Array | int]]
 
 _UNTYPED: Final = 0
@@ -46,29 +46,29 @@ class RawPipeline:
         self._pgconn = connection.pgconn
         self._reader = Transformer(connection)
         self._numbers = itertools.count()
-        # Prepared on the server, by their text.
+        # The names of the prepared statements, by their SQL.
         self._names: dict[bytes, bytes] = {}
 
     async def run(self, statements: Sequence[HotStatement]) -> list[Rows]:
-        """The rows of each. The server takes all that comes before one Sync as one transaction.
+        """Run the statements and return the rows of each. All before one Sync is one transaction.
 
-        Raises DataError for a value that its parameter cannot carry, as for one that the server refuses.
+        Raises DataError for a value that cannot be written, as for one that the server refuses.
         """
         pgconn = self._pgconn
-        # Before anything is sent: a value that cannot be written leaves the connection as it was.
+        # Before anything is sent, so that a value that cannot be written leaves the connection clean.
         written = [_written(sql, parameters) for sql, parameters in statements]
         pgconn.enter_pipeline_mode()
-        # Per command, what it prepares; None: it runs a statement.
+        # For each command, the SQL and the name that it prepares. None: it runs a statement.
         commands: list[tuple[bytes, bytes] | None] = []
         for each in written:
             self._send(each, commands)
         pgconn.pipeline_sync()
         while pgconn.flush():
-            # Read too: the server may wait for that before it takes more.
+            # Read as well, because the server may send before it accepts more.
             await self._until_ready(is_writing=True)
             pgconn.consume_input()
         results = [await self._result() for _ in commands]
-        # The commit itself may fail: that is said before the Sync's own answer.
+        # A commit that fails is an extra result before that of the Sync.
         while (ended := await self._result()).status != ExecStatus.PIPELINE_SYNC:
             results.append(ended)
         pgconn.exit_pipeline_mode()
@@ -84,7 +84,7 @@ class RawPipeline:
         commands.append(None)
 
     async def _result(self) -> PGresult:
-        """Of the next command, or of the Sync behind the last."""
+        """The result of the next command, or of the Sync behind the last one."""
         pgconn = self._pgconn
         while True:
             while pgconn.is_busy():
@@ -93,7 +93,7 @@ class RawPipeline:
             result = pgconn.get_result()
             if result is not None:
                 return result
-            # What stands between the results of two commands; after a broken connection there is nothing else.
+            # None separates the results of two commands. On a broken connection only None comes.
             if pgconn.status != ConnStatus.OK:
                 raise psycopg.OperationalError("the connection is lost")
 
@@ -139,7 +139,7 @@ def _written(sql: bytes, parameters: Sequence[Array | int]) -> _Written:
             try:
                 written.values.append(each.wire())
             except Exception as failure:
-                # Without its text, which may quote the value.
+                # The text of the failure is left out, because it may quote the value.
                 raise psycopg.DataError(f"no {each.element}: {type(failure).__name__}") from failure
             written.formats.append(Format.BINARY)
             written.oids.append(each.array_oid)

@@ -1,1 +1,1 @@
-"""One process: its settings, its life from start to drain, its clock, and how its loops wait and gather."""
+"""One process: its settings, its lifecycle from start to drain, its clock, and how its loops wait and batch."""

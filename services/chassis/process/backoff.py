@@ -1,7 +1,7 @@
-"""How long to wait before the next try at something that is away.
+"""How long to wait before the next try to reach a peer that is away.
 
-Full jitter: a restarted server is not met by all its clients in the same millisecond. For our own
-connections only; retries of the work that users hand us are data, decided elsewhere.
+The wait is jittered, so that the clients of a restarted server do not all come back in the same millisecond. This is
+for our own connections, and not for retries of the users' work.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class Backoff:
         self._ceiling = first
 
     def next(self) -> float:
-        """Seconds to wait now; the ceiling grows with every call until `reset`."""
-        # Not zero: a jittered wait that can be nothing is a busy loop once in a while.
+        """Seconds to wait now. Their upper bound grows with every call until `reset`."""
+        # Never near zero, because such a wait would be a busy loop now and then.
         wait = self._ceiling * (0.1 + 0.9 * random.random())
         self._ceiling = min(self._ceiling * self._factor, self._cap)
         return wait

@@ -1,9 +1,9 @@
 """Group commit without a timer, and the flag that wakes a loop.
 
-One flusher takes everything that has gathered while the last flush was under way, and starts the
-next as soon as that is done: alone, an item waits for nothing; under load the batch grows by itself.
-A wake-up is a level (a flag that is read again), never an edge: one set while the loop is busy is
-seen at its next turn. Both are bounded: a full batcher makes its callers wait, it never drops.
+One flusher takes all items that have gathered during the last flush, and flushes them at once. So a single item does
+not wait, and under load the batches grow by themselves. A full batcher makes its callers wait, and never drops an item.
+A wake-up is a level, which is a flag that is read again, and not an edge. So a loop that is busy when the level is set
+sees it in its next turn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class Level:
-    """Set by many, awaited by one loop."""
+    """A flag that many set and one loop awaits."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -34,9 +34,9 @@ class Level:
             self._waiter.set_result(None)
 
     async def wait(self, poll_seconds: float | None = None) -> bool:
-        """True when it was set, False when the poll came first; lowered in both cases.
+        """True when it was set, False after `poll_seconds`. The level is lowered in both cases.
 
-        Lower it before reading what it speaks of: what is set during the reading counts for the next turn.
+        Read the state that it announces after this call, so that a change during the reading sets it again.
         """
         if not self._is_set:
             if self._waiter is not None and not self._waiter.done():
@@ -48,7 +48,7 @@ class Level:
     async def _wait_for_set(self, poll_seconds: float | None) -> None:
         loop = asyncio.get_running_loop()
         waiter = self._waiter = loop.create_future()
-        # A timer that completes the future, not wait_for: no cancellation, no second task.
+        # A timer that completes the future needs no cancellation and no second task, as wait_for would.
         poll = None
         if poll_seconds is not None:
             poll = loop.call_later(poll_seconds, _complete, waiter)
@@ -66,7 +66,7 @@ def _complete(waiter: asyncio.Future[None]) -> None:
 
 
 class Batcher(Generic[Item, Result]):
-    """`flush` answers one result per item, in order; an Exception among them fails that item alone."""
+    """`flush` returns one result per item, in order. A result that is an Exception fails that item alone."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Batcher(Generic[Item, Result]):
         return len(self._gathered)
 
     async def submit(self, item: Item) -> Result:
-        """Wait for room, then for the answer. Giving up leaves the item to be flushed all the same."""
+        """Wait for room, then for the result. An item is flushed even when its caller is cancelled."""
         while len(self._gathered) >= self._items_waiting:
             await self._wait_for_room()
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -96,7 +96,7 @@ class Batcher(Generic[Item, Result]):
         return await answer
 
     async def run(self) -> None:
-        """The one flusher, for ever. Failures of `flush` go to the items; it does not end by them."""
+        """Flush for ever. A failure of `flush` goes to the callers of its items, and the flusher goes on."""
         while True:
             await self._level.wait()
             while self._gathered:
@@ -110,7 +110,7 @@ class Batcher(Generic[Item, Result]):
             results = await self._flush([item for item, _ in batch])
             if len(results) != len(batch):
                 raise RuntimeError(f"a flush of {len(batch)} items answered {len(results)}")
-        except Exception as failure:  # noqa: BLE001 - it is handed to those whom it concerns
+        except Exception as failure:  # noqa: BLE001 - the callers get it
             results = [failure] * len(batch)
         except BaseException:
             for _, answer in batch:
@@ -131,7 +131,7 @@ class Batcher(Generic[Item, Result]):
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._make_room()  # the turn was given to one who left: pass it on
+                self._make_room()  # this caller had got the room: pass it on
             raise
 
     def _make_room(self) -> None:

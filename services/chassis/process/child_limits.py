@@ -1,11 +1,11 @@
-"""A child process for work that could take all memory or time. It has limits of its own and dies of them: while a
-library is at work in it, no Python code of ours runs that could obey a request to stop.
+"""A child process for work that could take all memory or time. Its own limits end it, because no Python code of ours
+runs while a library is at work in it.
 
     parent ──length, request──► child ──length, head, length, answer──► parent
 
 The child sends one empty frame when it is ready. It ends with its input, so also when its parent is killed.
 
-This module loads next to nothing, because each such child pays for its imports when it starts.
+This module imports little, because each child pays for its imports when it starts.
 """
 
 import os
@@ -16,25 +16,25 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import BinaryIO, Final, NamedTuple
 
-# Every frame begins with its length in so many bytes.
+# Every frame begins with its length in this number of bytes.
 LENGTH_BYTES: Final = 4
-# A child that keeps more than this after a request ends: the next request would not have its own memory.
+# A child that keeps more than this after a request ends, because the next request would have too little memory.
 LEFT_OVER_BYTES_MAX: Final = 128 * 1024 * 1024
 _GOOD: Final = 1
 _LAST: Final = 2
 
 
 class ChildLimits(NamedTuple):
-    """Of one request: its CPU time, and its memory beyond what the child holds already."""
+    """The limits of one request: its CPU time, and its memory in addition to what the child holds already."""
 
     cpu_seconds: float
     memory_bytes: int
 
 
 class Head(NamedTuple):
-    """What precedes each answer."""
+    """The frame before each answer."""
 
-    # Otherwise the answer is the text of a fault.
+    # False: the answer is the text of a fault.
     is_good: bool
     # The child ends after this answer.
     is_last: bool
@@ -48,7 +48,7 @@ class Head(NamedTuple):
 
 
 def environment() -> dict[str, str]:
-    """The child's: it can load what this process can, and gets none of the settings."""
+    """The environment of the child. It can import what this process can, and gets none of the settings."""
     paths = [path or os.getcwd() for path in sys.path]  # noqa: PTH109 - a text for another's sys.path
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
@@ -72,13 +72,13 @@ def serve(answered: Callable[[bytes], tuple[bool, bytes]], limits: Callable[[byt
 
 
 def memory_bytes() -> int:
-    """Address space, which is what the limit counts."""
+    """The present address space, because that is what the limit counts."""
     with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123
         return int(statm.read().split()[0]) * resource.getpagesize()
 
 
 def limit_memory(limit: int) -> None:
-    """Set the limit of address space, as far as whoever started the service allows it."""
+    """Set the limit of the address space, but not above the hard limit of the service."""
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
     if most != resource.RLIM_INFINITY:
         limit = most if limit == resource.RLIM_INFINITY else min(limit, most)
@@ -86,15 +86,15 @@ def limit_memory(limit: int) -> None:
 
 
 def _settle() -> None:
-    # Signals to the whole process group do not end it: it ends with its input, when its service has drained.
+    # A signal to the whole process group does not end the child. It ends with its input, after its service drained.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # When the machine has no more memory, this process goes before any other.
+    # When the machine runs out of memory, this process is killed first.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:  # noqa: PTH123
         score.write("1000")
-    # A library that dies says so on standard error, which would be a line in the service's log.
+    # A library that dies writes to standard error, which would appear in the service's log.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)

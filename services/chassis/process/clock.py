@@ -1,8 +1,8 @@
-"""Time as a value that is handed in, so that tests move it instead of waiting for it.
+"""Clocks are handed in, so that a test can move the time instead of waiting for it.
 
-Two clocks that must never be mixed: the wall (`now`, `epoch_ns`), which people read and which can
-jump; and the monotonic one, the only one by which a process may judge its own leases and deadlines.
-Hazard: neither says anything about another machine; expiry of shared things is the database's to judge.
+Never mix the two kinds of time. The wall time (`now`, `epoch_ns`) is for people, and it can jump. The monotonic
+time is the only one by which a process may judge its own leases and deadlines.
+Hazard: neither is valid on another machine. Only the database judges when something shared expires.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """Wall time, aware, UTC."""
+        """Wall time, in UTC and with its time zone."""
         ...
 
     def epoch_ns(self) -> int:
@@ -29,7 +29,7 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return when `monotonic` has moved on by `seconds`."""
+        """Return when `monotonic` has advanced by `seconds`."""
         ...
 
 
@@ -48,7 +48,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """Stands still until `advance`; sleepers wake in the order of their due times."""
+    """For tests. Time stands still until `advance`, and sleepers wake in the order of their due times."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._wall = start
@@ -80,14 +80,14 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         if seconds < 0:
-            raise ValueError("monotonic time does not go back; use shift_wall")
+            raise ValueError("monotonic time does not go back, use shift_wall")
         self._elapsed += seconds
         self._wall += timedelta(seconds=seconds)
         while self._sleepers and self._sleepers[0][0] <= self._elapsed:
             woken = heapq.heappop(self._sleepers)[2]
-            if not woken.done():  # a cancelled sleeper
+            if not woken.done():  # else its sleeper was cancelled
                 woken.set_result(None)
 
     def shift_wall(self, seconds: float) -> None:
-        """The administrator (or NTP) sets the clock: monotonic time takes no notice."""
+        """Change the wall time alone, as an administrator or NTP does."""
         self._wall += timedelta(seconds=seconds)

@@ -1,9 +1,9 @@
-"""What is not worth a frame or a commit of its own waits a moment for one that happens anyway, or for others like it.
+"""Two ways to wait a moment, so that one frame or commit carries several items.
 
-A frame costs both processes a wake-up, which on an idle system is most of what an execution costs. Nobody waits for
-the acknowledgement of a report, for the count of taken grants or for a slot while the queue is empty, and nearly always
-something follows at once that takes them along (`Coalescer`). What somebody does wait for is held up only while so much
-goes on that waiting is the shorter way: a turn costs nearly as much with one item as with ten (`AdaptivePacer`).
+A frame wakes up both processes, which is most of the cost of an execution on an idle system. Items that nobody waits
+for (the acknowledgement of a report, the count of grants, a slot while the queue is empty) wait for the next frame,
+which nearly always follows soon (`Coalescer`). Items that somebody waits for are delayed only under load, where a
+batch of ten costs little more than a batch of one (`AdaptivePacer`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Final
 from services.chassis.process.clock import Clock
 
 COALESCE_SECONDS: Final = 0.02
-# Faster than this they come together: see AdaptivePacer.
+# For these two see AdaptivePacer.
 ITEM_SECONDS: Final = 0.002
 TURN_SECONDS: Final = 0.008
-# The loop's timers know no less.
+# The timers of the event loop are no more precise.
 _PAUSE_SECONDS_MIN: Final = 0.001
 
 
@@ -42,12 +42,12 @@ class Coalescer:
 
 
 class AdaptivePacer:
-    """Of a loop that commits all that has gathered, turn by turn.
+    """Delays the turns of a loop that commits all that has gathered.
 
-    While items come faster than one in ITEM_SECONDS, its turns begin up to TURN_SECONDS apart, so that fewer of them
-    carry the same; a loop that carries one thing at a time turns at once, however fast. It rests no longer than it
-    worked: on a machine with time to spare a turn is soon done, and waiting for company would cost more than it
-    saves; on a full one it takes long, and so does the rest. Network cards moderate their interrupts likewise.
+    While items come faster than one per ITEM_SECONDS, turns begin up to TURN_SECONDS apart, so that fewer of them
+    carry the same items. A loop that carries one item per turn is never delayed. A delay is no longer than a turn
+    takes, because on an idle machine, where turns are short, it would cost more than it saves. Network cards moderate
+    their interrupts in the same way.
     """
 
     __slots__ = ("_began", "_clock", "_took", "_usual")
@@ -55,12 +55,12 @@ class AdaptivePacer:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began = 0.0
-        # Of a turn, the latest ones counting most: its items, and its seconds.
+        # Items and seconds of a turn, as moving averages.
         self._usual = 1.0
         self._took = 0.0
 
     async def begin(self) -> None:
-        """Before each turn."""
+        """Call this before each turn."""
         apart = min(TURN_SECONDS, 2 * self._took, ITEM_SECONDS * (self._usual - 1))
         pause = self._began + apart - self._clock.monotonic()
         if pause >= _PAUSE_SECONDS_MIN:
@@ -68,6 +68,6 @@ class AdaptivePacer:
         self._began = self._clock.monotonic()
 
     def carried(self, items: int) -> None:
-        """After each turn that had any."""
+        """Call this after each turn that had any items."""
         self._usual += (items - self._usual) / 4
         self._took += (self._clock.monotonic() - self._began - self._took) / 4

@@ -1,8 +1,7 @@
-"""The settings that every process has; each service adds its own in its config.py.
+"""The settings that every process has. Each service adds its own in its config.py.
 
-From the environment only (`WINDLASS_…`), read once at start: a process never changes under its own feet,
-and no secret is ever on a command line. What belongs together is checked together, before anything is
-opened.
+They come from the environment alone (`WINDLASS_…`), so that no secret is on a command line. They are read once, at
+start, and checked together before anything is opened.
 """
 
 from __future__ import annotations
@@ -21,35 +20,35 @@ Settings = TypeVar("Settings", bound="ProcessSettings")
 
 
 class ProcessSettings(EnvironmentSettings):
-    # Whether other services call this one. One that only calls needs no certificate, even when its peers show theirs.
+    # False: no service calls this one, so it needs no certificate, even when its peers show theirs.
     _is_called: ClassVar[bool] = True
 
-    # Loopback unless told otherwise: nothing is open to a network by default.
+    # Loopback by default, so that nothing is open to a network unless it is asked for.
     grpc_address: str = "127.0.0.1:0"
-    # Prometheus text; the services have 7601 to 7604. "" = no metrics endpoint.
+    # The address of the Prometheus endpoint; the services have 7601 to 7604 by default. "": there is none.
     metrics_address: str = ""
-    # OTLP/gRPC collector; "" = tracing off, and nothing of it loaded.
+    # The address of an OTLP/gRPC collector. "": tracing is off, and its libraries are not loaded.
     otlp_endpoint: str = ""
     service_secret_file: Path | None = None
-    # SHA-256 of the system key in hexadecimal, for a service that keeps no keys: it opens channelz there. None: nothing
-    # does, since which keys there are is known to the service that keeps them.
+    # SHA-256 of the system key in hexadecimal, for a service that keeps no keys. The system key opens channelz there.
+    # None: no key does.
     system_key_hash_file: Path | None = None
-    # All lease terms times this; 0.1 in tests.
+    # All lease times are multiplied by this. Tests use 0.1.
     lease_scale: float = Field(default=1.0, gt=0)
     # Tells the replicas of one service apart in logs, spans and session names.
     replica: str = "0"
     log_level: str = "INFO"
-    # What SIGTERM gives the work in hand; orchestrators kill after 30 s, `up` after 15 s.
+    # The time after SIGTERM for the work in hand. Orchestrators kill after 30 s, `up` after 15 s.
     drain_seconds: float = Field(default=10.0, ge=0)
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
-    # The authority that signed the peers; with it, both sides must show a certificate.
+    # The authority that signed the certificates of the peers. With it, both sides must show a certificate.
     tls_authority_file: Path | None = None
     # The name in the peers' certificates when they are reached by address.
     tls_server_name: str = ""
-    # A second address over TLS for callers without a certificate, who show a key, and for probes. "" = none.
+    # A second address over TLS for callers with a key and no certificate, and for probes. "": there is none.
     public_grpc_address: str = ""
-    # What is shown there when it has another name or an authority that the world knows. None: what the peers are shown.
+    # The certificate shown there, if it needs another name or a public authority. None: the one shown to peers.
     public_tls_certificate_file: Path | None = None
     public_tls_key_file: Path | None = None
 
@@ -62,7 +61,7 @@ class ProcessSettings(EnvironmentSettings):
             "public_tls": (self.public_tls_certificate_file, self.public_tls_key_file),
         }
         return [
-            f"{name}_certificate_file and {name}_key_file come together"
+            f"{name}_certificate_file and {name}_key_file must be given together"
             for name, (certificate, key) in halves.items()
             if (certificate is None) != (key is None)
         ] + [fault for files in halves.values() if (pair := _pair(*files)) and (fault := pair.fault())]
@@ -72,22 +71,20 @@ class ProcessSettings(EnvironmentSettings):
             return []
         faults = [fault] if (fault := authority_fault(self.tls_authority_file)) else []
         if self._is_called and self.tls_certificate_file is None:
-            faults.append(
-                "with tls_authority_file the peers demand tls_certificate_file and tls_key_file too"
-            )
+            faults.append("with tls_authority_file the peers demand tls_certificate_file and tls_key_file")
         if self.service_secret_file is not None:
             faults.append(
-                "tls_authority_file and service_secret_file are two ways to know the peers: give one"
+                "tls_authority_file and service_secret_file are two ways to know the peers: give only one"
             )
         return faults
 
     def _faults_of_public(self) -> list[str]:
         if not self.public_grpc_address:
             has_pair = self.public_tls_certificate_file or self.public_tls_key_file
-            return ["public_tls_certificate_file is for public_grpc_address"] if has_pair else []
+            return ["public_tls_certificate_file needs public_grpc_address"] if has_pair else []
         if self.tls_authority_file is None or self.tls_certificate_file is None:
-            demand = "tls_certificate_file and tls_authority_file demand certificates there"
-            return [f"public_grpc_address is of no use: grpc_address serves everybody unless {demand}"]
+            # Without them grpc_address serves every caller already.
+            return ["public_grpc_address needs tls_certificate_file and tls_authority_file"]
         return []
 
     @property
@@ -107,7 +104,7 @@ class ProcessSettings(EnvironmentSettings):
         return PublicAddress(self.public_grpc_address, pair)
 
     def credential(self, service: str) -> ServiceCredential | None:
-        """How this process signs its calls as `service`, and knows those of others."""
+        """Signs the calls of this process as `service`, and recognises those of other services."""
         if self.service_secret_file is None:
             return None
         return ServiceCredential.from_file(self.service_secret_file, service)
@@ -118,11 +115,11 @@ def _pair(certificate_file: Path | None, key_file: Path | None) -> Pair | None:
 
 
 class StoringSettings(ProcessSettings):
-    """Of a service with tables of its own."""
+    """The settings of a service that has tables."""
 
-    # Carries the password of the service's own role, so it is never printed.
+    # It holds the password of the service's role, so it is never printed.
     database_url: str = Field(default="", repr=False)
-    # The same from a file of ours alone, so that it is not in the environment; database_url wins.
+    # A file with the same, which keeps it out of the environment. database_url wins.
     database_url_file: Path | None = None
 
     def __init__(self, **given: Any) -> None:
@@ -134,13 +131,13 @@ class StoringSettings(ProcessSettings):
     def faults(self) -> list[str]:
         if self.database_url or self.database_url_file is not None:
             return super().faults()
-        # Without it the driver would look for a server of its own choice.
+        # Without it the driver would choose a server itself.
         needed = f"one of {variable('database_url')} and {variable('database_url_file')} is needed"
         return [needed, *super().faults()]
 
 
 def read_or_exit(kind: type[Settings]) -> Settings:
-    """For `__main__`: the settings, or every fault on a line of its own and exit code 2, as of a wrong command."""
+    """For `__main__`: the settings, or else one line for each fault and exit code 2, as for a wrong command line."""
     try:
         return kind()
     except InvalidSettings as failure:

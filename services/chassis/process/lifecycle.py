@@ -1,15 +1,14 @@
-"""A process: its loops, its drain, its end.
+"""The lifecycle of a process: its loops, its drain and its end.
 
-All background work runs in one TaskGroup, by name. A loop that dies (raises, or returns while nobody asked
-the process to stop) takes the process with it, exit code 1: half a process that still answers is worse than
-none, and the supervisor starts it again.
+All background work runs in one TaskGroup. When a loop raises, or returns although the process was not asked to stop,
+the process ends with exit code 1 and its supervisor starts it again. Half a process that still answers is worse.
 
     wiring ──► running ──SIGTERM──► draining ──hooks done or time over──► closing ──► exit 0
                   └──a loop dies──────────────────────────────────────────► closing ──► exit 1
 
-Drain hooks run one after another in the order of registration, within one total time; close hooks run in
-reverse order, always. A second signal ends the process at once. Neither a task that swallows its
-cancellation nor a thread that hangs can keep it alive much longer than these times.
+Drain hooks run one after another in the order of registration, with one time limit for all. Close hooks always run,
+in reverse order. A second signal ends the process at once. A task that swallows its cancellation, or a thread that
+hangs, cannot keep the process alive much longer than these times.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from services.chassis.telemetry.logs import logger
 
@@ -29,12 +28,12 @@ log = logger(__name__)
 
 Hook = Callable[[], Awaitable[object]]
 _CLOSE_SECONDS: Final = 3.0
-# Executors and exporters join their threads at exit, without a limit of their own.
+# Executors and exporters join their threads at exit without a time limit.
 _LAST_RESORT_SECONDS: Final = 3.0
 
 
 class LoopEnded(Exception):
-    """A loop that should run for as long as the process returned."""
+    """A loop has returned that should run as long as the process."""
 
 
 class Process:
@@ -50,7 +49,7 @@ class Process:
         self._owns_interpreter = False
 
     def loop(self, name: str, run: Hook) -> None:
-        """Run it until the process ends; may be called before the start and at any time after."""
+        """Run it until the process ends. This may be called before the start and at any time afterwards."""
         if self._group is None:
             self._loops.append((name, run))
         else:
@@ -63,7 +62,7 @@ class Process:
         self._close_hooks.append((name, hook))
 
     def stop(self) -> None:
-        """As SIGTERM does."""
+        """End the process as SIGTERM does."""
         self._stop_asked.set()
         self._limit_the_end(self._drain_seconds)
 
@@ -73,7 +72,7 @@ class Process:
         *,
         new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
     ) -> int:
-        """For `__main__`: a loop of its own (`new_loop`: uvloop's, say), signals, the exit code."""
+        """For `__main__`: run on a new event loop, handle signals, and return the exit code."""
         self._owns_interpreter = True
 
         async def run() -> int:
@@ -88,13 +87,13 @@ class Process:
         return code
 
     async def run(self, wire: Callable[[Process], Awaitable[None]]) -> int:
-        """Wire, run until told to stop or until a loop dies, end in order."""
+        """Wire, run until asked to stop or until a loop dies, and close."""
         code = 0
         try:
             async with asyncio.TaskGroup() as group:
                 lives = group.create_task(self._live(wire, group), name="process")
                 await lives
-                for task in _tasks_of(group):
+                for task in list(group._tasks):
                     task.cancel()
         except* Exception as died:
             for failure in _leaves(died):
@@ -119,7 +118,7 @@ class Process:
         await self._drain()
 
     async def _wired(self, wire: Callable[[Process], Awaitable[None]]) -> bool:
-        """False when the process was told to stop before it had begun."""
+        """False when the process was asked to stop before the wiring was done."""
         wiring = asyncio.ensure_future(wire(self))
         stop = asyncio.ensure_future(self._stop_asked.wait())
         try:
@@ -139,9 +138,9 @@ class Process:
             if not self.draining.is_set():
                 raise LoopEnded(name)
         except asyncio.CancelledError:
-            if _is_being_cancelled() or self.draining.is_set():
+            if is_being_cancelled() or self.draining.is_set():
                 raise
-            # What it waited for was cancelled under its hands: the group would take that for an end in order.
+            # What the loop awaited was cancelled, and not the loop. The group would take that for an orderly end.
             self._limit_the_end(0.0)
             raise LoopEnded(name) from None
         except Exception:
@@ -165,7 +164,7 @@ class Process:
             log.warning("the time for closing is over", process=self.name)
 
     def _limit_the_end(self, drain_seconds: float) -> None:
-        """From here on it ends, even when a task swallows its cancellation or a hook blocks the loop."""
+        """Make sure that the process ends, also when a task swallows its cancellation or a hook blocks the loop."""
         if self._owns_interpreter:
             _exit_after(drain_seconds + _CLOSE_SECONDS + _LAST_RESORT_SECONDS, 1)
 
@@ -177,21 +176,17 @@ class Process:
 
 
 async def _attempt(name: str, hook: Hook) -> None:
-    """One hook that fails does not keep the others from their turn."""
+    """Run one hook. When it fails, the others still run."""
     try:
         await hook()
     except Exception as failure:
         log.error("a hook failed", hook=name, exc_info=failure)
 
 
-def _is_being_cancelled() -> bool:
+def is_being_cancelled() -> bool:
+    """Tells a cancellation of this task from one of what it awaits: both raise the same."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _tasks_of(group: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
-    tasks: set[asyncio.Task[Any]] = group._tasks
-    return list(tasks)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -1,8 +1,4 @@
-"""The product's own names, for every place where the chassis must say one.
-
-This is the only file of the chassis that another product would edit: everything else here is
-about processes, calls, connections and time, and knows nothing of what is served with them.
-"""
+"""The names of the product that the chassis uses. Another product would edit only this file of the chassis."""
 
 from __future__ import annotations
 
@@ -12,12 +8,12 @@ from typing import Final
 PRODUCT: Final = "windlass"
 ENVIRONMENT_PREFIX: Final = "WINDLASS_"
 ERROR_DOMAIN: Final = PRODUCT
-# Tells people, and scanners for leaked secrets, what they have in hand: <prefix>_<kind>_<64 hexadecimal digits>.
+# By the form of a key, people and scanners for leaked secrets recognise it: <prefix>_<kind>_<64 hexadecimal digits>.
 KEY_PREFIX: Final = "wl"
-# Lower case: gRPC refuses metadata keys in any other.
+# In lower case, because gRPC refuses other metadata keys.
 SERVICE_CREDENTIAL_KEY: Final = f"x-{PRODUCT}-service"
 _DESCRIBE: Final = "grpcurl -plaintext HOST:PORT describe METHOD"
-# What inspects or fixes the matter, by the reason of a refusal that does not say so itself. METHOD: the one called.
+# The command that inspects or solves the problem, by the reason of a refusal. METHOD stands for the method called.
 COMMANDS: Final[Mapping[str, str]] = {
     "KEY_MISSING": "windlass keys create WORKFLOW",
     "KEY_INVALID": "windlass keys list",

@@ -1,11 +1,11 @@
-"""Settings as a class: annotated fields, read from the environment, all faults reported at once.
+"""Settings as a class of annotated fields, which are read from the environment. All faults are reported at once.
 
     class Settings(EnvironmentSettings): port: int = Field(default=80, ge=1, le=65_535)      # WINDLASS_PORT
 
-`Settings()` reads the environment; keywords win over it (tests). Frozen once made. A small thing of our
-own, because pydantic-settings costs every process 8 MB and a tenth of a second for what these lines do.
-Hazard: an empty variable counts as unset, so that a template may leave one blank; values are never shown in
-a fault, for some of them are secrets.
+`Settings()` reads the environment, keywords override it, and the object is frozen. It is written by hand, because
+pydantic-settings costs every process 8 MB and a tenth of a second.
+Hazard: an empty variable counts as unset, so that a template may leave it blank. A fault never shows a value, because
+the value may be a secret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from services.chassis.process.naming import ENVIRONMENT_PREFIX
 
 
 class InvalidSettings(ValueError):
-    """What is wrong with the settings, one line for each."""
+    """The faults of the settings, separated by "; "."""
 
 
 class _Field(typing.NamedTuple):
@@ -49,7 +49,7 @@ def Field(
     le: float | None = None,
     repr: bool = True,  # noqa: A002 - the word that dataclasses use
 ) -> Any:
-    """A field with bounds, or one that is not to be printed."""
+    """A field with bounds, or one that must not be printed."""
     return _Field(default, gt, ge, le, repr)
 
 
@@ -58,7 +58,7 @@ def _truth(text: str) -> bool:
     return known[text.lower()]
 
 
-# The reader of a value, and what to call it in a fault.
+# The reader of a value, and the name of its type in a fault.
 _READERS: Final[Mapping[type, tuple[Callable[[str], Any], str]]] = {
     str: (str, "text"),
     int: (int, "a whole number"),
@@ -94,7 +94,7 @@ class EnvironmentSettings:
             raise InvalidSettings("; ".join(sorted(faults)))
 
     def faults(self) -> list[str]:
-        """What is wrong with the settings taken together; for subclasses to extend."""
+        """The faults of the settings taken together. Subclasses extend this."""
         return []
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -123,7 +123,7 @@ def _declared(cls: type) -> dict[str, tuple[type, _Field]]:
 
 
 def _plain(hint: Any) -> type:
-    """The one type that text is read as; `X | None` is X."""
+    """The type that the text is read as. For `X | None` it is X."""
     if isinstance(hint, types.UnionType):
         (hint,) = (each for each in typing.get_args(hint) if each is not types.NoneType)
     if hint not in _READERS:
@@ -136,8 +136,8 @@ def _from_environment(name: str, kind: type, field: _Field) -> Any:
     text = os.environ.get(variable(name), "")
     if not text:
         return field.default
-    reader, what = _READERS[kind]
+    reader, type_name = _READERS[kind]
     try:
         return reader(text)
     except (ValueError, KeyError):
-        raise ValueError(f"{variable(name)} must be {what}") from None
+        raise ValueError(f"{variable(name)} must be {type_name}") from None

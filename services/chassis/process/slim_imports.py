@@ -1,7 +1,7 @@
-"""Imports that would otherwise bring more than is used.
+"""Imports structlog without rich.
 
-structlog's console renderer, which we never use, loads rich for tracebacks in colour: 4 MB in every
-process, and tracebacks that show the values of local variables. Hidden from it, structlog does without.
+structlog's console renderer, which we do not use, imports rich when it is installed. That costs 4 MB in every process,
+and its tracebacks show the values of local variables.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from types import ModuleType
 
 
 def imported_without(name: str, unwanted: str) -> ModuleType:
-    """Import `name` as if `unwanted` were not installed; who wants that later gets it all the same."""
+    """Import `name` as if `unwanted` were not installed. A later import of `unwanted` works as usual."""
     if unwanted in sys.modules:
         return importlib.import_module(name)
-    sys.modules[unwanted] = None  # type: ignore[assignment] # what the import system takes for absent
+    sys.modules[unwanted] = None  # type: ignore[assignment] # the import system takes this for absent
     try:
         return importlib.import_module(name)
     finally:

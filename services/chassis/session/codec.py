@@ -1,11 +1,11 @@
-"""Frames of the rules to and from a hop's protobuf messages. The hop's items pass through as they are.
+"""Translates frames to and from the protobuf messages of a hop. The hop's items pass through unchanged.
 
-What is asked of a hop's two frame messages: a field `control` (HolderControl, ServerControl), a repeated
-field of reports in one and of grants in the other, and at will a repeated field of notes in each. A grant
-has a field `lease`, a report a field `head`.
+The two frame messages of a hop have a field `control` (HolderControl, ServerControl). The holder's has a
+repeated field `reports`, the server's a repeated field `grants`, and each may have a repeated field of notes.
+A grant has a field `lease`, and a report has a field `head`.
 
-Hazard: `encode` may return several messages for one frame, since a message has a size limit and items have
-not; they must be written in order, and no other frame between them.
+Hazard: `encode_…` may return several messages for one frame, because the size of a message is limited. They
+must be written in order, with no other frame between them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,22 +33,20 @@ from services.chassis.lease.frames import (
 from services.chassis.lease.timing import LeaseTiming
 from windlass.types.v1 import session_pb2 as pb
 
-# Below the 4 MiB that every gRPC endpoint of ours takes, with room for the control part.
+# Below the 4 MiB that all our gRPC endpoints accept, with room for the control part.
 MESSAGE_BYTES_MAX = 3 * 1024 * 1024 + 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class HopCodec:
-    """The two frame messages of a hop and the names of their item fields."""
+    """The two frame messages of a hop, and the names of their fields of notes."""
 
     holder_frame: Callable[[], Any]
     server_frame: Callable[[], Any]
-    reports: str = "reports"
-    grants: str = "grants"
     holder_notes: str = ""
     server_notes: str = ""
-    # Called with the body of each report whenever it is written: what it says of the present must be true when it
-    # leaves, which may be long after it was made, and more than once.
+    # Called with the body of a report each time that it is written, so that it can be brought up to date. A report
+    # may be written more than once, and long after it was made.
     date_report: Callable[[Any], None] | None = None
 
     # ── holder to server ──────────────────────────────────────────────────────────────────────────────────
@@ -75,7 +73,7 @@ class HopCodec:
         return self._fit(
             message,
             self.holder_frame,
-            (self.reports, [report.body for report in frame.reports]),
+            ("reports", [report.body for report in frame.reports]),
             (self.holder_notes, frame.notes),
         )
 
@@ -92,9 +90,8 @@ class HopCodec:
             frame.credit = Credit(control.credit.number, control.credit.amount)
         if control.HasField("beat"):
             frame.beat = _read_beat(control.beat)
-        reports = getattr(message, self.reports)
-        if reports:
-            frame.reports = [_read_report(each) for each in reports]
+        if message.reports:
+            frame.reports = [_read_report(each) for each in message.reports]
         if self.holder_notes and (notes := getattr(message, self.holder_notes)):
             frame.notes = list(notes)
         return frame
@@ -113,12 +110,9 @@ class HopCodec:
                 [pb.ReportRefusal(report_id=i, reason=r) for i, r in frame.refused_reports]
             )
         if frame.beat is not None:
-            beat = frame.beat
-            control.beat.number, control.beat.renewed, control.beat.want_full = (
-                beat.number,
-                beat.is_renewed,
-                beat.wants_full,
-            )
+            control.beat.number = frame.beat.number
+            control.beat.renewed = frame.beat.is_renewed
+            control.beat.want_full = frame.beat.wants_full
         if frame.demand is not None:
             control.demand = frame.demand
         if frame.beat_heard:
@@ -126,7 +120,7 @@ class HopCodec:
         return self._fit(
             message,
             self.server_frame,
-            (self.grants, [grant.work for grant in frame.grants]),
+            ("grants", [grant.work for grant in frame.grants]),
             (self.server_notes, frame.notes),
             lambda last: _write_after_grants(frame, last.control),
         )
@@ -154,9 +148,8 @@ class HopCodec:
             frame.beat = BeatAnswer(control.beat.number, control.beat.renewed, control.beat.want_full)
         if control.HasField("fault"):
             frame.fault = StreamFault(control.fault.reason, control.fault.message)
-        grants = getattr(message, self.grants)
-        if grants:
-            frame.grants = [_read_grant(each) for each in grants]
+        if message.grants:
+            frame.grants = [_read_grant(each) for each in message.grants]
         if self.server_notes and (notes := getattr(message, self.server_notes)):
             frame.notes = list(notes)
         return frame
@@ -171,9 +164,9 @@ class HopCodec:
         notes: tuple[str, Sequence[object]],
         finish: Callable[[Any], None] | None = None,
     ) -> list[Message]:
-        """Fill one message; when it grows too large, spread the items over as many as they need.
+        """Fill one message. If it is too large, spread the items over as many messages as they need.
 
-        The size is asked once for the whole, not for each item: almost every frame is small.
+        Almost every frame is small, so the size is computed once for the whole and not for each item.
         """
         for name, values in (items, notes):
             if values:
@@ -199,7 +192,7 @@ def _spread(
             size = (len(value) if isinstance(value, str) else value.ByteSize()) + 8
             if size > room and messages[-1].ByteSize():
                 messages.append(fresh())
-                # A message without its control part would not be read as a frame of the session.
+                # A message without a control part is not accepted as a frame.
                 messages[-1].control.SetInParent()
                 room = MESSAGE_BYTES_MAX
             getattr(messages[-1], name).append(value)
@@ -207,7 +200,7 @@ def _spread(
     return messages
 
 
-# ── grants and reports: the only code that runs once per item ─────────────────────────────────────────────
+# ── grants and reports: only this code runs once per item ─────────────────────────────────────────────────
 
 
 def _read_report(body: Any) -> Report:
@@ -250,20 +243,9 @@ def _read_attach(message: pb.Attach) -> Attach:
 def _write_attached(attached: Attached, message: pb.Attached) -> None:
     message.session_id = attached.session_id
     message.server = attached.server
-    message.refused.extend(
-        [
-            pb.Refused(lease_id=each.lease_id, epoch=each.epoch, reason=each.reason)
-            for each in attached.refused
-        ]
-    )
-    timing = attached.timing
-    for field, seconds in (
-        (message.timing.term, timing.term),
-        (message.timing.beat, timing.beat),
-        (message.timing.self_fence, timing.self_fence),
-        (message.timing.granted_again, timing.granted_again),
-    ):
-        _write_seconds(field, seconds)
+    message.refused.extend([pb.Refused(lease_id=i, epoch=e, reason=r) for i, e, r, _ in attached.refused])
+    for name in ("term", "beat", "self_fence", "granted_again"):
+        _write_seconds(getattr(message.timing, name), getattr(attached.timing, name))
 
 
 def _read_attached(message: pb.Attached) -> Attached:
@@ -303,7 +285,7 @@ def _read_beat(message: pb.Beat) -> Beat:
 
 
 def _write_after_grants(frame: ServerFrame, control: pb.ServerControl) -> None:
-    """What may speak of a grant goes with or after the last of them."""
+    """The items that may name a grant go with the last grants or after them."""
     if frame.revoked:
         control.revoked.extend([pb.Revoke(lease_id=i, epoch=e, reason=r) for i, e, r, _ in frame.revoked])
     if frame.claims:

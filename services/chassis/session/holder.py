@@ -1,12 +1,10 @@
-"""The holder's side of all its streams: one link per server, kept up for ever.
+"""The holder's side of all its streams: one link per server, dialled again for ever.
 
-Per link there is one reader and one writer task. What the owner says (`report`, `refuse`) is gathered and
-leaves with the writers' next frames; what the servers say reaches the owner in batches, from the reader, in
-the event loop.
+Each link has a reader task and a writer task. Calls of the owner (`report`, `refuse`) gather and leave with the
+next frames. The readers hand messages of the servers to the owner in batches, in the event loop.
 
-Hazards: all methods belong to one event loop. A link is broken by cancelling its *call*, never a pending
-read; the reader then sees the end. A server that has left the address book keeps its stream until that
-breaks by itself.
+Hazards: call all methods from one event loop. A link is cut by cancelling its *call*, never a pending read;
+the reader then sees the end. A server that has left the address book keeps its stream until that breaks.
 """
 
 import asyncio
@@ -36,6 +34,7 @@ from services.chassis.lease.timing import LeaseTiming
 from services.chassis.process.backoff import Backoff
 from services.chassis.process.clock import Clock, SystemClock
 from services.chassis.process.coalescing import Coalescer
+from services.chassis.process.lifecycle import is_being_cancelled
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import HolderOwner
 from services.chassis.telemetry.logs import logger
@@ -69,19 +68,17 @@ class SessionHolder:
         codec: HopCodec,
         open_stream: Callable[[str], Any],
         owner: HolderOwner,
-        clock: Clock | None = None,
-        fresh_instance: Callable[[], str] = lambda: str(uuid4()),
         forget: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """`open_stream` gives a fresh grpc.aio stream-stream call to an address; `forget` closes what it keeps for one
-        that has left the address book and has no stream any more."""
+        """`open_stream` gives a new grpc.aio stream-stream call to an address. `forget` closes the channel to an
+        address that has left the address book and has no stream any more."""
         self._timing = timing
         self._codec = codec
         self._open_stream = open_stream
         self._owner = owner
-        self._clock = clock or SystemClock()
+        self._clock: Clock = SystemClock()
         self._forget = forget
-        self._rules = HolderRules(profile, capacity, timing, fresh_instance)
+        self._rules = HolderRules(profile, capacity, timing, fresh_instance=lambda: str(uuid4()))
         self._links: dict[str, _Link] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._wanted: frozenset[str] = frozenset()
@@ -101,7 +98,7 @@ class SessionHolder:
 
     @property
     def leases(self) -> Mapping[str, int]:
-        """Held now, by id with their epochs; also those whose last report is not answered yet."""
+        """The epochs of the held leases by id. A lease is held until its last report is answered."""
         return self._rules.leases
 
     @property
@@ -113,46 +110,46 @@ class SessionHolder:
         return self._rules.reports_unanswered
 
     def may_start(self) -> bool:
-        """False from the self-fence until it is heard again: start nothing new; what runs goes on."""
+        """False from the self-fence until a server answers again. Running work goes on meanwhile."""
         return self._rules.may_start(self._clock.monotonic())
 
     def new_report_id(self) -> str:
-        """Unique in this process, whatever its instance."""
+        """Unique in this process, also when its instance changes."""
         self._reports_made += 1
         return str(self._reports_made)
 
     def report(self, report_id: str, lease_id: str, epoch: int, body: object, *, ends_lease: bool) -> None:
-        """Kept and repeated, to any server, until it is answered.
+        """Keep the report and repeat it, to any server, until it is answered.
 
-        An ending one frees the lease's place at once.
+        One that ends its lease frees the place at once.
         """
         self._rules.report(Report(report_id, lease_id, epoch, body), ends_lease=ends_lease)
         self._kick()
 
     def refuse(self, lease_id: str, epoch: int, reason: str, message: str = "") -> None:
-        """Hand a granted lease back before its work began; it will not be begun under this epoch."""
+        """Give a granted lease back before its work began. It will not begin under this epoch."""
         self._rules.refuse(lease_id, epoch, reason, message)
         self._kick()
 
     def post(self, address: str, notes: Iterable[object]) -> None:
-        """Notes to the server whose address came with `on_notes`. Lost with the stream."""
+        """Send notes to the server whose address came with `on_notes`. They are lost with the stream."""
         self._rules.post(address, notes)
         self._kick()
 
     def set_capacity(self, capacity: int) -> None:
-        """How many leases it wants at once, over all servers."""
+        """Set how many leases the holder wants at once, over all servers."""
         if capacity != self._rules.capacity:
             self._rules.set_capacity(capacity)
             self._kick()
 
     async def drain(self) -> None:
-        """Take no more grants; returns when no lease and no unanswered report is left."""
+        """Take no more grants. Returns when no lease and no unanswered report is left."""
         self._rules.drain()
         self._kick()
         await self._drained.wait()
 
     async def stop(self) -> None:
-        """End all streams; `run` returns, or does not begin."""
+        """End all streams. `run` returns, or does not begin."""
         self._stop_asked.set()
         for link in list(self._links.values()):
             link.cut()
@@ -185,8 +182,8 @@ class SessionHolder:
     # ── one server ────────────────────────────────────────────────────────────────────────────────────────
 
     async def _keep(self, address: str) -> None:
-        """Dial, converse, dial again, as long as the address is wanted."""
-        # The first tries come within the grace that a server gives a closed stream.
+        """Dial again and again, as long as the address is wanted."""
+        # The first tries are made within the grace that a server gives after a closed stream.
         cap = self._timing.beat / 2
         backoff = Backoff(first=cap / 20, cap=cap)
         while not self._stop_asked.is_set():
@@ -201,7 +198,7 @@ class SessionHolder:
             await self._clock.sleep(backoff.next())
 
     async def _converse(self, address: str) -> bool:
-        """One stream from its attach to its end. Whether it ever went live."""
+        """Run one stream until its end. True when it ever was live."""
         link = _Link(self._open_stream(address))
         self._links[address] = link
         self._rules.dialled(address, self._clock.monotonic())
@@ -215,7 +212,7 @@ class SessionHolder:
             del self._links[address]
             self._rules.lost(address)
             self._kick()
-            # A write on a call that was given up while it connected would wait for ever: gRPC tells it nothing.
+            # gRPC never ends a write on a call that was cancelled while it connected.
             writer.cancel()
             await asyncio.wait([writer])
             if not writer.cancelled():
@@ -229,12 +226,12 @@ class SessionHolder:
                 self._perform(address, self._rules.receive(address, frame, self._clock.monotonic()))
                 self._kick()
         except grpc.RpcError as error:
-            # A server that is not there yet is dialled many times; that is no news.
+            # A server that is not there yet is dialled many times, which is not worth a log line each.
             if stream.is_live and not self._stop_asked.is_set():
                 log.info("session lost", address=address, code=str(error.code()), detail=error.details())
         except asyncio.CancelledError:
-            # A call that we cut ourselves says so in the same way as our own cancellation.
-            if not link.is_cut or _is_cancelled_itself():
+            # A read of a call that we cut raises the same as the cancellation of this task.
+            if not link.is_cut or is_being_cancelled():
                 raise
 
     async def _write(self, address: str, link: _Link) -> None:
@@ -250,9 +247,9 @@ class SessionHolder:
                     for message in self._codec.encode_holder_frame(frame):
                         await link.call.write(message)
         except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            return  # the reader sees the same end, and why
+            return  # the reader sees the same end, with its cause
         except asyncio.CancelledError:
-            if not link.is_cut or _is_cancelled_itself():
+            if not link.is_cut or is_being_cancelled():
                 raise
 
     # ── all servers ───────────────────────────────────────────────────────────────────────────────────────
@@ -268,7 +265,7 @@ class SessionHolder:
             self._kick()
 
     def _kick(self) -> None:
-        """Let the writers look for work once everything that is happening now has happened."""
+        """Wake the writers after the callbacks that are ready now, so that their calls share one frame."""
         if not self._is_kicked:
             self._is_kicked = True
             asyncio.get_running_loop().call_soon(self._wake_writers)
@@ -318,8 +315,3 @@ class SessionHolder:
         if link is not None and not link.is_cut:
             log.info("session given up", address=address, reason=reason)
             link.cut()
-
-
-def _is_cancelled_itself() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

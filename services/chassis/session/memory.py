@@ -1,4 +1,4 @@
-"""A session store in memory, for tests: passes the same contract suite as PostgreSQL's."""
+"""A session store in memory, for tests. It passes the same contract suite as the store in PostgreSQL."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

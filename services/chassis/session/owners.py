@@ -1,7 +1,6 @@
-"""What a hop does with its sessions: plain callbacks in the event loop, a batch each, which must not block
-or raise.
+"""The callbacks by which a hop hears of its sessions. They run in the event loop and each carries a batch.
 
-An owner that raises has a bug, and takes the stream (on the server) or the process (in a holder) with it.
+They must not block or raise. An exception ends the stream on the server, and the process in a holder.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,19 +23,19 @@ class AttachRefused(Exception):
 
 
 class SessionOwner(Protocol):
-    """The server side's hop."""
+    """The server's side of a hop."""
 
     async def admit(self, attach: Attach) -> Sequence[Refused]:
-        """The held leases that are not (or no longer) this instance's.
+        """Return the leases in the attach that do not belong to this instance (any more).
 
-        Raises AttachRefused to refuse it whole.
+        Raises AttachRefused to refuse the attach.
         """
         ...
 
     def on_attached(self, session: "ServerSession") -> None: ...
 
     def on_credit(self, session: "ServerSession") -> None:
-        """It has just stated its credit: wake whoever claims work."""
+        """The holder has just stated its credit: wake the loop that claims work."""
         ...
 
     def on_taken(self, session: "ServerSession", grants: list[Grant]) -> None:
@@ -44,31 +43,31 @@ class SessionOwner(Protocol):
         ...
 
     def on_refused(self, session: "ServerSession", refused: list[Refused]) -> None:
-        """Grants handed back; and NOT_HELD: what it was asked for, or should have named, and does not hold.
+        """The holder has given grants back, and will never start them under that epoch.
 
-        It will never start them under that epoch. NOT_HELD may be done and reported to another server.
+        NOT_HELD answers a claim, or a grant in doubt: that work may be done and reported to another server.
         """
         ...
 
     def on_withdrawn(self, session: "ServerSession", grants: list[Grant]) -> None:
-        """Never sent: grant the work again, under a higher epoch."""
+        """The grants were never sent: grant the work again, under a higher epoch."""
         ...
 
     def on_in_doubt(self, session: "ServerSession", grants: list[Grant]) -> None:
-        """Sent on a stream that is gone, and the instance lives without coming back here.
+        """The grants were sent on a stream that is gone, and the instance lives but has not attached here again.
 
-        It may be at work: only what is harmless to do twice may be granted again before it comes or ends.
+        It may be working on them. Until it attaches or ends, grant only work again that is harmless to do twice.
         """
         ...
 
     def on_reports(self, session: "ServerSession", reports: list[Report]) -> None:
-        """Commit each, then acknowledge or refuse it on this session. They come again until then."""
+        """Commit each report, then acknowledge or refuse it on this session. It comes again until then."""
         ...
 
     def on_notes(self, session: "ServerSession", notes: list[object]) -> None: ...
 
     def on_drain(self, session: "ServerSession") -> None:
-        """It takes no more grants."""
+        """The holder takes no more grants."""
         ...
 
     def on_closed(self, session: "ServerSession") -> None:
@@ -76,51 +75,48 @@ class SessionOwner(Protocol):
         ...
 
     def on_ended(self, ended: list[EndedInstance]) -> None:
-        """All their leases are free. May name an instance more than once."""
+        """All leases of these instances are free. An instance may be named more than once."""
         ...
 
     def watched(self) -> Iterable[str]:
-        """Instances whose end matters here, whoever notices it."""
+        """The instances whose end this hop must hear of, also when another replica ends them."""
         ...
 
 
 class HolderOwner(Protocol):
-    """The holder's hop."""
+    """The holder's side of a hop."""
 
     def on_grants(self, grants: list[Grant]) -> None:
-        """New leases, already taken.
-
-        Start the work when `may_start`; give back with `refuse` what cannot be done.
-        """
+        """New leases, already taken. Start the work when `may_start` allows it, or give it back with `refuse`."""
         ...
 
     def on_revoked(self, revoked: list[Refused]) -> None:
-        """Stop this work. Nothing needs to be reported; what is, goes to the server that took the lease back."""
+        """Stop this work. It needs no report. A report that is made goes to the server that revoked the lease."""
         ...
 
     def on_reports_taken(self, reports: list[Report]) -> None:
-        """Committed at the server."""
+        """The server has committed these reports."""
         ...
 
     def on_reports_refused(self, refused: list[tuple[Report, str]]) -> None:
-        """Recorded there as refused, with the reason; never sent again."""
+        """The server has recorded these reports as refused, for the reason. They are not sent again."""
         ...
 
     def on_notes(self, address: str, notes: list[object]) -> None: ...
 
     def beat_notes(self, address: str, *, is_full: bool) -> Sequence[object]:
-        """What to send along with a beat to this server; all that it may need when the beat is a full one, which the
-        first on each stream is."""
+        """The notes to send along with a beat to this server. With a full beat, as the first on each stream is, they
+        must tell all that the server may need."""
         ...
 
     def on_fenced(self) -> None:
-        """Not heard for too long: start nothing new. What runs goes on."""
+        """No server has answered for too long: start nothing new. Running work goes on."""
         ...
 
     def on_resumed(self) -> None:
-        """Heard (again): start what waits."""
+        """A server has answered (again): start the work that waits."""
         ...
 
     def on_ended(self, reason: str) -> None:
-        """End all work now: it may be running elsewhere. The library attaches anew as a fresh instance."""
+        """End all work now, because it may be running elsewhere. The session attaches as a fresh instance."""
         ...

@@ -1,9 +1,8 @@
-"""Ends the instances that nobody hears any more, and tells of those that anybody ended.
+"""Ends the instances that no replica hears any more, and reports the instances that any replica has ended.
 
-Hazard: a process that could not reach its database, or was stopped itself, has no opinion. After an outage
-every lease looks overdue, because nobody could renew; so for one term after the last failed, or slow, or
-first call nothing is swept. The process's start counts as the end of an outage: it cannot know what was
-before.
+Hazard: after an outage of the database every lease looks overdue, because no beat could be renewed. The same
+holds after this process was stopped itself. So nothing is swept for one term after the last failed or slow
+call, nor for one term after the start, because the process does not know what was before.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,11 +17,11 @@ log = logger(__name__)
 
 
 class SweepGuard:
-    """Whether the store has been reachable for long enough to judge others by their silence."""
+    """Tells whether the store has been reachable for long enough to judge holders by their silence."""
 
     def __init__(self, timing: LeaseTiming, now: float) -> None:
         self._term = timing.term
-        # Slower than this, the renewals of others may have waited too. Not scaled: a busy machine is no outage.
+        # After a slower answer, renewals may have waited too. At least 1 s, because a busy machine is no outage.
         self._slow = max(1.0, timing.beat)
         self._regained_at = now
 
@@ -34,7 +33,7 @@ class SweepGuard:
             self._regained_at = now
 
     def woke(self, due: float, now: float) -> None:
-        """A process that was stopped itself heard nobody either."""
+        """A timer that was due at `due` has run. If it is late, this process may have been stopped."""
         self.answered(due, now)
 
     def may_sweep(self, now: float) -> bool:
@@ -42,7 +41,7 @@ class SweepGuard:
 
 
 class SessionReaper:
-    """`run_once` is one look: sweep, then ask after the instances that matter to this replica."""
+    """`run_once` asks for the ends of the instances that matter to this replica, and sweeps."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class SessionReaper:
     async def run_once(self) -> None:
         asked_at = self._clock.monotonic()
         try:
-            # Asked even when nothing is watched: each look must notice whether the store is away.
+            # Asked even when nothing is watched, so that each run notices whether the store is away.
             ended = await self._store.ended_among(set(self._watched()))
             if self._guard.may_sweep(asked_at):
                 ended += await self._store.sweep()

@@ -1,24 +1,23 @@
-"""All sessions that one server replica serves, and what becomes of their instances.
+"""All sessions that one server replica serves, and the fate of their instances.
 
-Durable effects go through the store: the attach opens the instance, gathered beats are renewed in one
-statement at a time (`run_beats`), and an instance ends when its stream closed and nobody heard it for the
-grace, or by the sweep (`run_reaper`). While the store cannot be asked, beats wait unanswered and nobody is
-judged.
+Durable effects go through the store. An attach opens the instance. All beats that have gathered are renewed in
+one statement (`run_beats`). An instance ends when its stream has closed and no replica has heard it for the
+grace, or by the sweep (`run_reaper`). While the store is away, beats wait unanswered and no instance is judged.
 
-A grant sent on a stream that broke is in doubt: the instance's next attach settles it, or its end. Nobody else
-can: the holder may be at work and busy, with its other streams open.
+A grant that was sent on a broken stream is in doubt until the instance attaches again or ends. Nothing else can
+settle it, because the holder may be at work while its other streams are open.
 
-A stream that its holder does not read cannot be ended from here: gRPC keeps it, with what was to be written and what
-has come, until the holder reads or lets go. So such streams count as sessions, and a caller who leaves `unread_max` of
-them has no further one. A key has a bound of its own on its streams, so that none of them can take all of a server's
-sessions; a stream that was refused is counted apart, since it may stay open unread as well.
+The server cannot end a stream that its holder does not read: gRPC keeps it, with its buffers, until the holder
+reads or cancels. So unread streams count as sessions, and a caller with `unread_max` of them gets no further one.
+The streams of one key are limited, so that no key can take all sessions of a server. Refused streams may stay open
+unread too, and are counted apart.
 
-A stream whose reports wait for so many answers that there is no room for more (room.py) is not read. While answers go
-out, its instance is renewed as if its beat had been heard and the holder gets a sign of life: its beat may be behind
-what we do not read. When none go out, the holder takes the silence for what it is, and dials again.
+A stream that has no room for more unanswered reports (room.py) is not read, and its next beat may be behind the
+unread frames. So while answers go out, its instance is renewed as if it had been heard, and the holder gets a
+sign of life. When no answers go out, the holder notices the silence and dials again.
 
-Hazard: an instance may be attached here twice for a moment (a stream that died unnoticed, and its
-successor). The newer one stands; the older one is closed with SUPERSEDED.
+Hazard: an instance may be attached here twice for a moment, when a stream has died unnoticed. The newer stream
+stays, and the older one is closed with SUPERSEDED.
 """
 
 import asyncio
@@ -55,16 +54,16 @@ log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    # Streams at once, attached or not: beyond it a replica refuses, and the holder goes to another.
+    # Streams at once, attached or not. A holder that is refused uses another replica.
     sessions_max: int = 5_000
-    # Of them, those of one key: a key is for the runners of one workspace. Our own services have no such bound.
+    # Streams of one key, which is for the runners of one workspace. Our own services have no such limit.
     key_sessions_max: int = 500
-    # Streams of one key that were refused and are open still: beyond it a stream ends without a fault, which would have
-    # to be read, but with a status.
+    # Refused streams of one key that are still open. Beyond it a stream ends with a status and not with a fault,
+    # because a fault has to be read.
     key_refused_max: int = 100
-    # Streams of one caller that were given up because nobody reads them, and are still open: each holds up to 8 MB.
+    # Unread streams of one caller that were cut and are still open. Each holds up to 8 MB.
     unread_max: int = 20
-    # What the unanswered reports of one stream, and of all streams of one key, may hold, and the leases: see room.py.
+    # For these see room.py.
     stream_bytes_max: int = STREAM_BYTES_MAX
     key_bytes_max: int = KEY_BYTES_MAX
     key_leases_max: int = KEY_LEASES_MAX
@@ -76,7 +75,7 @@ class _Doubt:
 
     session: ServerSession
     grants: list[Grant]
-    # When the owner is told that the instance stays away; None: it has been.
+    # When the owner is told that the instance has not come back. None: it has been told.
     due: float | None
 
 
@@ -89,7 +88,6 @@ class SessionRegistry:
         server: str,
         codec: HopCodec,
         owner: SessionOwner,
-        clock: Clock | None = None,
         limits: SessionLimits = SessionLimits(),
     ) -> None:
         self._store = store
@@ -97,19 +95,19 @@ class SessionRegistry:
         self._server = server
         self._codec = codec
         self._owner = owner
-        self._clock = clock or SystemClock()
+        self._clock: Clock = SystemClock()
         self._limits = limits
-        # Streams by caller: those that are served, those that were given up unread, those that were refused.
+        # Streams by caller: served, cut because they were not read, and refused.
         self._open: Counter[Identity] = Counter()
         self._unread: Counter[Identity] = Counter()
         self._refused: Counter[Identity] = Counter()
-        # Kept by their sessions, also by those that are over and have reports to be answered.
+        # A room lives as long as its sessions. Those that are over live on while their reports are unanswered.
         self._rooms: WeakValueDictionary[Identity, CallerRoom] = WeakValueDictionary()
         self._guard = SweepGuard(timing, self._clock.monotonic())
         self.reaper = SessionReaper(store, self._guard, self._clock, self._watched, self._instances_ended)
         self._conversations: dict[ServerSession, Conversation] = {}
         self._by_instance: dict[str, ServerSession] = {}
-        # Beats to be renewed: the session and the number to answer.
+        # The beats to renew: each session with the number to answer.
         self._beats: dict[ServerSession, int] = {}
         self._beats_wanted = asyncio.Event()
         self._doubts: dict[str, list[_Doubt]] = {}
@@ -127,13 +125,13 @@ class SessionRegistry:
         return self._by_instance.get(instance_id)
 
     def with_credit(self) -> list[ServerSession]:
-        """Those that take work now, most credit first."""
+        """The sessions with credit, most credit first."""
         found = [(session.credit, session) for session in self._by_instance.values() if session.credit > 0]
         found.sort(key=lambda each: -each[0])
         return [session for _, session in found]
 
     def set_demand(self, demand: int) -> None:
-        """How much work waits here for credit. Cheap: said to the holders only when it changes much."""
+        """State how much work waits here for credit. This is cheap: holders are told only of large changes."""
         if demand == self._demand:
             return
         self._demand = demand
@@ -141,7 +139,7 @@ class SessionRegistry:
             session.set_demand(demand)
 
     async def serve(self, context: Any) -> None:
-        """The servicer method: one holder's stream from its attach to its end."""
+        """The servicer method: serve one holder's stream until its end."""
         rules, room = ServerSessionRules(uuid4().hex, self._server, self._timing), self._room()
         session = ServerSession(rules, room, self._clock)
         room.forget_with(session)
@@ -167,12 +165,12 @@ class SessionRegistry:
                     _count_until_done(self._unread, who, context)
 
     def _refusal(self, who: Identity) -> tuple[str, str] | None:
-        """Reason and message for a stream that is not to be served."""
+        """Why this stream is not served: reason and message."""
         limits = self._limits
         if self._is_stopping:
             return "SERVER_STOPPING", "attach to another replica"
         if self._unread[who] >= limits.unread_max:
-            return "NOT_READING", "let go of the streams that are not read before another is opened"
+            return "NOT_READING", "cancel the streams that are not read before another is opened"
         if _is_key(who) and self._open[who] + self._unread[who] >= limits.key_sessions_max:
             return (
                 "KEY_SESSIONS_EXCEEDED",
@@ -185,7 +183,7 @@ class SessionRegistry:
     def _count_refused(self, who: Identity, context: Any) -> None:
         if _is_key(who) and self._refused[who] >= self._limits.key_refused_max:
             raise Refusal(
-                "KEY_SESSIONS_EXCEEDED", "let go of the streams that were refused before another is opened"
+                "KEY_SESSIONS_EXCEEDED", "cancel the streams that were refused before another is opened"
             )
         _count_until_done(self._refused, who, context)
 
@@ -199,7 +197,7 @@ class SessionRegistry:
         return StreamRoom(room, self._limits.stream_bytes_max)
 
     async def stop(self) -> None:
-        """Close all streams; ends no instance. The hop has released what it wanted to before."""
+        """Close all streams, and end no instance."""
         self._is_stopping = True
         for session in list(self._conversations):
             session.rules.refuse("SERVER_STOPPING", "attach to another replica")
@@ -212,7 +210,7 @@ class SessionRegistry:
     # ── attach ────────────────────────────────────────────────────────────────────────────────────────────
 
     def attaching(self, session: ServerSession) -> None:
-        # Not awaited by the reader: what the holder says too early must be heard to be refused.
+        # The reader goes on meanwhile, so that frames before the answer are refused.
         self._spawn(self._attach(session))
 
     async def _attach(self, session: ServerSession) -> None:
@@ -235,7 +233,7 @@ class SessionRegistry:
                 )
         finally:
             if rules.state is ServerState.OPENING:
-                # Something of ours broke; the holder must not wait for an answer that never comes.
+                # A bug of ours: the holder must not wait for an answer that never comes.
                 rules.refuse("INTERNAL", "the attach could not be judged")
                 session.wanted.set()
         if rules.is_serving:
@@ -256,8 +254,8 @@ class SessionRegistry:
         self._settle_doubts(session)
 
     def _settle_doubts(self, session: ServerSession) -> None:
-        """The holder has named all that it holds, and reads nothing more of its lost stream: what was sent on
-        that is among it, or is denied as by the answer to a claim.
+        """The attach has named all leases of the holder, which no longer reads its lost stream. So each grant that
+        was sent there is either held or will never be started.
         """
         for doubt in self._doubts.pop(session.instance_id, ()):
             held = [grant for grant in doubt.grants if session.holds(grant.lease_id, grant.epoch)]
@@ -279,7 +277,7 @@ class SessionRegistry:
             self._settle_doubts(newer)
 
     def _watched(self) -> Iterable[str]:
-        """Also those whose end settles a doubt: nothing else may be left that does."""
+        """The owner's instances and those with a doubt, because nothing but their end may settle it."""
         return {*self._owner.watched(), *self._doubts}
 
     # ── beats ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -289,10 +287,7 @@ class SessionRegistry:
         self._beats_wanted.set()
 
     async def run_beats(self) -> None:
-        """Renews all gathered beats in one statement, for ever.
-
-        The next starts when the last is committed.
-        """
+        """For ever: renew all gathered beats in one statement, and begin the next after its commit."""
         pause = self._timing.beat / 20
         while True:
             await self._beats_wanted.wait()
@@ -334,11 +329,11 @@ class SessionRegistry:
                 self._spawn(self._after_close(session.instance_id, closed_at))
 
     async def _after_close(self, instance_id: str, closed_at: float) -> None:
-        """Whether the instance outlives its stream is for the store to say: nobody else may have lost it."""
+        """End the instance after the grace, unless the store says that another replica has heard it."""
         try:
             mark = await self._store.mark_closed(instance_id)
             late = self._clock.monotonic() - closed_at
-            # Asked later than it happened: without this, a beat that came in between would not count.
+            # The store's time was asked late. Without this, a beat that came in between would not count.
             mark = replace(mark, time=mark.time - timedelta(seconds=late))
             await self._clock.sleep(max(0.0, self._timing.closed_grace - late))
             if instance_id in self._by_instance or self._is_stopping:
@@ -363,10 +358,7 @@ class SessionRegistry:
     # ── time ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run_reaper(self) -> None:
-        """Ticks the sessions and sweeps, for ever.
-
-        Each in its own time: a database that hangs must not silence the streams.
-        """
+        """For ever: tick the sessions, and sweep. These are two tasks, so that a slow database delays no tick."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._run_ticks())
             group.create_task(self._run_sweeps())
@@ -386,7 +378,7 @@ class SessionRegistry:
             await self.reaper.run_once()
 
     def tick(self, now: float) -> None:
-        """Withdraw what could not be sent, cut what does not read, close what never attached."""
+        """Withdraw grants that could not be sent, cut unread streams, and close streams that never attached."""
         for session, conversation in list(self._conversations.items()):
             actions = session.rules.tick(now)
             if actions or session.rules.owes_beat_heard:
@@ -407,7 +399,7 @@ class SessionRegistry:
                 self._owner.on_in_doubt(doubt.session, doubt.grants)
 
     def _stand_in(self, session: ServerSession) -> None:
-        """For the beat that we do not read now."""
+        """Renew the instance in place of the beat that may be in the unread part of the stream."""
         if session.rules.is_serving:
             self._beats.setdefault(session, session.rules.beat_number)
             self._beats_wanted.set()
@@ -428,7 +420,7 @@ class SessionRegistry:
 
 
 def _is_key(who: Identity) -> bool:
-    """Whoever is none of our own services."""
+    """True for every caller but our own services."""
     return who.kind is not CallerKind.SERVICE
 
 
@@ -439,6 +431,6 @@ def _take_one(counts: Counter[Identity], who: Identity) -> None:
 
 
 def _count_until_done(counts: Counter[Identity], who: Identity, context: Any) -> None:
-    """Until gRPC is done with the stream: often at once, but not before its last write has ended."""
+    """Count the stream until gRPC is done with it. That is not before its last write has ended."""
     counts[who] += 1
     context.add_done_callback(lambda _: _take_one(counts, who))

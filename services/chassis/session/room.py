@@ -1,29 +1,28 @@
-"""What a caller may leave in a server's memory: bytes of unanswered reports, and leases.
+"""The limits of the memory that a caller takes in a server: bytes of unanswered reports, and leases.
 
-A report is kept until its commit, and while the database is slow or away nothing else says how much a holder may bring
-meanwhile. Where there is no room left, the next frame stays in the pipe and in the end with its holder, which is not at
-fault: a thousand runs that end in an outage, with outputs of 256 KiB each, are more than one stream has room for. A
-frame is read whole, so a stream may go beyond its room by one.
+A report is kept until its commit, and only these limits say how much a holder may send while the database is slow or
+away. A stream without room is not read, so that the next frames stay with the holder. That is backpressure and no
+fault: a thousand runs that end in an outage, with outputs of 256 KiB each, need more room than one stream has. A frame
+is read whole, so a stream may go beyond its room by one frame.
 
-What a session brought stays in its caller's room when its stream is gone, as long as the session is kept by whoever is
-to answer it (`forget`, when it is not): nobody makes room by attaching anew. Leases, which are small, are counted for a
-key as a whole.
+When a stream is gone, its reports still count for the caller until they are answered or the session is forgotten, so
+that attaching again makes no room. Leases are small, and are counted for a key as a whole.
 """
 
 import asyncio
 import math
 from weakref import finalize
 
-# Of one stream. 4,000 reports in flight of 16 KiB each; with larger ones a stream is as slow as their commits.
+# For one stream: 4,000 reports in flight of 16 KiB each. With larger ones a stream is as slow as their commits.
 STREAM_BYTES_MAX = 64 * 1024 * 1024
-# Of all streams of one key. Our own services have no such bound: there are as many of them as the installation wants.
+# For all streams of one key. Our own services have no such limit, because the operator decides how many there are.
 KEY_BYTES_MAX = 256 * 1024 * 1024
-# Leases that all streams of one key name as held: two hundred runners of a thousand places each, all at work.
+# Leases that all streams of one key may name as held: two hundred runners with a thousand places each.
 KEY_LEASES_MAX = 200_000
 
 
 class CallerRoom:
-    """Of all sessions of one caller."""
+    """The room for all sessions of one caller."""
 
     __slots__ = ("__weakref__", "_bytes_max", "_freed", "freed_at", "held_bytes", "leases", "leases_max")
 
@@ -33,7 +32,7 @@ class CallerRoom:
         self.leases = 0
         self._freed = asyncio.Event()
         self.held_bytes = 0
-        # When anything of it was last answered.
+        # The time at which anything in it was last answered.
         self.freed_at = -math.inf
 
     @property
@@ -47,7 +46,7 @@ class CallerRoom:
             self.wake()
 
     def wake(self) -> None:
-        """Those who wait now look again."""
+        """Make the streams that wait look again."""
         self._freed.set()
         self._freed.clear()
 
@@ -56,7 +55,7 @@ class CallerRoom:
 
 
 class StreamRoom:
-    """Of one session, within its caller's."""
+    """The room for one session. It is never larger than its caller's."""
 
     __slots__ = ("_bytes_max", "_caller", "_freed_at", "_held_bytes", "_is_closed", "_leases", "is_awaited")
 
@@ -67,7 +66,7 @@ class StreamRoom:
         self._leases = 0
         self._freed_at = -math.inf
         self._is_closed = False
-        # The stream is not read at present.
+        # True while the stream is not read.
         self.is_awaited = False
 
     @property
@@ -76,11 +75,11 @@ class StreamRoom:
 
     @property
     def freed_at(self) -> float:
-        """When answers last went out that it waits for."""
+        """The last time at which room became free that this stream waits for."""
         return self._freed_at if self._held_bytes >= self._bytes_max else self._caller.freed_at
 
     def hold(self, held_bytes: int, now: float) -> None:
-        """All that its unanswered reports are at present."""
+        """Set the present size of its unanswered reports."""
         if (more := held_bytes - self._held_bytes) == 0:
             return
         self._held_bytes = held_bytes
@@ -89,9 +88,9 @@ class StreamRoom:
         self._caller.change(more, now)
 
     def hold_leases(self, leases: int) -> str:
-        """All that the session remembers at present; why these are too many, or "".
+        """Set the present number of its leases. Returns why that is too many, or "".
 
-        Only whoever brings more is refused: the others have had theirs before, and are at work on them.
+        Only a session that brings more leases is refused. The others are at work on theirs.
         """
         caller = self._caller
         more = leases - self._leases
@@ -102,7 +101,7 @@ class StreamRoom:
         return ""
 
     async def wait(self) -> None:
-        """Until there is some, or the stream is over."""
+        """Wait until there is room, or the stream is over."""
         self.is_awaited = True
         try:
             while self.is_full:
@@ -111,18 +110,18 @@ class StreamRoom:
             self.is_awaited = False
 
     def close(self) -> None:
-        """The stream is over; what it brought waits on."""
+        """The stream is over. Its reports still wait for their answers."""
         self._is_closed = True
         self._caller.wake()
 
     def forget(self) -> None:
-        """Nobody has anything of the session any more, answered or not."""
+        """The session is gone, with all its reports, answered or not."""
         self._caller.change(-self._held_bytes, self._caller.freed_at)
         self._held_bytes = 0
         self.hold_leases(0)
 
     def forget_with(self, session: object) -> None:
-        """When that is collected, in whichever thread."""
+        """Call `forget` when the session is garbage collected, which may happen in any thread."""
         finalize(session, _forget, asyncio.get_running_loop(), self).atexit = False
 
 

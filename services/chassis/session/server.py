@@ -1,10 +1,10 @@
-"""The server's side of one stream: rules, one reader and one writer task.
+"""The server's side of one stream: the rules, a reader task and a writer task.
 
-`ServerSession` is what a hop sees of it. `Conversation` runs it inside a servicer method.
+A hop works with the `ServerSession`. The `Conversation` runs it inside a servicer method.
 
-Hazard: nothing here cancels a pending read or write of a call that goes on; a stream is ended by returning
-from the servicer method, and what was pending then ends with it. But for a write that its holder does not read:
-gRPC says the end behind it, and has no way to cut a call that it serves.
+Hazard: nothing here cancels a pending read or write of a call that goes on. A stream ends by a return from the
+servicer method, and a pending read ends with it. A write that the holder does not read stays pending, because
+gRPC sends the end after it and offers no way to cut a call on the server's side.
 """
 
 import asyncio
@@ -36,25 +36,22 @@ from services.chassis.session.room import StreamRoom
 
 
 class ServerSession:
-    """One holder's attached stream, for the hop.
-
-    Every call is immediate; frames leave when the stream is free.
-    """
+    """The attached stream of one holder. No call waits: frames are sent when the stream is free."""
 
     def __init__(self, rules: ServerSessionRules, room: StreamRoom, clock: Clock) -> None:
         self.rules = rules
         self.room = room
-        # For the hop's own use: what it knows of this holder.
+        # The hop may keep here what it knows of this holder.
         self.data: Any = None
         self.wanted = asyncio.Event()
-        # The hop has heard `on_attached`, and is owed `on_closed`.
+        # True: the hop got `on_attached`, so it must get `on_closed`.
         self.was_attached = False
         self._clock = clock
         self._coalescer = Coalescer(self.wanted.set)
 
     @property
     def attach(self) -> Attach:
-        """Without its leases: see `holds`."""
+        """The attach, without its leases: for those ask `holds`."""
         assert self.rules.attach is not None, "a hop sees attached sessions only"
         return self.rules.attach
 
@@ -72,11 +69,11 @@ class ServerSession:
 
     @property
     def credit(self) -> int:
-        """How many leases it takes now."""
+        """How many leases the holder takes now."""
         return self.rules.credit
 
     def holds(self, lease_id: str, epoch: int) -> bool:
-        """As of its newest attach or beat, whichever server granted it."""
+        """True when its newest attach or beat named the lease, whichever server granted it."""
         return self.rules.holds(lease_id, epoch)
 
     @property
@@ -84,24 +81,22 @@ class ServerSession:
         return self.rules.held_count
 
     def take_credit(self, wanted: int) -> int:
-        """Reserve up to `wanted` places before a claim is made; each is then used by `grant` or given
-        back.
-        """
+        """Reserve up to `wanted` places for a claim. Each must then be used by `grant` or given back."""
         return self.rules.take_credit(wanted)
 
     def give_back(self, count: int) -> None:
         self.rules.give_back(count)
-        # A confirmation may have waited for it.
+        # The confirmation of a credit may have waited for this.
         self.wanted.set()
 
     def grant(self, grants: Sequence[Grant]) -> bool:
-        """After the commit. False: the holder will not hear of them, hand the work to another."""
+        """Call this after the commit. False: the grants are not sent, so give the work to another holder."""
         is_queued = self.rules.grant(grants, self._clock.monotonic())
         self.wanted.set()
         return is_queued
 
     def acknowledge(self, report_ids: Sequence[str]) -> None:
-        """After the commit that holds them. Only a holder that drains waits for it."""
+        """Call this after the commit that holds the reports. Only a draining holder waits for the answer."""
         self.rules.acknowledge(report_ids)
         self.hold_room()
         if self.rules.state is ServerState.DRAINING:
@@ -110,13 +105,13 @@ class ServerSession:
             self._coalescer.wanted()
 
     def refuse_reports(self, refused: Sequence[RefusedReport]) -> None:
-        """After the commit that records the refusal."""
+        """Call this after the commit that records the refusal."""
         self.rules.refuse_reports(refused)
         self.hold_room()
         self.wanted.set()
 
     def hold_room(self) -> None:
-        """As much as its unanswered reports need now."""
+        """Take as much room as the unanswered reports need now."""
         self.room.hold(self.rules.unanswered.size_bytes, self._clock.monotonic())
 
     def revoke(self, revoked: Iterable[Refused]) -> None:
@@ -124,10 +119,7 @@ class ServerSession:
         self.wanted.set()
 
     def claim(self, leases: Iterable[Lease]) -> None:
-        """Take-over: these are served here from now on.
-
-        What it does not hold comes back as refused, NOT_HELD.
-        """
+        """Take over leases: they are served here from now on. The holder refuses the others as NOT_HELD."""
         self.rules.claim(leases)
         self.wanted.set()
 
@@ -140,18 +132,18 @@ class ServerSession:
         self.wanted.set()
 
     def close(self, reason: str, message: str) -> None:
-        """End the stream with a fault that says why. Its instance ends when nobody has heard it since."""
+        """End the stream with a fault. Its instance ends too, unless a replica has heard it since."""
         self.rules.refuse(reason, message)
         self.wanted.set()
 
     def drain(self) -> None:
-        """Ask the holder to use other servers; its leases stay."""
+        """Ask the holder to use other servers. Its leases stay."""
         self.rules.drain()
         self.wanted.set()
 
 
 class Registrar(Protocol):
-    """What a conversation needs of the registry."""
+    """The part of the registry that a conversation needs."""
 
     def attaching(self, session: ServerSession) -> None: ...
 
@@ -171,7 +163,7 @@ class Conversation:
         clock: Clock,
     ) -> None:
         self.session = session
-        # Since when a write has been pending; None: none is.
+        # The time at which the pending write began. None: none is pending.
         self.writing_since: float | None = None
         self.began_at = clock.monotonic()
         self._rules = session.rules
@@ -184,7 +176,7 @@ class Conversation:
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
-        """Until the holder leaves, a fault is told, or `cut`. Raises what a reader or writer broke on."""
+        """Run until the holder leaves, a fault is sent, or `cut`. Raises the failure of the reader or writer."""
         tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
         for task in tasks:
             task.add_done_callback(self._ended)
@@ -194,17 +186,17 @@ class Conversation:
             self.perform(self._rules.lost())
             self.session.room.hold_leases(self._rules.held_count)
             self.session.room.close()
-            # The writer finds nothing more to say; a read or write that is pending ends with the call.
+            # The writer finds nothing more to send. A read or write that is pending ends with the call.
             self.session.wanted.set()
         if self._failure is not None:
             raise self._failure
 
     def cut(self) -> None:
-        """Give the stream up without another word."""
+        """End the stream without sending a fault."""
         self._over.set()
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
-        """A reader or writer is done; True says that the other one ends the conversation."""
+        """A reader or writer is done. The result True means that the other one ends the conversation."""
         if task.cancelled():
             self._over.set()
         elif (failure := task.exception()) is not None:
@@ -228,16 +220,16 @@ class Conversation:
                 return False
             frame = self._codec.decode_holder_frame(message)
             actions = self._rules.receive(frame, self._clock.monotonic())
-            # Before anybody answers: what is answered was held.
+            # Before `perform`, because an answer gives the room back.
             session.hold_room()
             if excess := session.room.hold_leases(self._rules.held_count):
                 self._rules.refuse("HELD_EXCEEDED", excess)
-                # An attach is forgotten with its refusal, which may be long before the stream is over.
+                # A refused attach is forgotten at once, although the stream may stay open for long.
                 session.room.hold_leases(self._rules.held_count)
             else:
                 self.perform(actions)
             if self._rules.state is ServerState.CLOSED:
-                # The writer tells the fault and ends the stream.
+                # The writer sends the fault and ends the stream.
                 session.wanted.set()
                 return True
 

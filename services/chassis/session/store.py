@@ -1,7 +1,7 @@
-"""What the server side keeps of its holders' instances: one row each, judged by the store's own clock only.
+"""The instances of the holders as the server's side stores them: one row each, judged only by the store's clock.
 
-An instance is LIVE from its first attach until somebody ends it, and ENDED for ever after. Leases name an
-instance and live as long as it does, so that one renewal carries them all.
+An instance is LIVE from its first attach until a replica ends it, and ENDED for ever after. A lease names an
+instance and lives as long as it does, so that one renewal renews all its leases.
 """
 
 from collections.abc import Iterable
@@ -15,44 +15,44 @@ from services.chassis.lease.frames import Attach
 class EndedInstance(NamedTuple):
     instance_id: str
     holder: str
-    # How long it has not been heard, at the time of the asking.
+    # How long it had not been heard when the store was asked.
     unheard_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class CloseMark:
-    """The store's time at which a stream was found closed."""
+    """The time, by the store's clock, at which a stream was found closed."""
 
     instance_id: str
     time: datetime
 
 
 class SessionStore(Protocol):
-    """Raises DependencyUnavailable when it cannot be asked; then nothing may be concluded about anybody."""
+    """Raises DependencyUnavailable when it cannot be asked. Then no instance may be judged."""
 
     async def open(self, attach: Attach) -> bool:
-        """Make the instance LIVE, or renew it when it is. False: it was ENDED."""
+        """Make the instance LIVE, or renew it when it is LIVE. False: it has ENDED."""
         ...
 
     async def renew(self, instance_ids: Iterable[str]) -> set[str]:
-        """Renew all of them in one statement; the answer is those that are not LIVE."""
+        """Renew all of them in one statement, and return those that are not LIVE."""
         ...
 
     async def mark_closed(self, instance_id: str) -> CloseMark:
-        """The time now, to compare with when the instance is heard next."""
+        """The present time, for `end_if_unheard`."""
         ...
 
     async def end_if_unheard(self, mark: CloseMark) -> EndedInstance | None:
-        """End it unless it was heard after the mark.
+        """End the instance unless it was heard after the mark. None: it lives (or was never opened).
 
-        An instance ended before is told again, None: it lives.
+        An instance that has ended before is returned again.
         """
         ...
 
     async def sweep(self) -> list[EndedInstance]:
-        """Two looks: suspect those past their term, end those suspected long enough and not heard since."""
+        """Suspect instances past their term, and end those that were suspected long enough and not heard since."""
         ...
 
     async def ended_among(self, instance_ids: Iterable[str]) -> list[EndedInstance]:
-        """Those of the given that are ENDED (or unknown), whoever ended them."""
+        """The given instances that are unknown or have ENDED, whichever replica ended them."""
         ...

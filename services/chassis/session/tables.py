@@ -18,9 +18,9 @@ def session_table(name: str, metadata: MetaData) -> Table:
         Column("lease_until", DateTime(timezone=True), nullable=False),
         Column("heard_time", DateTime(timezone=True), nullable=False),
         Column("open_time", DateTime(timezone=True), nullable=False),
-        # A sweep saw first then that `lease_until` had passed; a beat clears it.
+        # When a sweep first saw that `lease_until` had passed. A beat clears it.
         Column("suspect_time", DateTime(timezone=True)),
         Column("ended_time", DateTime(timezone=True)),
-        # Renewals touch no indexed column, and find room in their page.
+        # Room for HOT updates by renewals.
         postgresql_with={"fillfactor": 50},
     )

@@ -1,1 +1,1 @@
-"""What a process says of itself: log lines, metrics, spans, and the pipeline to a collector."""
+"""The telemetry of a process: log lines, metrics, spans, and the pipeline to a collector."""

@@ -1,9 +1,9 @@
-"""Logs as JSON lines on standard error: one event a line, its facts as fields beside it.
+"""Logs as JSON lines on standard error: each line has one event and its facts as fields.
 
-`log.info("dispatched execution", execution_id=…)`: the event is a constant text that people grep for.
-Secrets are kept out twice: fields with telling names are blanked here, and credentials inside URLs are cut.
-Hazard: libraries log through `logging`; those records come out in the same form, what they were given as `extra` among
-the fields, from WARNING on unless their own logger has a level.
+`log.info("dispatched execution", execution_id=…)`: the event is a constant text that people can search for.
+Secrets are kept out in two ways: a field whose name tells of a secret is blanked, and passwords in URLs are cut.
+Records of libraries that use `logging` come out in the same form, with their `extra` as fields. They appear from
+WARNING on, unless their own logger has a level.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any, Final
 
 import orjson
@@ -20,19 +20,13 @@ from services.chassis.process.slim_imports import structlog
 
 _SECRET_NAME: Final = re.compile(r"(^|_)(key|secret|password|token|authorization|credential)$", re.I)
 _URL_PASSWORD: Final = re.compile(r"(\w+://[^:/@\s]*:)[^@/\s]+@")
-_LEVELS: Final[Mapping[str, int]] = {
-    "DEBUG": logging.DEBUG,
-    "INFO": logging.INFO,
-    "WARNING": logging.WARNING,
-    "WARN": logging.WARNING,
-    "ERROR": logging.ERROR,
-}
+_LEVELS: Final = logging.getLevelNamesMapping()
 
 Log = structlog.typing.FilteringBoundLogger
 
 
 def logger(name: str) -> Log:
-    """Lazy: may be made at import, long before `setup_logging`."""
+    """It may be made at import, before `setup_logging`, because it is configured at its first use."""
     made: Log = structlog.get_logger(origin=name)
     return made
 
@@ -82,20 +76,19 @@ def _with_origin(service: str, replica: str) -> structlog.typing.Processor:
 def _as_json(event: object, **_: object) -> bytes:
     try:
         return orjson.dumps(event, default=repr)
-    except (
-        TypeError
-    ):  # a lone surrogate, a number over 64 bits, a key that is no text: foreign facts, still worth a line
+    except TypeError:
+        # A value that JSON cannot hold: a lone surrogate, a number over 64 bits, a key that is no text.
         return orjson.dumps({"event": ascii(event)})
 
 
-# What a record has of itself; anything else was given as `extra`.
+# The attributes of every record. All others were given as `extra`.
 _OF_ANY_RECORD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
-# What structlog takes for its own arguments.
+# Names that structlog takes for its own arguments.
 _TAKEN: Final = {"event": "event_", "level": "level_"}
 
 
 class _IntoStructlog(logging.Handler):
-    """Records of libraries, in the form of our own."""
+    """Logs the records of libraries in our own form."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -108,5 +101,5 @@ class _IntoStructlog(logging.Handler):
             if record.exc_info:
                 fields["exc_info"] = record.exc_info
             structlog.get_logger().log(record.levelno, record.getMessage(), **fields)
-        except Exception:  # noqa: BLE001 - a log line is never worth a process
+        except Exception:  # noqa: BLE001 - no log line may end a process
             self.handleError(record)

@@ -1,8 +1,8 @@
-"""Prometheus metrics: declared at module level, shown by a small HTTP endpoint on the process's own loop.
+"""Prometheus metrics, which are declared at module level, and a small HTTP endpoint that shows them.
 
-The endpoint answers GET /metrics and nothing else, without a credential: it is bound to an address of its
-own, which nobody but the scraper needs to reach, and no metric may carry an id of a customer or a secret.
-On the loop on purpose: a scrape that hangs says that the loop does.
+The endpoint answers only GET /metrics, and asks for no credential. It has an address of its own, which only the
+scraper needs to reach. So no label of a metric may hold an id of a customer or a secret.
+It runs on the event loop of the process on purpose: a scrape that hangs shows that the loop hangs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, generate_latest
 
@@ -21,17 +21,16 @@ COUNT_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 _REQUEST_SECONDS: Final = 5.0
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-AnyMetric = Counter | Gauge | Histogram
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
-_declared: dict[str, AnyMetric] = {}
+_declared: dict[str, Counter | Gauge | Histogram] = {}
 
 
 def counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
-    return _known(Counter, name) or _keep(name, Counter(name, help_text, labels))
+    return _shared(Counter, name, help_text, labels)
 
 
 def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
-    return _known(Gauge, name) or _keep(name, Gauge(name, help_text, labels))
+    return _shared(Gauge, name, help_text, labels)
 
 
 def histogram(
@@ -40,24 +39,21 @@ def histogram(
     labels: Sequence[str] = (),
     buckets: Sequence[float] = LATENCY_BUCKETS,
 ) -> Histogram:
-    return _known(Histogram, name) or _keep(name, Histogram(name, help_text, labels, buckets=buckets))
+    return _shared(Histogram, name, help_text, labels, buckets=buckets)
 
 
-def _known(kind: type[Metric], name: str) -> Metric | None:
-    """Declared twice means shared: two replicas in one test process count into one metric."""
+def _shared(kind: type[Metric], name: str, help_text: str, labels: Sequence[str], **more: Any) -> Metric:
+    """A name that is declared twice is one metric, so that two replicas in one test process share it."""
     metric = _declared.get(name)
     if metric is not None and not isinstance(metric, kind):
         raise ValueError(f"{name} is already a {type(metric).__name__}")
-    return metric
-
-
-def _keep(name: str, metric: Metric) -> Metric:
-    _declared[name] = metric
+    if metric is None:
+        metric = _declared[name] = kind(name, help_text, labels, **more)
     return metric
 
 
 class LoopLag:
-    """How late the event loop runs what is due: the first sign that a process is overloaded or blocked."""
+    """Measures how late the event loop runs a due timer: the first sign of an overloaded or blocked process."""
 
     def __init__(self, *, every_seconds: float = 0.5) -> None:
         self.seconds = 0.0

@@ -1,16 +1,14 @@
-"""The pipeline to an OTLP/gRPC collector: batches on a thread of its own, bounded, dropping when it is full.
+"""The pipeline to an OTLP/gRPC collector. It sends batches from its own thread, and drops spans when its queue is full.
 
-Spans are handed to OpenTelemetry's batch processor ready made (no Tracer, no context stack), because the
-ids are chosen before the span ends. Only telemetry.py imports this, and only where an endpoint is
-configured.
-Hazard: a collector that is away costs spans, never time: the queue drops, the exporter's retries stay on
-its thread.
+OpenTelemetry's batch processor gets finished spans, without a Tracer or a context stack, because the ids are chosen
+before a span ends. Only tracing.py imports this, and only when an endpoint is configured.
+When the collector is away, spans are lost, but no work waits: the exporter retries on its own thread.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -23,7 +21,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from services.chassis.process.naming import PRODUCT
 
 if TYPE_CHECKING:
-    from services.chassis.telemetry.tracing import AttributeValue, Emit, TraceContext
+    from services.chassis.telemetry.tracing import FinishedSpan, TraceContext
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _KINDS = {kind.name.lower(): kind for kind in SpanKind}
@@ -34,8 +32,8 @@ _EXPORT_SECONDS = 3.0
 
 def open_pipeline(
     *, service: str, version: str, instance: str, endpoint: str
-) -> tuple[Emit, Callable[[], object]]:
-    # Its complaints about a collector that is down come every few seconds and tell nothing new.
+) -> tuple[Callable[[FinishedSpan], None], Callable[[], object]]:
+    # It would complain every few seconds about a collector that is down.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     exporter = OTLPSpanExporter(
         endpoint=endpoint, insecure=not endpoint.startswith("https://"), timeout=_EXPORT_SECONDS
@@ -53,31 +51,21 @@ def open_pipeline(
     )
     scope = InstrumentationScope(PRODUCT, version)
 
-    def emit(
-        name: str,
-        context: TraceContext,
-        parent: TraceContext | None,
-        start_ns: int,
-        end_ns: int,
-        attributes: Mapping[str, AttributeValue],
-        error: str,
-        links: Sequence[TraceContext],
-        kind: str,
-    ) -> None:
-        span = ReadableSpan(
-            name,
-            context=_span_context(context, is_remote=False),
-            parent=None if parent is None else _span_context(parent, is_remote=True),
+    def emit(span: FinishedSpan) -> None:
+        readable = ReadableSpan(
+            span.name,
+            context=_span_context(span.context, is_remote=False),
+            parent=None if span.parent is None else _span_context(span.parent, is_remote=True),
             resource=resource,
-            attributes=dict(attributes),
-            links=[Link(_span_context(link, is_remote=True)) for link in links],
-            kind=_KINDS[kind],
-            status=Status(StatusCode.ERROR, error) if error else _UNSET,
-            start_time=start_ns,
-            end_time=end_ns,
+            attributes=dict(span.attributes),
+            links=[Link(_span_context(link, is_remote=True)) for link in span.links],
+            kind=_KINDS[span.kind],
+            status=Status(StatusCode.ERROR, span.error) if span.error else _UNSET,
+            start_time=span.start_ns,
+            end_time=span.end_ns,
             instrumentation_scope=scope,
         )
-        processor.on_end(span)
+        processor.on_end(readable)
 
     return emit, processor.force_flush
 

@@ -1,10 +1,10 @@
-"""Spans that are written down when they are over, and the trace context that travels in rows and messages.
+"""Spans, which are recorded when they are over, and the trace context that travels in rows and messages.
 
-The id of a span is needed before it ends (its children, in other processes, carry it), and nothing may be
-held open across a queue or a stream. So a context is a plain value with a chosen span id, and `emit_span`
-records a finished span under it. An unsampled context costs one comparison.
-Hazards: without an endpoint nothing of OpenTelemetry is even imported. The exporter's own exit hook hangs
-while the collector is down, so it is not installed: call `flush_tracing`, which is bounded.
+The id of a span is needed before it ends, because its children in other processes carry it. No span may be held open
+across a queue or a stream. So a context is a plain value with a chosen span id, and `emit_span` records a finished
+span under it. An unsampled context costs one comparison. Without an endpoint, OpenTelemetry is not imported.
+Hazard: the exporter's exit hook is not installed, because it hangs while the collector is down. Call `flush_tracing`,
+which has a time limit.
 """
 
 from __future__ import annotations
@@ -19,24 +19,9 @@ from contextvars import ContextVar
 from typing import Final, NamedTuple
 
 AttributeValue = str | int | float | bool
-Emit = Callable[
-    [
-        str,
-        "TraceContext",
-        "TraceContext | None",
-        int,
-        int,
-        Mapping[str, AttributeValue],
-        str,
-        Sequence["TraceContext"],
-        str,
-    ],
-    None,
-]
-
 TRACEPARENT: Final = "traceparent"
 _TRACEPARENT_FORM: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
-# Seeded from the system at import; identifiers of spans need to be distinct, not secret.
+# Seeded by the system at import. The ids of spans must be distinct, but not secret.
 _random: Final = random.Random()
 
 
@@ -49,7 +34,7 @@ class TraceContext(NamedTuple):
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{'01' if self.sampled else '00'}"
 
     def child(self) -> TraceContext:
-        """A fresh span id in the same trace."""
+        """A new span id in the same trace."""
         return TraceContext(self.trace_id, _random.getrandbits(64) or 1, self.sampled)
 
     @property
@@ -57,12 +42,24 @@ class TraceContext(NamedTuple):
         return f"{self.trace_id:032x}"
 
 
+class FinishedSpan(NamedTuple):
+    name: str
+    context: TraceContext
+    parent: TraceContext | None
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, AttributeValue]
+    error: str
+    links: Sequence[TraceContext]
+    kind: str
+
+
 def new_trace(sampled: bool) -> TraceContext:
     return TraceContext(_random.getrandbits(128) or 1, _random.getrandbits(64) or 1, sampled)
 
 
 def parse_traceparent(text: str) -> TraceContext | None:
-    """W3C form; None for anything else, which is then treated as no context at all."""
+    """Parse the W3C form. None for any other text, which is treated as no context."""
     parts = _TRACEPARENT_FORM.fullmatch(text)
     if parts is None or text.startswith("ff"):
         return None
@@ -76,7 +73,7 @@ _present: ContextVar[TraceContext | None] = ContextVar("trace", default=None)
 
 
 def present_trace() -> TraceContext | None:
-    """The context of the RPC that this task serves, if it is part of a trace."""
+    """The context of the RPC that this task serves. None: it is not part of a trace."""
     return _present.get()
 
 
@@ -88,7 +85,7 @@ _notes: ContextVar[dict[str, AttributeValue] | None] = ContextVar("span_notes", 
 
 
 def note_on_span(attributes: Mapping[str, AttributeValue]) -> None:
-    """Put these on the span of the RPC that this task serves; it is written when the RPC is over."""
+    """Put these on the span of the RPC that this task serves. The span is recorded when the RPC is over."""
     notes = _notes.get()
     if notes is not None:
         notes.update(attributes)
@@ -99,17 +96,11 @@ def set_span_notes(notes: dict[str, AttributeValue]) -> None:
 
 
 class Sampler:
-    """A token bucket: so many a second are traced, whatever comes beyond that is not."""
+    """A token bucket: it admits `per_second` traces, and no more."""
 
-    def __init__(
-        self,
-        per_second: float,
-        *,
-        burst: float | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, per_second: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second
-        self._burst = max(per_second, 1.0) if burst is None else burst
+        self._burst = max(per_second, 1.0)
         self._tokens = self._burst if per_second > 0 else 0.0
         self._monotonic = monotonic
         self._filled = monotonic()
@@ -126,7 +117,7 @@ class Sampler:
         return True
 
 
-_emit: Emit | None = None
+_emit: Callable[[FinishedSpan], None] | None = None
 _flush: Callable[[], object] | None = None
 _service_name = ""
 
@@ -151,27 +142,26 @@ def emit_span(
     links: Sequence[TraceContext] = (),
     kind: str = "internal",
 ) -> None:
-    """Record a span that is over, under the ids of `context`. `kind`: internal, server, client, …"""
-    if not context.sampled or _emit is None:
-        return
-    _emit(name, context, parent, start_ns, max(start_ns, end_ns), attributes or {}, error, links, kind)
+    """Record a finished span under the ids of `context`. `kind`: internal, server, client, …"""
+    if context.sampled and _emit is not None:
+        end_ns = max(start_ns, end_ns)
+        _emit(FinishedSpan(name, context, parent, start_ns, end_ns, attributes or {}, error, links, kind))
 
 
 def setup_tracing(*, service: str, version: str, instance: str, endpoint: str) -> None:
-    """Once per process, before it serves. `endpoint`: of an OTLP/gRPC collector, or "" for none."""
+    """Call this once per process, before it serves. `endpoint` is that of an OTLP/gRPC collector, or "" for none."""
     global _emit, _flush, _service_name
     _service_name = service
     if not endpoint:
         return
-    from services.chassis.telemetry.otlp import (
-        open_pipeline,  # OpenTelemetry costs memory: only where it is used
-    )
+    # Imported here, because OpenTelemetry costs memory.
+    from services.chassis.telemetry.otlp import open_pipeline
 
     _emit, _flush = open_pipeline(service=service, version=version, instance=instance, endpoint=endpoint)
 
 
 async def flush_tracing(seconds: float = 2.0) -> bool:
-    """Send what is still held, for at most so long; a collector that is down loses the rest."""
+    """Send the spans that are still held, for at most `seconds`. False: the time was over."""
     if _flush is None:
         return True
     loop = asyncio.get_running_loop()
@@ -188,7 +178,7 @@ async def flush_tracing(seconds: float = 2.0) -> bool:
         finally:
             loop.call_soon_threadsafe(finish)
 
-    # A daemon: an exporter that hangs must not keep the process from ending.
+    # A daemon thread, so that an exporter that hangs does not keep the process alive.
     threading.Thread(target=work, name="flush-spans", daemon=True).start()
     try:
         await asyncio.wait_for(done, seconds)

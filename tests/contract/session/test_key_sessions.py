@@ -120,6 +120,6 @@ async def test_refused_streams_take_no_place_of_others_and_do_not_pile_up(store:
         for _ in range(2):
             unread = await held.enter_async_context(raw(replica, KEY, *UNREADING))
             await unread.call.initial_metadata()
-        with pytest.raises(grpc.aio.AioRpcError, match="let go of the streams that were refused"):
+        with pytest.raises(grpc.aio.AioRpcError, match="cancel the streams that were refused"):
             await fault_of(replica, KEY)
         assert await fault_of(replica, OTHER) == ""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.chassis.process.crash import VARIABLE, armed, crash_point, crash_points_in, given, plan
+from services.chassis.process.crash import VARIABLE, armed, crash_point, given, plan
+from tests.support.crash_points import crash_points_in
 
 
 def test_a_plan_names_points_and_passings() -> None:

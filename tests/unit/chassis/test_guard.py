@@ -325,7 +325,7 @@ async def test_the_trace_of_the_caller_is_known_inside(counter: Counter) -> None
 
 async def test_a_method_may_begin_traces_as_the_sampler_allows(shop: Shop) -> None:
     rule = members("ADMIN").with_trace()
-    async with open_shop(shop, guard_of(rule, sampler=Sampler(0.001, burst=1))) as counter:
+    async with open_shop(shop, guard_of(rule, sampler=Sampler(0.001))) as counter:
         stub = counter.stub(bearer="admin")
         receipts = [(await stub.Buy(counter.order("trace"))).receipt for _ in range(3)]
     assert [receipt[-2:] for receipt in receipts] == ["01", "00", "00"]
@@ -334,15 +334,15 @@ async def test_a_method_may_begin_traces_as_the_sampler_allows(shop: Shop) -> No
 async def test_a_sampled_call_is_written_down_as_a_span(
     counter: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spans: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(tracing, "_emit", lambda *span: spans.append(span))
+    spans: list[tracing.FinishedSpan] = []
+    monkeypatch.setattr(tracing, "_emit", spans.append)
     monkeypatch.setattr(tracing, "_service_name", "shop")
     stub, parent = counter.stub(bearer="admin"), new_trace(True)
     metadata = (("traceparent", parent.header()),)
     await stub.Buy(counter.order(), metadata=metadata)
     await refused(stub.Buy(counter.order(shoe=""), metadata=metadata))
     await stub.Buy(counter.order(), metadata=(("traceparent", new_trace(False).header()),))
-    assert [(span[0], span[2], span[6], span[8]) for span in spans] == [
+    assert [(span.name, span.parent, span.error, span.kind) for span in spans] == [
         ("shop.Buy", parent, "", "server"),
         ("shop.Buy", parent, "INVALID_ARGUMENT", "server"),
     ]

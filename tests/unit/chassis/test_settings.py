@@ -45,12 +45,12 @@ def test_a_service_with_tables_says_which_settings_it_misses(
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines() == [
         "one of WINDLASS_DATABASE_URL and WINDLASS_DATABASE_URL_FILE is needed",
-        "tls_certificate_file and tls_key_file come together",
+        "tls_certificate_file and tls_key_file must be given together",
     ]
 
 
 def test_half_a_certificate_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSettings, match="come together"):
+    with pytest.raises(InvalidSettings, match="given together"):
         ProcessSettings(tls_key_file=tmp_path / "key")
 
 

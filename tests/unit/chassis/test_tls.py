@@ -186,7 +186,7 @@ def test_what_does_not_fit_together_is_told_before_anything_is_opened(
         settings_of(authority, Pair(tmp_path / "missing", pair.key_file))
     with pytest.raises(InvalidSettings, match="holds no authority's certificate"):
         CallingSettings(tls_authority_file=secret)
-    with pytest.raises(InvalidSettings, match="is for public_grpc_address"):
+    with pytest.raises(InvalidSettings, match="needs public_grpc_address"):
         settings_of(
             authority,
             pair,
@@ -198,5 +198,5 @@ def test_what_does_not_fit_together_is_told_before_anything_is_opened(
         {"tls_certificate_file": pair.certificate_file, "tls_key_file": pair.key_file},
     ]
     for without in halves:
-        with pytest.raises(InvalidSettings, match="grpc_address serves everybody"):
+        with pytest.raises(InvalidSettings, match="public_grpc_address needs"):
             ProcessSettings(public_grpc_address="127.0.0.1:0", **without)
