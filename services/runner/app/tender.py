@@ -1,4 +1,4 @@
-"""Tends the worker: narrows its window and hands back what waits too long."""
+"""Tends the worker at a fixed period: its window narrows, and runs that wait too long are handed back."""
 
 from __future__ import annotations
 

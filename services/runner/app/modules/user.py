@@ -1,4 +1,4 @@
-"""User modules: Python files named at start, imported once, registering what they declare with `@module`."""
+"""Imports the Python files that are named at start. Each registers what it declares with `@module`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.sdk import registry
 
 
 def import_files(files: Sequence[Path]) -> list[str]:
-    """Import each file; the names of the modules that they declared. A file that fails to import fails the start."""
+    """Import each file and return the names of all registered modules. A failing import fails the start."""
     for number, file in enumerate(files):
         name = f"windlass_user_modules_{number}_{file.stem}"
         spec = importlib.util.spec_from_file_location(name, file)
