@@ -1,7 +1,7 @@
-"""The shape of a graph: who comes before whom, and which nodes go in a circle.
+"""The shape of a graph: which nodes come before which, and which nodes form a circle.
 
-Linear in nodes and edges but for `ancestors`, which keeps one integer per node as a set of bits: 2,000 nodes cost
-2,000 integers of 250 bytes and one union per edge.
+Everything is linear in nodes and edges, except `ancestors`: it keeps one integer per node as a set of bits, so 2,000
+nodes cost 2,000 integers of 250 bytes and one union per edge.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ Edges = Sequence[tuple[int, int]]
 
 
 def cycles(count: int, edges: Edges) -> list[list[int]]:
-    """One circle of each strongly connected part with more than one node, each in its order of travel."""
+    """One circle from each strongly connected part with more than one node, in the order of its edges."""
     after = _successors(count, edges)
     return [_circle(part, after) for part in _strong_parts(count, after) if len(part) > 1]
 
 
 def ancestors(count: int, edges: Edges) -> list[int]:
-    """For each node the set of those before it, as bits; nodes on circles are before themselves."""
+    """For each node the set of nodes before it, as bits. A node on a circle comes before itself."""
     after = _successors(count, edges)
     before = [0] * count
-    # Tarjan's parts come out last first; within a circle everybody is before everybody.
+    # Tarjan finds the last part first. Within a circle every node is before every other.
     for part in reversed(_strong_parts(count, after)):
         union = 0
         for node in part:
@@ -44,7 +44,7 @@ def _successors(count: int, edges: Edges) -> Sequence[list[int]]:
 
 
 def _strong_parts(count: int, after: Sequence[Sequence[int]]) -> list[set[int]]:
-    """Tarjan's strongly connected parts, without recursion: a chain of 2,000 nodes is no reason to fail."""
+    """Tarjan's strongly connected parts. Without recursion, as a chain of 2,000 nodes would exceed its limit."""
     index: dict[int, int] = {}
     low = [0] * count
     stack: list[int] = []
@@ -105,7 +105,7 @@ def _circle(part: set[int], after: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _breadth_first(start: int, part: set[int], after: Sequence[Sequence[int]]) -> dict[int, int]:
-    """From where each node of the part was first reached, `start` itself last of all."""
+    """The node from which each node of the part was first reached; `start` itself is reached last."""
     came_from: dict[int, int] = {}
     ring = [start]
     while start not in came_from:
