@@ -24,7 +24,6 @@ from services.runner.app.attempt import MODULE_LOG
 from services.runner.app.modules import built_in
 from services.runner.app.modules.user import import_files
 from services.runner.app.rendering import Rendering
-from services.runner.app.tender import WorkerTender
 from services.runner.app.worker import Worker
 from services.runner.config import RunnerSettings
 from services.runner.peers.coordinators import CODEC, CoordinatorSessions
@@ -92,7 +91,7 @@ def wire(settings: RunnerSettings) -> Callable[[Process], Awaitable[None]]:
 
         process.loop("sessions", lambda: holder.run(AddressBook(settings.coordinators).changes()))
         process.loop("loop lag", LoopLag().run)
-        process.loop("tender", WorkerTender(worker, clock).run)
+        process.loop("worker", worker.run)
         process.on_drain("work", lambda: drained(worker, holder, settings.drain_seconds))
         log.info("runner ready", runner=settings.name, modules=len(modules))
 

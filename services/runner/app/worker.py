@@ -72,9 +72,10 @@ _ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in (Succeeded
 INLINE_PER_TURN = 100
 # A granted run that has waited longer behind others is handed back: another runner may be idle.
 QUEUE_SECONDS_MAX = 1.0
-# The same limit for the rendering queue. Both limits and the tender's periods add up to less than the 5 s after which
+# The same limit for the rendering queue. Both limits and the periods of tending add up to less than the 5 s after which
 # a coordinator considers a run with a short timeout lost.
 RENDERING_SECONDS_MAX = 2.0
+TEND_SECONDS = 0.5
 
 _RENDER_ONLY = Module(
     "$render",
@@ -204,6 +205,12 @@ class Worker:
             # A run without a context still waits for its outputs or for the rendering queue.
             released = Released(reason, may_have_begun=going.context is not None)
             self._report(Ended(going.job, released, going.start_ns, self._clock.epoch_ns()))
+
+    async def run(self) -> None:
+        """Tend the worker at a fixed period."""
+        while True:
+            await self._clock.sleep(TEND_SECONDS)
+            self.tend()
 
     def tend(self) -> None:
         """Narrow the window, hand back what has waited too long, and log when no run can begin."""
