@@ -12,14 +12,15 @@ import logging
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from services.runner.app.module_threads import ModuleThreads
+from services.runner.app.ports import Outputs
 from services.runner.app.rendering import Rendering
 from services.runner.core.failures import ErrorClass, Failure, class_named, of_exception
-from services.runner.core.job import Job, Outcome, OutputRef, Succeeded
+from services.runner.core.job import Job, Outcome, Succeeded
 from services.runner.core.plain import are_plain_conditions, is_plain_document
 from services.runner.core.untrusted import (
     BRANCH_CHARACTERS_MAX,
@@ -35,14 +36,6 @@ OUTPUT_BYTES_MAX = 64 * 1024 * 1024
 
 # Carries the lines that modules write by `ctx.log`.
 MODULE_LOG = logging.getLogger("windlass.module")
-
-
-class Outputs(Protocol):
-    """Keeps outputs that are too large for a report."""
-
-    async def put(self, value: bytes) -> OutputRef: ...
-
-    async def get(self, ref: OutputRef) -> bytes: ...
 
 
 class RunLog(logging.LoggerAdapter[logging.Logger]):

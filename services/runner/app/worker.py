@@ -20,15 +20,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.chassis.telemetry.metrics import counter, gauge
+from services.chassis.telemetry.metrics import gauge
 from services.chassis.telemetry.tracing import TraceContext, parse_traceparent
 from services.runner.app.attempt import (
     Attempt,
-    Outputs,
     Reading,
     call,
     call_inline,
@@ -40,33 +38,22 @@ from services.runner.app.attempt import (
     stored,
 )
 from services.runner.app.module_threads import ModuleThreads
+from services.runner.app.ports import Holder, Outputs
 from services.runner.app.rendering import Rendering, WaitedTooLong
+from services.runner.app.run_reports import RunReports, failure_around
 from services.runner.app.spans import emit_run, span_of
-from services.runner.core.failures import ErrorClass, Failure
-from services.runner.core.job import (
-    Ended,
-    Job,
-    News,
-    Outcome,
-    OutputMissing,
-    OutputRef,
-    Released,
-    Stopped,
-    Succeeded,
-)
-from services.runner.core.untrusted import clamp_cost, clamp_fraction, clamp_text
+from services.runner.core.job import Job, News, Outcome, OutputMissing, OutputRef
+from services.runner.core.untrusted import clamp_fraction, clamp_text
 from services.runner.core.window import Window
-from windlass.sdk import Context, Module, ModuleError, Registry, TransientError
+from windlass.sdk import Context, Module, Registry, TransientError
 from windlass.sdk.context import MESSAGE_CHARACTERS_MAX
 
 log = logger(__name__)
 
-_runs_ended = counter("runner_runs_ended_total", "Runs reported, by what became of them.", ["outcome"])
 _runs_going = gauge("runner_runs_going", "Runs begun and not over.")
 _threads_abandoned = gauge(
     "runner_threads_abandoned", "Plain functions that work on although their run is over; each costs a place."
 )
-_ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in (Succeeded, Failure, Released, Stopped)}
 
 # Short modules run on the event loop. After this number of them the loop gets a turn, so that beats stay in time.
 INLINE_PER_TURN = 100
@@ -85,16 +72,6 @@ _RENDER_ONLY = Module(
     inline=True,
     raw_config=frozenset(),
 )
-
-
-class Holder(Protocol):
-    """The lease session, as the worker needs it."""
-
-    def may_start(self) -> bool: ...
-
-    def set_capacity(self, capacity: int, /) -> None: ...
-
-    def report(self, ended: Ended, /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -126,6 +103,7 @@ class Worker:
         self._rendering = rendering
         self._outputs = outputs
         self._holder = holder
+        self._reports = RunReports(holder, clock)
         self._clock = clock
         self._concurrency = concurrency
         self._window = Window(concurrency)
@@ -165,7 +143,7 @@ class Worker:
         """Stop runs and report each one that has stopped, because its execution waits for that.
 
         A plain function is only asked to stop, and its thread is abandoned."""
-        self._take_back(run_ids, self._say_stopped)
+        self._take_back(run_ids, self._reports.stopped)
 
     def _take_back(self, run_ids: Sequence[str], then: Callable[[Job, int], None]) -> None:
         gone = set(run_ids)
@@ -179,9 +157,6 @@ class Worker:
                 job, start_ns = going.job, going.start_ns
                 going.task.add_done_callback(lambda _, job=job, start_ns=start_ns: then(job, start_ns))  # type: ignore[misc]
                 self._stop(going)
-
-    def _say_stopped(self, job: Job, start_ns: int) -> None:
-        self._report(Ended(job, Stopped(), start_ns, self._clock.epoch_ns()))
 
     def drop_all(self) -> None:
         """Stop everything: the holder's instance was ended, and its leases with it."""
@@ -203,8 +178,8 @@ class Worker:
         for going in list(self._going.values()):
             self._stop(going)
             # A run without a context still waits for its outputs or for the rendering queue.
-            released = Released(reason, may_have_begun=going.context is not None)
-            self._report(Ended(going.job, released, going.start_ns, self._clock.epoch_ns()))
+            has_begun = going.context is not None
+            self._reports.released(going.job, reason, going.start_ns, may_have_begun=has_begun)
 
     async def run(self) -> None:
         """Tend the worker at a fixed period."""
@@ -263,8 +238,7 @@ class Worker:
             _, job = self._queue.popleft()
             module = _RENDER_ONLY if job.is_render_only else self._registry.get(job.module)
             if module is None:
-                now_ns = self._clock.epoch_ns()
-                self._report(Ended(job, Released("UNKNOWN_MODULE", may_have_begun=False), now_ns, now_ns))
+                self._reports.released(job, "UNKNOWN_MODULE")
             elif module.inline and not _has_kept(job):
                 begun_inline += self._run_inline(job, module)
             else:
@@ -296,9 +270,9 @@ class Worker:
             attempt = prepare(job, module, reading, self._rendering, {}, span.header() if span else "")
             outcome = call_inline(attempt)
         except BaseException as error:  # noqa: BLE001 - everything that is raised is an outcome of this run
-            outcome = _failure_of(job, error)
+            outcome = failure_around(job, error)
         if is_small(outcome):
-            self._end(job, outcome, start_ns, attempt, span)
+            self._reports.ended(job, outcome, start_ns, attempt, span)
         else:
             self._spawn(job, lambda going: self._keep(going, outcome, attempt, span), start_ns)
         return True
@@ -339,13 +313,12 @@ class Worker:
             outcome = outcome or await call(attempt, self._threads)
         except WaitedTooLong:
             if self._is_ours(going):
-                released = Released("RENDERER_BUSY", may_have_begun=False)
-                self._report(Ended(job, released, going.start_ns, self._clock.epoch_ns()))
+                self._reports.released(job, "RENDERER_BUSY", going.start_ns)
             return
         except BaseException as error:
             if not self._is_ours(going):
                 raise
-            outcome = _failure_of(job, error)
+            outcome = failure_around(job, error)
         await self._keep(going, outcome, attempt, span)
         now = self._clock.monotonic()
         self._window.finished(now, 1)
@@ -384,32 +357,10 @@ class Worker:
         except BaseException as error:
             if not self._is_ours(going):
                 raise
-            outcome = _failure_of(going.job, error)
+            outcome = failure_around(going.job, error)
         # A module may catch its cancellation and return; then nothing is reported.
         if self._is_ours(going):
-            self._end(going.job, outcome, going.start_ns, attempt, span)
-
-    def _end(
-        self, job: Job, outcome: Outcome, start_ns: int, attempt: Attempt | None, span: TraceContext | None
-    ) -> None:
-        end_ns = self._clock.epoch_ns()
-        if attempt is None:
-            ended = Ended(job, outcome, start_ns, end_ns)
-        else:
-            hashes = attempt.inputs_hash, attempt.config_hash
-            ended = Ended(job, outcome, start_ns, end_ns, *hashes, clamp_cost(attempt.context.cost_tokens))
-        try:
-            self._report(ended)
-        except Exception as error:  # noqa: BLE001 - an outcome that cannot be encoded must not leave the run unreported
-            outcome = _failure_of(job, error)
-            self._report(Ended(job, outcome, start_ns, end_ns))
-        if span is not None:
-            error_text = f"{outcome.type}: {outcome.message}" if isinstance(outcome, Failure) else ""
-            emit_run(span, job, start_ns, end_ns, error_text)
-
-    def _report(self, ended: Ended) -> None:
-        self._holder.report(ended)
-        _ended[type(ended.outcome)].inc()
+            self._reports.ended(going.job, outcome, going.start_ns, attempt, span)
 
     def _stop(self, going: Going) -> None:
         if going.context is not None:
@@ -422,25 +373,11 @@ class Worker:
         going.task.cancel()
 
     def _hand_back(self, reason: str) -> None:
-        now_ns = self._clock.epoch_ns()
         queued, self._queue = self._queue, deque()
         for _, job in queued:
-            self._report(Ended(job, Released(reason, may_have_begun=False), now_ns, now_ns))
+            self._reports.released(job, reason)
 
 
 def _has_kept(job: Job) -> bool:
     """Whether the job reads an output that has to be fetched from the store."""
     return any(isinstance(value, OutputRef) for value in job.outputs.values())
-
-
-def _failure_of(job: Job, error: BaseException) -> Failure:
-    """Classify what was raised around a module.
-
-    A ModuleError has its class. A module may also raise what is no Exception (`sys.exit`, a cancellation that nobody
-    asked for). Everything else is a bug of the runner."""
-    if isinstance(error, ModuleError) or not isinstance(error, Exception):
-        return failure_of(error)
-    log.error("attempt broke", run_id=job.run_id, module=job.module, exc_info=error)
-    return Failure(
-        ErrorClass.TRANSIENT, "INTERNAL", f"the runner failed at it: {clamp_text(type(error).__name__)}"
-    )
