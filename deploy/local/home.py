@@ -21,7 +21,7 @@ from typing import Any
 from deploy.local.files import write_private, write_whole
 
 KEYS = ("admin", "system", "runner")
-# What the process that holds the lock is doing.
+# The states of the process that holds the lock.
 STARTING, RUNNING, STOPPING, MIGRATING = "starting", "running", "stopping", "migrating"
 _DOING_CHARACTERS = 9
 
@@ -63,12 +63,12 @@ class Home:
         self.forget_up()
 
     def tell(self, doing: str) -> None:
-        """Say in the lock file what this process does. All texts have one length, so no reader sees half of one."""
+        """Write the state of this process to the lock file. All texts have one length, so nobody reads half of one."""
         assert self._lock is not None, "not taken"
         os.pwrite(self._lock, f"{os.getpid()}\n{doing:<{_DOING_CHARACTERS}}\n".encode(), 0)
 
     def doing(self) -> str:
-        """What the holder of the lock does, by its own last word. Meaningless when nobody holds the lock."""
+        """The last state that a holder of the lock has written. It means nothing when nobody holds the lock."""
         return "".join(self._lock_file.read_text().split()[1:2]) or STARTING
 
     def holder(self) -> int | None:

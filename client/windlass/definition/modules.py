@@ -22,7 +22,7 @@ _OWN_FORBIDDEN: Final = frozenset(module.partition("@")[0] for module in CONFIG_
 
 
 def module_faults(module: Any, path: str) -> Iterator[Fault]:
-    """What is wrong with the name of a module."""
+    """The faults of a module's name."""
     if not isinstance(module, str):
         yield Fault(path, "REQUIRED" if module is None else "WRONG_TYPE", "must name a module, like noop@1")
         return

@@ -1,4 +1,4 @@
-"""What a running module knows about its run, and what it can report meanwhile."""
+"""The context of a running module: it describes the run, and takes progress and costs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a runner does: it takes jobs, renders templates, calls modules and reports outcomes."""
+"""The work of a runner: it takes jobs, renders templates, calls modules and reports outcomes."""

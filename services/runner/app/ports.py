@@ -1,4 +1,4 @@
-"""What the worker needs from others."""
+"""The Protocols that the worker needs; `peers/` and `store/` implement them."""
 
 from __future__ import annotations
 

@@ -112,7 +112,6 @@ class Worker:
         self._threads = ModuleThreads()
         self._threads.on_return = self._turn_later
         self._has_turn = False
-        self._is_draining = False
         self._was_wedged = False
 
     @property
@@ -151,12 +150,12 @@ class Worker:
         self._queue = deque(entry for entry in self._queue if entry[1].run_id not in gone)
         for job in queued:
             then(job, self._clock.epoch_ns())
-        for run_id in gone:
-            going = self._going.get(run_id)
-            if going is not None:
-                job, start_ns = going.job, going.start_ns
-                going.task.add_done_callback(lambda _, job=job, start_ns=start_ns: then(job, start_ns))  # type: ignore[misc]
-                self._stop(going)
+        for run_id in gone & self._going.keys():
+            self._stop_then(self._going[run_id], then)
+
+    def _stop_then(self, going: Going, then: Callable[[Job, int], None]) -> None:
+        going.task.add_done_callback(lambda _task: then(going.job, going.start_ns))
+        self._stop(going)
 
     def drop_all(self) -> None:
         """Stop everything: the holder's instance was ended, and its leases with it."""
@@ -169,8 +168,7 @@ class Worker:
         self._turn()
 
     def drain(self) -> None:
-        """Begin nothing more; hand back what has not begun."""
-        self._is_draining = True
+        """Hand back what has not begun."""
         self._hand_back("DRAINING")
 
     def hand_back_going(self, reason: str) -> None:

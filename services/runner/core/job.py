@@ -10,7 +10,7 @@ from services.runner.core.failures import Failure
 
 @dataclass(frozen=True, slots=True)
 class OutputRef:
-    """Where the store keeps a value that is too large for a report."""
+    """Names a value that is in the store, because it is too large for a report."""
 
     key: str
     sha256: str
