@@ -1,1 +1,1 @@
-"""Speed, measured: the workloads of benchmarks/README.md on real processes, beside peers on the same machine."""
+"""Measures the workloads of benchmarks/README.md on real processes, beside peers on the same machine."""

@@ -1,7 +1,7 @@
-"""`make bench`: Windlass and its peers in interleaved rounds on this machine; one JSON line each, medians.
+"""`make bench`: measures Windlass and its peers in interleaved rounds, and prints one JSON line of medians for each.
 
 Every round starts a fresh stack of real processes (leases at full length, fsync on, tracing at its default sampling
-into a collector, keys and validation on), and each peer on data of its own. Compare lines of one run only, because the
+into a collector, keys and validation on), and each peer on fresh data. Compare only lines of one run, because the
 machine's speed varies.
 
 `--beside DIR` compares two commits instead: this work tree and another one, interleaved, with their ratios.
@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 def installed(names: list[str]) -> dict[str, Peer]:
-    """Those that can be had on this machine; of the others a word on stderr."""
+    """The peers that can be installed on this machine. The others are named on stderr."""
     found = {}
     for name in names:
         try:
@@ -46,7 +46,7 @@ def installed(names: list[str]) -> dict[str, Peer]:
 
 
 async def compare(parts: Collection[str], rounds: int, other: Path) -> None:
-    """This work tree beside another one, which goes first in every second round."""
+    """Measure this work tree and another one, which goes first in every second round."""
     pairs: list[tuple[Figures, Figures]] = []
     for number in range(rounds):
         if number % 2 == 0:
@@ -77,7 +77,7 @@ async def beside_peers(parts: Collection[str], rounds: int, names: list[str]) ->
 
 
 def put(peer: str, figures: Figures) -> None:
-    """One line of the result."""
+    """Print one line of the result."""
     print(json.dumps({"peer": peer, **figures, "cores": os.cpu_count()}), flush=True)
 
 

@@ -1,7 +1,7 @@
-"""A collector of traces in a process of its own: an OTLP/gRPC server that decodes what it gets, counts it, drops it.
+"""A collector of traces in its own process: an OTLP/gRPC server that decodes and counts spans, and drops them.
 
-`python -m benchmarks.collector` prints its port. Without such an endpoint the services would record no span, and
-"tracing at its default sampling" would be no tracing.
+`python -m benchmarks.collector` prints its port. Without an endpoint the services would record no spans, and the
+benchmark would measure no tracing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SERVICE = "benchmarks.Collector"
 
 
 class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
-    """Counts the spans that arrive, and tells the count to whoever asks."""
+    """Counts the spans that arrive, and answers with the count."""
 
     def __init__(self) -> None:
         self._spans = 0
@@ -43,14 +43,14 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
 
 @dataclass(frozen=True)
 class Collector:
-    """A running receiver."""
+    """A collector that runs."""
 
     pid: int
     endpoint: str
     _channel: grpc.aio.Channel
 
     async def spans(self) -> int:
-        """How many have arrived so far."""
+        """The number of spans that have arrived so far."""
         call: Any = self._channel.unary_unary(f"/{SERVICE}/Count")  # bytes in and out
         return int(await call(b""))
 

@@ -1,4 +1,4 @@
-"""Figures of several rounds, nested by workload: joined number by number. All rounds have one shape."""
+"""Joins the figures of several rounds number by number. They are nested by workload, and all rounds have one shape."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def medians(rounds: Sequence[Figures]) -> Figures:
 
 
 def ratios(rounds: Sequence[tuple[Figures, Figures]]) -> Figures:
-    """`[median, lowest, highest]` of the first by the second, divided within each round."""
+    """`[median, lowest, highest]` of the first divided by the second, where both are of the same round."""
     quotients = [joined(pair, _quotient) for pair in rounds]
     return joined(quotients, lambda values: [round(statistics.median(values), 3), min(values), max(values)])
 
 
 def joined(rounds: Sequence[Figures], join: Callable[[list[Any]], Any]) -> Figures:
-    """Texts are not joined but listed, each once."""
+    """Join numbers with `join`. Texts are listed instead, each once."""
     found: Figures = {}
     for key, first in rounds[0].items():
         values = [entry[key] for entry in rounds]

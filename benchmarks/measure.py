@@ -1,7 +1,7 @@
-"""What a workload costs: wall time, CPU of every process that took part, memory.
+"""Measures what a workload costs: CPU and memory of all processes that take part.
 
-CPU is read from /proc for whole process trees (services, PostgreSQL, the client itself), so that nothing is left out by
-being somebody else's child. PSS, not RSS: pages shared by the four services are counted once.
+CPU is read from /proc for whole process trees (services, PostgreSQL, the client itself), so that no child is left out.
+Memory is PSS, not RSS: pages that the services share are counted once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time so far of these processes, their threads, and their children that have ended."""
+    """User and system time of these processes so far, with their threads and their children that have ended."""
     total = 0
     for pid in pids:
         try:
@@ -26,7 +26,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def tree(roots: Iterable[int]) -> list[int]:
-    """These processes and all below them, now."""
+    """These processes and all their descendants, as they are now."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -46,7 +46,7 @@ def tree(roots: Iterable[int]) -> list[int]:
 
 
 def pss_mb(pids: Iterable[int]) -> float:
-    """Proportional memory of these processes."""
+    """The proportional set size of these processes together."""
     total_kb = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
@@ -56,6 +56,6 @@ def pss_mb(pids: Iterable[int]) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank."""
+    """The percentile by nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

@@ -1,10 +1,10 @@
-"""CPU of the pure core and the codec alone, per step: what a coordinator cannot go below.
+"""Measures the CPU of the pure core and the codec per step: the least that a coordinator can need.
 
     python -m benchmarks.micro_core
 
-Prints one JSON line, microseconds of one thread. A step is a success and the lease of what it set free (two events).
-Hazards: best of several rounds, by the clock of the thread, so that other processes count less; read it as a bound, not
-as a share of a budget.
+Prints one JSON line, in microseconds of one thread. A step is two events: a success, and the lease of the next work.
+Hazards: each figure is the best of several rounds by the thread's own clock, so that other processes count less. Read
+it as a lower bound, not as a share of a budget.
 """
 
 import json
@@ -41,7 +41,7 @@ def fan(width: int) -> Definition:
 
 
 def play(definition: Definition) -> tuple[Execution, list[Event]]:
-    """From start to result, every run answered at once."""
+    """Carry an execution from start to result. Every run succeeds at once."""
     execution = Execution(EXECUTION_ID, definition)
     journal = handle(execution, Start(1, "c", Origin("default", "chain", 1, "chain-v1")), NOW).events
     while not execution.is_final:
@@ -67,7 +67,7 @@ def best(measured: Callable[[], object], count: int) -> float:
 def main() -> None:
     linear, wide = chain(500), fan(1000)
     execution, journal = play(linear)
-    # A chain's step is one append of two events: a success, and the lease of what it set free.
+    # Each step of a chain is one append of two events.
     steps = [journal[place : place + 2] for place in range(2, len(journal), 2)]
     appends = [seal(EXECUTION_ID, 1, 1, NOW, [encode_event(event) for event in step]) for step in steps]
 

@@ -1,4 +1,4 @@
-"""How the workloads start executions, the same for ours and for a peer: `run` starts one and waits for its end."""
+"""Starts executions at the same pace for Windlass and for each peer. `run` starts one and waits for its end."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ Run = Callable[[], Awaitable[None]]
 
 
 async def one_by_one(run: Run, count: int = 200) -> list[float]:
-    """Milliseconds of each."""
+    """Milliseconds for each execution."""
     times = []
     for _ in range(count):
         begun = time.perf_counter()
@@ -19,7 +19,7 @@ async def one_by_one(run: Run, count: int = 200) -> list[float]:
 
 
 async def many_at_once(run: Run, count: int = 2_000, in_flight: int = IN_FLIGHT) -> float:
-    """Seconds for all, started singly with up to so many under way."""
+    """Seconds for all executions, with at most `in_flight` of them at once."""
     gate = asyncio.Semaphore(in_flight)
 
     async def one() -> None:

@@ -1,8 +1,8 @@
-"""A round of Windlass: a fresh stack per work tree, and the workloads, each on every stack before the next workload.
+"""One round of Windlass: a fresh stack per work tree, on which each workload runs before the next workload begins.
 
 With one work tree this is what `make bench` publishes. With two it compares their code: both stacks run during the
-whole round, and a figure of one is taken seconds after the same figure of the other, so that the drift of the
-machine's speed falls on both. A work tree is only ever reached by its own `windlass up` and by public RPCs.
+whole round, and both get the same workload within seconds, so that changes of the machine's speed affect both. The
+round reaches a work tree only by its own `windlass up` and by public RPCs.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Subject:
-    """One running stack with its client, and what was measured there."""
+    """A running stack with its client, and the figures that were measured there."""
 
     client: Client
     stack: Stack
     figures: Figures = field(default_factory=dict)
 
     async def counted(self, work: Callable[[Client], Awaitable[T]]) -> tuple[T, float]:
-        """What the work returns, and the CPU seconds of the services, PostgreSQL and the client meanwhile."""
+        """The result of the work, and the CPU seconds that the services, PostgreSQL and the client used for it."""
         pids = [os.getpid(), *tree([self.stack.process.pid])]
         before_s = cpu_seconds(pids)
         found = await work(self.client)
@@ -104,7 +104,7 @@ async def subject_of(root: Path) -> AsyncIterator[Subject]:
             ):
                 subject = Subject(client, stack)
                 yield subject
-            # The services have ended, and have sent the spans that they still held.
+            # The services have sent their last spans, because they have ended.
             spans, cpu_s = await collecting.spans(), cpu_seconds([collecting.pid]) - cpu_before_s
             if spans == 0:
                 raise RuntimeError(f"no span arrived from the stack of {root}: nothing was traced")
@@ -113,7 +113,7 @@ async def subject_of(root: Path) -> AsyncIterator[Subject]:
 
 @contextlib.asynccontextmanager
 async def _client_of(stack: Stack) -> AsyncIterator[Client]:
-    """A client of a stack that knows the workflows and is warm."""
+    """A client of a stack that has the workflows and is warm."""
     client = Client.of_home(stack.home.root, stack.entries("api")[0]["grpc"])
     try:
         for definition in (chain("bench-one", 1), chain("bench-five", 5), fan("bench-fan", 1_000)):

@@ -1,9 +1,9 @@
-"""The workloads, against a running stack, as a client in any language would run them: public RPCs only.
+"""The workloads, run against a stack by public RPCs only, as a client in any language would do it.
 
-W1: 200 sequential executions of one no-op node, start call to result seen. W2: 2,000 executions of 5 sequential no-op
-nodes, started one by one with up to 256 in flight, until all results are seen. W2b: the same started in batches of 100.
-W3: one execution of 1,000 parallel no-op nodes and a join. L: start acknowledged to first run begun at a runner, at 50
-and 500 a second (Poisson).
+W1: 200 sequential executions of one no-op node, from the start call to the result. W2: 2,000 executions of 5 sequential
+no-op nodes, started one by one with up to 256 in flight, until all results are seen. W2b: the same in batches of 100.
+W3: one execution of 1,000 parallel no-op nodes and a join. L: from the acknowledged start to the beginning of the first
+run at a runner, at 50 and 500 starts a second (Poisson).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Client:
         await self._workflows.ApplyWorkflow(request, metadata=self._metadata, timeout=30)
 
     async def run(self, workflow: str) -> None:
-        """Start and wait in the call for the result."""
+        """Start an execution and wait for its result in the same call."""
         request = executions_pb2.StartExecutionRequest(workflow=workflow)
         request.wait.seconds = WAIT_SECONDS
         answer = await self.executions.StartExecution(
@@ -82,7 +82,7 @@ class Client:
         return answer.execution.id
 
     async def run_batch(self, workflow: str, size: int) -> None:
-        """Start a batch in one call, its results awaited in the call."""
+        """Start a batch and wait for its results in the same call."""
         start = executions_pb2.StartExecutionRequest(workflow=workflow)
         start.wait.seconds = WAIT_SECONDS
         request = executions_pb2.BatchStartExecutionsRequest(requests=[start] * size)
@@ -110,17 +110,17 @@ def _must_succeed(execution: resources_pb2.Execution) -> None:
 
 
 async def w1(client: Client, count: int = 200) -> list[float]:
-    """Milliseconds of each."""
+    """Milliseconds for each execution."""
     return await one_by_one(lambda: client.run("bench-one"), count)
 
 
 async def w2(client: Client) -> float:
-    """Seconds for all."""
+    """Seconds for all executions."""
     return await many_at_once(lambda: client.run("bench-five"))
 
 
 async def w2b(client: Client, count: int = 2_000, batch: int = 100) -> float:
-    """Seconds for all."""
+    """Seconds for all executions."""
     begun = time.perf_counter()
     await asyncio.gather(*(client.run_batch("bench-five", batch) for _ in range(count // batch)))
     return time.perf_counter() - begun

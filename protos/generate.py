@@ -1,16 +1,14 @@
-"""Generates protos/gen from the .proto files: the only generator of this tree.
+"""Generates protos/gen from the .proto files.
 
     python protos/generate.py            write protos/gen anew
-    python protos/generate.py --check    compare with what is committed; exit 1 and name the files that differ
+    python protos/generate.py --check    change nothing; exit 1 and name the files that differ from what is committed
 
-grpcio-tools writes the messages and the services, mypy-protobuf their types; both are pinned to one
-version in pyproject.toml, because generated code refuses a runtime that is older than itself.
-What comes out is committed as it comes out: nothing is rewritten afterwards. The stubs are typed for
-grpc.aio alone, as every caller here is asynchronous.
+grpcio-tools writes the messages and the services, mypy-protobuf their types. Both are pinned in pyproject.toml, because
+generated code refuses a runtime that is older than itself. The result is committed as it is. The stubs are typed for
+grpc.aio only, as every caller here is asynchronous.
 
-Hazards: buf/validate is generated too, because protovalidate's wheel carries no google.protobuf form
-of it; google/rpc and google/api are not, because googleapis-common-protos has them installed, and two
-copies of one descriptor in a process are refused by protobuf.
+Hazards: buf/validate is generated too, because protovalidate's wheel has no google.protobuf form of it. google/rpc and
+google/api are not, because googleapis-common-protos installs them, and protobuf refuses two copies of one descriptor.
 """
 
 import argparse
@@ -30,7 +28,6 @@ VALIDATE = PROTOS / "vendored" / "protovalidate" / "buf" / "validate" / "validat
 
 
 def main() -> int:
-    """Parses the arguments; the exit code is the answer of --check."""
     parser = argparse.ArgumentParser(description="Generate protos/gen from the .proto files.")
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit 1 if protos/gen is not current"
@@ -57,24 +54,17 @@ def generate(target: Path) -> None:
 
 
 def protoc(arguments: list[str]) -> None:
-    """Runs grpcio-tools' protoc, which finds the mypy plugins beside this interpreter.
-
-    A file is named by the first include that holds it: the vendored ones come before the folder that holds them.
-    """
+    """Runs grpcio-tools' protoc, which finds the mypy plugins beside this interpreter."""
+    # protoc names a file relative to the first include that contains it, so the vendored folders come before PROTOS.
     includes = [*VENDORED, PROTOS, Path(str(importlib.resources.files("grpc_tools"))) / "_proto"]
-    command = [
-        sys.executable,
-        "-m",
-        "grpc_tools.protoc",
-        *(f"--proto_path={path}" for path in includes),
-        *arguments,
-    ]
+    proto_paths = [f"--proto_path={path}" for path in includes]
+    command = [sys.executable, "-m", "grpc_tools.protoc", *proto_paths, *arguments]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     subprocess.run(command, check=True, env={**os.environ, "PATH": path})
 
 
 def prune(target: Path) -> None:
-    """Removes the service files of protos that declare no service; protoc writes them all the same."""
+    """Removes the service files of protos without a service, which protoc writes all the same."""
     for stub in target.rglob("*_pb2_grpc.py"):
         if "class " not in stub.read_text():
             stub.unlink()
@@ -82,7 +72,7 @@ def prune(target: Path) -> None:
 
 
 def differences(fresh: Path, committed: Path) -> list[str]:
-    """The names of files that are missing, left over or different in what is committed."""
+    """The names of committed files that are missing, left over or different."""
     wanted, found = files_of(fresh), files_of(committed)
     changed = {
         name for name in wanted & found if not filecmp.cmp(fresh / name, committed / name, shallow=False)
@@ -91,14 +81,14 @@ def differences(fresh: Path, committed: Path) -> list[str]:
 
 
 def files_of(folder: Path) -> set[str]:
-    """Paths of the generated files below a folder, relative to it."""
+    """The generated files below a folder, relative to it."""
     return {
         str(path.relative_to(folder)) for path in folder.rglob("*_pb2*.py*") if path.suffix in {".py", ".pyi"}
     }
 
 
 def bring_up_to_date(stale: list[str], fresh: Path) -> None:
-    """Touches only what differs, so that a process which imports from here meanwhile finds its files."""
+    """Touches only the files that differ, so that a process may import the others meanwhile."""
     for name in stale:
         if (fresh / name).exists():
             (GENERATED / name).parent.mkdir(parents=True, exist_ok=True)
@@ -108,12 +98,10 @@ def bring_up_to_date(stale: list[str], fresh: Path) -> None:
 
 
 def report(stale: list[str]) -> int:
-    """Prints what is not current and how it is mended."""
+    """Prints the files that are not current; returns the exit code."""
     if not stale:
         return 0
-    print(
-        "protos/gen is not what the protos say; run `make protos` and commit the result:", *stale, sep="\n  "
-    )
+    print("protos/gen is not current; run `make protos` and commit the result:", *stale, sep="\n  ")
     return 1
 
 

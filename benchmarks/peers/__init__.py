@@ -1,17 +1,17 @@
-"""The peers that Windlass is measured beside: a folder each, which is a `Peer`.
+"""The peers that Windlass is measured beside. Each has a folder, whose module is a `Peer`.
 
-In a folder: `__init__.py` installs the peer and runs a round; `workloads.py` is its client, run in an environment of
-its own with the pins of `requirements.txt`, so that they are not ours. It prints one JSON line in the shape of ours.
+`__init__.py` installs the peer and runs a round. `workloads.py` is its client: it runs in its own environment with the
+packages of `requirements.txt`, and prints one JSON line of the same shape as ours.
 """
 
 from typing import Any, Protocol
 
 
 class Peer(Protocol):
-    """What the module of each folder is."""
+    """The functions that the module of each folder has."""
 
     def install(self) -> None:
-        """Once per run; quick when it is there already. OSError or CalledProcessError: not to be had here."""
+        """Install the peer, unless it is there. Raises OSError or CalledProcessError when that is impossible here."""
 
     async def run_round(self) -> dict[str, Any]:
-        """The figures of one round on fresh data. Nothing it started is left afterwards."""
+        """The figures of one round on fresh data. It ends everything that it starts."""

@@ -1,6 +1,6 @@
-"""The client of a peer whose SDK is asynchronous: the workloads in their order, and the JSON line that they make.
+"""Runs the workloads of a peer with an asynchronous SDK in their order, and prints their JSON line.
 
-It runs in the environment of the peer, so it may import only what needs nothing installed.
+It runs in the environment of the peer, so it may import only modules that need nothing installed.
 """
 
 import json
@@ -11,14 +11,14 @@ from benchmarks.measure import cpu_seconds, percentile, pss_mb, tree
 from benchmarks.pace import Run, one_by_one
 
 EXECUTIONS = 2_000
-# Runs this number of executions of five steps and returns the seconds that all took.
+# Runs this number of executions of five steps, and returns the seconds that they took together.
 Form = Callable[[int], Awaitable[float]]
 
 
 async def print_line(
     one: Run, fives: Mapping[str, Form], fan: Run, *, pids: Sequence[int], trial_executions: int
 ) -> None:
-    """W2 in the form that a short trial finds the fastest. The first pid is the server's, whose memory is stated."""
+    """W2 runs in the form that is the fastest in a short trial. The memory is that of the first pid, the server."""
     await one_by_one(one, 30)
     times = await one_by_one(one)
     line = {

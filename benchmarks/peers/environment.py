@@ -1,7 +1,6 @@
-"""Where a peer lives (.tools/peer-NAME) and how its processes are run there.
+"""Installs a peer in .tools/peer-NAME, and runs its processes.
 
-Hazard: processes are ended by SIGKILL, as their data is thrown away; a peer whose processes have children of their own
-would leave those behind.
+Hazard: processes are ended by SIGKILL, because their data is thrown away. Children that they have would stay behind.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from deploy.local.launch import launcher
 from deploy.local.signals import tell
 from tests.support.postgres import reachable_directory
 
 ROOT = Path(__file__).resolve().parents[2]
-LAUNCHER = ROOT / "deploy/local/launch.py"
 
 
 def home(peer: str) -> Path:
-    """Everything that is installed for this peer."""
+    """The directory with everything that is installed for this peer."""
     return ROOT / ".tools" / f"peer-{peer}"
 
 
 def sources(peer: str) -> Path:
-    """Its folder here."""
+    """The folder of this peer in our tree."""
     return ROOT / "benchmarks/peers" / peer
 
 
@@ -41,7 +40,7 @@ def python(peer: str) -> str:
 
 
 def make_environment(peer: str) -> None:
-    """With the pins of its requirements.txt, from the package index."""
+    """Install the packages of its requirements.txt from the package index."""
     if not Path(python(peer)).exists():
         subprocess.run([sys.executable, "-m", "venv", str(home(peer))], check=True)
     pip = [python(peer), "-m", "pip", "install", "--quiet", "--requirement", "requirements.txt"]
@@ -66,12 +65,10 @@ async def running(
     variables: Mapping[str, str] | None = None,
     stdout: int | None = None,
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process that is gone after the block, and gone with us if we are killed. What it says goes to the log."""
-    launch = [sys.executable, "-I", "-S", str(LAUNCHER)]
-    launch += ["--parent", str(os.getpid()), "--death-signal", "SIGKILL", "--"]
+    """A process that ends with the block, and also when we are killed. Its output goes to the log."""
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            *launch,
+            *launcher("SIGKILL"),
             *command,
             stdin=subprocess.DEVNULL,
             stdout=output if stdout is None else stdout,
@@ -88,12 +85,10 @@ async def running(
 
 
 async def figures(peer: str, *arguments: str, log: Path) -> dict[str, Any]:
-    """The line that its workloads print at their end."""
+    """The line that the workloads of this peer print at their end."""
     command = [python(peer), str(sources(peer) / "workloads.py"), *arguments]
-    variables = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-    }  # for those of our modules that need nothing installed
+    # The workloads import those of our modules that need nothing installed.
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     async with running(*command, log=log, variables=variables, stdout=subprocess.PIPE) as process:
         output, _ = await process.communicate()
     if process.returncode != 0:
@@ -103,5 +98,5 @@ async def figures(peer: str, *arguments: str, log: Path) -> dict[str, Any]:
 
 
 def end_of(log: Path) -> str:
-    """What tells why."""
+    """The end of the log, for the text of an error."""
     return log.read_text(errors="replace")[-2_000:]

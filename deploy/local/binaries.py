@@ -1,13 +1,11 @@
-"""Where the PostgreSQL programs are, and as whom they run.
+"""Finds the PostgreSQL programs, and the account that they run as.
 
-PostgreSQL refuses to run as root, so root hands it to the account `nobody`. That account must be able to
-reach the programs and the data through every parent directory; a checkout under /root is not reachable.
-Rather than opening directories that are not ours, the programs are then copied, and the data kept, below
-/var/lib/windlass.
+PostgreSQL refuses to run as root, so root starts it as `nobody`. That account must be able to pass through every parent
+directory of the programs and the data, which it cannot in a checkout under /root. We do not open directories that are
+not ours: then the programs are copied to /var/lib/windlass, and the data is kept there.
 
-Hazards: the wheel's own Python package is never imported (its wrapper opens parent directories as root and
-trusts every local user); only its files are used. Their libraries are found relative to the program, so a
-copy keeps the wheel's folders side by side.
+Hazards: only the files of the wheel are used, never its Python package, which opens parent directories as root and
+trusts every local user. The programs find their libraries by a relative path, so a copy keeps the wheel's layout.
 """
 
 import hashlib
@@ -27,22 +25,23 @@ INSTALLATION = "pginstall18"
 
 @dataclass(frozen=True)
 class Account:
-    """The unprivileged owner of a data directory. Absent (None) where we are unprivileged ourselves."""
+    """The unprivileged owner of a data directory."""
 
     uid: int
     gid: int
 
 
 def unprivileged_account() -> Account | None:
+    """The account to run as; None when this process is not root."""
     if os.geteuid() != 0:
         return None
-    # initdb asks the system for the name of its user: the account must exist, a number alone will not do.
+    # initdb looks up the name of its user, so the account must exist.
     entry = pwd.getpwnam("nobody")
     return Account(uid=entry.pw_uid, gid=entry.pw_gid)
 
 
 def can_reach(account: Account | None, path: Path) -> bool:
-    """Whether the account may pass through every directory above `path`, by mode bits alone."""
+    """Whether the mode bits let the account pass through every directory above `path`."""
     if account is None:
         return True
     for parent in path.absolute().parents:
@@ -61,7 +60,7 @@ def can_reach(account: Account | None, path: Path) -> bool:
 
 
 def reachable_place(account: Account | None, wanted: Path) -> Path:
-    """`wanted`, or its stand-in below /var/lib/windlass (the same one for the same path, at every start)."""
+    """`wanted`, or a directory below /var/lib/windlass when the account cannot reach it; always the same one."""
     if can_reach(account, wanted):
         return wanted
     digest = hashlib.sha256(str(wanted.absolute()).encode()).hexdigest()[:16]
@@ -69,7 +68,7 @@ def reachable_place(account: Account | None, wanted: Path) -> Path:
 
 
 def programs(account: Account | None) -> Path:
-    """The directory that holds `initdb` and `postgres`, reachable for the account."""
+    """The directory with `initdb` and `postgres`, where the account can reach it."""
     spec = importlib.util.find_spec(WHEEL_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError(
@@ -87,8 +86,7 @@ def _copied(installed: Path) -> Path:
     target = REACHABLE_ROOT / stamp
     if not target.exists():
         REACHABLE_ROOT.mkdir(parents=True, exist_ok=True)
-        # Copied aside and renamed: a start that dies halfway leaves no half installation behind the final
-        # name.
+        # A start that dies halfway leaves nothing under the final name.
         aside = Path(tempfile.mkdtemp(dir=REACHABLE_ROOT, prefix=".copy-"))
         shutil.copytree(installed, aside / package.name / INSTALLATION, symlinks=True)
         libraries = package.parent / f"{package.name}.libs"
@@ -97,6 +95,6 @@ def _copied(installed: Path) -> Path:
         aside.chmod(0o755)
         try:
             aside.rename(target)
-        except OSError:  # another start was faster; its copy is the same
+        except OSError:  # another start has made the same copy
             shutil.rmtree(aside)
     return target / package.name / INSTALLATION

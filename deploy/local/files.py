@@ -1,7 +1,6 @@
-"""Files that are whole or absent: written beside, synced, renamed into place.
+"""Writes files that are whole or absent: a temporary file is synced and renamed.
 
-Hazard: the rename replaces the owner and mode of what was there; secrets are created 0600, never narrowed
-afterwards.
+Hazard: the rename replaces owner and mode of the old file. Secrets are created with mode 0600, never narrowed later.
 """
 
 import os
@@ -9,7 +8,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, line: str) -> None:
-    """One line that only we may read; durable before it is relied upon."""
+    """One line that only we may read, durable on return."""
     _replace(path, line + "\n", mode=0o600)
 
 

@@ -1,14 +1,14 @@
-"""The home of one stack: its files, who may read them, and the lock that says which `up` has it.
+"""The home of one stack: its files, who may read them, and the lock of the `up` that uses it.
 
 Layout:
     up.lock  up.json  admin.key  system.key  runner.key
     credentials/<owner>.password  credentials/<service>.url  credentials/service.secret  credentials/database
-    credentials/operator.url    of the database server, while a stack runs on it
+    credentials/operator.url    address of the database server, while a stack runs on it
     peers/<service>s        addresses of the replicas, one a line; services read them again when they change
     postgres/  logs/<service>-<replica>.log  outputs/
 
-Hazards: everything secret is 0600 and is handed to children by path only, never on a command line. up.json of
-a killed stack stays behind: whether a stack runs is told by the lock alone, which the kernel gives back.
+Hazards: everything secret is 0600 and is handed to children by path only, never on a command line. A killed stack
+leaves up.json behind: only the lock, which the kernel releases, tells whether a stack runs.
 """
 
 import fcntl
@@ -20,15 +20,14 @@ from typing import Any
 
 from deploy.local.files import write_private, write_whole
 
-DEFAULT_HOME = Path(".windlass")
 KEYS = ("admin", "system", "runner")
-# What the owner of a home is doing with it.
+# The states of the process that holds the lock.
 STARTING, RUNNING, STOPPING, MIGRATING = "starting", "running", "stopping", "migrating"
 _DOING_CHARACTERS = 9
 
 
 class HomeTaken(Exception):
-    """Another `up` has this home; `pid` is its process."""
+    """Process `pid` uses this home."""
 
     def __init__(self, root: Path, pid: int) -> None:
         super().__init__(f"{root} is in use by process {pid}")
@@ -46,11 +45,11 @@ class Home:
         self._lock: int | None = None
 
     def take(self, doing: str = STARTING) -> None:
-        """Make the folders and hold the lock until the process ends; HomeTaken names who has it."""
+        """Make the folders and hold the lock until the process ends. Raises HomeTaken."""
         self.root.mkdir(parents=True, exist_ok=True)
         for folder in (self.logs, self.outputs, self.root / "peers", self.service_secret.parent):
             folder.mkdir(mode=0o700, exist_ok=True)
-        # Passable, not readable: the unprivileged owner of postgres/ must get through.
+        # The unprivileged owner of postgres/ must pass through, but need not read.
         self.root.chmod(0o711)
         lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -64,16 +63,16 @@ class Home:
         self.forget_up()
 
     def tell(self, doing: str) -> None:
-        """For those who look at the lock. Always of one length and in one piece: nobody reads half of it."""
+        """Write the state of this process to the lock file. All texts have one length, so nobody reads half of one."""
         assert self._lock is not None, "not taken"
         os.pwrite(self._lock, f"{os.getpid()}\n{doing:<{_DOING_CHARACTERS}}\n".encode(), 0)
 
     def doing(self) -> str:
-        """What the holder last said that it does; tells nothing when there is none."""
+        """The last state that a holder of the lock has written. It means nothing when nobody holds the lock."""
         return "".join(self._lock_file.read_text().split()[1:2]) or STARTING
 
     def holder(self) -> int | None:
-        """The pid of the `up` that has this home now."""
+        """The pid of the process that has this home now."""
         try:
             lock = os.open(self._lock_file, os.O_RDONLY)
         except (FileNotFoundError, NotADirectoryError):
@@ -88,7 +87,9 @@ class Home:
 
     def _pid_in_lock(self) -> int:
         text = "".join(self._lock_file.read_text().split()[:1])
-        return int(text) if text.isdigit() else 0  # taken a moment ago, its name not yet written
+        return (
+            int(text) if text.isdigit() else 0
+        )  # the lock was taken a moment ago, and the pid is not written yet
 
     @property
     def up_file(self) -> Path:
@@ -105,7 +106,7 @@ class Home:
         write_whole(self.up_file, json.dumps(content, indent=1) + "\n")
 
     def forget_up(self) -> None:
-        """Nothing runs any more, or again."""
+        """Remove what only a running stack has."""
         for path in (self.up_file, self.operator_url_file):
             path.unlink(missing_ok=True)
 
@@ -114,7 +115,7 @@ class Home:
 
     @property
     def system_key_hash_file(self) -> Path:
-        """What the services that keep no keys know of the system key."""
+        """The hash by which services without a table of keys know the system key."""
         return self.root / "credentials" / "system.key.sha256"
 
     def password_file(self, owner: str) -> Path:
@@ -125,12 +126,12 @@ class Home:
 
     @property
     def database_file(self) -> Path:
-        """Which database the keys belong to; another one needs keys of its own."""
+        """Names the database to which the keys belong. Another database needs other keys."""
         return self.root / "credentials" / "database"
 
     @property
     def operator_url_file(self) -> Path:
-        """The address with which this stack's database was prepared; what looks into all schemas needs it."""
+        """The operator's address of the database. `windlass admin verify` needs it to read all schemas."""
         return self.root / "credentials" / "operator.url"
 
     def peers_file(self, service: str) -> Path:
@@ -140,7 +141,7 @@ class Home:
         return self.logs / f"{service}-{replica}.log"
 
     def password(self, owner: str) -> str:
-        """The kept password, or a fresh one."""
+        """The password of this role, made at the first call."""
         path = self.password_file(owner)
         if not path.exists():
             write_private(path, secrets.token_urlsafe(24))

@@ -1,6 +1,6 @@
-"""Prepare a database for Windlass without running it: what `up` does before it starts anything, as commands.
+"""Prepares a database for Windlass: `up` does this before it starts anything, `migrate` and `bootstrap` do it alone.
 
-Hazard: the passwords of the service roles are made here and kept in the home; give the services their addresses from
+Hazard: the passwords of the service roles are made here and kept in the home. The services read their addresses from
 <home>/credentials/<service>.url (WINDLASS_DATABASE_URL_FILE).
 """
 
@@ -21,20 +21,15 @@ from services.chassis.postgres.migrations import SchemaMismatch
 from services.chassis.telemetry.logs import setup_logging
 
 CONNECT_SECONDS = 10
-# What may happen without a fault of ours: said in a line, and no more of it.
-EXPECTED = (
-    HomeTaken,
-    provision.TooOld,
-    SchemaMismatch,
-    DependencyUnavailable,
-    psycopg.Error,
-    OSError,
-)
+# Errors that are no bug: a person sees their text and no traceback.
+EXPECTED = (HomeTaken, provision.TooOld, SchemaMismatch, DependencyUnavailable, psycopg.Error, OSError)
 Say = Callable[[str], None]
 
 
 async def prepare(home: Home, superuser_url: str) -> list[str]:
-    """Roles, database, schemas, addresses and the service secret in the home; the migrations that were applied."""
+    """Make roles, database and schemas, and in the home the addresses and the service secret.
+
+    Returns the names of the migrations that were applied."""
     passwords = {service: home.password(service) for service in provision.OWNERS}
     await provision.provision(superuser_url, passwords)
     urls = {
@@ -48,7 +43,7 @@ async def prepare(home: Home, superuser_url: str) -> list[str]:
 
 
 async def ensure_keys(home: Home, superuser_url: str) -> bool:
-    """Make the three keys unless the home has those of this very database; whether they were made."""
+    """Make the three keys, unless the home has those of this database. Returns whether they were made."""
     from services.api.store.bootstrap import bootstrap
 
     database = await _database_name(superuser_url)
@@ -60,7 +55,7 @@ async def ensure_keys(home: Home, superuser_url: str) -> bool:
     for name in KEYS:
         write_private(home.key_file(name), getattr(keys, name))
     _write_system_key_hash(home)
-    # Last: a start that dies before this makes the keys again.
+    # This is last: a start that dies before it makes the keys again.
     write_private(home.database_file, database)
     return True
 
@@ -96,7 +91,7 @@ def bootstrap(root: Path, superuser_url: str, say: Say) -> int:
 
 
 def _run(home: Home, work: Coroutine[Any, Any, None], say: Say) -> int:
-    setup_logging(service="installation", level="WARNING")  # it speaks to a person, by `say`
+    setup_logging(service="installation", level="WARNING")  # a person reads `say`, not the log
     try:
         home.take(MIGRATING)
         asyncio.run(work)

@@ -1,8 +1,6 @@
-"""What `up` runs: which processes, on which ports, with which environment. Pure but for reading the options'
-paths.
+"""Plans what `up` runs: which processes, on which ports, with which environment.
 
-Hazard: a secret reaches a child by the path of its file; nothing here may put one into a value or an
-argument.
+Hazard: a secret reaches a child by the path of its file. Nothing here may put one into a value or an argument.
 """
 
 import os
@@ -24,7 +22,7 @@ REPLICA_STEP = 10
 # kernel hands out to clients (32768 and up).
 OFFSETS = range(1_000, 25_000, 300)
 
-# Whom a service calls, hence whose addresses it is given: the setting and the service behind it.
+# The services that a service calls: the setting with their addresses, and the service behind it.
 PEERS: Mapping[str, Mapping[str, str]] = {
     "api": {"WINDLASS_DISPATCHERS": "dispatcher", "WINDLASS_COORDINATORS": "coordinator"},
     "dispatcher": {},
@@ -32,10 +30,10 @@ PEERS: Mapping[str, Mapping[str, str]] = {
     "runner": {"WINDLASS_COORDINATORS": "coordinator"},
 }
 
-# Who stops when, and how long each may take; with PostgreSQL's 2 s the sum stays under the promised 15 s.
-# First the door, then the work in hand, then those who record it.
+# The order in which services stop, and the time that each may take. With PostgreSQL's 2 s the sum stays under the
+# promised 15 s. First no new work comes in, then running work ends, then the services that record it stop.
 STOP_SECONDS: Mapping[str, float] = {"api": 2.5, "runner": 4.0, "coordinator": 3.0, "dispatcher": 2.0}
-# What of it is left for closing when the drain has used its part.
+# The part of this time that the drain leaves for closing.
 CLOSE_SECONDS = 0.5
 
 
@@ -68,7 +66,7 @@ class Member:
         return f"{self.service}-{self.replica}"
 
     def addresses(self) -> dict[str, str]:
-        """What it listens on, by purpose."""
+        """The addresses that it listens on, by purpose."""
         return {"gRPC": self.grpc, "metrics": self.metrics}
 
 
@@ -85,7 +83,7 @@ def members(options: Options, home: Home) -> list[Member]:
 
 
 def on_free_ports(options: Options, first: int = 0) -> Options:
-    """The same with an offset at which every port is free; `first` spreads those who ask at the same time."""
+    """The same options with an offset at which every port is free. `first` keeps concurrent callers apart."""
     for number in range(len(OFFSETS)):
         shifted = replace(options, port_offset=OFFSETS[(first + number) % len(OFFSETS)])
         wanted = {postgres_port(shifted)}
@@ -117,7 +115,7 @@ def _member(options: Options, home: Home, service: str, replica: int) -> Member:
         "WINDLASS_LEASE_SCALE": repr(options.lease_scale),
         "WINDLASS_SERVICE_SECRET_FILE": str(home.service_secret),
         "WINDLASS_DRAIN_SECONDS": str(STOP_SECONDS[service] - CLOSE_SECONDS),
-        # Nothing forks in a process of ours; gRPC's fork handlers would only warn (or hang) if something did.
+        # No process of ours forks. If one did, gRPC's fork handlers would only warn, or hang.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         **{setting: f"@{home.peers_file(peer)}" for setting, peer in PEERS[service].items()},
     }
@@ -136,7 +134,7 @@ def _member(options: Options, home: Home, service: str, replica: int) -> Member:
 
 
 def ill_formed(entry: str) -> bool:
-    """Whether an `extra_env` entry says nothing."""
+    """Whether an `extra_env` entry is not SERVICE:KEY=VALUE."""
     target, colon, assignment = entry.partition(":")
     name, equals, _ = assignment.partition("=")
     return not (colon and equals and name and target.partition("-")[0] in GRPC_PORTS)

@@ -1,6 +1,6 @@
-"""Whether a port is free, asked before anything is started, so that the answer can name who needed it.
+"""Checks that a port is free before anything is started, so that the error can name the process that needs it.
 
-Hazard: a port is free until somebody takes it; the answer is for people and for picking, not a reservation.
+Hazard: this reserves nothing. Another process may take the port in the next moment.
 """
 
 import socket
@@ -19,7 +19,7 @@ def require_free(host: str, port: int, role: str) -> None:
 
 def is_free(host: str, port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # Connections that are merely winding down do not count as a listener.
+        # Without this option, closing connections would count as a listener.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

@@ -1,13 +1,12 @@
-"""The database, its roles and their schemas: one role and one schema per service that owns tables.
+"""Makes the database, its roles and their schemas: one role and one schema per service that owns tables.
 
-Each role owns its own schema and may not even look into another's; `public` is closed to all of them. Works
-on any PostgreSQL from 15 with the address of a superuser, or of an operator with CREATEROLE and CREATEDB (managed
-servers give no more), and may be repeated at every start.
+Each role owns its schema and may not even read another's; `public` is closed to all of them. This works on PostgreSQL
+from 15 on, as a superuser or as an operator with CREATEROLE and CREATEDB (managed servers give no more), and may be
+repeated at every start.
 
-Hazards: roles belong to the whole server, not to one database, so a second database on the same server shares
-them and their passwords. From 16 on, an operator who is no superuser rules only roles that it made: all runs on
-one server are the same operator's, or a superuser's. Passwords travel as scram verifiers, never in clear, so that
-no server log can hold one.
+Hazards: roles belong to the whole server, so a second database on the same server shares them and their passwords. From
+16 on, an operator who is no superuser can change only the roles that it made, so one server needs the same operator
+each time, or a superuser. Passwords travel as scram verifiers, never in clear, so that no server log can hold one.
 """
 
 from collections.abc import Mapping
@@ -21,9 +20,9 @@ DATABASE = "windlass"
 OWNERS = ("api", "dispatcher", "coordinator")
 POSTGRES_PORT_USUAL = 5432
 POSTGRES_VERSION_MIN = 150000
-# From here on a membership says by itself whether it lets one become the role, and have its rights unasked.
+# From this version on each membership says whether the member may SET the role, and whether it INHERITs its rights.
 POSTGRES_VERSION_OPTIONS = 160000
-# What a service's role must not have (as pg_roles names it), and how it is denied.
+# The attributes in pg_roles that a service's role must not have, and the words that take them away.
 EXCESSIVE = {
     "rolsuper": "NOSUPERUSER",
     "rolcreatedb": "NOCREATEDB",
@@ -50,7 +49,7 @@ def service_url(superuser_url: str, service: str, password: str, database: str =
 
 
 def address_of(url: str) -> tuple[str, int]:
-    """Host and port to show to a person; of several, the hosts and the first port. No secret is in them."""
+    """Host and port to show to a person, without any secret. Of several servers: all hosts, and the first port."""
     given = conninfo_to_dict(url)
     host = given.get("host") or given.get("hostaddr") or "localhost"
     return str(host), int(str(given.get("port") or POSTGRES_PORT_USUAL).split(",")[0])
@@ -61,7 +60,7 @@ def with_database(url: str, database: str) -> str:
 
 
 async def provision(superuser_url: str, passwords: Mapping[str, str], database: str = DATABASE) -> None:
-    """Make, or bring into order, the roles, the database and the schemas. `passwords` is by service."""
+    """Make or correct the roles, the database and the schemas. `passwords` is by service."""
     async with await psycopg.AsyncConnection.connect(superuser_url, autocommit=True) as connection:
         if connection.info.server_version < POSTGRES_VERSION_MIN:
             raise TooOld(
@@ -86,7 +85,7 @@ async def _role(connection: psycopg.AsyncConnection, role: str, password: str) -
     )
     rights = await found.fetchone()
     verb = sql.SQL("CREATE ROLE" if rights is None else "ALTER ROLE")
-    # A new role has none of them, and whoever names one must have it, though only to deny it.
+    # A new role has none of these attributes, and an operator may only name those that it has itself.
     denied = [no for no, has in zip(EXCESSIVE.values(), rights or (), strict=False) if has]
     await connection.execute(
         sql.SQL("{} {} LOGIN NOINHERIT {} PASSWORD {}").format(
@@ -96,10 +95,10 @@ async def _role(connection: psycopg.AsyncConnection, role: str, password: str) -
 
 
 async def _become_member(connection: psycopg.AsyncConnection, role: str) -> None:
-    """Nobody hands a schema to a role that it could not become; a superuser is a member of all.
+    """Make the operator a member of the role, because only a member may give it a schema. A superuser always is one.
 
-    An operator stays a member: `windlass admin verify` reads what the roles own. From 16 on, who makes a role may
-    give itself that, but does not have it.
+    The operator stays a member: `windlass admin verify` reads what the roles own. From 16 on, the maker of a role is no
+    full member, but may make itself one.
     """
     grants_say = connection.info.server_version >= POSTGRES_VERSION_OPTIONS
     found = await connection.execute(

@@ -1,8 +1,6 @@
-"""Bring every service's schema to the version that this tree knows; `windlass migrate` and `windlass up` do
-it here.
+"""Migrates the schema of every service, for `windlass migrate` and `windlass up`.
 
-Each service's migrations run as that service's own role, in its own schema: a migration cannot reach what its
-service could not.
+The migrations of a service run as its own role, so that they can reach only what the service can.
 """
 
 from collections.abc import Mapping
@@ -13,7 +11,7 @@ from services.chassis.postgres import migrations
 
 
 async def migrate(urls: Mapping[str, str]) -> list[str]:
-    """The names of what was applied. `urls` by service; each must be that of the service's own role."""
+    """Apply what is missing and return its names. `urls` holds the address of each service's own role, by service."""
     applied: list[str] = []
     for service in OWNERS:
         with as_file(files(f"services.{service}") / "migrations") as directory:

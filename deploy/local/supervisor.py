@@ -1,12 +1,11 @@
-"""`windlass up`: PostgreSQL, the schemas, the keys, the four services; kept running, and stopped in order.
+"""`windlass up`: starts PostgreSQL, the schemas, the keys and the four services, keeps them running, and stops them.
 
-Order of a start: the home's lock, the ports, PostgreSQL, roles and schemas, keys, then all services at once
-(each is built to wait for the others), then up.json. Of a stop: api, runners, coordinators, dispatchers,
-PostgreSQL, so that each still has whom it reports to; within 15 s in all, by force where needed.
+A start goes in this order: the home's lock, the ports, PostgreSQL, roles and schemas, keys, then all services at once
+(each waits for the others), then up.json. A stop goes in this order: api, runners, coordinators, dispatchers,
+PostgreSQL, so that each can still report to the next. It takes at most 15 s; what has not ended by then is killed.
 
-Hazards: up.json lists living processes only and is rewritten at each change, so it may for a moment lack a
-replica that is being restarted. Everything runs in one task group: an error here stops the whole stack in the
-same order.
+Hazards: up.json lists living processes only and is rewritten at each change, so it may lack a replica that is being
+restarted. Everything runs in one task group: an error stops the whole stack in the same order.
 """
 
 import asyncio
@@ -50,7 +49,7 @@ class Supervisor:
             self._starting.cancel()
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Return when told to stop and all has ended; raises what kept the stack from starting."""
+        """Return when the stack was told to stop and has ended. Raises what kept it from starting."""
         self._starting = asyncio.current_task()
         try:
             async with self.running():
@@ -64,8 +63,8 @@ class Supervisor:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The stack is up inside the block, and ended in order after it."""
-        setup_logging(service="up", level="WARNING")  # it speaks to a person, by `say`
+        """The stack is up inside the block, and is stopped after it."""
+        setup_logging(service="up", level="WARNING")  # a person reads `say`, not the log
         self.home.take()
         self._children = [
             Child(member, self.home.log_file(member.service, member.replica), self._changed, self._say)
@@ -113,10 +112,10 @@ class Supervisor:
             )
 
     async def _database(self, keepers: asyncio.TaskGroup) -> str:
-        """A superuser's address of the database server; the embedded one is started."""
+        """The operator's address of the database server. The embedded server is started here."""
         if self.options.database_url is not None:
             host, port = provision.address_of(self.options.database_url)
-            self._say(f"its database is in PostgreSQL at {host}, port {port}")
+            self._say(f"the database is in PostgreSQL at {host}, port {port}")
             return self.options.database_url
         self._postgres = PostgresServer(
             self.home.postgres,
@@ -151,12 +150,12 @@ class Supervisor:
                 self._changed()
 
     async def _end(self) -> None:
-        """Stop what still runs, in order."""
+        """Stop everything in order."""
         self._stop.set()
         self._is_up = False
         self.home.tell(STOPPING)
         for keeper in self._keepers:
-            keeper.cancel()  # before anything is stopped, lest it be started again
+            keeper.cancel()  # or it would start again what is stopped below
         await asyncio.gather(*self._keepers, return_exceptions=True)
         for service, seconds in STOP_SECONDS.items():
             replicas = [child for child in self._children if child.member.service == service]
@@ -166,11 +165,11 @@ class Supervisor:
                 async with asyncio.timeout(POSTGRES_STOP_SECONDS):
                     await self._postgres.stop()
             except TimeoutError:
-                # Immediate: what was committed is in its log, and is recovered at the next start.
+                # An immediate stop loses nothing: the next start recovers what was committed from the log.
                 await self._postgres.stop(signal.SIGQUIT)
 
     def _changed(self) -> None:
-        """Rewrite up.json; before the stack is ready there is none."""
+        """Rewrite up.json, which does not exist before the stack is ready."""
         if self._is_up:
             self.home.write_up(self.described())
 
@@ -183,7 +182,7 @@ class Supervisor:
         }
 
     def _postgres_entry(self) -> dict[str, Any]:
-        """A server of somebody else's has neither pid nor start_time."""
+        """A server that the stack did not start has neither pid nor start_time."""
         if self._postgres is None:
             host, port = provision.address_of(self.options.database_url or "")
             return {"pid": None, "host": host, "port": port}

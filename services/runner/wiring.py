@@ -1,4 +1,4 @@
-"""Composition root of the runner: no database, no server but health; sessions to every coordinator."""
+"""Composition root of the runner: it has no database, serves only health, and has a session to every coordinator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from services.runner.app.attempt import MODULE_LOG
 from services.runner.app.modules import built_in
 from services.runner.app.modules.user import import_files
 from services.runner.app.rendering import Rendering
-from services.runner.app.tender import WorkerTender
 from services.runner.app.worker import Worker
 from services.runner.config import RunnerSettings
 from services.runner.peers.coordinators import CODEC, CoordinatorSessions
@@ -34,49 +33,39 @@ from windlass.sdk import registry
 
 log = logger(__name__)
 
-# Of the time for draining: what is going may finish in it; in the rest it is handed back, and that acknowledged.
+VERSION: Final = version("windlass")
+# The share of the drain's time in which going runs may finish. In the rest they are handed back and acknowledged.
 FINISHING_SHARE: Final = 0.7
-# What its health speaks of: whether new work can come and be begun. That takes a coordinator that has answered lately,
-# and a place that no hung function holds.
+# Health under this name says whether new work can arrive and begin: a coordinator has answered lately, and hung
+# functions do not hold every place.
 SESSIONS: Final = "windlass.coordinator.v1.RunnerSessions"
 
 
 def wire(settings: RunnerSettings) -> Callable[[Process], Awaitable[None]]:
-    """How this process is put together."""
+    """What `Process.main` runs."""
 
     async def start(process: Process) -> None:
-        release = version("windlass")
         setup_logging(service="runner", replica=settings.replica, level=settings.log_level)
-        # What modules say is ours to show; libraries are heard from WARNING on.
+        # The lines of modules are shown at our level, those of libraries from WARNING on.
         MODULE_LOG.setLevel(settings.log_level.upper())
         setup_tracing(
-            service="runner",
-            version=release,
-            instance=settings.name,
-            endpoint=settings.otlp_endpoint,
+            service="runner", version=VERSION, instance=settings.name, endpoint=settings.otlp_endpoint
         )
-        for module in built_in():
-            registry.add(module)
-        modules = import_files(settings.module_files) or list(registry)
+        process.on_close("spans", flush_tracing)
+        modules = load_modules(settings)
 
-        key = (
-            settings.runner_key_file.read_text(encoding="utf-8").strip() if settings.runner_key_file else None
-        )
+        key_file = settings.runner_key_file
+        key = key_file.read_text(encoding="utf-8").strip() if key_file else None
         channels = ChannelPool(credential=None, bearer=key, tls=settings.tls)
-        clock = SystemClock()
-        sessions = CoordinatorSessions(clock)
-        holder = SessionHolder(
-            profile=profile(settings, release, modules),
-            capacity=settings.runner_concurrency,
-            timing=RUN.scaled(settings.lease_scale),
-            codec=CODEC,
-            open_stream=lambda address: RunnerSessionsStub(channels.get(address)).Session(),
-            owner=sessions,
-            forget=channels.forget,
-        )
+        process.on_close("channels", channels.close)
+
         outputs = DirectoryOutputs(settings.output_store)
         await outputs.sweep()
+
+        clock = SystemClock()
+        sessions = CoordinatorSessions(clock)
         rendering = Rendering()
+        process.on_close("rendering", lambda: asyncio.to_thread(rendering.close))
         worker = Worker(
             registry=registry,
             rendering=rendering,
@@ -85,62 +74,72 @@ def wire(settings: RunnerSettings) -> Callable[[Process], Awaitable[None]]:
             clock=clock,
             concurrency=settings.runner_concurrency,
         )
-        sessions.join(holder, worker)
 
-        server = health_server(settings)
-        server.health.set(SESSIONS, False)
-        await server.start()
-        await serve_metrics(process, settings.metrics_address)
-        process.loop(
-            "health", lambda: server.health.follow(can_work, services=(SESSIONS,), every_seconds=0.2)
+        holder = SessionHolder(
+            profile=profile(settings, modules),
+            capacity=settings.runner_concurrency,
+            timing=RUN.scaled(settings.lease_scale),
+            codec=CODEC,
+            open_stream=lambda address: RunnerSessionsStub(channels.get(address)).Session(),
+            owner=sessions,
+            forget=channels.forget,
         )
+        sessions.join(holder, worker)
+        process.on_close("sessions", holder.stop)
+
+        await serve(process, settings, worker)
+
         process.loop("sessions", lambda: holder.run(AddressBook(settings.coordinators).changes()))
         process.loop("loop lag", LoopLag().run)
-        process.loop("tender", WorkerTender(worker, clock).run)
-
-        async def can_work() -> bool:
-            return worker.can_work()
-
+        process.loop("worker", worker.run)
         process.on_drain("work", lambda: drained(worker, holder, settings.drain_seconds))
-        process.on_close("rendering", lambda: asyncio.to_thread(rendering.close))
-        process.on_close("sessions", holder.stop)
-        process.on_close("server", lambda: server.stop(1.0))
-        process.on_close("channels", channels.close)
-        process.on_close("spans", flush_tracing)
         log.info("runner ready", runner=settings.name, modules=len(modules))
 
     return start
 
 
-def profile(settings: RunnerSettings, release: str, modules: Sequence[str]) -> HolderProfile:
+def load_modules(settings: RunnerSettings) -> list[str]:
+    """Register the built-in modules and the user's; return all their names."""
+    for module in built_in():
+        registry.add(module)
+    import_files(settings.module_files)
+    return list(registry)
+
+
+def profile(settings: RunnerSettings, modules: Sequence[str]) -> HolderProfile:
     return HolderProfile(
         settings.name,
-        version=release,
+        version=VERSION,
         labels=settings.labels,
         modules=modules,
         idempotent_modules=registry.idempotent,
     )
 
 
-def health_server(settings: RunnerSettings) -> GrpcServer:
-    return GrpcServer(
+async def serve(process: Process, settings: RunnerSettings, worker: Worker) -> None:
+    """Serve health, and metrics unless their address is empty."""
+
+    async def can_work() -> bool:
+        return worker.can_work()
+
+    server = GrpcServer(
         settings.grpc_address,
         guard=Guard({}, keys=SystemKey(settings.system_key_hash_file)),
         tls=settings.tls,
         public=settings.public,
     )
-
-
-async def serve_metrics(process: Process, address: str) -> None:
-    """At this address; "" is nowhere."""
-    if address:
-        metrics = MetricsEndpoint(address)
+    server.health.set(SESSIONS, False)
+    await server.start()
+    process.on_close("server", lambda: server.stop(1.0))
+    process.loop("health", lambda: server.health.follow(can_work, services=(SESSIONS,), every_seconds=0.2))
+    if settings.metrics_address:
+        metrics = MetricsEndpoint(settings.metrics_address)
         await metrics.start()
         process.on_close("metrics", metrics.stop)
 
 
 async def drained(worker: Worker, holder: SessionHolder, seconds: float) -> None:
-    """Let what is going finish, then hand it back; return when all of it is acknowledged."""
+    """Let going runs finish, hand back the rest, and return when everything is acknowledged."""
     worker.drain()
     try:
         async with asyncio.timeout(seconds * FINISHING_SHARE):

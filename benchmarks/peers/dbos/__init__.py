@@ -1,4 +1,4 @@
-"""DBOS, a library on PostgreSQL: the workloads' process is all of it, beside a server with the settings of ours."""
+"""DBOS, a library on PostgreSQL. It runs in the client's process, on a PostgreSQL server with our settings."""
 
 from typing import Any
 

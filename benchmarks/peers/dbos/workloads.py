@@ -1,8 +1,7 @@
 """DBOS on the same workloads: `workloads.py DATABASE_URL POSTMASTER_PID` prints one JSON line.
 
-Which form is the fastest depends on the machine: whether a workflow is called as a function or started in the
-background, and by how many threads and processes. Each workload tries its forms on a short piece of work first, and
-only the fastest is measured.
+A workflow can be called as a function or started in the background, by several threads and processes. The fastest form
+depends on the machine, so each workload first tries its forms on a short piece of work. Only the fastest is measured.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ TRIAL_EXECUTIONS = 300
 
 
 def launch(database_url: str) -> None:
-    """Once per process. The executor is named after it, or it would recover what the other one has under way."""
+    """Called once per process. Each executor has its own name, or it would recover the work of the other one."""
     config: DBOSConfig = {
         "name": "bench",
         "system_database_url": database_url,
@@ -48,7 +47,7 @@ async def noop_async() -> None:
 
 @DBOS.workflow()
 def in_a_row(length: int) -> None:
-    """Steps one after the other, which is also how DBOS runs independent ones by itself."""
+    """Steps one after the other. DBOS runs independent steps like this too, unless they are gathered."""
     for _ in range(length):
         noop()
 
@@ -75,7 +74,7 @@ def in_processes(processes: ProcessPoolExecutor, threads: int, count: int) -> No
 
 
 def fastest(forms: Mapping[str, Callable[[int], object]], size: int) -> str:
-    """By a run of this size, after one that opens the connections."""
+    """The form that is the fastest on a run of this size. A shorter run before it opens the connections."""
     for form in forms.values():
         form(size // 4)
     trials = {name: seconds(partial(form, size)) for name, form in forms.items()}

@@ -1,8 +1,8 @@
-"""Restate, a server in Rust with a store of its own, and services in Python that it calls.
+"""Restate, a server in Rust with its own store, which calls services in Python.
 
-Four processes: the server, two copies of the service under hypercorn as the SDK's documentation serves it, the client,
-which tries whether one copy or both are faster. The server has its defaults (24 partitions, one node, the log's WAL
-with fsync), except that all of it stays on loopback.
+There are four processes: the server, two copies of the service under hypercorn, as the SDK's documentation serves it,
+and the client, which tries whether one copy or both are faster. The server has its defaults (24 partitions, one node,
+the log's WAL with fsync), but listens on loopback only.
 """
 
 import os
@@ -47,7 +47,7 @@ def served(name: str, port: int, log: Path) -> AbstractAsyncContextManager[Proce
 
 
 def settings(ingress: int, admin: int) -> dict[str, str]:
-    """The whole environment of the server: a proxy of ours must not stand between it and the service."""
+    """The whole environment of the server. Ours is not passed on, or a proxy could come between it and the service."""
     return {
         "RESTATE_BIND_IP": "127.0.0.1",
         "RESTATE_ADVERTISED_HOST": "127.0.0.1",

@@ -8,7 +8,7 @@ bench = restate.Service(os.environ["BENCH_SERVICE"])
 
 
 async def noop() -> None:
-    """Nothing. A coroutine, since a plain function would be sent to a thread."""
+    """Nothing. This is a coroutine, because a plain function would run in a thread."""
 
 
 @bench.handler()

@@ -1,10 +1,10 @@
 """Restate on the same workloads: `workloads.py INGRESS ADMIN SERVICE0 SERVICE1 SERVER_PID SERVICE0_PID SERVICE1_PID`
 prints one JSON line.
 
-Each execution is one request to the ingress, which answers with its result. The requests are made with aiohttp: the
-client of the SDK stands on httpx, which costs more CPU than the server and the service together.
-Whether one copy of the service or two, and how many requests in flight, are the fastest depends on the machine, so that
-W2 tries its forms on a short piece of work first, and only the fastest is measured.
+Each execution is one request to the ingress, which answers with its result. The requests are made with aiohttp, because
+the SDK's client uses httpx, which costs more CPU than the server and the service together.
+The fastest number of service copies and of requests in flight depends on the machine, so W2 tries its forms on a short
+piece of work first, and only the fastest is measured.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Client:
         self._session = session
 
     async def register(self) -> None:
-        """Tell the server of the services, as soon as all are up."""
+        """Register the services at the server, as soon as all of them are up."""
         async with asyncio.timeout(READY_SECONDS):
             while True:
                 if await self._accepted():
@@ -51,8 +51,8 @@ class Client:
             return False
 
     async def run(self, handler: str, copy: int = 0) -> None:
-        """Start and wait in the call for the result."""
-        # The handlers take nothing, and the ingress refuses a type for it.
+        """Start an execution and wait for its result in the same call."""
+        # The handlers take no input, and the ingress then refuses a content type.
         call = self._session.post(f"{INGRESS}/bench{copy}/{handler}", skip_auto_headers=("Content-Type",))
         async with call as answer:
             body = await answer.text()
@@ -61,7 +61,7 @@ class Client:
 
 
 async def fives(client: Client, copies: int, in_flight: int, count: int) -> float:
-    """Seconds for all, spread evenly over so many copies of the service."""
+    """Seconds for all executions, which are spread evenly over the copies of the service."""
     copy = cycle(range(copies))
     return await many_at_once(lambda: client.run("five", next(copy)), count, in_flight)
 

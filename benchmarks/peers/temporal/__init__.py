@@ -1,6 +1,6 @@
-"""Temporal, a server in Go on a PostgreSQL with our settings, and a worker in Python beside the client.
+"""Temporal, a server in Go on a PostgreSQL with our settings, with a Python worker in the client's process.
 
-The server is tuned: limits.yaml says where it leaves its defaults.
+The server is tuned: limits.yaml lists what differs from its defaults.
 """
 
 import asyncio
@@ -56,13 +56,13 @@ async def measured(place: Path, database: PostgresServer) -> dict[str, Any]:
 
 
 def login(database: PostgresServer) -> dict[str, str]:
-    """For the tool that makes the schema."""
+    """The environment of the tool that makes the schema."""
     place = {"SQL_HOST": "127.0.0.1", "SQL_PORT": str(database.port), "SQL_PLUGIN": "postgres12"}
     return {**os.environ, **place, "SQL_USER": SUPERUSER, "SQL_PASSWORD": database.password}
 
 
 def filled_in(ports: dict[str, int], database: PostgresServer) -> str:
-    """The configuration of the server."""
+    """The configuration file of the server."""
     return Template((sources(NAME) / "server.yaml").read_text()).substitute(
         ports,
         **{f"{service}_membership": free_port() for service in ports},

@@ -1,7 +1,7 @@
-"""Temporal's server and the tool that makes its schemas, built by Go from the module proxy.
+"""Builds Temporal's server and the tool that makes its schemas, with Go and the module proxy.
 
-The hash of the module is pinned here, and the module's own go.sum pins everything below it, so that no checksum
-database has to be asked. The first build takes 10 to 20 minutes of CPU; it has the lowest priority.
+The hash of the module is pinned here, and its go.sum pins all its dependencies, so that no checksum database is needed.
+The first build takes 10 to 20 minutes of CPU, at the lowest priority.
 """
 
 import json
@@ -15,7 +15,7 @@ PROGRAMS = {"server": "./cmd/server", "sql": "./cmd/tools/sql"}
 
 
 def build_server(home: Path) -> None:
-    """Unless the programs of this version are there. OSError or CalledProcessError: not to be had on this machine."""
+    """Build the programs, unless they are there. Raises OSError or CalledProcessError when this machine cannot."""
     stamp = home / MODULE.replace("/", "_")
     if stamp.exists():
         return

@@ -60,7 +60,7 @@ class Fan:
 
 
 async def execute(client: Client, definition: type, size: int) -> None:
-    """Start one and wait for its end."""
+    """Start an execution and wait for its end."""
     name = f"{definition.__name__}-{next(numbers)}"
     await client.execute_workflow(
         definition.__name__, size, id=name, task_queue=QUEUE, request_eager_start=True
@@ -68,7 +68,7 @@ async def execute(client: Client, definition: type, size: int) -> None:
 
 
 async def connected() -> Client:
-    """As soon as the server is up and knows the namespace."""
+    """A client, as soon as the server is up and knows the namespace."""
     client = await retried(lambda: Client.connect(ADDRESS, namespace=NAMESPACE))
     request = RegisterNamespaceRequest(namespace=NAMESPACE, workflow_execution_retention_period=DAY)
     await retried(lambda: client.workflow_service.register_namespace(request))
@@ -86,7 +86,7 @@ async def retried(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def fives(client: Client, in_flight: int, count: int) -> float:
-    """Seconds for all."""
+    """Seconds for all executions."""
     return await many_at_once(lambda: execute(client, Chain, 5), count, in_flight)
 
 

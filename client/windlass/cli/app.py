@@ -44,7 +44,7 @@ app.add_typer(access.workspaces, name="workspace")
 app.add_typer(stack.admin, name="admin")
 
 FAILED, INTERRUPTED = 1, 130
-# What every installation has; one of these that is missing is our fault, and is not explained away.
+# Every installation has these packages. If one is missing, that is our bug, and the traceback is shown.
 OURS = {"windlass", "services", "deploy"}
 
 
@@ -59,7 +59,7 @@ def run(tree: typer.Typer) -> int:
     except BrokenPipeError:  # `windlass list | head`
         sys.stderr.close()
         return 0
-    except OSError as error:  # a file or a folder of the person's: not there, not theirs, no room
+    except OSError as error:  # a file that the person named cannot be used
         sys.stderr.write(f"{error}\n")
         return FAILED
     except ModuleNotFoundError as missing:

@@ -1,6 +1,6 @@
-"""`make demo`: a stack of its own on free ports, one worked example carried to its result, told as it happens, gone.
+"""`windlass demo`: starts a stack on free ports, shows one example step by step, and removes everything again.
 
-Everything shown comes from the public contract: what the demo does, a user can do with the commands it names.
+The demo uses only the public contract: a user can do the same with the commands that it names.
 """
 
 import asyncio

@@ -1,8 +1,6 @@
-"""What a person sees of the local stack: start it, stop it from elsewhere, look at it. Each returns an exit
-code.
+"""The commands of the local stack: start it, stop it from elsewhere, look at it.
 
-Hazard: `down` trusts the home's lock, not up.json: the file of a killed stack may name a pid that is somebody
-else's by now.
+Hazard: `down` trusts the home's lock, not up.json: the pid in a killed stack's file may belong to another process.
 """
 
 import asyncio
@@ -22,7 +20,7 @@ from deploy.local.supervisor import Supervisor
 from windlass.cli.invocation import as_typed
 
 DONE, FAILED = 0, 1
-# A stop is promised within this; who waits longer waits for something that will not come.
+# A stop is promised within this time.
 DOWN_SECONDS = 15.0
 POLL_SECONDS = 0.1
 
@@ -64,14 +62,14 @@ def down(home: Home, say: Say) -> int:
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
-        pass  # it has ended by itself just now
+        pass  # the stack has ended by itself just now
     except PermissionError:
         say(f"{home.root} is run by process {pid}, which is not yours to stop")
         return FAILED
     until = time.monotonic() + DOWN_SECONDS
     while home.holder() == pid:
         if time.monotonic() > until:
-            say(f"process {pid} has not ended in {DOWN_SECONDS:g} s")
+            say(f"process {pid} has not ended within {DOWN_SECONDS:g} s")
             return FAILED
         time.sleep(POLL_SECONDS)
     say(f"stopped {home.root}")
@@ -79,7 +77,7 @@ def down(home: Home, say: Say) -> int:
 
 
 def status(home: Home, say: Say) -> dict[str, Any] | None:
-    """What up.json says while the stack it speaks of is up; else None, and a word about what there is instead."""
+    """The content of up.json while its stack is up. Otherwise None, and `say` gets the state of the home."""
     pid = home.holder()
     if pid is None:
         say(f"nothing runs on {home.root}; start it with: {as_typed('windlass up', home.root)}")
@@ -92,6 +90,7 @@ def status(home: Home, say: Say) -> dict[str, Any] | None:
 
 
 def leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
+    """The errors in a group and in all groups inside it."""
     found: list[BaseException] = []
     for error in group.exceptions:
         found.extend(leaves(error) if isinstance(error, BaseExceptionGroup) else [error])

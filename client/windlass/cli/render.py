@@ -17,9 +17,9 @@ STATE_COLOURS = {
     "LEASED": "cyan",
 }
 BAR_WIDTH = 40
-# Beyond it a double no longer holds every whole number, and its digits say more than it knows.
+# A double holds every whole number up to this one. The digits of larger ones would be wrong.
 WHOLE_MAX = 2**53
-# Not a node of the graph: the run that renders the workflow's own output.
+# The run that renders the workflow's output has this in place of a node's id.
 OUTPUT_NODE, OUTPUT_SHOWN = "$output", "(output)"
 
 
@@ -34,7 +34,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def console() -> Any:
-    """Wide enough for whole ids when the output is a file or a pipe, where nobody's window limits it."""
+    """A console that is wide enough for whole ids when the output is a file or a pipe."""
     from rich.console import Console
 
     found = Console(highlight=False)
@@ -59,7 +59,7 @@ def compact(message: Any) -> str:
 
 
 def plain(message: Any) -> Any:
-    """Protobuf's JSON form. A Struct has only floats; whole ones are written as people wrote them, 2 and not 2.0."""
+    """Protobuf's JSON form. A Struct has only floats; whole ones are shown as 2 and not as 2.0."""
     from google.protobuf.json_format import MessageToDict
 
     return _whole(MessageToDict(message))
@@ -121,7 +121,7 @@ def _here(timestamp: Any) -> datetime:
     try:
         return found.astimezone()
     except OverflowError:
-        # The last hours of the year 9999 are no date east of Greenwich: they show as in UTC.
+        # East of Greenwich the last hours of 9999 would be in the year 10000, so they are shown in UTC.
         return found
 
 

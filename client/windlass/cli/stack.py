@@ -1,6 +1,6 @@
 """Commands that run Windlass: the local stack, single processes, schemas and first keys.
 
-They need the extra `windlass[local]` (or that of the one service); without it they say so.
+They need the extra `windlass[local]`, or that of the one service, and say so when it is missing.
 """
 
 import json
@@ -17,7 +17,7 @@ from windlass.cli.invocation import DEFAULT_HOME, as_typed
 
 
 def _as_url(given: str | None) -> str | None:
-    """What is wrong with it is not repeated: it may hold a password."""
+    """The URL, if it is well formed. The error does not repeat it, because it may hold a password."""
     if not given:
         return None
     import psycopg
@@ -173,7 +173,7 @@ def verify(
     from deploy.local.home import Home
     from windlass.cli.verify import verify as run
 
-    # What was typed says more than what happens to be in the environment.
+    # A home that was typed is stronger than a database URL from the environment.
     is_home_meant = _is_typed(context, "home") and not _is_typed(context, "database_url")
     raise typer.Exit(run(Home(home), None if is_home_meant else database_url, _say, typer.echo))
 
@@ -217,25 +217,15 @@ def _show_processes(found: dict[str, Any]) -> None:
     rows = [_postgres_row(found["postgres"])]
     for each in found["processes"]:
         state = each["start_time"] if each["ready"] else "starting"
-        rows.append(
-            (
-                each["service"],
-                str(each["replica"]),
-                str(each["pid"]),
-                each["grpc"],
-                each["metrics"],
-                state,
-            )
-        )
+        numbers = str(each["replica"]), str(each["pid"])
+        rows.append((each["service"], *numbers, each["grpc"], each["metrics"], state))
     table(("service", "replica", "pid", "gRPC", "metrics", "since"), rows)
 
 
 def _postgres_row(entry: dict[str, Any]) -> tuple[str, ...]:
-    """A server that is not the stack's own has no start_time."""
+    """A server that the stack did not start has no start_time."""
     is_own = "start_time" in entry
     pid = str(entry["pid"] or ("" if is_own else "elsewhere"))
-    # A stack of an older version does not say it, and has its own server here.
-    named = entry.get("host", "127.0.0.1")
-    host = f"[{named}]" if ":" in named else named
+    host = f"[{entry['host']}]" if ":" in entry["host"] else entry["host"]
     since = "" if not is_own else entry["start_time"] if entry["pid"] else "starting"
     return "postgres", "", pid, f"{host}:{entry['port']}", "", since

@@ -1,11 +1,11 @@
-"""What the config of each built-in module must look like, as JSON Schemas, and what is wrong with one that does not.
+"""The JSON Schema of each built-in module's config, and the faults of a config that does not fit.
 
-A value that holds a template is checked where it is rendered: only the runner knows what it becomes. `x-reason` names
-the reason of a fault in that part of a schema, and `description` says what was expected.
+A value that holds a template is not checked here, because only the runner knows what it becomes. In a schema,
+`x-reason` is the reason of a fault in that part, and `description` its message.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from typing import Any, Final
 
 from windlass.definition.durations import SECOND, parse_duration, parse_time
@@ -15,7 +15,8 @@ from windlass.definition.templates import is_template
 
 Schema = dict[str, Any]
 
-# Each fault of a config costs the library some 20 µs and 3 KiB, and it finds all before it tells the first.
+# Each fault costs jsonschema-rs some 20 µs and 3 KiB, and it finds all faults before it returns the first. So only the
+# first fault of a larger config is named.
 VALUES_TOLD_MAX: Final = 2_000
 MESSAGE_CHARACTERS_MAX: Final = 300
 
@@ -104,7 +105,7 @@ CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
         timeout=_DURATION,
     ),
 }
-# Their module evaluates these members itself, as they stand: no template in them is ever rendered.
+# The module evaluates this member itself, as it stands: no template in it is ever rendered.
 RAW_MEMBERS: Final[Mapping[str, str]] = {"condition@1": "expression", "switch@1": "cases"}
 
 _REASONS: Final = {
@@ -117,7 +118,7 @@ _REASONS: Final = {
 
 
 def config_faults(module: str, config: Mapping[str, Any], path: str) -> Iterator[Fault]:
-    """Nothing for a module that is not built in."""
+    """The faults of a built-in module's config. Nothing is known about the config of other modules."""
     if module not in CONFIG_SCHEMAS:
         return
     for error in _misfits(_validator(module), config):
@@ -131,18 +132,17 @@ def config_faults(module: str, config: Mapping[str, Any], path: str) -> Iterator
             yield from _faults_of(error, CONFIG_SCHEMAS[module], place)
 
 
-def _misfits(validator: Any, config: Any) -> Iterable[Any]:
-    """Of a large config the first alone."""
+def _misfits(validator: Any, config: Any) -> Iterator[Any]:
+    """All errors, or the first error of a large config."""
     import jsonschema_rs
 
     if not _is_large(config):
-        found: Iterable[Any] = validator.iter_errors(config)
-        return found
+        yield from validator.iter_errors(config)
+        return
     try:
         validator.validate(config)
     except jsonschema_rs.ValidationError as error:
-        return [error]
-    return []
+        yield error
 
 
 def _is_large(config: Any) -> bool:
@@ -184,15 +184,7 @@ def _validator(module: str) -> Any:
     )
 
 
-def _is_duration(text: str) -> bool:
-    return _is_read(parse_duration, text)
-
-
-def _is_time(text: str) -> bool:
-    return _is_read(parse_time, text)
-
-
-def _is_read(parse: Callable[[str], int], text: str) -> bool:
+def _can_parse(parse: Callable[[str], int], text: str) -> bool:
     try:
         parse(text)
     except ValueError:
@@ -201,12 +193,12 @@ def _is_read(parse: Callable[[str], int], text: str) -> bool:
 
 
 def _is_within_an_hour(text: str) -> bool:
-    """Also what is no duration: that is another fault."""
-    return not _is_duration(text) or parse_duration(text) <= DELAY_SECONDS_MAX * SECOND
+    """True also for text that is no duration: that is another fault."""
+    return not _can_parse(parse_duration, text) or parse_duration(text) <= DELAY_SECONDS_MAX * SECOND
 
 
-_FORMATS: Final = {
-    "duration-or-seconds": _is_duration,
-    "time-with-offset": _is_time,
+_FORMATS: Final[dict[str, Callable[..., bool]]] = {
+    "duration-or-seconds": partial(_can_parse, parse_duration),
+    "time-with-offset": partial(_can_parse, parse_time),
     "one-hour": _is_within_an_hour,
 }

@@ -2,10 +2,10 @@
 
 A duration is a number with a unit (ms, s, m, h, d); without a unit, and as a JSON number, it means seconds. It is 0 or
 more and at most a year. A time is RFC 3339 with an offset. Both may come out of a rendered template, so white space
-around them is passed over. What is neither raises ValueError, with a message fit for the author of the workflow.
+around them is ignored. Everything else raises ValueError with a message for the author of the workflow.
 
-Hazards: all arithmetic is in whole microseconds, so that a duration that was accepted compares equal to itself after
-any number of conversions. No calendar library: it would bring the machine's clock and time zone within reach.
+Hazards: all arithmetic is in whole microseconds, so that a duration compares equal to itself after any number of
+conversions. No calendar library is used: it would bring the machine's clock and time zone within reach.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Final
 SECOND: Final = 1_000_000
 # A year: longer waits belong to a schedule.
 DURATION_MAX: Final = 365 * 86_400 * SECOND
-# 9999-12-31T23:59:59Z: no timestamp on the wire holds the year 10000, and the second below it is room to round in.
+# 9999-12-31T23:59:59Z. No protobuf Timestamp holds the year 10000; the last second leaves room for rounding.
 TIME_MAX: Final = 253_402_300_799 * SECOND
 
 _UNITS: Final = {
@@ -33,7 +33,7 @@ _MONTH_DAYS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def parse_duration(written: object) -> int:
-    """In microseconds."""
+    """Microseconds."""
     length = _length(written)
     if length is None:
         raise ValueError(f"a duration is written like 30s, 1.5s, 250ms, 5m, 1h or 1d, not {_shown(written)}")
@@ -43,9 +43,9 @@ def parse_duration(written: object) -> int:
 
 
 def _length(written: object) -> int | None:
-    """None: it is no duration."""
+    """Microseconds; None when it is no duration."""
     if isinstance(written, int | float) and not isinstance(written, bool):
-        # More than the most stays so, and can be multiplied whatever it was.
+        # A larger number stays over DURATION_MAX, and the multiplication below cannot overflow.
         seconds = float(min(written, DURATION_MAX))
         return round(seconds * SECOND) if seconds >= 0 else None
     parts = _DURATION.fullmatch(written.strip()) if isinstance(written, str) else None
@@ -56,7 +56,7 @@ def _length(written: object) -> int | None:
 
 
 def parse_time(written: object) -> int:
-    """In microseconds since the Unix epoch; an earlier time is 0."""
+    """Microseconds since the Unix epoch; an earlier time is 0."""
     parts = _TIME.fullmatch(written.strip()) if isinstance(written, str) else None
     time = None if parts is None else _time(parts)
     if time is None:
@@ -67,11 +67,11 @@ def parse_time(written: object) -> int:
 
 
 def _time(parts: re.Match[str]) -> int | None:
-    """None: the calendar or the clock has no such time."""
+    """Microseconds since the Unix epoch; None when the calendar or the clock has no such time."""
     year, month, day, hour, minute = (int(part) for part in parts.groups()[:5])
     second, fraction, zone, sign, zone_hours, zone_minutes = parts.groups()[5:]
     is_on_calendar = 1 <= month <= 12 and 1 <= day <= _days_of(year, month)
-    # 60: a leap second, which counts as the first of the next minute.
+    # Second 60 is a leap second, which counts as the first second of the next minute.
     if not (is_on_calendar and hour < 24 and minute < 60 and int(second or 0) <= 60):
         return None
     seconds = _days_since_epoch(year, month, day) * 86_400 + hour * 3600 + minute * 60 + int(second or 0)
@@ -87,8 +87,7 @@ def _days_of(year: int, month: int) -> int:
 
 
 def _days_since_epoch(year: int, month: int, day: int) -> int:
-    """Days of the Gregorian calendar since 1970-01-01, counted in years that begin in March, so that the leap day
-    comes last."""
+    """Days of the Gregorian calendar since 1970-01-01. Years begin in March here, so that the leap day comes last."""
     year -= month < 3
     month_from_march = (month + 9) % 12
     day_of_year = (153 * month_from_march + 2) // 5 + day - 1

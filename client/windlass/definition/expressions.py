@@ -1,10 +1,9 @@
-"""How long the expressions of a template are, and how much of them one definition may hold.
+"""Limits the length of the expressions in templates: of each one, and of all long ones in a definition together.
 
-The engine of templates takes the square of an expression's length to read a chain of operators (`1+1+1+…`), and from
-some ten thousands of them on the stack, and the process with it. So what is long is counted before it is read: one
-expression has an end, and all the long ones of a definition have one together.
-What is inside braces is told by the engine's own rules (strings, brackets, comments, raw blocks): by any others, an
-expression could look short that is not.
+The template engine reads a chain of operators (`1+1+1+…`) in time that grows with the square of its length, and some
+ten thousand operators overflow the stack and end the process. So lengths are checked before the engine reads anything.
+The ends of expressions are found by the engine's own rules (strings, brackets, comments, raw blocks): by any other
+rules, a long expression could look short.
 """
 
 import re
@@ -12,24 +11,24 @@ from collections.abc import Iterator
 from typing import Final
 
 TEMPLATE_CHARACTERS_MAX: Final = 65_536
-# A hundredth of a second to read.
+# The engine reads this in a hundredth of a second.
 EXPRESSION_CHARACTERS_MAX: Final = 4_096
-# Of expressions that are longer than the first, the second in a definition. A mebibyte of such as are just not long
-# takes a fifth of a second, the long ones a tenth at most.
+# Expressions over the first limit may have the second number of characters together in one definition. These take a
+# tenth of a second at most; a mebibyte of expressions just below the first limit takes a fifth.
 LONG_CHARACTERS_MIN: Final = 256
 LONG_CHARACTERS_MAX: Final = 32_768
 
 _OPENING: Final = re.compile(r"\{[{%#]")
 _RAW: Final = re.compile(r"\{%[-+]?\s*raw\s*[-+]?%\}", re.ASCII)
 _RAW_END: Final = re.compile(r"\{%[-+]?\s*endraw\s*[-+]?%\}", re.ASCII)
-# A quote that matches alone has no second one: what follows it is all inside.
+# A single quote character matches only when its string has no end.
 _INSIDE: Final = re.compile(
     r""" "(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+' | ["'()\[\]{}%] """, re.VERBOSE | re.DOTALL
 )
 
 
 def spans(template: str) -> Iterator[tuple[int, int]]:
-    """Where each expression or statement begins and ends, without its braces."""
+    """The start and end of each expression or statement, without its braces."""
     place = 0
     while (opening := _OPENING.search(template, place)) is not None:
         start = opening.end()
@@ -49,7 +48,7 @@ def spans(template: str) -> Iterator[tuple[int, int]]:
 
 
 def _end(template: str, start: int, closing: str) -> int:
-    """That of the template, when what began at `start` has none: the engine may read as far."""
+    """The end of the expression that begins at `start`: the end of the template when nothing closes it."""
     depth = 0
     for found in _INSIDE.finditer(template, start):
         if depth == 0 and template.startswith(closing, found.start()):
@@ -64,13 +63,13 @@ def _end(template: str, start: int, closing: str) -> int:
 
 
 class Allowance:
-    """What is left of the long expressions of one definition."""
+    """The number of characters that the long expressions of one definition may still have."""
 
     def __init__(self) -> None:
         self._characters = LONG_CHARACTERS_MAX
 
     def excess_of(self, template: str) -> str:
-        """Why this template is not to be read; "" when it is."""
+        """Why this template is too long to be read; "" when it is not."""
         if len(template) > TEMPLATE_CHARACTERS_MAX:
             return f"at most {TEMPLATE_CHARACTERS_MAX} characters"
         if len(template) <= LONG_CHARACTERS_MIN:

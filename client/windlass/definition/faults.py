@@ -1,4 +1,4 @@
-"""What is wrong with a definition, and where: values, so that all of them can be told at once."""
+"""The faults of a definition: values that say what is wrong, and where."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -8,24 +8,24 @@ from windlass.definition.limits import FAULTS_MAX
 
 
 class Fault(NamedTuple):
-    """`path` as its author would point at it: `nodes[2].retry.attempts`."""
+    """One thing that is wrong. The path is like `nodes[2].retry.attempts`."""
 
     path: str
     reason: str
     message: str
-    # The id of the node that the path leads into; "" where there is none.
+    # The id of the node that the path leads into; "" when there is none.
     node: str = ""
-    # Of the text that the definition was read from, from 1 on; 0 where it is unknown.
+    # The line in the text of the definition, counted from 1; 0 when it is unknown.
     line: int = 0
 
 
 def place_of(node: str, line: int) -> str:
-    """`line 12, node fetch`; "" where neither is known."""
+    """`line 12, node fetch`; "" when neither is known."""
     return ", ".join([f"line {line}"] * bool(line) + [f"node {node}"] * bool(node))
 
 
 class Faults(list[Fault]):
-    """The first FAULTS_MAX; a generator of them is not asked for more."""
+    """A list that keeps the first FAULTS_MAX faults, and asks a generator for no more."""
 
     def append(self, fault: Fault) -> None:
         if len(self) < FAULTS_MAX:
@@ -36,7 +36,7 @@ class Faults(list[Fault]):
 
 
 def shown_key(key: str) -> str:
-    """A key as it stands in a path."""
+    """A key as a path shows it."""
     return key.replace("\x00", "?")[:100]
 
 

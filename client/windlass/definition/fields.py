@@ -1,7 +1,8 @@
-"""Small checks of one field each, by which the definition is read: type, form, range, and nothing unknown beside it."""
+"""Checks of single fields of a definition: type, form, range, and unknown fields."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from windlass.definition.durations import parse_duration
@@ -41,14 +42,13 @@ def one_of(*choices: str) -> Check:
     return check
 
 
-def flag(value: Any, path: str) -> Iterator[Fault]:
-    if not isinstance(value, bool):
-        yield Fault(path, "WRONG_TYPE", "must be true or false")
+def _typed(kind: type, message: str, value: Any, path: str) -> Iterator[Fault]:
+    if not isinstance(value, kind):
+        yield Fault(path, "WRONG_TYPE", message)
 
 
-def mapping(value: Any, path: str) -> Iterator[Fault]:
-    if not isinstance(value, dict):
-        yield Fault(path, "WRONG_TYPE", "must be an object")
+flag: Final = partial(_typed, bool, "must be true or false")
+mapping: Final = partial(_typed, dict, "must be an object")
 
 
 def labels(value: Any, path: str) -> Iterator[Fault]:
@@ -77,22 +77,15 @@ def timeout(value: Any, path: str) -> Iterator[Fault]:
         yield Fault(path, "OUT_OF_RANGE", "a timeout is longer than nothing")
 
 
-def attempts(value: Any, path: str) -> Iterator[Fault]:
-    if isinstance(value, bool) or not isinstance(value, int):
-        yield Fault(path, "WRONG_TYPE", "must be a whole number")
-    elif not 1 <= value <= ATTEMPTS_MAX:
-        yield Fault(path, "OUT_OF_RANGE", f"must be from 1 to {ATTEMPTS_MAX}")
-
-
-def factor(value: Any, path: str) -> Iterator[Fault]:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        yield Fault(path, "WRONG_TYPE", "must be a number")
-    elif not 1 <= value <= FACTOR_MAX:
-        yield Fault(path, "OUT_OF_RANGE", f"must be from 1 to {FACTOR_MAX}")
+def _from_one(most: int, kinds: tuple[type, ...], name: str, value: Any, path: str) -> Iterator[Fault]:
+    if type(value) not in kinds:
+        yield Fault(path, "WRONG_TYPE", f"must be a {name}")
+    elif not 1 <= value <= most:
+        yield Fault(path, "OUT_OF_RANGE", f"must be from 1 to {most}")
 
 
 def members(value: Mapping[str, Any], path: str, known: Mapping[str, Check | None]) -> Iterator[Fault]:
-    """Each member by its check; those without a name here are faults. None: looked at elsewhere."""
+    """Check each member; a member that is not in `known` is a fault. None stands for a check elsewhere."""
     for key, inner in value.items():
         if key not in known:
             yield Fault(
@@ -105,21 +98,21 @@ def members(value: Mapping[str, Any], path: str, known: Mapping[str, Check | Non
 
 
 _RETRY: Final[Mapping[str, Check]] = {
-    "attempts": attempts,
+    "attempts": partial(_from_one, ATTEMPTS_MAX, (int,), "whole number"),
     "initialDelay": duration,
-    "factor": factor,
+    "factor": partial(_from_one, FACTOR_MAX, (int, float), "number"),
     "maxDelay": duration,
     "budget": duration,
 }
 
 
 def retry(value: Any, path: str, inherited: Mapping[str, Any] | None = None) -> Iterator[Fault]:
-    """A retry policy, whose absent members are those of the workflow's policy, then the defaults."""
+    """A retry policy. Absent members are inherited from the workflow's policy, then from the defaults."""
     if not isinstance(value, dict):
         yield Fault(path, "WRONG_TYPE", "must be an object")
         return
     yield from members(value, path, _RETRY)
-    # What a policy is where it says nothing is in docs/definitions.md.
+    # docs/definitions.md lists the defaults.
     whole = {**(inherited or {}), **value}
     first = _length(whole.get("initialDelay", "1s"), 0)
     if _length(whole.get("maxDelay", "300s"), first) < first:
@@ -127,7 +120,7 @@ def retry(value: Any, path: str, inherited: Mapping[str, Any] | None = None) -> 
 
 
 def _length(value: Any, otherwise: int) -> int:
-    """`otherwise`: of what is no duration, which is a fault already."""
+    """Microseconds; `otherwise` for what is no duration, which is a fault already."""
     try:
         return parse_duration(value)
     except ValueError:

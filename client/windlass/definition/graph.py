@@ -1,30 +1,30 @@
-"""The shape of a graph: who comes before whom, and which nodes go in a circle.
+"""The shape of a graph: which nodes come before which, and which nodes form a circle.
 
-Linear in nodes and edges but for `ancestors`, which keeps one integer per node as a set of bits: 2,000 nodes cost
-2,000 integers of 250 bytes and one union per edge.
+Everything is linear in nodes and edges, except `ancestors`: it keeps one integer per node as a set of bits, so 2,000
+nodes cost 2,000 integers of 250 bytes and one union per edge. Nothing recurses: a chain of 2,000 nodes is too deep.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 Edges = Sequence[tuple[int, int]]
 
 
 def cycles(count: int, edges: Edges) -> list[list[int]]:
-    """One circle of each strongly connected part with more than one node, each in its order of travel."""
+    """One circle from each strongly connected part with more than one node, in the order of its edges."""
     after = _successors(count, edges)
-    return [_circle(part, after) for part in _strong_parts(count, after) if len(part) > 1]
+    return [_circle(part, after) for part in _strong_parts(count, edges) if len(part) > 1]
 
 
 def ancestors(count: int, edges: Edges) -> list[int]:
-    """For each node the set of those before it, as bits; nodes on circles are before themselves."""
+    """For each node the set of nodes before it, as bits. A node on a circle comes before itself."""
     after = _successors(count, edges)
     before = [0] * count
-    # Tarjan's parts come out last first; within a circle everybody is before everybody.
-    for part in reversed(_strong_parts(count, after)):
+    for part in _strong_parts(count, edges):
         union = 0
         for node in part:
             union |= before[node]
-        if len(part) > 1:
+        if len(part) > 1:  # within a circle every node is before every other
             for node in part:
                 union |= 1 << node
         for node in part:
@@ -35,7 +35,7 @@ def ancestors(count: int, edges: Edges) -> list[int]:
     return before
 
 
-def _successors(count: int, edges: Edges) -> Sequence[list[int]]:
+def _successors(count: int, edges: Iterable[tuple[int, int]]) -> Sequence[list[int]]:
     after: list[list[int]] = [[] for _ in range(count)]
     for start, end in edges:
         if start != end:  # a self edge is a fault of its own
@@ -43,77 +43,53 @@ def _successors(count: int, edges: Edges) -> Sequence[list[int]]:
     return after
 
 
-def _strong_parts(count: int, after: Sequence[Sequence[int]]) -> list[set[int]]:
-    """Tarjan's strongly connected parts, without recursion: a chain of 2,000 nodes is no reason to fail."""
-    index: dict[int, int] = {}
-    low = [0] * count
-    stack: list[int] = []
-    on_stack = [False] * count
+def _strong_parts(count: int, edges: Edges) -> list[set[int]]:
+    """Kosaraju's strongly connected parts. A part comes before those that its edges lead to."""
+    before = _successors(count, ((end, start) for start, end in edges))
     parts: list[set[int]] = []
-    for root in range(count):
-        if root in index:
-            continue
-        work = [(root, iter(after[root]))]
-        index[root] = low[root] = len(index)
-        stack.append(root)
-        on_stack[root] = True
+    placed: set[int] = set()
+    for root in reversed(_finished(_successors(count, edges))):
+        part: set[int] = set()
+        work = [root]
         while work:
-            node, successors = work[-1]
-            descended = False
-            for successor in successors:
-                if successor not in index:
-                    index[successor] = low[successor] = len(index)
-                    stack.append(successor)
-                    on_stack[successor] = True
-                    work.append((successor, iter(after[successor])))
-                    descended = True
-                    break
-                if on_stack[successor]:
-                    low[node] = min(low[node], index[successor])
-            if descended:
-                continue
-            work.pop()
-            if work:
-                parent = work[-1][0]
-                low[parent] = min(low[parent], low[node])
-            if low[node] == index[node]:
-                parts.append(_popped_to(node, stack, on_stack))
+            node = work.pop()
+            if node not in placed:
+                placed.add(node)
+                part.add(node)
+                work.extend(before[node])
+        if part:
+            parts.append(part)
     return parts
 
 
-def _popped_to(node: int, stack: list[int], on_stack: list[bool]) -> set[int]:
-    part: set[int] = set()
-    while True:
-        top = stack.pop()
-        on_stack[top] = False
-        part.add(top)
-        if top == node:
-            return part
+def _finished(after: Sequence[Sequence[int]]) -> list[int]:
+    """All nodes in the order in which a search in depth has finished with them."""
+    finished: list[int] = []
+    seen: set[int] = set()
+    work = list(range(len(after)))
+    while work:
+        node = work.pop()
+        if node < 0:
+            finished.append(~node)
+        elif node not in seen:
+            seen.add(node)
+            work.append(~node)  # this comes up again when everything after the node is finished
+            work.extend(after[node])
+    return finished
 
 
 def _circle(part: set[int], after: Sequence[Sequence[int]]) -> list[int]:
     """A shortest circle through the first node of the part."""
     start = min(part)
-    came_from: Mapping[int, int] = _breadth_first(start, part, after)
-    circle = [start]
-    node = came_from[start]
-    while node != start:
-        circle.append(node)
-        node = came_from[node]
-    circle.append(start)
-    return circle[::-1]
-
-
-def _breadth_first(start: int, part: set[int], after: Sequence[Sequence[int]]) -> dict[int, int]:
-    """From where each node of the part was first reached, `start` itself last of all."""
     came_from: dict[int, int] = {}
-    ring = [start]
+    ahead = deque([start])
     while start not in came_from:
-        outer: list[int] = []
-        for node in ring:
-            for successor in after[node]:
-                if successor in part and successor not in came_from:
-                    came_from[successor] = node
-                    outer.append(successor)
-        ring = outer
-    return came_from
+        node = ahead.popleft()
+        for successor in after[node]:
+            if successor in part and successor not in came_from:
+                came_from[successor] = node
+                ahead.append(successor)
+    circle = [start, came_from[start]]
+    while circle[-1] != start:
+        circle.append(came_from[circle[-1]])
+    return circle[::-1]

@@ -1,7 +1,7 @@
-"""Which modules a node may name, and which branches they take.
+"""The modules that a node may name, and the branches that they take.
 
-A bare name (`noop@1`) is one of ours; a dotted one (`billing.charge@2`) is somebody's own, known once a runner has
-announced it.
+A bare name (`noop@1`) is a built-in module. A dotted one (`billing.charge@2`) is the user's own, and is known once a
+runner has announced it.
 """
 
 import re
@@ -12,17 +12,17 @@ from windlass.definition.config_schemas import CONFIG_SCHEMAS
 from windlass.definition.faults import Fault
 from windlass.definition.templates import is_template
 
-# In the format, but not carried out by this version of the engine: refused rather than accepted and never done.
+# The format has these modules, but this version of the engine cannot carry them out, so they are refused.
 UNSUPPORTED_MODULES: Final = frozenset({"wait_signal@1", "approval@1", "sub_workflow@1", "for_each@1"})
 NAME_CHARACTERS_MAX: Final = 128
 
 _NAME: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*)(?:@([1-9][0-9]{0,5}))?")
-# http.request@2 is no module of a user's: the name is ours.
+# The names of built-in modules are ours in every version: http.request@2 is no user's module.
 _OWN_FORBIDDEN: Final = frozenset(module.partition("@")[0] for module in CONFIG_SCHEMAS)
 
 
 def module_faults(module: Any, path: str) -> Iterator[Fault]:
-    """What is wrong with the name of a module."""
+    """The faults of a module's name."""
     if not isinstance(module, str):
         yield Fault(path, "REQUIRED" if module is None else "WRONG_TYPE", "must name a module, like noop@1")
         return
@@ -41,12 +41,12 @@ def module_faults(module: Any, path: str) -> Iterator[Fault]:
 
 
 def is_own(module: str) -> bool:
-    """Whether it is somebody's own, which only a runner can announce."""
+    """Whether it is a user's own module, which a runner has to announce."""
     return "." in module and module.partition("@")[0] not in _OWN_FORBIDDEN
 
 
 def branches_of(node: Mapping[str, Any]) -> frozenset[str] | None:
-    """The labels that edges from this node may name; None when nobody can say before it runs."""
+    """The labels that edges from this node may name; None when only the run can tell."""
     module, config = node.get("module"), node.get("config", {})
     if module == "condition@1":
         return frozenset({"true", "false"})
@@ -58,7 +58,7 @@ def branches_of(node: Mapping[str, Any]) -> frozenset[str] | None:
 def _branches_of_switch(config: Any) -> frozenset[str] | None:
     cases = config.get("cases") if isinstance(config, dict) else None
     if not isinstance(cases, list):
-        return None  # which is another fault
+        return None  # this is another fault
     named = [case.get("branch") for case in cases if isinstance(case, dict)] + [config.get("default")]
     if isinstance(named[-1], str) and is_template(named[-1]):
         return None

@@ -1,10 +1,10 @@
-"""What the templates of a definition refer to, told by the parser of the template language before anything runs.
+"""Finds what the templates of a definition refer to, with the parser of the template language, before anything runs.
 
-A template may see `input`, `state`, `execution`, and `nodes.<id>` of the nodes before its own. A name that is computed
-(`nodes[name]`), and `nodes` by itself, cannot be judged here: such a template sees all the nodes before it, and a wrong
+A template may read `input`, `state`, `execution`, and `nodes.<id>` of the nodes before its own. A computed name
+(`nodes[name]`), and `nodes` by itself, cannot be checked here: such a template gets all nodes before it, and a wrong
 name is an error of the run.
 
-Templates are only parsed here, never rendered: nothing of a user's template runs in the process that asks.
+Templates are only parsed here, never rendered: no user's template runs in this process.
 """
 
 import re
@@ -16,10 +16,10 @@ from windlass.definition.faults import Fault, child
 
 ROOTS: Final = frozenset({"input", "state", "nodes", "execution"})
 _KNOWN: Final = ", ".join(sorted(ROOTS))
-# What the engine of templates brings along itself.
+# A function that the template engine itself provides.
 _FUNCTIONS: Final = frozenset({"dict"})
-# A text that is no subscript of `nodes`, or `nodes["fetch"]`: named as clearly as `nodes.fetch`, but the parser tells
-# attributes alone.
+# Matches `nodes["fetch"]`, which is as clear as `nodes.fetch`, but the parser reports only attributes. It also matches
+# other string literals, so that nothing inside them is taken for a subscript.
 _SUBSCRIPT: Final = re.compile(
     r"""\bnodes\s*\[\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\] | "(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+' """,
     re.VERBOSE | re.DOTALL,
@@ -27,22 +27,22 @@ _SUBSCRIPT: Final = re.compile(
 
 
 class TemplateSyntax(Exception):
-    """Why a template does not parse, or is not to be read, in words for its author."""
+    """A template does not parse, or is too long. The text is for its author."""
 
 
 class Reference(NamedTuple):
-    """One template reads the output of one node."""
+    """A template reads the output of a node."""
 
     path: str
-    # None: of every node before it.
+    # None stands for every node before it.
     node: str | None
 
 
 class TemplateParser:
-    """Has the templates of one definition read, as far as its allowance goes."""
+    """Parses the templates of one definition, within its allowance of long expressions."""
 
     def __init__(self) -> None:
-        # The same engine that renders them in the runner, so that both agree on syntax.
+        # The runner renders with the same engine, so both agree on the syntax.
         import minijinja
 
         self._engine = minijinja
@@ -50,7 +50,7 @@ class TemplateParser:
         self._allowance = Allowance()
 
     def references(self, template: str, path: str, tell: Callable[[Fault], None]) -> Iterator[Reference]:
-        """The nodes that one template refers to; what is wrong with the template itself goes to `tell`."""
+        """The nodes that a template reads. The template's own faults go to `tell`."""
         try:
             subscripts, names = self._names(template)
         except TemplateSyntax as fault:
@@ -65,8 +65,8 @@ class TemplateParser:
                 tell(Fault(path, "TEMPLATE_REFERENCE", f"{root!r} is unknown; templates see {_KNOWN}"))
 
     def _names(self, template: str) -> tuple[dict[str, str], set[str]]:
-        """The dotted names that a template reads and does not set itself, like `nodes.fetch.output.id`, and which node
-        is meant by each attribute that stands for a subscript."""
+        """The dotted names that a template reads and does not set itself, like `nodes.fetch.output.id`, after the nodes
+        that are meant by those attributes of `nodes` that stand for subscripts."""
         if excess := self._allowance.excess_of(template):
             raise TemplateSyntax(excess)
         subscripts, attributes = _with_attributes(template) if "[" in template else ({}, template)
@@ -77,7 +77,7 @@ class TemplateParser:
 
 
 def _with_attributes(template: str) -> tuple[dict[str, str], str]:
-    """Each `nodes["fetch"]` written as an attribute that no node has the name of, with what it stands for."""
+    """Replace each `nodes["fetch"]` by an attribute that is no node's name; return what each stands for."""
     subscripts: dict[str, str] = {}
     parts, place = [], 0
     mark = "_"
@@ -103,7 +103,7 @@ def is_template(text: str) -> bool:
 
 
 def texts_of(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Each text in a JSON value with its path, in reading order; keys are no templates."""
+    """Each text in a JSON value with its path, in reading order. Keys are left out, as they are no templates."""
     todo: list[tuple[Any, str]] = [(value, path)]
     while todo:
         here, where = todo.pop()

@@ -1,9 +1,8 @@
-"""YAML: the types that JSON has, the line of everything, and no key twice.
+"""Reads YAML: only the types that JSON has, with the line of everything, and no duplicate keys.
 
-The words are those of YAML 1.1 as PyYAML knows them (`yes` is true, `<<` merges); a date is its text.
+Scalars follow YAML 1.1 as PyYAML knows it (`yes` is true, `<<` merges), except that a date stays text.
 
-Hazard: an alias is read again wherever it stands, and costs each time what it stands for, so that a few lines cannot
-stand for gigabytes.
+Hazard: each alias is read again and counts with the size of its target, so that a few lines cannot become gigabytes.
 """
 
 import re
@@ -17,11 +16,11 @@ from windlass.definition.faults import Fault, Faults, shown_key
 from windlass.definition.json_values import number
 from windlass.definition.limits import DEFINITION_BYTES_MAX, DEPTH_MAX, FAULTS_MAX
 
-# Of the text itself. Each takes some 500 bytes while it is read.
+# The limit of values in the text. Each takes some 500 bytes while it is read.
 NODES_MAX: Final = 250_000
-# Deeper than DEPTH_MAX is a fault among others. Here reading ends, because libyaml takes the square of the depth.
+# Nesting over DEPTH_MAX is one fault among others. At this depth reading ends: libyaml's time grows with its square.
 LEVELS_MAX: Final = 2 * DEPTH_MAX
-# Far more than a double has; longer ones take the square of their length to read.
+# Far more than a double has. The time to read a number grows with the square of its digits.
 DIGITS_MAX: Final = 400
 _TAG: Final = "tag:yaml.org,2002:"
 _TEXTS: Final = frozenset({"str", "timestamp", "value", "merge"})
@@ -37,7 +36,7 @@ class Unreadable(Exception):
 
 
 class _Loader(Composer, CSafeLoader):
-    """libyaml reads, Python composes: so that it can end in time."""
+    """libyaml parses and Python composes, so that reading can stop at a limit."""
 
     def __init__(self, text: str) -> None:
         CSafeLoader.__init__(self, text)
@@ -63,7 +62,7 @@ class YamlText:
         """Raises Unreadable."""
         self.faults = Faults()
         self.document: Any = None
-        # The steps that lead to what is read.
+        # The path to the value that is being read.
         self._path: list[str] = []
         self._open: set[Node] = set()
         self._spent = 0
@@ -81,7 +80,7 @@ class YamlText:
             self.document = self._read(self._root)
 
     def line_of(self, path: str) -> int:
-        """Of what is at the path, or of the last part of the path that is there."""
+        """The line of the value at this path, or of the last part of the path that exists."""
         line, node = (0, None) if self._root is None else (_line(self._root), self._root)
         rest = path if path.startswith("[") else f".{path}"
         while node is not None and rest:
@@ -97,7 +96,7 @@ class YamlText:
         return line
 
     def _read(self, node: Node) -> Any:
-        # Two brackets, or a comma.
+        # A container counts its two brackets, a scalar its text and a comma.
         self._spent += 1 + len(node.value) if isinstance(node, ScalarNode) else 2
         if self._spent > DEFINITION_BYTES_MAX:
             raise Unreadable("TOO_LARGE", f"at most {DEFINITION_BYTES_MAX} bytes, aliases written out")
@@ -132,19 +131,16 @@ class YamlText:
             tag = key.tag.removeprefix(_TAG)
             if not isinstance(key, ScalarNode):
                 raise Unreadable("NOT_JSON", "a key is text", self._shown_path(), _line(key))
-            elif tag == "merge":
+            if tag == "merge":
                 merged += self._merged(value)
                 continue
-            elif tag not in _TEXTS:
-                self._tell(
-                    "NOT_JSON", f'a key is text: write "{shown_key(key.value)}" in quotes', key, key.value
-                )
+            shown = shown_key(key.value)
+            if tag not in _TEXTS:
+                self._tell("NOT_JSON", f'a key is text: write "{shown}" in quotes', key, f".{shown}")
             elif key.value in members:
-                self._tell(
-                    "DUPLICATE_KEY", f"the key {shown_key(key.value)!r} is there twice", key, key.value
-                )
-            members[key.value] = self._inside(f".{shown_key(key.value)}", value)
-        for source in merged:  # the earlier is the stronger
+                self._tell("DUPLICATE_KEY", f"the key {shown!r} is there twice", key, f".{shown}")
+            members[key.value] = self._inside(f".{shown}", value)
+        for source in merged:  # of two sources with the same key, the earlier wins
             for name, value in source.items():
                 members.setdefault(name, value)
         return members
@@ -176,9 +172,8 @@ class YamlText:
         self._tell("NOT_JSON", f"{text[:40]!r} is no {tag} that JSON has", node)
         return None
 
-    def _tell(self, reason: str, message: str, node: Node, key: str | None = None) -> None:
+    def _tell(self, reason: str, message: str, node: Node, step: str = "") -> None:
         if len(self.faults) < FAULTS_MAX:
-            step = "" if key is None else f".{shown_key(key)}"
             self.faults.append(Fault(self._shown_path(step), reason, message, line=_line(node)))
 
     def _shown_path(self, step: str = "") -> str:
@@ -190,7 +185,7 @@ def _line(node: Node) -> int:
 
 
 def _members(node: Node) -> Iterator[tuple[str, tuple[int, Node]]]:
-    """By its step in a path, the line and the value of each part; of a member that is merged in, too."""
+    """The line and the value of each part, by its step in a path. Merged members are included."""
     if isinstance(node, SequenceNode):
         for index, inner in enumerate(node.value):
             yield f"[{index}]", (_line(inner), inner)

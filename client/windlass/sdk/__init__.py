@@ -1,4 +1,4 @@
-"""What an author of modules needs: a decorator, a context, the errors that say whether to try again.
+"""For authors of modules: a decorator, a context, and the errors that say whether to try again.
 
     from windlass.sdk import module, Context, TransientError
 
@@ -6,9 +6,9 @@
     async def append(ctx: Context, inputs: dict, config: dict) -> dict:
         return {"balance": await post(inputs, key=ctx.effect_key)}
 
-Hazard: an effect happens at least once. A module declared idempotent must hand `ctx.effect_key` to whatever it changes,
-so that the second time is no second effect; its work is elsewhere about a second after its runner died, or was cut off
-and works on.
+Hazard: an effect happens at least once. A module declared idempotent must hand `ctx.effect_key` to every system that it
+changes, so that these recognise a repetition. Another runner begins its work about a second after its runner has died,
+or has been cut off and still works.
 """
 
 from windlass.sdk.context import Context

@@ -1,10 +1,10 @@
-"""What a running module knows of its run, and what it can say while it runs."""
+"""The context of a running module: it describes the run, and takes progress and costs."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,44 +12,43 @@ from windlass.sdk.encoding import NotJson, encoded
 from windlass.sdk.errors import PermanentError
 
 MESSAGE_CHARACTERS_MAX = 1_024
-# It is journalled whenever it changes.
+# Every change of a cursor is journalled.
 CURSOR_BYTES_MAX = 64 * 1024
 
 
 @dataclass(slots=True)
 class Context:
-    """One run, as its module sees it. Made by the runner, one for each attempt."""
+    """One run, as its module sees it. The runner makes a new one for each attempt."""
 
     execution_id: str
     run_id: str
     workflow: str
     node: str
-    # From 1.
+    # Counts from 1.
     attempt: int
-    # Equal over all attempts at this work: hand it to third parties, so that they can deduplicate.
+    # The same in all attempts at this work. Hand it to third parties, so that they can deduplicate.
     effect_key: str
     # An earlier attempt was granted and may have had its effect.
     may_have_run_before: bool
-    # When this attempt is over at the latest, by this machine's clock: at its node's timeout or at its execution's
-    # deadline, whichever comes first; None: neither is set.
+    # When this attempt ends at the latest, by this machine's clock: at its node's timeout or its execution's deadline,
+    # whichever comes first. None when neither is set.
     deadline: datetime | None
-    # As last told by a heartbeat of an earlier attempt; None on the first.
+    # The last cursor that a heartbeat of an earlier attempt reported; None when there is none.
     cursor: Any
-    # Its lines say which run they are of.
+    # Each line names the run.
     log: logging.Logger | logging.LoggerAdapter[logging.Logger]
     # Evaluates an expression over input, state, nodes and execution; raises PermanentError on a missing path. It blocks
-    # when the expression could grow (docs/definitions.md, Templates): an async module awaits it in a thread, by
-    # `asyncio.to_thread(ctx.evaluate, expression)`.
+    # when the expression could grow (docs/definitions.md, Templates): an async module calls it in a thread, by
+    # `await asyncio.to_thread(ctx.evaluate, expression)`.
     evaluate: Callable[[str], Any]
     # W3C traceparent of `run.execute`, "" when the execution is not sampled.
     traceparent: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    # True once the run was cancelled or its lease is gone: stop, what comes after is refused.
+    # True once the run was cancelled or has lost its lease. The module should stop: its result would be refused.
     cancelled: bool = False
     cost_tokens: int = 0
     progress: float = 0.0
     message: str = ""
-    # JSON; empty: none was told.
+    # JSON of the last cursor of this attempt; empty before the first.
     told_cursor: bytes = b""
     # Rises with every heartbeat, so that the runner sends each only once.
     heartbeats: int = 0
@@ -57,14 +56,14 @@ class Context:
     async def heartbeat(
         self, progress: float | None = None, message: str | None = None, cursor: Any = None
     ) -> None:
-        """Say how far it is; what is left out stays as it was. Travels with the runner's next beat; the next attempt is
-        given the last cursor.
+        """Report progress; what is left out stays as it was. It travels with the runner's next beat, and the next
+        attempt gets the last cursor.
 
         Raises PermanentError for a cursor that is no JSON or over 64 KiB."""
         self.tell(progress, message, cursor)
 
     def tell(self, progress: float | None = None, message: str | None = None, cursor: Any = None) -> None:
-        """`heartbeat` for plain functions."""
+        """The same as `heartbeat`, for plain functions."""
         told_cursor = self.told_cursor if cursor is None else _as_cursor(cursor)
         if progress is not None:
             self.progress = min(1.0, max(0.0, progress))
@@ -79,7 +78,7 @@ class Context:
 
 
 def _as_cursor(cursor: Any) -> bytes:
-    """Encoded where the module can be told of its mistake, and as it is now: it may go on changing it."""
+    """Encode the cursor at once: the module may change it later, and sees here whether it is wrong."""
     try:
         data = encoded(cursor)
     except NotJson as fault:

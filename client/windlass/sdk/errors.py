@@ -1,12 +1,12 @@
-"""Errors a module raises to say how its failure is to be treated.
+"""Errors that a module raises to say how its failure is to be treated.
 
-Any other exception counts as TRANSIENT except those that trying again cannot mend (ValueError, TypeError, KeyError,
-LookupError and the like), which count as PERMANENT: the runner classifies, the coordinator decides.
+Exceptions that trying again cannot mend (ValueError, TypeError, LookupError and the like) count as PERMANENT, all
+others as TRANSIENT. The runner classifies a failure; the coordinator decides whether to try again.
 """
 
 
 class ModuleError(Exception):
-    """A failure with a class. `type` is what people filter by; it defaults to the class's own name."""
+    """A failure with a class. People filter by `type`, which defaults to the name of the class."""
 
     class_name = "TRANSIENT"
 
@@ -17,7 +17,7 @@ class ModuleError(Exception):
 
 
 class TransientError(ModuleError):
-    """Trying again may help; `retry_after` seconds are waited at least."""
+    """Trying again may help. The next attempt waits at least `retry_after` seconds."""
 
 
 class PermanentError(ModuleError):

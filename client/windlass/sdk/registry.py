@@ -1,7 +1,7 @@
-"""The modules a runner knows, by name and version.
+"""The modules that a runner knows, by name and version.
 
-`@module` registers in the process-wide `registry`; a file given with `--modules` is imported once and registers what it
-declares. Two modules under one name are a mistake that is told at start, not at the first run.
+`@module` registers in the process-wide `registry`. A file given with `--modules` is imported once, at start, and a
+second module of the same name fails that start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*@[1-9][0-9]{0,8}")
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Returned by a module that decides: edges with `when: <label>` are taken, other labels are not."""
+    """What a module returns to choose a branch: edges with `when: <label>` are taken, those with other labels not."""
 
     label: str
     output: Any = None
@@ -35,13 +35,13 @@ class Module:
 
     name: str
     function: Function
-    # A second attempt under the same effect key changes nothing more: when its runner is gone, the work is elsewhere at
-    # once, and may be done by two for a while.
+    # A second attempt under the same effect key changes nothing more. When its runner is gone, another runner begins
+    # the work at once, so two may do it at the same time.
     idempotent: bool
     is_async: bool
-    # Short and never blocking: run on the event loop without a task of its own.
+    # It is short and never blocks, so it runs on the event loop without a task of its own.
     inline: bool
-    # Config keys handed over as written, their templates unresolved.
+    # Config keys whose templates are not rendered: the module gets them as written.
     raw_config: frozenset[str]
 
 
@@ -52,7 +52,7 @@ class Registry:
         self._modules: dict[str, Module] = {}
 
     def add(self, module: Module) -> None:
-        """Take a module in; a second one of the name is refused."""
+        """Register a module. Raises ValueError for a malformed name and for one that is taken."""
         if not _NAME.fullmatch(module.name):
             raise ValueError(f"module name {module.name!r} is not like 'billing.charge@2'")
         if module.name in self._modules:
@@ -65,10 +65,14 @@ class Registry:
 
     @property
     def idempotent(self) -> list[str]:
-        """The names of those whose work may be done twice."""
+        """The names of the modules whose work may be done twice."""
         return sorted(name for name, module in self._modules.items() if module.idempotent)
 
+    def modules(self) -> list[Module]:
+        return list(self._modules.values())
+
     def __iter__(self) -> Iterator[str]:
+        """The names of all modules, sorted."""
         return iter(sorted(self._modules))
 
     def declare(
@@ -79,7 +83,7 @@ class Registry:
         inline: bool = False,
         raw_config: frozenset[str] = frozenset(),
     ) -> Callable[[Function], Function]:
-        """Decorator that registers here."""
+        """Decorate a function to register it here."""
 
         def register(function: Function) -> Function:
             is_async = inspect.iscoroutinefunction(function)
@@ -93,8 +97,8 @@ registry = Registry()
 
 
 def module(name: str, *, idempotent: bool = False) -> Callable[[Function], Function]:
-    """Declare a function as a module of this process's runner. Plain functions run off the event loop.
+    """Declare a function as a module of this process's runner. Plain functions run in threads.
 
-    `idempotent`: doing it twice under one `ctx.effect_key` does no harm, also at the same time. Its work then goes
-    elsewhere at once when its runner is gone, whatever its node says; other work only when its lease has run out."""
+    `idempotent`: doing the work twice under one `ctx.effect_key` does no harm, even at the same time. When its runner
+    is gone, another runner gets such work at once, whatever its node says, and other work when its lease has ended."""
     return registry.declare(name, idempotent=idempotent)

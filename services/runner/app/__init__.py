@@ -1,1 +1,1 @@
-"""What a runner does: takes jobs, renders, calls modules, reports; and what it needs for that."""
+"""The work of a runner: it takes jobs, renders templates, calls modules and reports outcomes."""

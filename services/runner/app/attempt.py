@@ -1,6 +1,6 @@
 """One attempt, from the grant's bytes to an outcome: read, render, call the module, encode what it returned.
 
-What a module or its input does wrong in the foreseen ways ends here as a Failure; the rest the worker's guard catches.
+Foreseen mistakes of a module or of its input become a Failure here. The worker's guard catches everything else.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import logging
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from services.runner.app.module_threads import ModuleThreads
+from services.runner.app.ports import Outputs
 from services.runner.app.rendering import Rendering
 from services.runner.core.failures import ErrorClass, Failure, class_named, of_exception
-from services.runner.core.job import Job, Outcome, OutputRef, Succeeded
+from services.runner.core.job import Job, Outcome, Succeeded
 from services.runner.core.plain import are_plain_conditions, is_plain_document
 from services.runner.core.untrusted import (
     BRANCH_CHARACTERS_MAX,
@@ -33,20 +34,12 @@ from windlass.sdk.encoding import NotJson, encoded
 INLINE_BYTES_MAX = 256 * 1024
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024
 
-# What modules say by `ctx.log`.
+# Carries the lines that modules write by `ctx.log`.
 MODULE_LOG = logging.getLogger("windlass.module")
 
 
-class Outputs(Protocol):
-    """Keeps results that are too large to travel."""
-
-    async def put(self, value: bytes) -> OutputRef: ...
-
-    async def get(self, ref: OutputRef) -> bytes: ...
-
-
 class RunLog(logging.LoggerAdapter[logging.Logger]):
-    """A module's log: each line says which run it is of, beside what the module gives as `extra`."""
+    """A module's log. Each line names its run, beside what the module gives as `extra`."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(
@@ -66,21 +59,20 @@ class RunLog(logging.LoggerAdapter[logging.Logger]):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The JSON of a job, parsed and judged once."""
+    """The parsed JSON of a job, and whether it is plain (`core/plain.py`)."""
 
-    # Of the config, what the module evaluates itself.
+    # The members of the config that the module evaluates itself.
     raw: dict[str, Any]
-    # To be rendered: the rest of the config, and the inputs.
+    # The rest of the config, and the inputs: these are rendered.
     documents: dict[str, Any]
-    # Nothing rendered of them can grow.
     has_plain_documents: bool
-    # Nor anything evaluated: all of it may be done on the event loop.
+    # Also every expression in `raw` is plain, so that all of it may be done on the event loop.
     is_plain: bool
 
 
 @dataclass(slots=True)
 class Attempt:
-    """A job made ready: its data parsed and rendered, its context made."""
+    """A job that is ready to begin: its data are rendered, its context is made."""
 
     job: Job
     module: Module
@@ -92,7 +84,7 @@ class Attempt:
 
 
 def read(job: Job, module: Module) -> Reading:
-    """Parse and judge it. What is kept raw is taken for expressions: the module is going to evaluate it."""
+    """Parse the job. Every text in the raw members counts as an expression: the module is going to evaluate it."""
     config, inputs = orjson.loads(job.config or b"{}"), orjson.loads(job.inputs or b"{}")
     raw = {key: config.pop(key) for key in module.raw_config if key in config}
     documents, data_bytes = {"config": config, "inputs": inputs}, _data_bytes(job)
@@ -109,9 +101,9 @@ def prepare(
     loaded: Mapping[str, bytes],
     traceparent: str,
 ) -> Attempt:
-    """Render; `loaded` are outputs fetched before. Raises ModuleError when a template does not resolve.
+    """Render the templates. `loaded` holds the outputs that had to be fetched, by node.
 
-    Blocks for as long as its templates take, when they are not all plain."""
+    Raises ModuleError when a template does not resolve. Blocks until the child has rendered what is not plain."""
     scope: dict[str, Any] = {}
 
     def evaluate(expression: str) -> Any:
@@ -130,7 +122,7 @@ def prepare(
 
 
 def _context(job: Job, evaluate: Callable[[str], Any], traceparent: str) -> Context:
-    """As of now: its time begins."""
+    """The deadline of the attempt counts from this call."""
     return Context(
         execution_id=job.execution_id,
         run_id=job.run_id,
@@ -148,7 +140,7 @@ def _context(job: Job, evaluate: Callable[[str], Any], traceparent: str) -> Cont
 
 
 def call_inline(attempt: Attempt) -> Outcome:
-    """Do a short, non-blocking module's work here and now."""
+    """Call a short module that never blocks, on the thread of the caller."""
     try:
         returned = attempt.module.function(attempt.context, attempt.inputs, attempt.config)
         return _encoded(returned)
@@ -156,28 +148,25 @@ def call_inline(attempt: Attempt) -> Outcome:
         return failure_of(error)
 
 
-def prepare_and_call_inline(*given: Any) -> tuple[Attempt, Outcome]:
-    """Both in one, for a short module in the thread of the child's queue."""
-    attempt = prepare(*given)
+def prepare_and_call_inline(prepared: Callable[[], Attempt]) -> tuple[Attempt, Outcome]:
+    """Both in one step, for a short module in the thread of the rendering queue."""
+    attempt = prepared()
     return attempt, call_inline(attempt)
 
 
 async def call(attempt: Attempt, threads: ModuleThreads) -> Outcome:
-    """Do the work; a plain function off the event loop. What is no Exception passes: only the worker knows whether a
-    cancellation is its own."""
+    """Call the module; a plain function runs in a thread.
+
+    Only an Exception becomes a Failure: whether a cancellation is the worker's own is for the worker to say."""
     timeout = attempt.job.timeout_seconds or None
+    function, given = attempt.module.function, (attempt.context, attempt.inputs, attempt.config)
     try:
         async with asyncio.timeout(timeout) as limit:
             if attempt.module.is_async:
-                work = attempt.module.function(attempt.context, attempt.inputs, attempt.config)
+                work = function(*given)
                 assert inspect.isawaitable(work)
-                returned = await work
-            else:
-                module = attempt.module
-                returned = await threads.call(
-                    module.function, attempt.context, attempt.inputs, attempt.config
-                )
-            return _encoded(returned)
+                return _encoded(await work)
+            return _encoded(await threads.call(function, *given))
     except Exception as error:  # noqa: BLE001 - a module may raise anything; it is an outcome of its run
         if isinstance(error, TimeoutError) and limit.expired():
             attempt.context.cancelled = True
@@ -186,7 +175,7 @@ async def call(attempt: Attempt, threads: ModuleThreads) -> Outcome:
 
 
 async def stored(outcome: Outcome, outputs: Outputs) -> Outcome:
-    """Move an output that is too large to travel into the store, before anything names it."""
+    """Keep an output that is too large for a report in the store, before anything names it."""
     if (
         isinstance(outcome, Succeeded)
         and isinstance(outcome.output, bytes)
@@ -201,29 +190,29 @@ async def stored(outcome: Outcome, outputs: Outputs) -> Outcome:
 
 
 def is_small(outcome: Outcome) -> bool:
-    """True: it can be reported as it is."""
+    """Whether it fits into a report as it is."""
     return not (isinstance(outcome, Succeeded) and len(outcome.output) > INLINE_BYTES_MAX)  # type: ignore[arg-type]
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What a module raised, as a failure with a class. Any text and number in it is the module's own."""
+    """Classify what a module raised. Text and numbers in the error come from the module, so they are clamped."""
     if not isinstance(error, ModuleError):
         return of_exception(error)
-    # A class of the module's own need not have called ours at its making.
+    # A subclass in a module may not have called our __init__, and then lacks these attributes.
     error_class = class_named(error.class_name)
     name = clamp_text(getattr(error, "type", error_class), NAME_CHARACTERS_MAX)
     return Failure(error_class, name, clamp_text(error), clamp_seconds(getattr(error, "retry_after", None)))
 
 
 def _deadline(job: Job) -> datetime | None:
-    """By when it is over: the attempt's own, which counts from now, or its execution's."""
+    """The earlier of the attempt's deadline, which counts from now, and its execution's."""
     own = datetime.now(UTC).timestamp() + job.timeout_seconds if job.timeout_seconds else 0.0
     ends = [end for end in (own, job.deadline_ns / 1e9) if end]
     return datetime.fromtimestamp(min(ends), UTC) if ends else None
 
 
 def _data_bytes(job: Job) -> int:
-    """Of all that its templates can see."""
+    """The size of everything that the templates of the job can see."""
     outputs = job.outputs.values()
     sizes = [len(value) if isinstance(value, bytes) else value.size_bytes for value in outputs]
     return len(job.execution_input) + len(job.state) + sum(sizes)
@@ -261,7 +250,7 @@ def _label(label: Any) -> str:
 
 
 def _hash(rendered: Any, path: str) -> bytes:
-    """Of what the module works on. A template can make of JSON what is none: 2 ** 70, NaN, a key that is no text."""
+    """The hash of what the module gets. A template can yield what is no JSON: 2 ** 70, NaN, a key that is no text."""
     try:
         return hashlib.sha256(encoded(rendered, is_canonical=True)).digest()
     except NotJson as fault:

@@ -1,10 +1,10 @@
-"""Plain functions off the event loop, each in a thread of its own.
+"""Runs plain functions off the event loop, each in a thread of its own.
 
-A thread cannot be stopped. One whose run timed out or was taken back works on as it likes, and counts as `abandoned`
-until it returns: whoever hands out places holds one back for it, so that a hung module costs no place but its own, and
-there are never more threads than places. A pool would be wedged by them, and would keep the process from ending.
+A thread cannot be stopped. One whose run timed out or was taken back goes on, and counts as `abandoned` until it
+returns. The worker keeps one place free for each abandoned thread: a hung module costs its own place only, and there
+are never more threads than places. A pool would fill up with such threads, and would keep the process from ending.
 
-Hazard: the threads are daemons; at the end of the process they stop wherever they are.
+Hazard: the threads are daemons. They stop wherever they are when the process ends.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 
 class ModuleThreads:
-    """Counts what it cannot end. `on_return` is told in the event loop that an abandoned one is back."""
+    """Counts abandoned threads. `on_return` is called on the event loop when one of them has returned."""
 
     def __init__(self) -> None:
         self.abandoned = 0
         self.on_return: Callable[[], None] = lambda: None
 
     async def call(self, function: Callable[..., Any], *given: Any) -> Any:
-        """What the function returns or raises. Cancelled, it leaves the thread behind."""
+        """Return or raise what the function does. A cancelled call abandons its thread."""
         loop = asyncio.get_running_loop()
         over: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
         is_back = is_abandoned = False
@@ -42,7 +42,7 @@ class ModuleThreads:
             value, error = None, None
             try:
                 value = function(*given)
-            except BaseException as raised:  # noqa: BLE001 - a module may raise anything; it is told where it is awaited
+            except BaseException as raised:  # noqa: BLE001 - a module may raise anything; the awaiting call raises it
                 error = raised
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(returned, value, error)

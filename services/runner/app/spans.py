@@ -1,4 +1,4 @@
-"""The span of a run: `run.execute`, below the one that the grant names."""
+"""The span of a run, `run.execute`. Its parent is the span that the grant names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from services.runner.core.job import Job
 
 
 def span_of(job: Job) -> TraceContext | None:
-    """None: its execution is not sampled."""
+    """A new span for the run; None when its execution is not sampled."""
     if not job.traceparent.endswith("1"):
         return None
     parent = parse_traceparent(job.traceparent)
@@ -15,7 +15,7 @@ def span_of(job: Job) -> TraceContext | None:
 
 
 def emit_run(span: TraceContext, job: Job, start_ns: int, end_ns: int, error: str) -> None:
-    """Once the run is over."""
+    """Record the span of a run that is over."""
     emit_span(
         "run.execute",
         span,

@@ -1,4 +1,1 @@
-"""Rules of a runner that need no I/O: how failures are classed, how much work to ask for ahead.
-
-The laws of the pure core hold here too: no clock, randomness, I/O, logging or async; `now` arrives in the call.
-"""
+"""The pure rules of a runner, such as the class of a failure and how much work to ask for ahead."""

@@ -1,4 +1,4 @@
-"""Which class a failure has. The coordinator's retry policy acts on nothing else."""
+"""The classes of failures. The coordinator's retry policy looks at nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from services.runner.core.untrusted import NAME_CHARACTERS_MAX, clamp_text
 
 
 class ErrorClass(StrEnum):
-    """As in windlass.coordinator.v1.ErrorClass."""
+    """The same classes as in windlass.coordinator.v1.ErrorClass."""
 
     TRANSIENT = "TRANSIENT"
     PERMANENT = "PERMANENT"
@@ -27,7 +27,7 @@ class Failure:
     retry_after_seconds: float | None = None
 
 
-# What trying again cannot mend: the module or its input is wrong.
+# Trying again cannot mend these: the module or its input is wrong.
 _PERMANENT = (
     TypeError,
     ValueError,
@@ -43,23 +43,22 @@ _RETRIED_STATUSES = frozenset({408, 425, 429})
 
 
 def of_exception(error: BaseException) -> Failure:
-    """Class of what a module raised, when it did not say so itself."""
+    """The failure for an exception of a module that is no ModuleError."""
     if isinstance(error, TimeoutError):
-        return Failure(
-            ErrorClass.TIMEOUT, "TIMEOUT", clamp_text(error) or "something it waited for took too long"
-        )
+        message = clamp_text(error) or "something it waited for took too long"
+        return Failure(ErrorClass.TIMEOUT, "TIMEOUT", message)
     error_class = ErrorClass.PERMANENT if isinstance(error, _PERMANENT) else ErrorClass.TRANSIENT
     name = clamp_text(type(error).__name__, NAME_CHARACTERS_MAX)
     return Failure(error_class, name, clamp_text(error) or f"the module raised {name}")
 
 
 def class_named(name: object) -> ErrorClass:
-    """TRANSIENT for a name that is none: the class that loses least."""
+    """The class of this name. An unknown name counts as TRANSIENT, which loses least."""
     return next((each for each in ErrorClass if each.value == name), ErrorClass.TRANSIENT)
 
 
 def of_status(status: int) -> ErrorClass | None:
-    """Class of an HTTP answer; None when it is no failure."""
+    """The class of an HTTP answer; None when it is no failure."""
     if status < 400:
         return None
     if status >= 500 or status in _RETRIED_STATUSES:

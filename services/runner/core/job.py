@@ -1,4 +1,4 @@
-"""One attempt as the runner sees it, and how it can end."""
+"""One attempt as the runner sees it, and the ways in which it can end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.runner.core.failures import Failure
 
 @dataclass(frozen=True, slots=True)
 class OutputRef:
-    """A value too large to travel: where it is kept."""
+    """Names a value that is in the store, because it is too large for a report."""
 
     key: str
     sha256: str
@@ -18,7 +18,7 @@ class OutputRef:
 
 
 class OutputMissing(Exception):
-    """A kept value is not there any more, or not what it was."""
+    """The store has lost or changed a value."""
 
 
 Value = bytes | OutputRef
@@ -26,7 +26,7 @@ Value = bytes | OutputRef
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The right, and all that is needed, to do one attempt. JSON stays bytes until it is looked at."""
+    """The lease of one attempt, with everything that the attempt needs. JSON stays bytes until it is needed."""
 
     run_id: str
     epoch: int
@@ -42,14 +42,14 @@ class Job:
     execution_input: bytes
     state: bytes
     outputs: Mapping[str, Value]
-    # 0: none.
+    # 0 when there is none.
     timeout_seconds: float
     effect_key: str
     may_have_run_before: bool
     is_render_only: bool
     traceparent: str
     cursor: bytes
-    # Of its execution, by this runner's clock, in ns since the epoch; 0: none.
+    # The deadline of the execution by this runner's clock, in ns since the epoch; 0 when there is none.
     deadline_ns: int = 0
 
 
@@ -61,7 +61,7 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Handed back; no attempt is charged."""
+    """The run was handed back. No attempt is charged."""
 
     reason: str
     may_have_begun: bool
@@ -69,11 +69,11 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Given up because its execution ends."""
+    """The run was given up because its execution ends."""
 
 
-# Why a lease is taken back when the execution ends as this, and waits a moment for its runs to have stopped. Of any
-# other run nobody waits to hear.
+# A lease is revoked for one of these reasons when its execution ends. Such an execution waits a moment until its runs
+# report that they have stopped. For any other reason no report is expected.
 ENDING_REASONS = frozenset({"CANCELLED", "TIMEOUT", "FAILED"})
 
 Outcome = Succeeded | Failure | Released | Stopped
@@ -81,7 +81,7 @@ Outcome = Succeeded | Failure | Released | Stopped
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An attempt that is over. Times by the runner's clock, in ns since the epoch; hashes empty when it never began."""
+    """An attempt that is over. Times are the runner's, in ns since the epoch; hashes are empty when it never began."""
 
     job: Job
     outcome: Outcome
@@ -94,7 +94,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a going run says with a beat."""
+    """The progress of a run, which travels with a beat."""
 
     run_id: str
     epoch: int

@@ -1,18 +1,18 @@
-"""Which templates are plain: the memory and time they take are in the order of the data they name.
+"""Tells which templates are plain: the memory and time that they take are proportional to the data that they name.
 
-A plain expression is made of names, attributes, subscripts, literals, comparisons, boolean words, arithmetic without
-`*`, joins of two values (`+`, `~`) and filters that do not grow what they are given; it has one value, and no comma to
-make many of it. Whatever is not known to be plain is not: statements, calls, other filters. An expression that the
-engine would refuse may be called plain; refusing it costs nothing.
+A plain expression consists of names, attributes, subscripts, literals, comparisons, boolean words, arithmetic without
+`*`, joins of two values (`+`, `~`) and filters whose result is not longer than their input. It has one value and no
+comma. Everything else is not plain: statements, calls, other filters. An expression that the engine refuses may count
+as plain, because refusing it costs nothing.
 
-`-`, `/`, `//` and `%` take numbers alone, whose size is fixed. A join makes what it joins longer, but an expression
-sets no variable: it holds the data once for each name in it and can double nothing. That is its weight. Neither `*` nor
-`**` is plain: a text can be multiplied by any number.
+`-`, `/`, `//` and `%` take only numbers, whose size is fixed. A join makes a longer value, but an expression sets no
+variable, so it holds the data at most once for each name in it. This number is its weight. `*` and `**` are not plain,
+because text can be multiplied by any number.
 
-A list is not plain either: its text escapes the text in it, so that each list around one around another doubles it.
+A list is not plain: its text escapes the text in it, so that each further level of lists can double it.
 
-Hazard: a brace inside an expression, also one inside a literal, could end it for one reader and not for the other; such
-a template is not plain.
+Hazard: this reader and the engine could disagree on where an expression ends when there is a brace inside it, even in a
+literal. Such a template is not plain.
 """
 
 import re
@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-# Reading a chain of operators takes the square of its length.
+# The time to read a chain of operators grows with the square of its length.
 EXPRESSION_CHARACTERS_MAX: Final = 256
-# All plain templates of a job together: the data there is, as many times as they may copy it.
+# The limit for the size of the data times the weight of all plain templates of a job.
 COPIED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 _FILTERS: Final = frozenset(
@@ -44,10 +44,10 @@ _FILTERS: Final = frozenset(
         "upper",
     }
 )
-# The only ones that are given something.
+# The only filters that take an argument.
 _CALLED: Final = frozenset({"d", "default"})
 _JOINS: Final = frozenset({"+", "~"})
-# What an operand comes after. Before a bracket the words are of the language: the bracket groups.
+# After one of these an operand begins, so that a bracket groups and is neither a call nor a subscript.
 _OPERATORS: Final = frozenset(
     {"and", "else", "if", "in", "not", "or", "==", "!=", "<", ">", "<=", ">=", "+", "-", "~", "/", "//", "%"}
 )
@@ -61,8 +61,9 @@ _OUTPUT: Final = re.compile(r"(?<!\{)\{\{([^{}]*)\}\}")
 
 @lru_cache(maxsize=1024)
 def weight_of_expression(text: str) -> int | None:
-    """At most so many times it copies the data it names, the value included; None when it is not plain. Of what stands
-    between two braces, or alone where an expression is asked for."""
+    """At most how many times the expression copies the data that it names, its value included; None: it is not plain.
+
+    `text` is what stands between two braces, or a bare expression."""
     words = _words_of(text)
     if words is None:
         return None
@@ -75,16 +76,16 @@ def weight_of_expression(text: str) -> int | None:
         if word == "[" and _begins_operand(last):
             return None
         before, last = last, word
-    # Each escapes what the one before has escaped: a chain of them grows without end.
+    # Each tojson escapes the text of the one before it, so that a chain of them grows without end.
     if last == "|" or words.count("tojson") > 1:
         return None
     operands = 1 + sum(word in _JOINS for word in words)
-    # Each step makes something of at most all operands together.
+    # The result of each step is at most as large as all operands together.
     return operands * (operands + words.count("|"))
 
 
 def _words_of(text: str) -> list[str] | None:
-    """None when there is a word that no plain expression has."""
+    """The words of an expression; None when one of them is in no plain expression."""
     if len(text) > EXPRESSION_CHARACTERS_MAX:
         return None
     words, place = [], 0
@@ -98,7 +99,7 @@ def _words_of(text: str) -> list[str] | None:
 
 
 def _may_open(before: str, last: str) -> bool:
-    """A bracket that groups, or the one after `| default`."""
+    """Whether a bracket here groups, or follows `| default`."""
     return last in _CALLED if before == "|" else _begins_operand(last)
 
 
@@ -108,7 +109,7 @@ def _begins_operand(last: str) -> bool:
 
 
 def weight_of_template(text: str) -> int | None:
-    """Of text around expressions; text without any is plain and weighs nothing."""
+    """The weight of all expressions in the text; 0 when there are none, None when one is not plain."""
     if "{" not in text:
         return 0
     rest = _OUTPUT.sub("", text)
@@ -118,21 +119,24 @@ def weight_of_template(text: str) -> int | None:
 
 
 def weight_of_condition(text: str) -> int | None:
-    """Of an expression that some people write with braces and some without. Its value goes nowhere."""
-    bare = text.strip()
-    if bare.startswith("{{") and bare.endswith("}}"):
-        bare = bare[2:-2]
-    weight = weight_of_expression(bare)
+    """The weight of an expression, with or without braces, whose value is tested and not kept."""
+    weight = weight_of_expression(without_braces(text))
     return None if weight is None else weight - 1
 
 
+def without_braces(expression: str) -> str:
+    """The expression without the braces that people put around it by habit."""
+    bare = expression.strip()
+    return bare[2:-2] if len(bare) >= 4 and bare.startswith("{{") and bare.endswith("}}") else expression
+
+
 def is_plain_document(document: Any, data_bytes: int) -> bool:
-    """Of JSON data whose texts are templates, over so many bytes of data."""
+    """Whether the texts of this JSON, taken as templates that see `data_bytes` of data, are plain and light enough."""
     return _is_within(_sum(map(weight_of_template, texts_of(document))), data_bytes)
 
 
 def are_plain_conditions(document: Any, data_bytes: int) -> bool:
-    """Of JSON data whose texts are expressions, over so many bytes of data."""
+    """The same when the texts are expressions."""
     return _is_within(_sum(map(weight_of_condition, texts_of(document))), data_bytes)
 
 
@@ -150,7 +154,7 @@ def _is_within(weight: int | None, data_bytes: int) -> bool:
 
 
 def texts_of(document: Any) -> Iterator[str]:
-    """Every text in JSON data but the keys, in no order."""
+    """Every text in JSON data except the keys, in any order."""
     todo = [document]
     while todo:
         here = todo.pop()

@@ -1,6 +1,6 @@
-"""How long an HTTP answer asks us to wait (RFC 9110, 10.2.3): so many seconds, or until a date.
+"""How long an HTTP answer asks us to wait (RFC 9110, 10.2.3): a number of seconds, or until a date.
 
-A date is counted from the date of the same answer where there is one: both are of one clock, whatever ours says.
+The wait until a date counts from the Date header of the same answer, if it has one: both come from the same clock.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from email.utils import parsedate_to_datetime
 
 from services.runner.core.untrusted import RETRY_AFTER_SECONDS_MAX
 
-# Of the longest wait; whatever is longer is that.
+# A number with more digits is over the maximum.
 _DIGITS_MAX = len(str(int(RETRY_AFTER_SECONDS_MAX)))
 
 
 def seconds_asked(retry_after: str, date: str, now: datetime) -> float | None:
-    """`date`: of the answer, by its header; `now` counts where it has none. None: nothing is asked, or in no form."""
+    """The wait that the headers Retry-After and Date ask for; None when it cannot be read. `now` replaces the Date."""
     if retry_after.isascii() and retry_after.isdecimal():
         digits = retry_after.lstrip("0")
         seconds = float(digits or 0) if len(digits) <= _DIGITS_MAX else RETRY_AFTER_SECONDS_MAX
@@ -28,7 +28,7 @@ def seconds_asked(retry_after: str, date: str, now: datetime) -> float | None:
 
 
 def _http_date(text: str) -> datetime | None:
-    """In any of the three forms; the one without a zone means UTC, as they all do."""
+    """Read a date in any of the three forms of HTTP. All of them mean UTC, also the one that names no zone."""
     try:
         found = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):  # a header is anybody's text

@@ -1,8 +1,8 @@
-"""How much work to ask for ahead of what runs.
+"""How many leases a runner asks for beyond those that it can run now.
 
 A runner that asks only for what it can run now idles for a round trip after each run; one that asks for much more keeps
-work from others. The window is what it finished in the last 50 ms: short work streams (each round trip doubles the
-window until the runner is busy), long work is never queued behind other work, because nothing finished lately.
+work from others. The window is the number of runs that it finished in the last 50 ms. Short work streams: each round
+trip doubles the window until the runner is busy. Long work never queues behind other work: nothing finished lately.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Window:
         self._sum += count
 
     def capacity(self, now: float) -> int:
-        """Leases to want at once: what can run, and what will have been finished by the time it gets here."""
+        """The number of leases to ask for: the runs that fit now, and those that will have finished on arrival."""
         while self._finished and self._finished[0][0] < now - SPAN_SECONDS:
             self._sum -= self._finished.popleft()[1]
         return self._concurrency + min(self._sum, AHEAD_MAX)

@@ -1,1 +1,1 @@
-"""What a runner calls on others: its sessions with coordinators, and their messages as jobs and outcomes."""
+"""The runner's sessions with coordinators, and the translation of their messages into jobs and outcomes."""

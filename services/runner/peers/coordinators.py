@@ -1,4 +1,4 @@
-"""The runner's side of its sessions with coordinators: grants in, outcomes and news out."""
+"""The runner's side of its sessions with coordinators: grants come in, outcomes and progress go out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODEC = HopCodec(holder_frame=pb.SessionRequest, server_frame=pb.SessionResponse
 
 
 class Jobs(Protocol):
-    """Who does the work."""
+    """The worker, as the sessions need it."""
 
     def take(self, jobs: list[Job]) -> None: ...
 
@@ -36,7 +36,7 @@ class Jobs(Protocol):
 
 
 class CoordinatorSessions:
-    """Joins the session library and the worker: owner to the one, holder to the other."""
+    """Stands between the session library, for which it is the owner, and the worker, for which it is the holder."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -44,7 +44,7 @@ class CoordinatorSessions:
         self._jobs: Jobs
 
     def join(self, holder: SessionHolder, jobs: Jobs) -> None:
-        """The two know each other only through this object, and each is made with it."""
+        """Set both sides. Each of them is made with this object, so this cannot happen in `__init__`."""
         self._holder, self._jobs = holder, jobs
 
     def may_start(self) -> bool:
@@ -56,7 +56,7 @@ class CoordinatorSessions:
     def report(self, ended: Ended) -> None:
         report_id = self._holder.new_report_id()
         job, report = ended.job, report_of(ended, report_id)
-        # What this instance was granted; the report may outlive it.
+        # The report may outlive the instance that was granted the run.
         report.head.instance_id = self._holder.instance_id
         crash_point("runner.report.before")
         self._holder.report(report_id, job.run_id, job.epoch, report, ends_lease=True)
@@ -73,7 +73,7 @@ class CoordinatorSessions:
         self._jobs.drop([lease.lease_id for lease in revoked if lease.reason not in ENDING_REASONS])
 
     def on_reports_taken(self, reports: list[Report]) -> None:
-        """Nothing is kept beside the holder's own table."""
+        """Nothing to do: the holder keeps the reports itself."""
         crash_point("runner.acknowledge.after")
 
     def on_reports_refused(self, refused: list[tuple[Report, str]]) -> None:
@@ -81,7 +81,7 @@ class CoordinatorSessions:
             log.warning("late report refused", run_id=report.lease_id, epoch=report.epoch, reason=reason)
 
     def on_notes(self, address: str, notes: list[object]) -> None:
-        """Coordinators send none."""
+        """Coordinators send no notes."""
 
     def beat_notes(self, address: str, *, is_full: bool) -> list[pb.RunProgress]:
         return [progress_of(news) for news in self._jobs.news(address, anew=is_full)]

@@ -1,4 +1,4 @@
-"""Between protobuf and the runner's own words. Nothing is decided here."""
+"""Translates between protobuf and the runner's own types. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BILLION = 1_000_000_000
 
 
 def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
-    """A grant that has come just now, as the worker sees it."""
+    """The job of a grant. What is left of its execution's time counts from `now_ns`."""
     timeout = grant.timeout
     return Job(
         run_id=grant.lease.lease_id,
@@ -45,7 +45,7 @@ def job_of(grant: pb.RunGrant, now_ns: int) -> Job:
 
 
 def report_of(ended: Ended, report_id: str) -> pb.RunReport:
-    """An outcome, as coordinators take it."""
+    """The report of an outcome."""
     job, outcome = ended.job, ended.outcome
     report = pb.RunReport(
         head=session_pb2.ReportHead(report_id=report_id, lease_id=job.run_id, epoch=job.epoch),
@@ -70,7 +70,7 @@ def report_of(ended: Ended, report_id: str) -> pb.RunReport:
 
 
 def progress_of(news: News) -> pb.RunProgress:
-    """What a going run says with a beat."""
+    """The progress of a run, as it travels with a beat."""
     progress = pb.RunProgress(
         run_id=news.run_id, epoch=news.epoch, fraction=news.fraction, message=news.message, cursor=news.cursor
     )

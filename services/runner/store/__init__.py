@@ -1,1 +1,1 @@
-"""Where results live that are too large to travel."""
+"""Keeps the outputs that are too large for a report."""

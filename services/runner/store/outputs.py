@@ -1,13 +1,12 @@
-"""Large outputs on a local directory, durable before they are named.
+"""Keeps large outputs in a local directory, durable before anything names them.
 
-A value is written to a temporary file of its own, fsynced, renamed to its place, and the directory fsynced, once also
-those above it: after `put` returns, neither a crash of this process nor of the machine loses it, and what stands at a
-value's place is whole.
-The name holds the hash, so that writing the same value twice, also at once, is harmless, and every read is checked
-against it.
+A value is written to a temporary file, which is fsynced and renamed; then its directory is fsynced, and once also the
+directories above. After `put` has returned, no crash of the process or the machine loses the value, and a file under
+its final name is always whole. The name holds the hash: writing the same value twice is harmless, even at the same
+time, and every read is checked.
 
-Hazard: a crash in the middle leaves the temporary file, in a folder for those. Whoever starts next sweeps it away: the
-lock of its writer has gone with the writer, while a file of another runner that lives is locked until it has its name.
+Hazard: a crash in the middle leaves the temporary file behind, and the next runner that starts removes it. A runner
+that lives locks its temporary file until that has its final name; the lock of a dead runner is gone.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from services.runner.core.job import OutputMissing, OutputRef
 
 log = logger(__name__)
 
-# Writes wait for the disk, not for each other.
+# Several writes may wait for the disk at once.
 _THREADS = 4
 
 _WRITING = ".writing"
@@ -40,21 +39,21 @@ class DirectoryOutputs:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # Those that this process knows to be durable in their parents.
+        # The directories that this process has made durable in their parents.
         self._durable: set[Path] = set()
-        # Its own threads: no module, and nothing else in the process, can keep a result from being kept.
+        # Threads of its own, so that nothing else in the process can delay it.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="outputs")
 
     async def put(self, value: bytes) -> OutputRef:
-        """Keep a value; durable on return."""
+        """Keep a value, which is durable on return."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._put, value)
 
     async def get(self, ref: OutputRef) -> bytes:
-        """A value as it was put."""
+        """A value as it was put. Raises OutputMissing."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._get, ref)
 
     async def sweep(self) -> int:
-        """Remove what writers that died have left; how many files."""
+        """Remove the temporary files of writers that died; return their number."""
         swept = await asyncio.get_running_loop().run_in_executor(self._threads, self._sweep)
         if swept:
             log.info("outputs that were never finished are removed", files=swept)
@@ -63,7 +62,7 @@ class DirectoryOutputs:
     def _sweep(self) -> int:
         swept = 0
         for left in (self._directory / _WRITING).glob("*"):
-            # What is locked, or was named or swept by others just now, is left alone; all is where no lock can be had.
+            # OSError: the file is locked, or was just renamed or removed by another, or this disk has no locks.
             with contextlib.suppress(OSError), left.open("r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 left.unlink()
@@ -81,13 +80,13 @@ class DirectoryOutputs:
             beside.mkdir(exist_ok=True)
             while not _write(place, value, beside / uuid4().hex):
                 pass
-        # Also when it is there: whoever made it may not have come as far.
+        # Also when the file was there already: its writer may not have come this far.
         _sync_directory(place.parent)
         crash_point("runner.output.after")
         return ref
 
     def _make(self, directory: Path) -> None:
-        """A directory that is durable in its parent: for this process once, also when another one made it."""
+        """Make a directory durable in its parent, once per process, also when another process has made it."""
         if not directory.is_dir():
             directory.mkdir(parents=True, exist_ok=True)
         elif directory in self._durable:
@@ -95,7 +94,7 @@ class DirectoryOutputs:
         try:
             _sync_directory(directory.parent)
         except PermissionError:
-            # What is above the store may be closed to a runner: whoever made the store there answers for it.
+            # A runner may not be allowed to open the parent of the store. Then the store's maker made it durable.
             if directory != self._directory:
                 raise
         self._durable.add(directory)
@@ -113,10 +112,10 @@ class DirectoryOutputs:
 
 
 def _write(place: Path, value: bytes, temporary: Path) -> bool:
-    """False: it was swept away before it could be locked."""
+    """Write a value by way of a temporary file. False when that was swept away before it could be locked."""
     try:
         with temporary.open("xb") as file:
-            with contextlib.suppress(OSError):  # where nothing can be locked, nothing is swept
+            with contextlib.suppress(OSError):  # on a disk without locks nothing is swept
                 fcntl.flock(file, fcntl.LOCK_EX)
             if not temporary.exists():
                 return False

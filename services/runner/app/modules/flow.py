@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
+from services.runner.core.plain import without_braces
 from windlass.definition.config_schemas import DELAY_SECONDS_MAX
 from windlass.definition.durations import SECOND, parse_duration
 from windlass.sdk import (
@@ -21,19 +21,18 @@ from windlass.sdk.registry import Returned
 
 BUILT_IN = Registry()
 
-_BRACES = re.compile(r"\s*\{\{(.*)\}\}\s*", re.DOTALL)
 _ERRORS = {"PERMANENT": PermanentError, "TIMEOUT": ModuleTimeout, "CIRCUIT_OPEN": CircuitOpenError}
 
 
 @BUILT_IN.declare("noop@1", idempotent=True, inline=True)
 def noop(_ctx: Context, _inputs: Any, _config: Any) -> Returned:
-    """Nothing; its output is null."""
+    """Does nothing; its output is null."""
     return None
 
 
 @BUILT_IN.declare("transform@1", idempotent=True, inline=True)
 def transform(_ctx: Context, inputs: Any, _config: Any) -> Returned:
-    """Its rendered inputs are its output."""
+    """Returns its rendered inputs."""
     output: Returned = inputs
     return output
 
@@ -59,7 +58,7 @@ def switch(ctx: Context, _inputs: Any, config: Any) -> Returned:
 
 @BUILT_IN.declare("delay@1", idempotent=True)
 async def delay(_ctx: Context, _inputs: Any, config: Any) -> Returned:
-    """Holds its runner's place for config.duration. For long waits use sleep@1, which holds nothing."""
+    """Waits for config.duration and keeps its place at the runner. For long waits use sleep@1, which keeps none."""
     seconds = seconds_of(_required(config, "duration"))
     if seconds > DELAY_SECONDS_MAX:
         raise PermanentError("delay@1 takes an hour at most; use sleep@1", type="INVALID_CONFIG")
@@ -69,7 +68,7 @@ async def delay(_ctx: Context, _inputs: Any, config: Any) -> Returned:
 
 @BUILT_IN.declare("fail@1", idempotent=True, inline=True)
 def fail(ctx: Context, inputs: Any, config: Any) -> Returned:
-    """Fails with config.type and config.message, until the attempt config.untilAttempt if that is given."""
+    """Fails with config.type and config.message; with config.untilAttempt, succeeds from that attempt on."""
     until = config.get("untilAttempt")
     if until is not None and ctx.attempt >= int(until):
         return {"attempt": ctx.attempt, "inputs": inputs}
@@ -79,12 +78,12 @@ def fail(ctx: Context, inputs: Any, config: Any) -> Returned:
 
 
 def bare(expression: Any) -> str:
-    """The expression without the braces that people put around it by habit. Only text is one: of other JSON nobody has
-    judged whether it may be evaluated where this is called."""
+    """The expression without the braces that people put around it by habit.
+
+    Anything but text is refused: nothing has checked whether it is plain enough to be evaluated here."""
     if not isinstance(expression, str):
         raise PermanentError(f"an expression is text, not {expression!r:.64}", type="INVALID_CONFIG")
-    whole = _BRACES.fullmatch(expression)
-    return whole.group(1) if whole else expression
+    return without_braces(expression)
 
 
 def seconds_of(duration: Any) -> float:

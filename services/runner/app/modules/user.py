@@ -1,4 +1,4 @@
-"""User modules: Python files named at start, imported once, registering what they declare with `@module`."""
+"""Imports the Python files that are named at start. Each registers what it declares with `@module`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from windlass.sdk import registry
 
-
-def import_files(files: Sequence[Path]) -> list[str]:
-    """Import each file; the names of the modules that they declared. A file that fails to import fails the start."""
+def import_files(files: Sequence[Path]) -> None:
+    """Import each file. A failing import fails the start."""
     for number, file in enumerate(files):
         name = f"windlass_user_modules_{number}_{file.stem}"
         spec = importlib.util.spec_from_file_location(name, file)
@@ -20,4 +18,3 @@ def import_files(files: Sequence[Path]) -> list[str]:
         loaded = importlib.util.module_from_spec(spec)
         sys.modules[name] = loaded
         spec.loader.exec_module(loaded)
-    return list(registry)

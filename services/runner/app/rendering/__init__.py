@@ -1,7 +1,7 @@
-"""Resolves the templates of a node: plain ones in the runner itself, all others in a child of it.
+"""Resolves the templates of a node: plain ones in the runner itself, all others in its child process.
 
-An engine of templates can be made to ask for more memory than there is, in one step that no fuel counts, and the
-process ends with that. `core/plain.py` tells which templates cannot; what they need is in the order of their data.
+A template can make the engine ask for more memory than there is, in one step that no fuel counts, and the process ends.
+`core/plain.py` tells which templates cannot: the memory that they need is proportional to their data.
 """
 
 from services.runner.app.rendering.engine import Renderer
@@ -10,16 +10,16 @@ from services.runner.app.rendering.renderer_process import RendererProcess
 
 
 class Rendering:
-    """The two that render, with one meaning: what differs is what a hostile template can end."""
+    """Both renderers. They give the same results, but a hostile template can only end the child process."""
 
     def __init__(self) -> None:
         self.renderer = Renderer()
         self.renderer_process = RendererProcess()
-        # For the latter.
+        # Runs wait here for the renderer process.
         self.queue = RenderingQueue()
 
     def close(self) -> None:
-        """End the child, and the wait for it."""
+        """End the child and let nothing more wait for it."""
         self.queue.close()
         self.renderer_process.close()
 

@@ -1,10 +1,11 @@
-"""Resolves templates in a node's config and inputs, by minijinja with fuel over plain data.
+"""Resolves the templates in a node's config and inputs with minijinja.
 
-A string that is one template keeps the type of its value; text around it makes it text. A missing path is an error of
-the node (PERMANENT), never an empty string. Templates come from users: they see data only (no callables, no Python
-methods, no range), burn bounded fuel and yield bounded text. They never render outside a runner and its child.
+A string that is one template keeps the type of its value; with text around the template the result is text. A missing
+path is an error of the node (PERMANENT), never an empty string. Templates come from users: they see data only (no
+callables, no Python methods, no range), burn bounded fuel and yield bounded text. Only a runner and its child render.
 
-Hazard: fuel counts steps, not what one of them takes; what is not plain (`core/plain.py`) is for the child alone.
+Hazard: fuel counts steps, not the memory and time of one step. Templates that are not plain (`core/plain.py`) must be
+rendered in the child.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FUEL = 100_000
 RENDERED_CHARACTERS_MAX = 1_048_576
 
 _WHOLE = re.compile(r"\s*\{\{((?:(?!\{\{|\}\}).)*)\}\}\s*", re.DOTALL)
-# Data is handed over as Python dicts and lists, whose methods the engine would call: no template calls anything.
+# The engine gets Python dicts and lists and would call their methods, so every call in a template is refused.
 _SEGMENT = re.compile(r"\{\{(.*?)\}\}|\{%(.*?)%\}", re.DOTALL)
 _LITERAL = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 _CALL = re.compile(r"[.\]]\s*\w*\s*\(")
@@ -30,7 +31,7 @@ _LINE = re.compile(r"\s*\(in <\w+>:\d+\)")
 
 
 class Renderer:
-    """One environment for the process; every call brings its own data."""
+    """One template environment for the process. Every call brings its own data."""
 
     def __init__(self) -> None:
         self._environment = minijinja.Environment(
@@ -40,7 +41,7 @@ class Renderer:
             self._environment.remove_global(name)
 
     def render(self, value: Any, scope: Mapping[str, Any], *, path: str = "") -> Any:
-        """A copy of JSON data with every string resolved; `path` names the place in errors."""
+        """A copy of JSON data with every template resolved. Errors name the `path`."""
         if isinstance(value, str):
             return self._text(value, scope, path) if "{{" in value or "{%" in value else value
         if isinstance(value, dict):

@@ -1,9 +1,10 @@
-"""Where runs wait for the child that renders: first come, first served, in one thread for all.
+"""The queue in which runs wait for the child that renders. One thread serves them in order.
 
-Whoever waits has not begun. It is neither a thread nor an attempt, and can leave: stopped, or sent away because it has
-waited too long, it is never rendered. Whoever is at work stays until it is done, which the limits of the child bound.
+A call that waits has not begun: it costs neither a thread nor an attempt. When its run is stopped, or when it has
+waited too long, it leaves the queue and is never rendered. A call that has begun is finished; the child's limits bound
+how long that takes.
 
-Hazard: the end of this process waits for the thread; `RendererProcess.close` ends what it is at.
+Hazard: the end of this process waits for the thread. `RendererProcess.close` ends the call that the thread waits for.
 """
 
 from __future__ import annotations
@@ -11,23 +12,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class WaitedTooLong(Exception):
-    """It was not begun, and is not going to be."""
+    """The call has waited too long and will never begin."""
 
 
 class RenderingQueue:
-    """For one event loop, which alone calls it; `close` may be called from anywhere."""
+    """Belongs to one event loop. Only `close` may be called from elsewhere."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rendering")
         self._since: dict[Future[Any], float] = {}
 
-    async def call(self, now: float, function: Callable[..., Any], *given: Any) -> Any:
-        """What the function returns or raises, once those before it are done. `now` in monotonic seconds."""
-        place = self._thread.submit(function, *given)
+    async def call(self, now: float, function: Callable[[], T]) -> T:
+        """Call the function when the calls before it are done. `now` is in monotonic seconds."""
+        place = self._thread.submit(function)
         self._since[place] = now
         try:
             return await asyncio.wrap_future(place)
@@ -39,7 +42,7 @@ class RenderingQueue:
             self._since.pop(place, None)
 
     def send_away(self, before: float) -> None:
-        """Whoever came before this time and still waits."""
+        """Remove the calls that came before this time and still wait. They raise WaitedTooLong."""
         for place, since in list(self._since.items()):
             if since < before and place.cancel():
                 del self._since[place]

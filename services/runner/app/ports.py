@@ -1,0 +1,25 @@
+"""The Protocols that the worker needs; `peers/` and `store/` implement them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from services.runner.core.job import Ended, OutputRef
+
+
+class Holder(Protocol):
+    """The lease session."""
+
+    def may_start(self) -> bool: ...
+
+    def set_capacity(self, capacity: int, /) -> None: ...
+
+    def report(self, ended: Ended, /) -> None: ...
+
+
+class Outputs(Protocol):
+    """Keeps outputs that are too large for a report."""
+
+    async def put(self, value: bytes) -> OutputRef: ...
+
+    async def get(self, ref: OutputRef) -> bytes: ...

@@ -1,0 +1,70 @@
+"""Reports how each run ends: to the holder, to the metrics, and as the span of the run."""
+
+from __future__ import annotations
+
+from services.chassis.process.clock import Clock
+from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.metrics import counter
+from services.chassis.telemetry.tracing import TraceContext
+from services.runner.app.attempt import Attempt, failure_of
+from services.runner.app.ports import Holder
+from services.runner.app.spans import emit_run
+from services.runner.core.failures import ErrorClass, Failure
+from services.runner.core.job import Ended, Job, Outcome, Released, Stopped, Succeeded
+from services.runner.core.untrusted import clamp_cost, clamp_text
+from windlass.sdk import ModuleError
+
+log = logger(__name__)
+
+_runs_ended = counter("runner_runs_ended_total", "Runs reported, by what became of them.", ["outcome"])
+_ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in (Succeeded, Failure, Released, Stopped)}
+
+
+class RunReports:
+    def __init__(self, holder: Holder, clock: Clock) -> None:
+        self._holder = holder
+        self._clock = clock
+
+    def released(self, job: Job, reason: str, start_ns: int = 0, *, may_have_begun: bool = False) -> None:
+        """The run is handed back. `start_ns` is 0 when it had no task."""
+        now_ns = self._clock.epoch_ns()
+        self._report(Ended(job, Released(reason, may_have_begun), start_ns or now_ns, now_ns))
+
+    def stopped(self, job: Job, start_ns: int) -> None:
+        self._report(Ended(job, Stopped(), start_ns, self._clock.epoch_ns()))
+
+    def ended(
+        self, job: Job, outcome: Outcome, start_ns: int, attempt: Attempt | None, span: TraceContext | None
+    ) -> None:
+        """The run has an outcome. `attempt` is None when it could not be prepared."""
+        end_ns = self._clock.epoch_ns()
+        if attempt is None:
+            ended = Ended(job, outcome, start_ns, end_ns)
+        else:
+            hashes = attempt.inputs_hash, attempt.config_hash
+            ended = Ended(job, outcome, start_ns, end_ns, *hashes, clamp_cost(attempt.context.cost_tokens))
+        try:
+            self._report(ended)
+        except Exception as error:  # noqa: BLE001 - an outcome that cannot be encoded must not leave the run unreported
+            outcome = failure_around(job, error)
+            self._report(Ended(job, outcome, start_ns, end_ns))
+        if span is not None:
+            error_text = f"{outcome.type}: {outcome.message}" if isinstance(outcome, Failure) else ""
+            emit_run(span, job, start_ns, end_ns, error_text)
+
+    def _report(self, ended: Ended) -> None:
+        self._holder.report(ended)
+        _ended[type(ended.outcome)].inc()
+
+
+def failure_around(job: Job, error: BaseException) -> Failure:
+    """Classify what was raised around a module.
+
+    A ModuleError has its class. A module may also raise what is no Exception (`sys.exit`, a cancellation that nobody
+    asked for). Everything else is a bug of the runner."""
+    if isinstance(error, ModuleError) or not isinstance(error, Exception):
+        return failure_of(error)
+    log.error("attempt broke", run_id=job.run_id, module=job.module, exc_info=error)
+    return Failure(
+        ErrorClass.TRANSIENT, "INTERNAL", f"the runner failed at it: {clamp_text(type(error).__name__)}"
+    )
