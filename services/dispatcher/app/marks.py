@@ -1,7 +1,7 @@
-"""CLAIMED becomes DISPATCHED some time after the holder has taken a grant; most executions are final before that.
+"""Marks a row as DISPATCHED some time after its holder has acknowledged the grant.
 
-A mark is for people and for the search for grants gone astray. It is written late and in batches on purpose, so that
-a short execution never pays for it. Lost marks cost one question to the holder, whose answer makes up for them.
+A mark is for people, and for the search for lost grants. It is written late and in batches, so that a short execution
+is final before it costs a write. A lost mark costs one question to the holder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Marks:
     def __init__(self, *, housekeeping: MarkStore, clock: Clock) -> None:
         self._housekeeping = housekeeping
         self._clock = clock
-        # Those of the last pause, and those before: each waits one to two pauses.
+        # Acknowledged since the last pause, and before: each waits for one to two pauses.
         self._young: dict[str, int] = {}
         self._old: dict[str, int] = {}
 
@@ -34,7 +34,7 @@ class Marks:
             self._young.update(leases)
 
     def over(self, execution_ids: Iterable[str]) -> None:
-        """Reported final or otherwise: not worth a mark any more."""
+        """These were reported, so they need no mark any more."""
         for execution_id in execution_ids:
             if self._young.pop(execution_id, None) is None:
                 self._old.pop(execution_id, None)

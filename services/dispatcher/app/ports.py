@@ -1,4 +1,4 @@
-"""What the handlers need of the database and of the sessions, and what the rest of the service brings to them."""
+"""The Protocols that the admission loop needs, and the values that other parts of the service pass to it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from services.dispatcher.core.items import (
     LateReason,
     LeaseFinished,
     LeaseParked,
+    LeaseReleased,
     LeaseReport,
     NewStart,
     WorkspaceLimits,
@@ -19,7 +20,7 @@ from services.dispatcher.core.items import (
 
 
 class Unstorable(Exception):
-    """The database refuses an item or a claim of the batch for what it holds; nothing of the batch happened."""
+    """The database refuses the values of an item or of a claim. The whole batch was rolled back."""
 
 
 class AdmissionStore(Protocol):
@@ -30,12 +31,12 @@ class AdmissionStore(Protocol):
 
 class LateReasons(Protocol):
     async def reasons(self, reports: Sequence[LeaseReport]) -> Sequence[LateReason | None]:
-        """Why each had no effect; None: it had, at an earlier delivery."""
+        """Why each report had no effect. None: it had its effect when it was delivered before."""
         ...
 
 
 class CoordinatorSession(Protocol):
-    """A coordinator, by one of its sessions here."""
+    """A session of a coordinator at this replica."""
 
     @property
     def instance_id(self) -> str: ...
@@ -48,7 +49,7 @@ class CoordinatorSession(Protocol):
     def give_back(self, count: int) -> None: ...
 
     def grant(self, claims: Sequence[Claim]) -> bool:
-        """False: its stream is gone, and with it these claims."""
+        """False: the stream is gone, and these claims were not sent."""
         ...
 
     def acknowledge(self, report_ids: Sequence[str]) -> None: ...
@@ -57,7 +58,7 @@ class CoordinatorSession(Protocol):
 
 
 class Asker(Protocol):
-    """Who brought a new start and waits for its answer."""
+    """The enqueue stream that brought a new start and waits for its answer."""
 
     def answered(self, new_start: NewStart, admission: Admission) -> None: ...
 
@@ -68,8 +69,16 @@ class Arrival(NamedTuple):
 
 
 class PendingReport(NamedTuple):
-    """A report that waits for its commit."""
+    """A report that waits for its batch."""
 
     report_id: str
     report: LeaseFinished | LeaseParked
+    holder: CoordinatorSession
+
+
+class PendingRelease(NamedTuple):
+    """A report that is committed outside of the batches (returns.py)."""
+
+    report_id: str
+    report: LeaseReleased
     holder: CoordinatorSession

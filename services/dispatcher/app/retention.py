@@ -1,4 +1,4 @@
-"""Forgets request keys that nobody may repeat any more, and messages to executions that are gone."""
+"""Deletes request ids whose time is over, and messages to executions that are gone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 _EVERY_SECONDS: Final = 60.0
-# In one go, so that the deletions never crowd out the batches.
+# Deletions per round, so that they leave the database to the batches.
 _PIECES_MAX: Final = 20
 
 
