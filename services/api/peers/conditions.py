@@ -1,8 +1,7 @@
-"""A filter in the words in which coordinators are asked.
+"""Translates a filter to the conditions that coordinators understand.
 
-Hazard: a comparison that stands by itself is sent as it was before there was anything else. All other forms leave the
-operator unset, which coordinators of earlier versions refuse (reads.proto); so does the order of texts, which they
-would take for that of a language.
+Hazard: coordinators of earlier versions know only single comparisons. Every other form leaves the operator unset, which
+they refuse (reads.proto). The order of texts is sent in such a form too, because they would order by a language.
 """
 
 from __future__ import annotations
