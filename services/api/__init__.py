@@ -1,1 +1,1 @@
-"""The api service: the public face, the catalog of workflows, workspaces and keys."""
+"""The api service: the public gRPC API, and the catalog of workflows, workspaces and keys."""

@@ -1,4 +1,4 @@
-"""The api process: `python -m services.api`, configured by the environment alone."""
+"""`python -m services.api`: one api process, configured by its environment."""
 
 import sys
 

@@ -6,18 +6,18 @@ from services.chassis.process.config import Field, StoringSettings
 
 SERVICE: Final = "dispatcher"
 VERSION: Final = "0.1.0"
-# Behind every wake-up; the longest that anything waits when every notification is lost. Times the lease scale.
+# The poll behind every wake-up: the longest wait when every notification is lost. Multiplied by the lease scale.
 POLL_SECONDS: Final = 2.0
-# After which a committed grant that nobody acknowledged is asked about. Times the lease scale.
+# A committed grant without an acknowledgement is asked about after this time. Multiplied by the lease scale.
 ASTRAY_SECONDS: Final = 1.0
-# After which a message that its holder has not acknowledged is said again. Times the lease scale.
+# A message without an acknowledgement is sent again after this time. Multiplied by the lease scale.
 REDELIVER_SECONDS: Final = 1.0
 
 
 class DispatcherSettings(StoringSettings):
     grpc_address: str = "127.0.0.1:7402"
     metrics_address: str = "127.0.0.1:7602"
-    # Beside the one of the turns. Everything else is short and rare.
+    # In addition to the connection of the admission loop. All other work is short and rare.
     database_connections: int = Field(default=4, ge=1)
-    # How long the answer to a repeated request_id is known: the 30 days that the public contract promises.
+    # How long a request_id is remembered. The public contract promises 30 days.
     request_key_seconds: float = Field(default=30 * 86_400.0, gt=0)

@@ -1,13 +1,15 @@
-"""The composition root: what there is, who knows whom, and in which order it starts and ends."""
+"""The composition root of the dispatcher: the only file that names concrete classes. Read it from the top down."""
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.server import INTERNAL, GrpcServer
@@ -59,105 +61,174 @@ from windlass.dispatcher.v1 import queue_pb2_grpc, sessions_pb2_grpc
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
+def main(settings: DispatcherSettings) -> int:
+    setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
+    setup_tracing(
+        service=SERVICE,
+        version=VERSION,
+        instance=f"{SERVICE}-{settings.replica}",
+        endpoint=settings.otlp_endpoint,
+    )
+
+    async def wired(process: Process) -> None:
+        await wire(settings, process)
+
+    return Process(SERVICE, drain_seconds=settings.drain_seconds).main(wired, new_loop=uvloop.new_event_loop)
+
+
+async def wire(settings: DispatcherSettings, process: Process) -> None:
+    process.on_close("spans", flush_tracing)
+    await migrations.check(settings.database_url, SERVICE, MIGRATIONS)
+    service = DispatcherService(settings)
+    process.on_close("service", service.close)
+    for name, run in service.loops():
+        process.loop(name, run)
+    if settings.metrics_address:
+        metrics = MetricsEndpoint(settings.metrics_address)
+        await metrics.start()
+        process.on_close("metrics", metrics.stop)
+    # The objects made so far live as long as the process, and items leave no cycles: collections can be rare.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    await service.server.start()
+    process.on_drain("service", service.drain)
+
+
 class DispatcherService:
-    """The parts of one dispatcher, joined; nothing runs yet."""
+    """The parts of one dispatcher, joined. Nothing runs yet."""
 
     def __init__(self, settings: DispatcherSettings) -> None:
-        scale, clock = settings.lease_scale, SystemClock()
-        timing = EXECUTION.scaled(scale)
-        name = f"{SERVICE}-{settings.replica}"
-        self.database = Database(settings.database_url, name=name, connections=settings.database_connections)
-        self.connection = PgConnection(
-            settings.database_url, name=f"{name}-admission_loop", settings=SETTINGS
-        )
-        leases = PostgresLeases(self.database, lease_scale=scale)
-        housekeeping = PostgresHousekeeping(self.database, astray_seconds=ASTRAY_SECONDS * scale)
-        mailbox = PostgresMailbox(self.database, redeliver_seconds=REDELIVER_SECONDS * scale)
+        self.name = f"{SERVICE}-{settings.replica}"
+        self.clock = SystemClock()
+        self._open_database(settings)
+        self._admit(settings)
+        self._look_after(settings)
+        self._hold_sessions(settings)
+        self._serve(settings)
+
+    def _open_database(self, settings: DispatcherSettings) -> None:
+        scale, name, url = settings.lease_scale, self.name, settings.database_url
+        self.database = Database(url, name=name, connections=settings.database_connections)
+        self.connection = PgConnection(url, name=f"{name}-admission_loop", settings=SETTINGS)
+        self.leases = PostgresLeases(self.database, lease_scale=scale)
+        self.housekeeping = PostgresHousekeeping(self.database, astray_seconds=ASTRAY_SECONDS * scale)
+        self.mailbox = PostgresMailbox(self.database, redeliver_seconds=REDELIVER_SECONDS * scale)
+
+    def _admit(self, settings: DispatcherSettings) -> None:
+        """The admission loop, and the parts that feed it."""
         self.replica_notices = ReplicaNotices(
             sender=PostgresNoticeSender(self.database),
-            replica=f"{name}-{os.getpid()}",
+            replica=f"{self.name}-{os.getpid()}",
             heard=self._heard,
-            clock=clock,
+            clock=self.clock,
         )
-        metrics = AdmissionMetrics(self.replica_notices.waits_in)
-        self.queues = WorkspaceQueues()
+        self.notice_listener = Notifications(
+            settings.database_url,
+            [CHANNEL],
+            self.replica_notices.on_notice,
+            name=f"{self.name}-notices",
+        )
+        self.metrics = AdmissionMetrics()
         self.admission_loop = AdmissionLoop(
             store=PostgresQueue(self.connection),
-            late=leases,
+            late=self.leases,
             holders=self._holders,
             give_up=self._give_up,
             due=self._due,
             demand=self._demand,
-            queues=self.queues,
-            metrics=metrics,
-            clock=clock,
-            poll_seconds=POLL_SECONDS * scale,
+            notify=self.replica_notices.waits_in,
+            queues=WorkspaceQueues(),
+            metrics=self.metrics,
+            clock=self.clock,
+            poll_seconds=POLL_SECONDS * settings.lease_scale,
         )
         self.returns = Returns(
-            leases=leases, admission_loop=self.admission_loop, metrics=metrics, clock=clock
+            leases=self.leases,
+            admission_loop=self.admission_loop,
+            metrics=self.metrics,
+            clock=self.clock,
         )
         self.deliveries = Deliveries(
-            mailbox=mailbox,
-            admission_loop=self.admission_loop,
-            post=self._post,
-            clock=clock,
+            mailbox=self.mailbox, admission_loop=self.admission_loop, post=self._post, clock=self.clock
         )
-        self.marks = Marks(housekeeping=housekeeping, clock=clock)
+
+    def _look_after(self, settings: DispatcherSettings) -> None:
+        """The loops that read the queue from time to time."""
+        self.marks = Marks(housekeeping=self.housekeeping, clock=self.clock)
         self.waking = Waking(
-            housekeeping=housekeeping,
+            housekeeping=self.housekeeping,
             admission_loop=self.admission_loop,
-            clock=clock,
-            poll_seconds=POLL_SECONDS * scale,
+            clock=self.clock,
+            poll_seconds=POLL_SECONDS * settings.lease_scale,
         )
+        self.measures = Measures(housekeeping=self.housekeeping, clock=self.clock)
+        self.retention = Retention(
+            housekeeping=self.housekeeping,
+            mailbox=self.mailbox,
+            kept_seconds=settings.request_key_seconds,
+            clock=self.clock,
+        )
+
+    def _hold_sessions(self, settings: DispatcherSettings) -> None:
+        """The coordinators' sessions, and the rounds that ask over them."""
+        timing = EXECUTION.scaled(settings.lease_scale)
         self.coordinators = Coordinators(
             admission_loop=self.admission_loop,
             returns=self.returns,
             deliveries=self.deliveries,
             marks=self.marks,
-            leases=leases,
-            metrics=metrics,
+            leases=self.leases,
+            metrics=self.metrics,
             registry=lambda: self.registry,
-            clock=clock,
+            clock=self.clock,
         )
         self.registry = SessionRegistry(
             store=PostgresSessionStore(self.database, "dispatcher.coordinator_sessions", timing),
             timing=timing,
-            server=name,
+            server=self.name,
             codec=CODEC,
             owner=self.coordinators,
         )
-        self._watch_over(settings, leases, housekeeping, mailbox)
-        self._serve(settings, PostgresQueueReads(self.database))
-
-    def _watch_over(
-        self,
-        settings: DispatcherSettings,
-        leases: PostgresLeases,
-        housekeeping: PostgresHousekeeping,
-        mailbox: PostgresMailbox,
-    ) -> None:
-        """What looks again from time to time, and what tells others."""
-        clock, scale, name = SystemClock(), settings.lease_scale, f"{SERVICE}-{settings.replica}"
         self.rounds = Rounds(
-            housekeeping=housekeeping,
-            leases=leases,
-            mailbox=mailbox,
+            housekeeping=self.housekeeping,
+            leases=self.leases,
+            mailbox=self.mailbox,
             polled=self.admission_loop.polled,
             ended=self.returns.ended,
             ask_holder=self.coordinators.ask,
             post=self.coordinators.post,
-            clock=clock,
-            every_seconds=POLL_SECONDS * scale,
-        )
-        self.measures = Measures(housekeeping=housekeeping, clock=clock)
-        self.retention = Retention(
-            housekeeping=housekeeping, mailbox=mailbox, kept_seconds=settings.request_key_seconds, clock=clock
-        )
-        self.words = Notifications(
-            settings.database_url, [CHANNEL], self.replica_notices.on_notice, name=f"{name}-words"
+            clock=self.clock,
+            every_seconds=POLL_SECONDS * settings.lease_scale,
         )
 
-    # What is told in a circle finds its end only when all parts are there.
+    def _serve(self, settings: DispatcherSettings) -> None:
+        self.server = GrpcServer(
+            settings.grpc_address,
+            guard=Guard(
+                RULES,
+                keys=SystemKey(settings.system_key_hash_file),
+                credential=settings.credential(SERVICE),
+            ),
+            limits=INTERNAL,
+            tls=settings.tls,
+            public=settings.public,
+        )
+        self.enqueues = EnqueueServicer(self.admission_loop)
+        queue_pb2_grpc.add_EnqueueServiceServicer_to_server(self.enqueues, self.server)
+        queue_pb2_grpc.add_QueueServiceServicer_to_server(
+            QueueServicer(
+                reads=PostgresQueueReads(self.database),
+                deliveries=self.deliveries,
+                limits_changed=self.admission_loop.limits_changed,
+            ),
+            self.server,
+        )
+        sessions_pb2_grpc.add_CoordinatorSessionsServicer_to_server(
+            CoordinatorSessionsServicer(self.registry), self.server
+        )
+
+    # Callbacks for parts that are made before the part that they call.
 
     def _heard(self, workspace: str) -> None:
         self.admission_loop.work_elsewhere(workspace)
@@ -177,34 +248,8 @@ class DispatcherService:
     def _post(self, instance_id: str, bodies: Sequence[bytes]) -> None:
         self.coordinators.post(instance_id, bodies)
 
-    def _serve(self, settings: DispatcherSettings, reads: PostgresQueueReads) -> None:
-        self.server = GrpcServer(
-            settings.grpc_address,
-            guard=Guard(
-                RULES,
-                keys=SystemKey(settings.system_key_hash_file),
-                credential=settings.credential(SERVICE),
-            ),
-            limits=INTERNAL,
-            tls=settings.tls,
-            public=settings.public,
-        )
-        self.enqueues = EnqueueServicer(self.admission_loop)
-        queue_pb2_grpc.add_EnqueueServiceServicer_to_server(self.enqueues, self.server)
-        queue_pb2_grpc.add_QueueServiceServicer_to_server(
-            QueueServicer(
-                reads=reads,
-                deliveries=self.deliveries,
-                limits_changed=self.admission_loop.limits_changed,
-            ),
-            self.server,
-        )
-        sessions_pb2_grpc.add_CoordinatorSessionsServicer_to_server(
-            CoordinatorSessionsServicer(self.registry), self.server
-        )
-
     def loops(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
-        """By name. One that dies takes the process with it."""
+        """The background loops by name. A loop that dies takes the process with it."""
         return (
             ("admission_loop", self.admission_loop.run),
             ("returns", self.returns.run),
@@ -214,7 +259,7 @@ class DispatcherService:
             ("waking", self.waking.run),
             ("rounds", self.rounds.run),
             ("replica_notices", self.replica_notices.run),
-            ("words", self.words.run),
+            ("notice listener", self.notice_listener.run),
             ("beats", self.registry.run_beats),
             ("reaper", self.registry.run_reaper),
             ("measures", self.measures.run),
@@ -224,7 +269,7 @@ class DispatcherService:
         )
 
     async def drain(self) -> None:
-        """Coordinators and api are sent to other replicas; what was brought so far is committed and answered."""
+        """Send coordinators and api to other replicas, then commit and answer what has arrived."""
         self.server.health.close()
         self.enqueues.drain()
         await self.registry.stop()
@@ -235,34 +280,3 @@ class DispatcherService:
         await self.server.stop(0.5)
         await self.connection.close()
         await self.database.close()
-
-
-def wiring(settings: DispatcherSettings) -> Callable[[Process], Awaitable[None]]:
-    """What `Process.main` runs."""
-
-    async def wire(process: Process) -> None:
-        setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
-        setup_tracing(
-            service=SERVICE,
-            version=VERSION,
-            instance=f"{SERVICE}-{settings.replica}",
-            endpoint=settings.otlp_endpoint,
-        )
-        process.on_close("spans", flush_tracing)
-        await migrations.check(settings.database_url, SERVICE, MIGRATIONS)
-        service = DispatcherService(settings)
-        process.on_close("service", service.close)
-        for name, run in service.loops():
-            process.loop(name, run)
-        if settings.metrics_address:
-            metrics = MetricsEndpoint(settings.metrics_address)
-            await metrics.start()
-            process.on_close("metrics", metrics.stop)
-        # What stands now stays; items leave no cycles behind, so the collector need not look often.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
-        await service.server.start()
-        process.on_drain("service", service.drain)
-
-    return wire

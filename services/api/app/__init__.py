@@ -1,4 +1,1 @@
-"""What api does with a request that is well formed and allowed: load, decide, commit, answer.
-
-Nothing here knows SQL, streams or servicers; what it needs of them is declared in `ports.py`.
-"""
+"""The use cases of api. They need stores and peers only through the Protocols of `ports.py`."""

@@ -1,5 +1,4 @@
-"""The rules of api, pure: what a definition may say, what a filter means, what a tier allows.
+"""The pure rules of api: filters, page tokens, tiers, the cost of JSON Schemas.
 
-Laws of this folder. No clock, chance, I/O, log, loop or wire format: `now` and fresh ids arrive in the call. A refusal
-is a value. What needs a library (templates, JSON Schema) is a Protocol that the composition root fills.
+There is no clock, randomness, I/O, logging, async or protobuf here. A refusal is a value.
 """

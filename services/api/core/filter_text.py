@@ -1,15 +1,13 @@
-"""A filter as a caller writes it: the grammar of AIP-160 (https://google.aip.dev/160), for fields of executions.
+"""Parses the text of a filter: the grammar of AIP-160 (https://google.aip.dev/160) for fields of executions.
 
-    expression  factor { [AND] factor }          what stands side by side is joined by AND
+    expression  factor { [AND] factor }          factors without a word between them are joined by AND
     factor      term { OR term }                 OR binds tighter than AND
     term        [NOT | -] (comparison | "(" expression ")")
     comparison  field (= | != | < | <= | > | >= | :) value
 
-What a comparison may say is in `filter_values.py`. Not understood, and refused by name: functions, bare words that
-would be searched for everywhere, lists of values.
+`filter_values.py` checks each comparison. Functions, words without a field and lists of values are refused.
 
-Hazard: the depth is bounded because it is the depth of our own stack, and that of the messages and the statement that
-are made of the tree.
+Hazard: the depth is bounded, because it becomes the depth of our stack, of the messages and of the SQL statement.
 """
 
 import re
@@ -26,19 +24,19 @@ class FilterFault(NamedTuple):
 
 CHARACTERS_MAX: Final = 4_096
 CONDITIONS_MAX: Final = 64
-# Of parentheses; NOT takes none of it, since it stands before a comparison or a parenthesis only.
+# The depth of parentheses. NOT adds none, because it stands only before a comparison or a parenthesis.
 DEPTH_MAX: Final = 10
 
 _KEYWORDS: Final = frozenset({"AND", "OR", "NOT"})
 _WORD: Final = re.compile(r"""[^\s"'()=<>!:]+""")
-# Behind a comparison a colon is text: of a time, or of a label's value.
+# After a comparator a colon is text: part of a time, or of a label's value.
 _VALUE: Final = re.compile(r"""[^\s"'()=<>!]+""")
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"' + r"|'((?:[^'\\]|\\.)*+)'", re.DOTALL)
 _COMPARATOR: Final = re.compile(r"<=|>=|!=|[=<>:]")
 
 
 def parse(text: str) -> Sequence[Filter] | FilterFault:
-    """What must all hold; nothing for a text without a word."""
+    """The filters that must all match; none for an empty text."""
     if len(text) > CHARACTERS_MAX:
         return FilterFault(f"{len(text)} characters; at most {CHARACTERS_MAX}")
     try:
@@ -48,7 +46,7 @@ def parse(text: str) -> Sequence[Filter] | FilterFault:
 
 
 class _Reader:
-    """Goes through the text once; `_place` is always behind what was understood and the blanks that follow."""
+    """Reads the text once. `_place` is after the last word that was read and the blanks that follow it."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -111,7 +109,7 @@ class _Reader:
         return restriction(place, field, comparator[0], value)
 
     def _field(self) -> str:
-        """`labels."any key"` too."""
+        """A field name, also in the form `labels."any key"`."""
         word = _WORD.match(self._text, self._place)
         if word is None or word[0] in _KEYWORDS or word[0].startswith("-"):
             self._refuse_missing()
@@ -138,7 +136,7 @@ class _Reader:
         if self._text.startswith("(", word.end()):
             self._refuse(f"{shown(word[0])} is followed by '(': there are no functions here")
         self._go_to(word.end())
-        # No escapes outside quotes.
+        # A backslash outside quotes is text.
         return value_of(place, word[0].replace("\\", "\\\\"))
 
     def _go_to(self, place: int) -> None:

@@ -1,7 +1,8 @@
-"""One comparison of a filter: whether there is such a field, and whether the value is one of it.
+"""One comparison of a filter: checks that the field exists and that the value is of its type.
 
-`:` is "has": `labels:region` and `end_time:*` ask whether it is there, anything else is `=`. An asterisk at the
-beginning or the end of a text stands for any text, with `=`, `!=` and `:`; in quotes, `\\*` is the asterisk itself.
+`:` means "has": `labels:region` and `end_time:*` ask whether the field is present; in other places `:` is `=`. With
+`=`, `!=` and `:`, an asterisk at the beginning or the end of a text stands for any text; in quotes, `\\*` is an
+asterisk.
 """
 
 import re
@@ -39,7 +40,7 @@ def shown(text: str) -> str:
 
 
 class Faulty(Exception):
-    """Carries a fault out of the descent; never leaves `filter_text.parse`."""
+    """A fault, raised inside the parser. It does not leave `filter_text.parse`."""
 
     def __init__(self, place: int, message: str) -> None:
         super().__init__(message)
@@ -48,7 +49,7 @@ class Faulty(Exception):
 
 class Text(NamedTuple):
     place: int
-    # Without the asterisks that stand for any text.
+    # The text without the asterisks that stand for any text.
     text: str
     is_start_open: bool
     is_end_open: bool
@@ -71,7 +72,7 @@ class Text(NamedTuple):
 
 
 def value_of(place: int, raw: str) -> Text:
-    """An asterisk behind a backslash is text."""
+    """An asterisk after a backslash is part of the text."""
     characters = _CHARACTER.findall(raw)
     is_start_open = characters[:1] == ["*"]
     is_end_open = characters[-1:] == ["*"]
@@ -109,7 +110,7 @@ def restriction(place: int, field: str, comparator: str, value: Text) -> Filter:
 
 
 def _checked(kind: FieldKind, field: str, value: Text) -> str:
-    """The value as the tree has it."""
+    """The value as Condition has it. Raises Faulty when it is not of the field's type."""
     if kind in TEXTS:
         return value.text
     written = value.written if value.is_open else value.text

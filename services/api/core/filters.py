@@ -1,11 +1,11 @@
-"""What a filter says of an execution, as a small tree, and whether an execution fits.
+"""A filter of executions as a tree, and whether an execution matches it.
 
-A filter is a sequence of these, all of which hold; `filter_text.py` makes it of what a caller wrote. The coordinators'
-statements mean the same by it (`services/coordinator/store/conditions.py`), which an integration test holds them to.
+A filter is a sequence of these nodes, all of which must match; `filter_text.py` parses it. The SQL of the coordinators
+means the same (`services/coordinator/store/conditions.py`); an integration test compares the two.
 
-Absence is no third truth. What an execution does not have (no error, no parent, no end yet, no such label) fits no
-comparison but `!=`, which is the opposite of `=`; `NOT` is true of whatever does not fit. A text of the execution
-itself is never there and empty, so an empty one is what it is without; a label may be there and empty.
+There is no third truth value. A field that an execution does not have (no error, no parent, no end yet, no such label)
+matches no comparison but `!=`, which is the opposite of `=`; `NOT` matches whatever its operand does not. A text field
+is absent when it is empty. A label may be present and empty.
 """
 
 import operator
@@ -55,8 +55,8 @@ class Operator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`value` as text: states by name, numbers in decimal, times as RFC 3339 with an offset. Texts are ordered by
-    their code points."""
+    """`value` is text: a state by its name, a number in decimal, a time in RFC 3339 with an offset. Texts are ordered
+    by code points."""
 
     field: str
     operator: Operator
@@ -70,7 +70,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A text that begins with, ends with, contains (both ends open) this."""
+    """A text that ends with (start open), begins with (end open) or contains (both open) this text."""
 
     field: str
     text: str
@@ -107,7 +107,7 @@ _COMPARISONS: Final[Mapping[Operator, Callable[[Any, Any], bool]]] = {
 
 
 def kind_of(field: str) -> FieldKind | None:
-    """None: there is no such field."""
+    """None: no field has this name."""
     if field.startswith(LABELS) and field != LABELS:
         return FieldKind.LABEL
     return FIELDS.get(field)
@@ -122,12 +122,12 @@ def read_time(text: str) -> datetime | None:
 
 
 def matches(filters: Sequence[Filter], row: Row) -> bool:
-    """Whether an execution with these fields fits; what it does not have is not in `row`."""
+    """Whether an execution with these fields matches. `row` has no entry for a field that is absent."""
     return all(_holds(each, row) for each in filters)
 
 
 def asks_of(filters: Sequence[Filter], field: str) -> bool:
-    """Whether what the execution has there can decide."""
+    """Whether the filter uses this field."""
     return any(_asks(each, field) for each in filters)
 
 

@@ -1,7 +1,7 @@
-"""Page tokens: where a list goes on, bound to the very list they came from.
+"""Page tokens: the place where a list continues, bound to the filter and order of that list.
 
-Opaque to clients; not secret and not signed, because what may be read is decided by the caller's key at every page.
-A token that belongs to another filter or order would silently skip rows: it is refused.
+A token is opaque to clients, but not secret or signed, because the caller's key decides at every page what may be read.
+A token of another filter or order is refused, because it would silently skip rows.
 """
 
 import base64
@@ -26,13 +26,13 @@ def size_of(asked: int) -> int:
 
 
 def token(after: str, *list_of: str) -> str:
-    """Goes on after the row with this key, in the list that `list_of` describes."""
+    """A token that continues after the row with this key, in the list that `list_of` describes."""
     content = canonical([_mark(list_of), after])
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
 def read(given: str, *list_of: str) -> str | BadToken:
-    """The key to go on after; empty at the beginning."""
+    """The key after which the list continues; empty at the beginning."""
     if not given:
         return ""
     malformed = BadToken("is none of ours: give back next_page_token as it came")

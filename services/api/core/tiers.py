@@ -1,4 +1,4 @@
-"""What a tier allows: how many executions a workspace may have going and queued at once."""
+"""The limits of a tier: how many executions of a workspace run and are queued at once."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 
 class Tier(IntEnum):
-    """By the numbers of the public enum."""
+    """The tiers, with the numbers of the public enum."""
 
     FREE = 1
     PRO = 2
@@ -23,6 +23,6 @@ class TierLimits(NamedTuple):
 
 
 def in_force(tier: int, executions_max: int, queued_max: int) -> TierLimits:
-    """A workspace's own numbers where it has any (0: it has none), else its tier's; of a tier to come, the least."""
+    """The workspace's own limits, or its tier's where they are 0. An unknown tier has the limits of FREE."""
     of_tier = EXECUTIONS_MAX.get(tier, EXECUTIONS_MAX[Tier.FREE])
     return TierLimits(executions_max or of_tier, queued_max or QUEUED_MAX)

@@ -1,1 +1,1 @@
-"""What api calls on dispatchers and coordinators: the replicas of each, and the streams and calls to them."""
+"""The calls and streams from api to the replicas of the dispatcher and of the coordinator."""

@@ -1,4 +1,4 @@
-"""What is asked of any coordinator: executions, runs and events as the journal has them."""
+"""Reads from any coordinator: executions, runs and events as the journal has them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 from services.api.app.ports import ExecutionQuery
 from services.api.peers.conditions import conditions_of
 from services.api.peers.replicas import Replicas
-from services.chassis.grpc.client import Channel
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
-from windlass.coordinator.v1 import reads_pb2, reads_pb2_grpc
+from windlass.coordinator.v1 import reads_pb2
+from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub
 
-# A record carries an input and an output of up to 256 KiB each, an answer 64 MiB.
+# A record carries an input and an output of up to 256 KiB each; an answer has at most 64 MiB.
 IDS_PER_CALL: Final = 100
 _UPGRADE_SECONDS: Final = 5.0
 
@@ -38,50 +38,43 @@ class CoordinatorReads:
             ascending=asked.ascending,
             limit=asked.limit,
         )
-
-        async def invoke(channel: Channel, seconds: float) -> reads_pb2.ListExecutionsResponse:
-            return await reads_pb2_grpc.ReadServiceStub(channel).ListExecutions(request, timeout=seconds)
-
         try:
-            return (await self._peers.call(invoke)).executions
+            response = await self._peers.call(
+                lambda channel, seconds: ReadServiceStub(channel).ListExecutions(request, timeout=seconds)
+            )
         except Refusal as refused:
-            # Whoever asked is not at fault: the filter was found good here. An upgrade is under way.
+            # This api accepted the filter, so the coordinator has an older version: an upgrade is under way.
             if refused.reason == "INVALID_REQUEST":
                 told = "a coordinator of another version cannot apply this filter"
                 raise DependencyUnavailable(self._peers.name, told, retry_after=_UPGRADE_SECONDS) from None
             raise
+        return response.executions
 
     async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse:
-        async def invoke(channel: Channel, seconds: float) -> reads_pb2.ListRunsResponse:
-            return await reads_pb2_grpc.ReadServiceStub(channel).ListRuns(request, timeout=seconds)
-
-        return await self._peers.call(invoke)
+        return await self._peers.call(
+            lambda channel, seconds: ReadServiceStub(channel).ListRuns(request, timeout=seconds)
+        )
 
     async def run(self, run_id: str) -> reads_pb2.RunRecord | None:
         request = reads_pb2.GetRunRequest(run_id=run_id)
-
-        async def invoke(channel: Channel, seconds: float) -> reads_pb2.GetRunResponse:
-            return await reads_pb2_grpc.ReadServiceStub(channel).GetRun(request, timeout=seconds)
-
-        response = await self._peers.call(invoke)
+        response = await self._peers.call(
+            lambda channel, seconds: ReadServiceStub(channel).GetRun(request, timeout=seconds)
+        )
         return response.run if response.HasField("run") else None
 
     async def events(self, request: reads_pb2.ListEventsRequest) -> reads_pb2.ListEventsResponse:
-        async def invoke(channel: Channel, seconds: float) -> reads_pb2.ListEventsResponse:
-            return await reads_pb2_grpc.ReadServiceStub(channel).ListEvents(request, timeout=seconds)
-
-        return await self._peers.call(invoke)
+        return await self._peers.call(
+            lambda channel, seconds: ReadServiceStub(channel).ListEvents(request, timeout=seconds)
+        )
 
     async def modules(self, workspace: str) -> Sequence[str]:
         request = reads_pb2.ListModulesRequest(workspace=workspace)
-
-        async def invoke(channel: Channel, seconds: float) -> reads_pb2.ListModulesResponse:
-            return await reads_pb2_grpc.ReadServiceStub(channel).ListModules(request, timeout=seconds)
-
-        return (await self._peers.call(invoke)).modules
+        response = await self._peers.call(
+            lambda channel, seconds: ReadServiceStub(channel).ListModules(request, timeout=seconds)
+        )
+        return response.modules
 
     async def _get(self, request: reads_pb2.GetExecutionsRequest) -> reads_pb2.GetExecutionsResponse:
-        async def invoke(channel: Channel, seconds: float) -> reads_pb2.GetExecutionsResponse:
-            return await reads_pb2_grpc.ReadServiceStub(channel).GetExecutions(request, timeout=seconds)
-
-        return await self._peers.call(invoke)
+        return await self._peers.call(
+            lambda channel, seconds: ReadServiceStub(channel).GetExecutions(request, timeout=seconds)
+        )

@@ -1,12 +1,11 @@
-"""Starts on their way into the queue: one stream to each dispatcher, many items a message.
+"""Sends starts to the dispatchers: one stream to each, many items in a message.
 
-An item goes out on one stream at a time and is answered once. When that stream ends before the answer, the item goes
-out again on another, under the same execution id: the dispatchers make that harmless. What is not answered in time is
-given up towards its caller (UNAVAILABLE); whether it was stored is then unknown, which is what request_id is for.
+An item is sent on one stream at a time. When that stream ends before the answer, the item is sent on another stream
+with the same execution id, which the dispatchers recognise. An item without an answer in time fails with UNAVAILABLE.
+It may have been stored nevertheless; the caller repeats it with its request_id.
 
-Batches come about by themselves: at most two messages of a stream are unanswered, one in the dispatcher's present
-commit and one for its next, and what arrives meanwhile goes out together in the one after. Alone, an item waits for
-nothing.
+A stream has at most two unanswered messages: one in the dispatcher's present commit and one for the next. Items that
+arrive meanwhile are batched into the message after these. A single item waits for nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 ITEMS_PER_MESSAGE: Final = 500
 MESSAGES_UNANSWERED_MAX: Final = 2
 BYTES_PER_MESSAGE: Final = 8 * 1024 * 1024
-# Beyond either the dispatchers are too slow for us: say so at once.
+# Beyond either limit new starts are refused: the dispatchers are too slow.
 PENDING_MAX: Final = 20_000
 PENDING_BYTES_MAX: Final = 128 * 1024 * 1024
 _SWEEP_SECONDS: Final = 0.25
@@ -36,7 +35,7 @@ _waiting = gauge("windlass_api_starts_waiting", "Starts that no dispatcher has a
 
 
 class _Pending:
-    """One item until its answer."""
+    """An item without an answer."""
 
     __slots__ = ("answer", "deadline", "item", "message", "size")
 
@@ -47,16 +46,16 @@ class _Pending:
         self.answer = answer
         self.deadline = deadline
         self.size = len(item.start.input)
-        # Number of the message that it last went out in.
+        # The number of the message in which it was last sent.
         self.message = 0
 
 
 class EnqueueStream:
-    """What one dispatcher has been sent and has not answered."""
+    """The unanswered items of the stream to one dispatcher."""
 
     def __init__(self) -> None:
         self.sent: dict[str, _Pending] = {}
-        # Numbers of the messages of which nothing is answered.
+        # The numbers of messages without any answer.
         self.unanswered: set[int] = set()
         self.level = Level()
 
@@ -66,11 +65,10 @@ class EnqueueStream:
 
 
 class EnqueueStreams:
-    """`before_send` is called before anything is sent: whoever must be told of its starts first, is told then."""
-
     def __init__(self, before_send: Callable[[], None]) -> None:
+        """`before_send` is called before anything is sent, so that coordinators hear of watched starts first."""
         self._before_send = before_send
-        # Whichever stream may send next takes all of it: a dispatcher that is slow or stuck gets less.
+        # The next stream that may send takes all of it, so a slow dispatcher gets less.
         self.outbox: deque[_Pending] = deque()
         self._open: list[EnqueueStream] = []
         self._pending: dict[str, _Pending] = {}
@@ -89,7 +87,7 @@ class EnqueueStreams:
         return pending.answer
 
     async def serve(self, address: str, channel: Channel) -> None:
-        """The stream to one dispatcher, for as long as that is listed."""
+        """Keep the stream to one dispatcher while it is listed."""
         stub = queue_pb2_grpc.EnqueueServiceStub(channel)
         stream = EnqueueStream()
         await keep_open(
@@ -103,7 +101,7 @@ class EnqueueStreams:
         )
 
     async def sweep(self) -> None:
-        """For ever: give up what is late. One timer for all instead of one for each."""
+        """Give up late items. One timer serves all items."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             self.run_once()
@@ -113,12 +111,12 @@ class EnqueueStreams:
         _waiting.set(len(self._pending))
         for execution_id, pending in list(self._pending.items()):
             if pending.deadline <= now and not pending.answer.done():
-                # No exception: it would be logged as unheard where the caller has gone.
+                # Not an exception: asyncio would log it when the caller has gone.
                 pending.answer.set_result(queue_pb2.EnqueueAnswer(execution_id=execution_id))
             if pending.answer.done():
-                # Given up, now or by its caller; an answer that still comes finds nobody.
+                # It was given up, here or by its caller. An answer that still arrives is ignored.
                 self._forget(execution_id)
-        # Also while streams are open: one whose dispatcher takes nothing would keep them for ever.
+        # A stream may be open whose dispatcher takes nothing; its items would stay for ever.
         if any(pending.answer.done() for pending in self.outbox):
             self.outbox = deque(pending for pending in self.outbox if not pending.answer.done())
 
@@ -133,7 +131,7 @@ class EnqueueStreams:
                 return
 
     def _let_send(self, stream: EnqueueStream) -> None:
-        # In this order: tasks that are woken one after the other run one after the other.
+        # Tasks run in the order in which they are woken, so the watch streams write first.
         self._before_send()
         stream.level.set()
 
@@ -144,7 +142,7 @@ class EnqueueStreams:
     def lost(self, stream: EnqueueStream) -> None:
         if stream in self._open:
             self._open.remove(stream)
-        # The oldest first again, and before what came later.
+        # The items return to the front, in their order.
         self.outbox.extendleft(reversed(stream.sent.values()))
         stream.sent.clear()
         stream.unanswered.clear()
@@ -176,7 +174,7 @@ class EnqueueStreams:
         items, size = request.items, 0
         while self.outbox and len(items) < ITEMS_PER_MESSAGE and size < BYTES_PER_MESSAGE:
             pending = self.outbox.popleft()
-            if pending.answer.done():  # its caller has gone before it was sent
+            if pending.answer.done():  # its caller has gone
                 continue
             pending.message = message
             stream.sent[pending.item.start.execution_id] = pending

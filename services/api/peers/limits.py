@@ -1,4 +1,8 @@
-"""Tells every dispatcher of each change of a workspace's limits, until all of them have confirmed it."""
+"""Sends each change of a workspace's limits to every dispatcher, until all of them have confirmed it.
+
+A dispatcher that is away keeps a change unconfirmed, but does not hold it up: the first dispatcher that gets it stores
+it for all.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,6 @@ LIMITS_POLL_SECONDS: Final = 5.0
 
 
 class LimitsConfigurer:
-    """Tells every dispatcher of each change of a workspace, until all have confirmed its newest revision.
-
-    One that is away keeps a change unconfirmed, but not from the others: the first that hears it puts it into force.
-    """
-
     def __init__(self, workspaces: Workspaces, dispatchers: Replicas, changed: Level) -> None:
         self._workspaces = workspaces
         self._dispatchers = dispatchers
@@ -47,14 +46,14 @@ class LimitsConfigurer:
             pause = LIMITS_POLL_SECONDS if is_done else backoff.next()
 
     async def run_once(self) -> bool:
-        """Whether there is nothing left to tell."""
+        """True when there was no unconfirmed change."""
         records = await self._workspaces.unconfirmed()
         addresses = self._dispatchers.addresses
         if records and not addresses:
             return False
         away: set[str] = set()
         for record in records:
-            # Not asked again in this round: each try may take its whole time.
+            # A dispatcher that did not answer is left out for this round, because each try may take TRY_SECONDS.
             asked = [address for address in addresses if address not in away]
             told = await asyncio.gather(*(self._has_told(address, record) for address in asked))
             away.update(address for address, has_heard in zip(asked, told, strict=True) if not has_heard)

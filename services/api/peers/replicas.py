@@ -1,14 +1,14 @@
-"""The replicas of one other service: who they are now, a stream kept with each, a call answered by any.
+"""The replicas of another service: their addresses, streams to each of them, and calls to any of them.
 
-Hazard: `call` repeats what it sends after a failure, on another replica if there is one: only for reads, and for
-writes that carry an id of their own.
+Hazard: `call` repeats a failed request, on another replica if there is one. Use it only for reads and for writes that
+carry an id.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -20,11 +20,11 @@ from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 Answer = TypeVar("Answer")
-Serve = Callable[[str, Channel], Awaitable[None]]
+Serve = Callable[[str, Channel], Coroutine[Any, Any, None]]
 
-# One try; a replica that does not answer in this time is passed over.
+# The deadline of one try. After it the next replica is tried.
 TRY_SECONDS: Final = 3.0
-# A channel is closed under nobody's hands: a call that it carries would be cancelled, and with it whoever waits for it.
+# A channel is closed this long after its replica has gone, because closing it cancels its calls and their callers.
 _FORGET_SECONDS: Final = TRY_SECONDS + 1.0
 
 
@@ -45,19 +45,17 @@ class Replicas:
         return self._channels.get(address)
 
     def keep(self, serve: Serve) -> None:
-        """Run `serve` for each replica, for as long as it is listed. It handles its own failures, for ever."""
+        """Run `serve` for each replica while it is listed. It has to handle its own failures."""
         self._serves.append(serve)
 
     async def run(self) -> None:
-        """Follow the address book, for ever."""
+        """Follow the address book."""
         tasks: dict[str, list[asyncio.Task[None]]] = {}
         async with asyncio.TaskGroup() as group:
             async for present in self._book.changes():
                 for address in sorted(present - tasks.keys()):
                     channel = self._channels.get(address)
-                    tasks[address] = [
-                        group.create_task(_kept(serve, address, channel)) for serve in self._serves
-                    ]
+                    tasks[address] = [group.create_task(serve(address, channel)) for serve in self._serves]
                 self._addresses = sorted(present)
                 for address in tasks.keys() - present:
                     await self._leave(tasks.pop(address))
@@ -65,7 +63,7 @@ class Replicas:
                 log.info("peers changed", peers_of=self.name, addresses=self._addresses)
 
     async def call(self, invoke: Callable[[Channel, float], Awaitable[Answer]]) -> Answer:
-        """The answer of the first replica that gives one. A refusal is an answer."""
+        """The answer of the first replica that gives one. A refusal is an answer, and is raised."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._call_seconds
         backoff = Backoff(first=0.02, cap=0.5)
@@ -97,12 +95,7 @@ class Replicas:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _pass_over(self, address: str) -> None:
-        """The next call begins with another one."""
+        """Move this replica to the end of the list."""
         if address in self._addresses:
             self._addresses.remove(address)
             self._addresses.append(address)
-
-
-async def _kept(serve: Serve, address: str, channel: Channel) -> None:
-    """A task that is cancelled because its replica is gone must not take the others with it."""
-    await serve(address, channel)

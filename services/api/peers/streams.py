@@ -1,7 +1,7 @@
-"""One bidirectional stream to one replica, opened again whenever it ends: the part that all our streams share.
+"""A bidirectional stream to one replica that is opened again whenever it ends.
 
-The writer sends all that has gathered and awaits the write; the reader is one task without a timeout around its
-reads, because a read that is cancelled leaks memory in grpc.aio: it ends when the call does.
+The reader is one task without a timeout around its reads, because a cancelled read leaks memory in grpc.aio. It ends
+with the call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def keep_open(
     lost: Callable[[], None],
     name: str,
 ) -> None:
-    """For ever. `write` runs for as long as a call lives; `heard` gets each message; `lost` follows each `opened`."""
+    """`write` runs while a call lives, `heard` gets each message, and `lost` follows each `opened`."""
     backoff = Backoff(first=0.02, cap=1.0)
     while True:
         await channel.channel_ready()

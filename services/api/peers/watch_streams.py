@@ -1,19 +1,21 @@
-"""What coordinators tell of executions that somebody here follows: one stream with each, many executions on it.
+"""Subscribes to executions at the coordinators: one stream to each coordinator, with many executions on it.
 
-A subscription goes to every coordinator, because any of them may hold the execution, or take it over; that of a start
-rides with it to whichever coordinator is granted it (StartOrder.watcher), which on an idle system is a frame less. Each
-pushes what it commits; the first final record ends the watch. A stream that was lost is opened again and told all
-subscriptions anew, to be caught up from the journal, and so are the other coordinators, since what rode was known to
-the lost one alone; whoever reads events is told to read for himself.
+A subscription is sent to every coordinator, because any of them may hold the execution or take it over. A new start
+needs no subscription message: it carries our name (StartOrder.watcher), and the coordinator that is granted it
+subscribes us. Each coordinator pushes what it commits. The first final record ends the watch.
 
-What rides comes to nothing at a coordinator that has no stream with us. While one of those that are listed has none,
-the others are told of each start; for one that is not listed, a start that has been waited for some seconds is told to
-one more. Any coordinator looks at the rows of what it was told and does not hold, and so finds every end within 2 s.
+After a lost stream, all subscriptions are sent again, to all coordinators: only the lost one knew of the subscriptions
+that a start carried. Coordinators then catch up from the journal, and readers of events read it themselves.
 
-Whoever gives up takes his execution back from all, but a start may be granted later than that, or again. So a
-coordinator says what it goes on following for what rode, and is told to leave what nobody watches here any more.
+A subscription that a start carries is lost when the coordinator that is granted it has no stream to us. So while a
+listed coordinator has no stream, starts are subscribed to at the others as usual. A coordinator may also not be
+listed: after RIDES_SECONDS, a start is subscribed to at one more coordinator. Coordinators look at the rows of
+executions that they do not hold, so each end is found within 2 s.
 
-Hazard: the order of updates is that of arrival, with repeats and gaps: `app/watching.py` makes a sequence of it.
+When the last watch of an execution closes, it is cancelled at all coordinators. Its start may be granted after that,
+so a coordinator tells which subscriptions it took from starts, and those without a watch are cancelled.
+
+Hazard: updates come in the order of arrival, with repeats and gaps; `app/watching.py` puts them in sequence.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from windlass.coordinator.v1 import reads_pb2, reads_pb2_grpc
 UPDATES_WAITING_MAX: Final = 1_000
 SUBSCRIPTIONS_PER_MESSAGE: Final = 500
 WATCHED_MAX: Final = 50_000
-# How long the end of a start is left to what rides with it: nearly all have ended by then.
+# How long a start relies on the subscription that it carries. Nearly all executions have ended by then.
 RIDES_SECONDS: Final = 4.0
 _SWEEP_SECONDS: Final = 1.0
 
@@ -50,7 +52,7 @@ class OpenWatch:
         self.after_seq = after_seq
         self.events = events
         self.opened_at = asyncio.get_running_loop().time()
-        # None stands for a cut: read anew.
+        # None: updates may be missing, so the journal has to be read.
         self._arrived: deque[reads_pb2.Update | None] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
@@ -63,7 +65,7 @@ class OpenWatch:
 
     def put(self, update: reads_pb2.Update | None) -> None:
         if len(self._arrived) >= UPDATES_WAITING_MAX:
-            # A reader that is too slow goes on from the journal, which has it all.
+            # A slow reader continues from the journal.
             self._arrived.clear()
             update = None
         self._arrived.append(update)
@@ -88,20 +90,20 @@ class OpenWatch:
 
 
 class WatchStream:
-    """What one coordinator is to be told next: the last word on each execution counts."""
+    """The messages to one coordinator: for each execution, only the latest is sent."""
 
     def __init__(self) -> None:
         self.subscriptions: dict[str, reads_pb2.Subscription] = {}
         self.cancelled: set[str] = set()
         self.level = Level()
-        # It subscribes by itself to what names us.
+        # It subscribes us to starts that carry our name.
         self.knows_us = False
         self.owes_name = True
-        # What it follows, as far as is known here.
+        # Executions that it follows for us, as far as is known here.
         self._told: set[str] = set()
 
     def begin(self) -> None:
-        """A new stream, which has been told nothing."""
+        """A new stream has no subscriptions."""
         self.subscriptions.clear()
         self.cancelled.clear()
         self._told.clear()
@@ -111,7 +113,7 @@ class WatchStream:
         return execution_id in self._told
 
     def follows(self, execution_id: str) -> None:
-        """It has subscribed by itself."""
+        """The coordinator has subscribed us because of a start."""
         self._told.add(execution_id)
 
     def subscribe(self, subscription: reads_pb2.Subscription) -> None:
@@ -120,14 +122,14 @@ class WatchStream:
         self._told.add(subscription.execution_id)
 
     def cancel(self, execution_id: str) -> None:
-        # Also when the subscription has not been sent yet: an earlier one may have been.
+        # A cancel is needed even if this subscription was not sent yet, because an earlier one may have been.
         self.subscriptions.pop(execution_id, None)
         self._told.discard(execution_id)
         self.cancelled.add(execution_id)
         self.level.set()
 
     def ended(self, execution_id: str, *, is_known: bool) -> None:
-        """It has ended, as this coordinator knows or has to be told. What it subscribed to by itself it finds out."""
+        """The execution has ended. A coordinator that does not know it yet is told, if it was subscribed to there."""
         if is_known:
             self.subscriptions.pop(execution_id, None)
             self._told.discard(execution_id)
@@ -137,14 +139,14 @@ class WatchStream:
 
 class WatchStreams:
     def __init__(self) -> None:
-        # Of this process: nothing that was said to an earlier one holds.
+        # Unique for this process: no subscription of an earlier process counts.
         self.name: Final = str(uuid4())
         self.is_draining = False
         self._watches: dict[str, list[OpenWatch]] = {}
         self.streams: list[WatchStream] = []
-        # Of coordinators that are listed, and have none at present.
+        # Streams of listed coordinators that are not open.
         self._away: set[WatchStream] = set()
-        # Starts that are watched and were left to what rides with them, and since when; oldest first.
+        # Starts that rely on the subscription that they carry, with the time of their watch; oldest first.
         self._riding: dict[str, float] = {}
 
     def open(
@@ -167,14 +169,14 @@ class WatchStreams:
         return watch
 
     def flush(self) -> None:
-        """Tell what was kept back: an execution that is `is_new` runs nowhere before its start has been sent, and one
-        message for many starts costs what one for each would."""
+        """Send the subscriptions of new starts. They were kept until now, because no execution runs before its start is
+        sent, and one message carries many of them."""
         for stream in self.streams:
             if stream.subscriptions:
                 stream.level.set()
 
     def forget(self, watch: OpenWatch) -> None:
-        """A watch that ended by its final record is gone already."""
+        """Close a watch. One that got its final record is closed already."""
         watches = self._watches.get(watch.execution_id)
         if watches is None or watch not in watches:
             return
@@ -187,11 +189,11 @@ class WatchStreams:
             self._count()
 
     def waiting_since(self, time: float) -> list[str]:
-        """Executions that have been watched since before `time` (of the loop's clock)."""
+        """Executions that have been watched since `time` (by the loop's clock) or longer."""
         return [id_ for id_, watches in self._watches.items() if watches[0].opened_at <= time]
 
     def final(self, record: reads_pb2.ExecutionRecord, told_by: WatchStream | None = None) -> None:
-        """The last word on an execution: every watch of it ends."""
+        """The execution is final: every watch of it ends."""
         execution_id = record.execution.id
         self._riding.pop(execution_id, None)
         update = reads_pb2.Update(execution_id=execution_id, final=record)
@@ -202,14 +204,14 @@ class WatchStreams:
         self._count()
 
     async def drain(self) -> None:
-        """Whoever waits here is told to ask elsewhere."""
+        """Refuse all waiting callers, so that they ask another replica."""
         self.is_draining = True
         for watches in self._watches.values():
             for watch in watches:
                 watch.wake()
 
     async def serve(self, address: str, channel: Channel) -> None:
-        """The stream with one coordinator, for as long as that is listed."""
+        """Keep the stream to one coordinator while it is listed."""
         stub = reads_pb2_grpc.WatchServiceStub(channel)
         stream = WatchStream()
         self._away.add(stream)
@@ -227,19 +229,19 @@ class WatchStreams:
             self._away.discard(stream)
 
     async def sweep(self) -> None:
-        """For ever: what has ridden for long is told. One timer for all instead of one for each."""
+        """Subscribe to starts that have relied on their own subscription for long. One timer serves all."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             self.run_once(asyncio.get_running_loop().time() - RIDES_SECONDS)
 
     def run_once(self, time: float) -> None:
-        """Whoever was granted what rides since before `time` may not be known here: one more is told of it."""
+        """The coordinator of a start older than `time` may have no stream to us: subscribe at one more coordinator."""
         if not self.streams:
-            return  # the next one is told of all
+            return  # the next stream gets all subscriptions
         late = list(itertools.takewhile(lambda id_: self._riding[id_] <= time, self._riding))
         for execution_id in late:
             del self._riding[execution_id]
-            # Each in its turn: they share the looks at rows.
+            # Round robin, so that coordinators share the reads of rows.
             self.streams.append(self.streams.pop(0))
             untold = next((each for each in self.streams if not each.is_told(execution_id)), None)
             if untold is not None:
@@ -287,7 +289,7 @@ class WatchStreams:
                     watch.put(update)
 
     def _subscription(self, execution_id: str, *, catch_up: bool = False) -> reads_pb2.Subscription:
-        """What all watches of one execution need together."""
+        """One subscription that serves all watches of an execution."""
         watches = self._watches[execution_id]
         with_events = [watch.after_seq for watch in watches if watch.events]
         return reads_pb2.Subscription(

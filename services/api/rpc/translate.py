@@ -1,6 +1,6 @@
-"""Records to the messages that clients see.
+"""Translates records to the messages of the public API.
 
-Hazard: one record may have many readers, as all who follow an execution get the same: none of them changes it.
+Hazard: all watches of an execution share one record, so no function here changes a record.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from datetime import datetime
 import orjson
 from google.protobuf import struct_pb2, timestamp_pb2
 
+from services.api.app import queued
 from services.api.app.ports import KeyRecord, WorkflowRecord, WorkspaceRecord
 from services.api.app.schema_reader import INPUT_BYTES_MAX
 from services.api.app.starts import StartCommand
 from services.api.core.tiers import in_force
 from services.api.rpc.structs import fill, set_value, to_dict
-from services.chassis.telemetry.tracing import parse_traceparent
 from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2, workspaces_pb2
 from windlass.catalog.v1 import catalog_pb2
 from windlass.coordinator.v1 import reads_pb2
@@ -44,36 +44,21 @@ def start_command(request: executions_pb2.StartExecutionRequest) -> StartCommand
 
 
 def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> resources_pb2.Execution:
-    """The execution that was just queued; nobody needs to be asked."""
-    trace = parse_traceparent(order.traceparent)
-    execution = resources_pb2.Execution(
-        id=order.execution_id,
-        workflow=order.workflow,
-        version=order.version,
-        state=resources_pb2.Execution.PENDING,
-        labels=order.labels,
-        priority=order.priority,
-        trigger=resources_pb2.Execution.Trigger(
-            type=resources_pb2.Execution.Trigger.MANUAL, caller=order.caller
-        ),
-        create_time=order.create_time,
-        trace_id="" if trace is None else trace.trace_id_hex,
-    )
+    """The execution that was just queued, from its order."""
+    execution = queued.pending(order)
     execution.input.CopyFrom(given)
-    if order.HasField("deadline_time"):
-        execution.deadline_time.CopyFrom(order.deadline_time)
     return execution
 
 
 def fill_execution(shown: resources_pb2.Execution, record: reads_pb2.ExecutionRecord) -> None:
-    """Straight into the answer: what is large in it is made once, and copied never."""
+    """Fill the answer in place, so that the input and output are not copied."""
     shown.CopyFrom(record.execution)
     fill(shown.input, record.input)
     fill(shown.output, record.output)
 
 
 def listed(record: reads_pb2.ExecutionRecord) -> resources_pb2.Execution:
-    """Without what only those get who ask for one."""
+    """The execution as lists show it, without input and output."""
     return record.execution
 
 
@@ -123,14 +108,12 @@ def fault(found: Fault) -> resources_pb2.Fault:
 
 
 def source_format(given: int) -> Format:
-    """YAML unless JSON is said."""
+    """YAML is the default."""
     return Format.JSON if given == resources_pb2.Workflow.JSON else Format.YAML
 
 
 def change(number: int) -> workflows_pb2.ApplyWorkflowResponse.Change.ValueType:
-    return workflows_pb2.ApplyWorkflowResponse.Change.Value(
-        workflows_pb2.ApplyWorkflowResponse.Change.Name(number)  # type: ignore[arg-type] # by number
-    )
+    return workflows_pb2.ApplyWorkflowResponse.Change.ValueType(number)
 
 
 def workspace(record: WorkspaceRecord) -> workspaces_pb2.Workspace:
@@ -161,7 +144,7 @@ def api_key(record: KeyRecord) -> workspaces_pb2.ApiKey:
 
 
 def identified(record: KeyRecord) -> catalog_pb2.IdentifyKeyResponse:
-    """The system key has no number among the public roles: 0, which may open nothing."""
+    """The system key has no public role; its number is 0, which allows nothing."""
     role = 0 if record.role == "SYSTEM" else workspaces_pb2.Role.Value(record.role)
     made = catalog_pb2.IdentifyKeyResponse(key_id=record.key_id, workspace=record.workspace, role=role)
     if record.expire_time is not None:

@@ -1,2 +1,1 @@
-"""The tables of api: SQL, and rows as records. Database exceptions do not leave this folder, but for those of the
-chassis that say "away"."""
+"""The SQL of api. Only DependencyUnavailable leaves this folder; other database exceptions do not."""

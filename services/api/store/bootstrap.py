@@ -1,7 +1,7 @@
-"""The first workspace and the first keys: what an installation needs before anybody can ask it for anything.
+"""Creates the first workspace and the first keys of an installation.
 
-Safe to repeat: the workspace is made once; each call mints three fresh keys, because the keys themselves are kept
-nowhere and cannot be told again.
+It is safe to repeat: the workspace is made once, and each call mints three new keys, because only hashes of keys are
+stored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FirstKeys(NamedTuple):
 
 
 async def bootstrap(dsn: str) -> FirstKeys:
-    """`dsn`: of the role that owns the tables of api."""
+    """`dsn` connects as the role that owns the tables of api."""
     keys = FirstKeys(mint_key("admin"), mint_key("system"), mint_key("runner"))
     rows = (
         ("ADMIN", DEFAULT_WORKSPACE, keys.admin),

@@ -1,1 +1,1 @@
-"""What waits in the dispatcher: it gathers and commits batches, takes leases back, delivers messages, and polls."""
+"""The loops of the dispatcher: they commit batches, take leases back, deliver messages, and poll."""

@@ -1,23 +1,21 @@
-"""The batch: all that has gathered goes into one transaction, and the next batch begins when it is committed.
+"""The admission loop: one transaction commits everything that has gathered, then the next batch begins.
 
-One loop per replica, no fixed batch: on an idle system a batch holds one item, under load hundreds; while they come
-fast, batches keep a little distance (`AdaptivePacer`). What is promised to anybody (a start acknowledged, a grant sent,
-a report taken) is said after the commit.
+Each replica has one loop. A batch has one item on an idle system and hundreds under load; under load the loop also
+rests between batches (`AdaptivePacer`). Answers to starts, grants and acknowledgements leave after the commit.
 
     gather ──► reserve credit ──► one transaction ──► answer, grant, give back
        ▲                                                   │
-       └──────── new starts, reports, credit, workspaces ◄───────┘
+       └──────── new starts, reports, credit, workspaces ◄─┘
 
-Credit is reserved at the holders' sessions before the transaction, so that a claim never takes what nobody has room
-for; what it did not use is given back after.
+Credit is reserved at the holders' sessions before the transaction, so that a claim takes no more than holders have room
+for. Unused credit is given back afterwards.
 
-That an execution has finished frees a slot, which nobody wants while nothing waits: then it goes with the next batch,
-or has one of its own a moment later.
+A finished execution frees a slot that nobody needs while no execution waits. Its report then goes with the next batch,
+or gets a batch of its own a moment later.
 
-Hazards: when the outcome of a commit is unknown, the same items are put in again: every statement of a batch is safe to
-repeat (store/queue.py). A batch that the database refuses for what it holds is split until the item or the workspace at
-fault stands alone: a start is rejected, a report is kept and tried again (retry_later.py), the workspace is left
-alone for a while.
+Hazards: when the outcome of a commit is unknown, the same items are committed again, because every statement of a batch
+is safe to repeat (store/queue.py). A batch that the database refuses is split (splitting.py): a start at fault is
+rejected, a report at fault is tried again later (retry_later.py), a workspace at fault is left alone for a while.
 """
 
 from __future__ import annotations
@@ -45,16 +43,17 @@ from services.dispatcher.app.ports import (
     PendingReport,
     Unstorable,
 )
+from services.dispatcher.app.report_answers import acknowledge, answer_late
 from services.dispatcher.app.retry_later import RetryLater
+from services.dispatcher.app.splitting import commit
 from services.dispatcher.core.batch import AdmissionBatch, BatchResult
-from services.dispatcher.core.holder_shares import holder_order, shares
+from services.dispatcher.core.composing import CLAIMS_PER_BATCH, ENDING_PER_BATCH, compose
+from services.dispatcher.core.holder_shares import shares
 from services.dispatcher.core.items import (
-    Admission,
     Claim,
     EnqueueOutcome,
     LeaseFinished,
     LeaseParked,
-    NewStart,
     WorkspaceLimits,
 )
 from services.dispatcher.core.mailbox_limits import CLAIM_BYTES_MAX
@@ -64,15 +63,11 @@ log = logger(__name__)
 
 NEW_STARTS_PER_BATCH: Final = 500
 REPORTS_PER_BATCH: Final = 1_000
-CLAIMS_PER_BATCH: Final = 500
-ENDING_PER_BATCH: Final = 20
-WORKSPACES_PER_BATCH: Final = 100
-# What a workspace that lacks nothing but credit counts for when holders divide theirs: as much as it could take at
-# once.
+# The demand reported to holders for each workspace that lacks only credit: as much as it could use at once.
 DEMAND_PER_WORKSPACE: Final = 100
-# Inputs are up to 256 KiB each: a batch of many large ones would hold its locks for long.
+# An input has up to 256 KiB. A batch of many large inputs would hold its locks for long.
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
-# What waits for a batch; beyond it, whoever brings more is made to wait.
+# Starts that wait for a batch. Beyond this number the enqueue streams are not read.
 NEW_STARTS_WAITING_MAX: Final = 20_000
 
 
@@ -91,13 +86,15 @@ class AdmissionLoop:
         give_up: Callable[[Sequence[Claim]], None],
         due: Callable[[datetime], None],
         demand: Callable[[int], None],
+        notify: Callable[[str], None],
         queues: WorkspaceQueues,
         metrics: AdmissionMetrics,
         clock: Clock,
         poll_seconds: float,
     ) -> None:
-        """`holders`: those with credit, most first. `give_up` takes claims whose holder's stream is gone. `due` is
-        told when something will have to be woken, `demand` how much waits for credit.
+        """`holders` gives the sessions with credit, most credit first. `give_up` takes claims whose holder's stream
+        is gone. `due` gets the times at which executions have to be woken, `demand` the need for credit,
+        `notify` each workspace in which a batch left executions, for the other replicas.
         """
         self._store = store
         self._late = late
@@ -105,29 +102,30 @@ class AdmissionLoop:
         self._give_up = give_up
         self._due = due
         self._demand = demand
+        self._notify = notify
         self._queues = queues
         self._metrics = metrics
         self._clock = clock
         self._poll_seconds = poll_seconds
         self._arrivals: deque[Arrival] = deque()
         self._pending_reports: deque[PendingReport] = deque()
-        self._aside = RetryLater()
-        # Whether what was pending is worth a batch by itself.
+        self._retry_later = RetryLater()
+        # Whether the pending reports need a batch even when nothing else does.
         self._is_due = False
         self._coalescer = Coalescer(self._reports_due)
         self._pacer = AdaptivePacer(clock)
         self._has_ending = False
-        # Until when nothing is claimed to be ended, since the database refused it.
+        # The database refused the claim of executions to be ended; it is not repeated before this time.
         self._ending_aside_until = 0.0
         self._wake = Level()
         self._is_committing = False
         self._has_room = asyncio.Event()
         self._has_room.set()
 
-    # ── what is brought ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── input ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def room(self) -> None:
-        """Until more new starts may be brought."""
+        """Wait until there is room for more new starts."""
         await self._has_room.wait()
 
     def enqueue(self, arrivals: Sequence[Arrival]) -> None:
@@ -147,39 +145,37 @@ class AdmissionLoop:
         self._is_due = bool(self._pending_reports)
         self._wake.set()
 
-    def work_in(self, workspace: str) -> None:
-        """Something waits there that a batch has not seen."""
-        self._queues.work(workspace)
-        self._queues.slot(workspace)
+    def work_in(self, workspace: str, *, is_ends_only: bool = False) -> None:
+        """An execution waits in this workspace that no batch has seen, or a slot of it is free."""
+        if is_ends_only:
+            self._has_ending = True
+        else:
+            self._queues.work(workspace)
+            self._queues.slot(workspace)
         self._wake.set()
 
     def work_elsewhere(self, workspace: str) -> None:
-        """Another replica has work there that it cannot place; slots that we know to be in use still are."""
+        """Another replica cannot place an execution of this workspace. This says nothing about slots in use."""
         self._queues.work(workspace)
-        self._wake.set()
-
-    def ending_waits(self) -> None:
-        """Something waits that will only be ended."""
-        self._has_ending = True
         self._wake.set()
 
     def polled(self, workspaces: Sequence[str], has_ending: bool) -> None:
         now = self._clock.monotonic()
         self._queues.polled(workspaces)
         self._queues.end_aside(now)
-        if again := self._aside.due(now):
+        if again := self._retry_later.due(now):
             self._pending_reports.extend(again)
             self._is_due = True
         self._has_ending = self._has_ending or has_ending
         self._wake.set()
 
     def limits_changed(self, workspace: str, limits: WorkspaceLimits) -> None:
-        """The database holds them."""
+        """The database has these limits now."""
         self._queues.limits_stored(workspace, limits.revision, limits.queued_max)
         self.work_in(workspace)
 
     async def idle(self) -> None:
-        """Until all that was brought is committed and answered."""
+        """Wait until all items are committed and answered."""
         while self._arrivals or self._pending_reports or self._is_committing:
             await self._clock.sleep(0.01)
 
@@ -204,7 +200,7 @@ class AdmissionLoop:
 
     @property
     def has_work(self) -> bool:
-        """Whether a batch could do something now."""
+        """Whether a batch has something to do now."""
         if self._arrivals or (self._pending_reports and self._is_due):
             return True
         return (self._queues.has_ready or self._is_ending_ready) and bool(self._holders())
@@ -214,7 +210,7 @@ class AdmissionLoop:
         return self._has_ending and self._clock.monotonic() >= self._ending_aside_until
 
     async def run_once(self) -> None:
-        """One batch of what is here now. Raises DependencyUnavailable with everything kept for the next."""
+        """Commit one batch. Raises DependencyUnavailable, with all items kept for the next batch."""
         self._is_committing = True
         try:
             await self._run_batch()
@@ -227,13 +223,19 @@ class AdmissionLoop:
         try:
             await self._store_new_limits(arrivals)
             reserved = self._reserve(len(arrivals))
-            batch = self._compose(arrivals, pending, reserved)
+            batch = compose(
+                self._queues,
+                [arrival.new_start for arrival in arrivals],
+                [each.report for each in pending],
+                {holder.instance_id: room for holder, room in reserved},
+                is_ending_ready=self._is_ending_ready,
+                now=self._clock.now(),
+                monotonic=self._clock.monotonic(),
+            )
             began = time.perf_counter()
-            result = await self._commit(batch)
+            result = await commit(self._store, batch)
         except DependencyUnavailable:
-            self._arrivals.extendleft(reversed(arrivals))
-            self._pending_reports.extendleft(reversed(pending))
-            self._is_due = bool(self._pending_reports)
+            self._put_back(arrivals, pending)
             for holder, room in reserved:
                 holder.give_back(room)
             raise
@@ -246,13 +248,18 @@ class AdmissionLoop:
         await self._answer_reports(pending, batch, result)
         self._pacer.carried(len(arrivals) + len(pending))
 
+    def _put_back(self, arrivals: Sequence[Arrival], pending: Sequence[PendingReport]) -> None:
+        self._arrivals.extendleft(reversed(arrivals))
+        self._pending_reports.extendleft(reversed(pending))
+        self._is_due = bool(self._pending_reports)
+
     def _gather(self) -> tuple[list[Arrival], list[PendingReport]]:
         pending = [
             self._pending_reports.popleft() for _ in range(min(len(self._pending_reports), REPORTS_PER_BATCH))
         ]
         self._is_due = bool(self._pending_reports)
         arrivals: list[Arrival] = []
-        # Two items under one key cannot be judged in one statement: the second waits for the next batch.
+        # One statement cannot judge two items with the same key, so the second waits for the next batch.
         keys: set[tuple[str, str]] = set()
         size = 0
         while self._arrivals and len(arrivals) < NEW_STARTS_PER_BATCH and size < BATCH_BYTES_MAX:
@@ -268,7 +275,7 @@ class AdmissionLoop:
         if len(self._arrivals) < NEW_STARTS_WAITING_MAX:
             self._has_room.set()
         if len(arrivals) > 1:
-            # Inside a workspace holders are given in this order; the sort keeps what came first in front.
+            # Holders are given in this order. The sort is stable: within a priority, the oldest is first.
             arrivals.sort(key=lambda arrival: -arrival.new_start.priority)
         return arrivals, pending
 
@@ -285,7 +292,7 @@ class AdmissionLoop:
         try:
             await self._store.store_limits(wanted)
         except Unstorable as failure:
-            # Whoever has no limits is answered REJECTED by the batch.
+            # The batch rejects starts of a workspace that has no limits.
             log.error("limits cannot be stored", workspaces=list(wanted), error=str(failure))
             return
         for workspace, limits in wanted.items():
@@ -305,99 +312,13 @@ class AdmissionLoop:
                 reserved.append(Reserved(holder, count))
         return reserved
 
-    def _compose(
-        self, arrivals: Sequence[Arrival], pending: Sequence[PendingReport], reserved: Sequence[Reserved]
-    ) -> AdmissionBatch:
-        indexes = holder_order([each.room for each in reserved])
-        ending = indexes[:ENDING_PER_BATCH] if self._is_ending_ready else []
-        left = len(indexes) - len(ending)
-        # New starts go ahead with at most half while others wait; a claim that follows sees them all the same.
-        direct = left if not self._queues.has_ready else left // 2
-        new_starts = [arrival.new_start for arrival in arrivals]
-        new_start_holders, used = self._holders_for(new_starts, indexes[len(ending) : len(ending) + direct])
-        claim_holders = indexes[len(ending) + used :][:CLAIMS_PER_BATCH]
-        workspaces = self._queues.take(WORKSPACES_PER_BATCH) if claim_holders else []
-        finished = sorted([each.report for each in pending if isinstance(each.report, LeaseFinished)])
-        parked = sorted([each.report for each in pending if isinstance(each.report, LeaseParked)], key=_by_id)
-        return AdmissionBatch(
-            now=self._clock.now(),
-            new_starts=new_starts,
-            new_start_holders=new_start_holders,
-            waiting=self._waiting(new_starts),
-            finished=finished,
-            parked=parked,
-            workspaces=workspaces,
-            claim_holders=claim_holders if workspaces else (),
-            ending_holders=ending,
-            holders=[each.holder.instance_id for each in reserved],
-        )
-
-    def _holders_for(self, new_starts: Sequence[NewStart], offered: Sequence[int]) -> tuple[list[int], int]:
-        """A holder for each that may go ahead at once; how many of the offered were used."""
-        indexes: list[int] = []
-        used = 0
-        for new_start in new_starts:
-            if used < len(offered) and self._queues.takes_new_starts(new_start.workspace):
-                indexes.append(offered[used])
-                used += 1
-            else:
-                indexes.append(-1)
-        return indexes, used
-
-    def _waiting(self, new_starts: Sequence[NewStart]) -> dict[str, int]:
-        now = self._clock.monotonic()
-        arriving: dict[str, int] = {}
-        for new_start in new_starts:
-            arriving[new_start.workspace] = arriving.get(new_start.workspace, 0) + 1
-        known = {name: self._queues.waiting(name, count, now) for name, count in arriving.items()}
-        return {name: count for name, count in known.items() if count is not None}
-
-    async def _commit(self, batch: AdmissionBatch) -> BatchResult:
-        if batch.is_empty:
-            return BatchResult()
-        try:
-            return await self._store.commit(batch)
-        except Unstorable as failure:
-            if batch.items <= 1 and not batch.is_claiming:
-                return _reject(batch, failure)
-        if batch.is_claiming:
-            result = await self._commit(batch.without_claims())
-            result.join(await self._claim_apart(batch))
-            return result
-        first, second = batch.halves()
-        result = await self._commit(first)
-        result.join(await self._commit(second))
-        return result
-
-    async def _claim_apart(self, batch: AdmissionBatch) -> BatchResult:
-        """Each workspace by itself, with the holders that those before it have left."""
-        result = BatchResult()
-        indexes = list(batch.claim_holders)
-        for workspace in batch.workspaces:
-            try:
-                claimed = await self._store.commit(batch.claim_of(workspace, indexes))
-            except Unstorable as failure:
-                log.error("nothing can be claimed from a workspace", workspace=workspace, error=str(failure))
-                result.refused_workspaces.append(workspace)
-                continue
-            for claim in claimed.claims:
-                indexes.remove(claim.holder_index)
-            result.join(claimed)
-        if batch.ending_holders:
-            try:
-                result.join(await self._store.commit(batch.claim_of_ending()))
-            except Unstorable as failure:
-                log.error("nothing can be claimed to be ended", error=str(failure))
-                result.is_ending_refused = True
-        return result
-
     # ── after the commit ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _learn(self, batch: AdmissionBatch, result: BatchResult) -> None:
         now = self._clock.monotonic()
         if batch.ending_holders:
             granted = [claim for claim in result.claims if claim.is_ends_only]
-            # A look that was cut short by the holders, or by what lay in the mailboxes, may have left something.
+            # More may wait when the number of holders or the size of the mailboxes limited the claim.
             carried = sum(len(body) for claim in granted for body in claim.messages)
             is_cut = len(granted) == len(batch.ending_holders) or carried >= CLAIM_BYTES_MAX
             self._has_ending = is_cut or result.is_ending_refused
@@ -409,7 +330,7 @@ class AdmissionLoop:
             if self._queues.saw(view, now):
                 self._metrics.at_capacity(view)
             if view.has_more:
-                self._metrics.waits(view.workspace)
+                self._notify(view.workspace)
         self._forget_unknown(batch, result)
         for workspace in (*result.finished, *result.parked):
             if workspace is not None:
@@ -424,7 +345,7 @@ class AdmissionLoop:
                 self._due(new_start.deadline_time)
 
     def _forget_unknown(self, batch: AdmissionBatch, result: BatchResult) -> None:
-        """A workspace that has no row of limits would be looked at again and again."""
+        """A workspace without a row of limits would otherwise stay in the line for ever."""
         seen = {view.workspace for view in result.workspaces}.union(result.refused_workspaces)
         for workspace in batch.workspaces:
             if workspace not in seen:
@@ -456,56 +377,28 @@ class AdmissionLoop:
             report for report, workspace in zip(reports, workspaces, strict=True) if workspace is not None
         }
         refused = set(result.refused_reports)
-        crash_point("dispatcher.ack.before_send")
-        by_holder: dict[int, tuple[CoordinatorSession, list[str]]] = {}
+        done: list[PendingReport] = []
         late: list[PendingReport] = []
         for each in pending:
             if each.report in took_effect:
-                by_holder.setdefault(id(each.holder), (each.holder, []))[1].append(each.report_id)
+                done.append(each)
             elif each.report in refused:
-                self._aside.keep(each, self._clock.monotonic())
+                self._retry_later.keep(each, self._clock.monotonic())
             else:
                 late.append(each)
-        for holder, report_ids in by_holder.values():
-            holder.acknowledge(report_ids)
+        crash_point("dispatcher.ack.before_send")
+        acknowledge(done)
         crash_point("dispatcher.ack.after_send")
         if late:
             await self._answer_late(late)
 
     async def _answer_late(self, late: Sequence[PendingReport]) -> None:
-        """Off the hot path: find out why nothing happened."""
+        """Find out why these reports changed nothing. This is rare, so it is not part of the batch."""
         try:
             reasons = await self._late.reasons([each.report for each in late])
         except DependencyUnavailable:
-            # A moment later: at once would be as fast as the machine goes, until the database is back.
+            # They are due a moment later: retried at once, they would keep the loop busy until the database is back.
             self._pending_reports.extend(late)
             self._coalescer.wanted()
             return
-        for pending, reason in zip(late, reasons, strict=True):
-            if reason is None:
-                pending.holder.acknowledge([pending.report_id])
-            else:
-                pending.holder.refuse(pending.report_id, reason)
-                self._metrics.late(pending.report, pending.holder.instance_id, reason)
-
-
-def _by_id(report: LeaseParked) -> tuple[str, int]:
-    return report.execution_id, report.epoch
-
-
-def _reject(batch: AdmissionBatch, failure: Unstorable) -> BatchResult:
-    """What becomes of the one item that cannot be stored."""
-    items: Sequence[NewStart | LeaseFinished | LeaseParked] = (
-        *batch.new_starts,
-        *batch.finished,
-        *batch.parked,
-    )
-    for each in items:
-        log.error("error processing item", execution_id=each.execution_id, error=str(failure))
-    message = "this item cannot be stored"
-    return BatchResult(
-        admissions=[Admission(EnqueueOutcome.REJECTED, message=message) for _ in batch.new_starts],
-        finished=[None for _ in batch.finished],
-        parked=[None for _ in batch.parked],
-        refused_reports=[*batch.finished, *batch.parked],
-    )
+        answer_late(late, reasons, self._metrics)

@@ -1,7 +1,7 @@
-"""What operators see of admission: counters, and the log lines that people search for.
+"""Metrics and log lines of admission.
 
-Per workspace only gauges, which are removed with the work (app/measures.py): a counter per workspace would stay for
-as long as the process.
+There is no counter per workspace, because it would live as long as the process. Gauges per workspace are removed when
+the workspace has no work (app/measures.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from services.dispatcher.core.items import Claim, LateReason, LeaseReport, Works
 log = logger("services.dispatcher")
 
 _US: Final = 1_000_000
-# Of each event: as many as can be read. What is left out is counted in the next line.
+# At most so many log lines of each event. The next line tells how many were left out.
 LINES_PER_SECOND: Final = 40.0
 _processed = counter("dispatcher_items_processed_total", "Executions granted to a coordinator.")
 _at_capacity = counter(
@@ -38,7 +38,7 @@ _batch_items = histogram("dispatcher_turn_items", "Items in a batch.", buckets=C
 
 
 class _Lines:
-    """One event that may come faster than anybody reads; a line tells how many before it were left out."""
+    """The log lines of one event, at a limited rate."""
 
     def __init__(self, event: str, monotonic: Callable[[], float]) -> None:
         self._event = event
@@ -46,7 +46,7 @@ class _Lines:
         self._left_out = 0
 
     def has_room(self) -> bool:
-        """Asked first, so that a line that is left out costs no fields."""
+        """Ask this first, so that a line that is left out builds no fields."""
         if self._sampler.take():
             return True
         self._left_out += 1
@@ -59,15 +59,8 @@ class _Lines:
 
 
 class AdmissionMetrics:
-    def __init__(
-        self,
-        waits: Callable[[str], None] | None = None,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`waits` is told each workspace in which a batch left something: word for the other replicas."""
-        self._waits = waits
-        # One each, or a burst of the first would leave none of the second.
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        # Each event has its own rate, so that a burst of one leaves room for the other.
         self._dispatching = _Lines("dispatching item", monotonic)
         self._dispatched = _Lines("dispatched execution", monotonic)
 
@@ -87,7 +80,7 @@ class AdmissionMetrics:
                 )
 
     def dispatched(self, leases: Sequence[tuple[str, int]], holder: str) -> None:
-        """A coordinator has taken them."""
+        """The coordinator has acknowledged these grants."""
         for execution_id, epoch in leases:
             if self._dispatched.has_room():
                 self._dispatched.say(execution_id=execution_id, epoch=epoch, holder=holder)
@@ -96,10 +89,6 @@ class AdmissionMetrics:
         _at_capacity.inc()
         active = view.executions_max - view.free + view.taken
         log.info("workspace at capacity", workspace=view.workspace, active=active, limit=view.executions_max)
-
-    def waits(self, workspace: str) -> None:
-        if self._waits is not None:
-            self._waits(workspace)
 
     def late(self, report: LeaseReport, instance_id: str, reason: LateReason) -> None:
         _late.labels(reason).inc()

@@ -1,45 +1,40 @@
-"""Messages for executions: into the mailbox, then to whoever holds the execution, or a holder is found for it.
+"""Messages for executions: stored in the mailbox, then sent to the holder. An execution without a holder is woken.
 
-Batched like everything else, on a connection apart from the admission loop. The holder is told after the commit; should
-the word be lost, app/rounds.py says it again. A mailbox that is full takes no more until its holder has read some.
+Messages are committed in batches, on another connection than the admission loop's. They are sent after the commit; if
+that is lost, app/rounds.py sends them again. A full mailbox takes no message until its holder has read some.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from itertools import islice
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.backoff import Backoff
 from services.chassis.process.batcher import Batcher, Level
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.dispatcher.app.returns import Wakes
+from services.dispatcher.app.ports import Mailbox, Wakes
 from services.dispatcher.core.items import Delivery, MailboxMessage
 
 log = logger(__name__)
 _ACKS_PER_STATEMENT: Final = 2_000
-# A statement holds its rows locked for as long as it takes to send.
+# A statement keeps its rows locked while it is being sent.
 _STATEMENT_BYTES_MAX: Final = 8 * 1024 * 1024
-# When a mailbox that is full may have been read.
+# After this time a full mailbox may have been read.
 _FULL_RETRY_SECONDS: Final = 1.0
 
 
-class MailboxStore(Protocol):
-    async def deliver(self, messages: Sequence[MailboxMessage]) -> Sequence[Delivery | None]: ...
-
-    async def forget(self, message_ids: Sequence[str]) -> None: ...
-
-
-# Of one message; None: no such execution waits or is leased.
+# The answer to one message. None: no such execution is queued or leased.
 Answer = Delivery | Exception | None
-# Tells an instance what arrived for it, when it has a session here.
+# Sends messages to an instance that has a session here.
 Post = Callable[[str, Sequence[bytes]], None]
 
 
 class Deliveries:
-    def __init__(self, *, mailbox: MailboxStore, admission_loop: Wakes, post: Post, clock: Clock) -> None:
+    def __init__(self, *, mailbox: Mailbox, admission_loop: Wakes, post: Post, clock: Clock) -> None:
         self._mailbox = mailbox
         self._admission_loop = admission_loop
         self._post = post
@@ -49,7 +44,7 @@ class Deliveries:
         self._wake = Level()
 
     async def deliver(self, message: MailboxMessage) -> bool:
-        """Whether there was an execution to bring it to. Refused while its mailbox is full."""
+        """False: there is no such execution. Raises a Refusal while its mailbox is full."""
         return await self._batcher.submit(message) is not None
 
     def journalled(self, message_ids: Iterable[str]) -> None:
@@ -60,13 +55,12 @@ class Deliveries:
         await self._batcher.run()
 
     async def run_forgetting(self) -> None:
-        """The holder says it again should an acknowledgement be lost with us."""
+        """Delete messages that their holder has journalled. A deletion lost with this process is asked for again."""
         backoff = Backoff()
         while True:
             await self._wake.wait()
             while self._journalled:
-                count = min(len(self._journalled), _ACKS_PER_STATEMENT)
-                batch = [self._journalled[at] for at in range(count)]
+                batch = list(islice(self._journalled, _ACKS_PER_STATEMENT))
                 try:
                     await self._mailbox.forget(batch)
                 except DependencyUnavailable as failure:
@@ -96,10 +90,8 @@ class Deliveries:
             if delivery.is_refused:
                 full.add(message.execution_id)
                 answers[n] = _full(message)
-            elif delivery.was_woken and delivery.is_ends_only:
-                self._admission_loop.ending_waits()
             elif delivery.was_woken:
-                self._admission_loop.work_in(delivery.workspace)
+                self._admission_loop.work_in(delivery.workspace, is_ends_only=delivery.is_ends_only)
             elif delivery.holder is not None:
                 self._post(delivery.holder, [message.body])
         for execution_id in full:
@@ -108,7 +100,7 @@ class Deliveries:
 
 
 def _pieces(messages: Sequence[MailboxMessage]) -> Iterable[Sequence[MailboxMessage]]:
-    """In order; each as large as a statement may be, and at least one message."""
+    """Split into pieces that fit into a statement, in order. A piece has at least one message."""
     piece: list[MailboxMessage] = []
     size = 0
     for message in messages:

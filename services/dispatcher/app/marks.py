@@ -1,31 +1,28 @@
-"""CLAIMED becomes DISPATCHED some time after the holder has taken a grant; most executions are final before that.
+"""Marks a row as DISPATCHED some time after its holder has acknowledged the grant.
 
-A mark is for people and for the search for grants gone astray. It is written late and in batches on purpose, so that
-a short execution never pays for it. Lost marks cost one question to the holder, whose answer makes up for them.
+A mark is for people, and for the search for lost grants. It is written late and in batches, so that a short execution
+is final before it costs a write. A lost mark costs one question to the holder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.clock import Clock
+from services.dispatcher.app.ports import Housekeeping
 
 MARKS_WAITING_MAX: Final = 50_000
 _BATCH: Final = 2_000
 _PAUSE_SECONDS: Final = 0.1
 
 
-class MarkStore(Protocol):
-    async def mark_dispatched(self, leases: Sequence[tuple[str, int]]) -> None: ...
-
-
 class Marks:
-    def __init__(self, *, housekeeping: MarkStore, clock: Clock) -> None:
+    def __init__(self, *, housekeeping: Housekeeping, clock: Clock) -> None:
         self._housekeeping = housekeeping
         self._clock = clock
-        # Those of the last pause, and those before: each waits one to two pauses.
+        # Acknowledged since the last pause, and before: each waits for one to two pauses.
         self._young: dict[str, int] = {}
         self._old: dict[str, int] = {}
 
@@ -34,7 +31,7 @@ class Marks:
             self._young.update(leases)
 
     def over(self, execution_ids: Iterable[str]) -> None:
-        """Reported final or otherwise: not worth a mark any more."""
+        """These were reported, so they need no mark any more."""
         for execution_id in execution_ids:
             if self._young.pop(execution_id, None) is None:
                 self._old.pop(execution_id, None)

@@ -1,18 +1,17 @@
-"""Gauges per workspace: what waits, how long, what is going. They go with the work, so that none pile up."""
+"""Gauges per workspace: queued executions, their age, slots in use. A workspace without any has no gauges."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.metrics import gauge
-from services.dispatcher.core.items import Measure
+from services.dispatcher.app.ports import Housekeeping
 
-# One sample of each is enough for a scraper that comes every 15 s; counting walks all that waits.
+# Scrapers come every 15 s, and each count walks the whole queue.
 _EVERY_SECONDS: Final = 10.0
-# Beyond this the busiest are shown.
+# With more workspaces than this, only the busiest have gauges.
 _WORKSPACES_MAX: Final = 500
 
 _depth = gauge("dispatcher_queue_depth", "Executions that wait for a slot.", ("workspace",))
@@ -22,12 +21,8 @@ _lease_age = gauge("dispatcher_lease_age_seconds", "Age of the oldest execution 
 _GAUGES: Final = (_depth, _age, _running, _lease_age)
 
 
-class MeasureReads(Protocol):
-    async def measure(self) -> Sequence[Measure]: ...
-
-
 class Measures:
-    def __init__(self, *, housekeeping: MeasureReads, clock: Clock) -> None:
+    def __init__(self, *, housekeeping: Housekeeping, clock: Clock) -> None:
         self._housekeeping = housekeeping
         self._clock = clock
         self._shown: set[str] = set()
@@ -37,8 +32,7 @@ class Measures:
             try:
                 await self.run_once()
             except DependencyUnavailable:
-                # The gauges stay as they were: nothing is known.
-                pass
+                pass  # the gauges keep their values
             await self._clock.sleep(_EVERY_SECONDS)
 
     async def run_once(self) -> None:

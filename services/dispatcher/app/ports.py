@@ -1,4 +1,4 @@
-"""What the handlers need of the database and of the sessions, and what the rest of the service brings to them."""
+"""The Protocols that the loops need of the database and of sessions, and the values that they pass to each other."""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ from typing import NamedTuple, Protocol
 from services.dispatcher.core.batch import AdmissionBatch, BatchResult
 from services.dispatcher.core.items import (
     Admission,
+    Astray,
     Claim,
+    Delivery,
     LateReason,
     LeaseFinished,
     LeaseParked,
+    LeaseReleased,
     LeaseReport,
+    MailboxMessage,
+    Measure,
     NewStart,
+    Returned,
+    Unread,
+    Woken,
     WorkspaceLimits,
 )
+from services.dispatcher.core.releases import Fate
 
 
 class Unstorable(Exception):
-    """The database refuses an item or a claim of the batch for what it holds; nothing of the batch happened."""
+    """The database refuses the values of an item or of a claim. The whole batch was rolled back."""
 
 
 class AdmissionStore(Protocol):
@@ -30,12 +39,60 @@ class AdmissionStore(Protocol):
 
 class LateReasons(Protocol):
     async def reasons(self, reports: Sequence[LeaseReport]) -> Sequence[LateReason | None]:
-        """Why each had no effect; None: it had, at an earlier delivery."""
+        """Why each report had no effect. None: it had its effect when it was delivered before."""
         ...
 
 
+class Leases(LateReasons, Protocol):
+    async def hand_back(self, leases: Sequence[tuple[str, int]]) -> Sequence[Returned]: ...
+
+    async def end(self, instances: Sequence[str]) -> Sequence[Returned]: ...
+
+    async def fail(self, report: LeaseReleased) -> tuple[str, Fate] | None: ...
+
+
+class LeaseHolders(Protocol):
+    async def holders_gone(self) -> list[str]: ...
+
+
+class Housekeeping(Protocol):
+    async def workspaces_with_work(self) -> tuple[list[str], bool]: ...
+
+    async def wake(self) -> tuple[Sequence[Woken], float | None]: ...
+
+    async def mark_dispatched(self, leases: Sequence[tuple[str, int]]) -> None: ...
+
+    async def astray(self) -> Sequence[Astray]: ...
+
+    async def measure(self) -> Sequence[Measure]: ...
+
+    async def forget_requests(self, kept_seconds: float) -> int: ...
+
+
+class Mailbox(Protocol):
+    async def deliver(self, messages: Sequence[MailboxMessage]) -> Sequence[Delivery | None]: ...
+
+    async def forget(self, message_ids: Sequence[str]) -> None: ...
+
+
+class MailboxUpkeep(Protocol):
+    async def unread(self) -> Sequence[Unread]: ...
+
+    async def sweep(self) -> int: ...
+
+
+class NoticeSender(Protocol):
+    async def send(self, channel: str, payloads: Sequence[str]) -> None: ...
+
+
+class Wakes(Protocol):
+    """The admission loop."""
+
+    def work_in(self, workspace: str, *, is_ends_only: bool = False) -> None: ...
+
+
 class CoordinatorSession(Protocol):
-    """A coordinator, by one of its sessions here."""
+    """A session of a coordinator at this replica."""
 
     @property
     def instance_id(self) -> str: ...
@@ -48,7 +105,7 @@ class CoordinatorSession(Protocol):
     def give_back(self, count: int) -> None: ...
 
     def grant(self, claims: Sequence[Claim]) -> bool:
-        """False: its stream is gone, and with it these claims."""
+        """False: the stream is gone, and these claims were not sent."""
         ...
 
     def acknowledge(self, report_ids: Sequence[str]) -> None: ...
@@ -57,7 +114,7 @@ class CoordinatorSession(Protocol):
 
 
 class Asker(Protocol):
-    """Who brought a new start and waits for its answer."""
+    """The enqueue stream that brought a new start and waits for its answer."""
 
     def answered(self, new_start: NewStart, admission: Admission) -> None: ...
 
@@ -68,8 +125,16 @@ class Arrival(NamedTuple):
 
 
 class PendingReport(NamedTuple):
-    """A report that waits for its commit."""
+    """A report that waits for its batch."""
 
     report_id: str
     report: LeaseFinished | LeaseParked
+    holder: CoordinatorSession
+
+
+class PendingRelease(NamedTuple):
+    """A report that is committed outside of the batches (returns.py)."""
+
+    report_id: str
+    report: LeaseReleased
     holder: CoordinatorSession

@@ -1,33 +1,30 @@
-"""Word between the replicas: "something waits in this workspace that I cannot place".
+"""Notices between replicas: "executions wait in this workspace that I cannot place".
 
-A slot may be freed at a replica that never heard of what waits for it. The word is only a hint, so it is gathered,
-said at most every so often, and on a connection of its own: a notification inside the batch's transaction would cost
-three quarters of its throughput. A lost word is made up for by the poll.
+A slot may become free at a replica that does not know of the executions that wait for it. Notices are hints: they are
+gathered, and sent at most every 50 ms on a connection of their own, because a NOTIFY inside the batch's transaction
+would cost three quarters of its throughput. The poll makes up for a lost notice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
+from services.dispatcher.app.ports import NoticeSender
 
 CHANNEL: Final = "dispatcher_work"
 _PAUSE_SECONDS: Final = 0.05
 _WORKSPACES_MAX: Final = 1_000
 
 
-class NoticeSender(Protocol):
-    async def send(self, channel: str, payloads: Sequence[str]) -> None: ...
-
-
 class ReplicaNotices:
     def __init__(
         self, *, sender: NoticeSender, replica: str, heard: Callable[[str], None], clock: Clock
     ) -> None:
-        """`replica` tells our own word from that of others: unique among the processes."""
+        """`replica` is unique among the processes; it marks our own notices."""
         self._sender = sender
         self._replica = replica
         self._heard = heard
@@ -41,7 +38,7 @@ class ReplicaNotices:
             self._level.set()
 
     def on_notice(self, channel: str, payload: str) -> None:
-        """An empty payload says that notices may have been missed; the poll finds what they spoke of."""
+        """An empty payload means that notices may have been lost; the poll makes up for them."""
         replica, _, workspace = payload.partition(" ")
         if workspace and replica != self._replica:
             self._heard(workspace)

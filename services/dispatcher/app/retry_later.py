@@ -1,10 +1,10 @@
-"""Reports that the database refuses to store, though nothing else of their batch.
+"""Reports that the database refuses to store while it accepts the rest of their batch.
 
-Such a report is neither late nor done, so nobody is answered: its holder keeps it, and so do we, and it is tried again
-in a while, until it is stored or its lease has become another's. Meanwhile the row stays as it is, with its slot.
+Such a report gets no answer. Its holder keeps it, and it is tried again here until it is stored or another holder has
+the lease. Until then the row keeps its state and its slot.
 
-As many are kept as holders may leave unanswered, since one that comes again, on another stream, takes the place of the
-first; and few are tried again at once, for each costs its batch several statements until it stands alone.
+The number kept is bounded by the reports that holders may leave unanswered, because a report that is sent again
+replaces the first. Few are tried again at once: each splits its batch into several transactions.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Final
 
 from services.dispatcher.app.ports import PendingReport
 
-# Within the time in which everything is to move again after a fault.
 AGAIN_SECONDS: Final = 5.0
 AGAIN_AT_ONCE: Final = 50
 
 
 class RetryLater:
     def __init__(self) -> None:
-        # By execution and epoch, with the time of the next try, which is the order as well.
+        # By execution and epoch, with the time of the next try, in the order of that time.
         self._kept: dict[tuple[str, int], tuple[float, PendingReport]] = {}
 
     def keep(self, pending: PendingReport, now: float) -> None:
@@ -29,7 +28,7 @@ class RetryLater:
         self._kept[key] = (now + AGAIN_SECONDS, pending)
 
     def due(self, now: float) -> list[PendingReport]:
-        """Those to be tried again now, kept here no longer."""
+        """Remove and return the reports that are to be tried again now."""
         keys: list[tuple[str, int]] = []
         for key, (due_at, _) in self._kept.items():
             if due_at > now or len(keys) == AGAIN_AT_ONCE:

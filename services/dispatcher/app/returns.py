@@ -1,15 +1,15 @@
-"""What comes back into the queue outside of a batch: grants refused or withdrawn, releases, leases of ended instances.
+"""Returns executions to the queue outside of a batch: refused grants, releases, and leases of ended instances.
 
-Each is kept until its commit; afterwards the workspace it belongs to is looked at again at once. A lease
-that has passed to
-somebody else meanwhile is left alone by the statement itself, so nothing here has to be in order.
+Each is kept until it is committed; then the admission loop looks at its workspace again. The statements leave a lease
+alone that another holder has by now, so the order does not matter here.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, Protocol
+from itertools import islice
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.backoff import Backoff
@@ -17,41 +17,17 @@ from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
-from services.dispatcher.app.ports import CoordinatorSession
-from services.dispatcher.core.items import LateReason, LeaseReleased, LeaseReport, Returned, State
-from services.dispatcher.core.releases import Fate
+from services.dispatcher.app.ports import Leases, PendingRelease, Wakes
+from services.dispatcher.app.report_answers import acknowledge, answer_late
+from services.dispatcher.core.items import LeaseReleased, Returned, State
 
 log = logger(__name__)
 _BATCH: Final = 500
 
 
-class LeaseStore(Protocol):
-    async def hand_back(self, leases: Sequence[tuple[str, int]]) -> Sequence[Returned]: ...
-
-    async def end(self, instances: Sequence[str]) -> Sequence[Returned]: ...
-
-    async def fail(self, report: LeaseReleased) -> tuple[str, Fate] | None: ...
-
-    async def reasons(self, reports: Sequence[LeaseReport]) -> Sequence[LateReason | None]: ...
-
-
-class Wakes(Protocol):
-    """The admission loop."""
-
-    def work_in(self, workspace: str) -> None: ...
-
-    def ending_waits(self) -> None: ...
-
-
-class PendingRelease(NamedTuple):
-    report_id: str
-    report: LeaseReleased
-    holder: CoordinatorSession
-
-
 class Returns:
     def __init__(
-        self, *, leases: LeaseStore, admission_loop: Wakes, metrics: AdmissionMetrics, clock: Clock
+        self, *, leases: Leases, admission_loop: Wakes, metrics: AdmissionMetrics, clock: Clock
     ) -> None:
         self._leases = leases
         self._admission_loop = admission_loop
@@ -63,7 +39,7 @@ class Returns:
         self._wake = Level()
 
     def hand_back(self, leases: Iterable[tuple[str, int]]) -> None:
-        """Nobody has these (execution and epoch), for certain."""
+        """It is certain that no holder has these leases (execution and epoch)."""
         self._handed_back.extend(leases)
         self._wake.set()
 
@@ -72,12 +48,12 @@ class Returns:
         self._wake.set()
 
     def ended(self, instances: Iterable[str]) -> None:
-        """All that these instances hold is free."""
+        """The leases of these instances are free."""
         self._ended.update(dict.fromkeys(instances))
         self._wake.set()
 
     async def idle(self) -> None:
-        """Until all that came back is committed."""
+        """Wait until everything is committed."""
         while self._ended or self._handed_back or self._released:
             await self._clock.sleep(0.01)
 
@@ -94,7 +70,7 @@ class Returns:
                 await self._clock.sleep(backoff.next())
 
     async def run_once(self) -> None:
-        """Until nothing is left. Raises DependencyUnavailable with what is not committed kept."""
+        """Commit until nothing is left. Raises DependencyUnavailable; the uncommitted rest is kept."""
         while self._ended or self._handed_back or self._released:
             if self._ended:
                 await self._end()
@@ -117,14 +93,14 @@ class Returns:
         self._look_again(returned)
 
     async def _return(self) -> None:
-        batch = [self._handed_back[at] for at in range(min(_BATCH, len(self._handed_back)))]
+        batch = list(islice(self._handed_back, _BATCH))
         returned = await self._leases.hand_back(batch)
         for _ in batch:
             self._handed_back.popleft()
         self._look_again(returned)
 
     async def _release(self) -> None:
-        batch = [self._released[at] for at in range(min(_BATCH, len(self._released)))]
+        batch = list(islice(self._released, _BATCH))
         committed = {
             pending.report
             for pending in batch
@@ -140,15 +116,8 @@ class Returns:
         reasons = await self._leases.reasons([pending.report for pending in late]) if late else ()
         for _ in batch:
             self._released.popleft()
-        for pending in batch:
-            if pending.report in committed:
-                pending.holder.acknowledge([pending.report_id])
-        for pending, reason in zip(late, reasons, strict=True):
-            if reason is None:
-                pending.holder.acknowledge([pending.report_id])
-            else:
-                pending.holder.refuse(pending.report_id, reason)
-                self._metrics.late(pending.report, pending.holder.instance_id, reason)
+        acknowledge([pending for pending in batch if pending.report in committed])
+        answer_late(late, reasons, self._metrics)
 
     async def _fail(self, report: LeaseReleased) -> bool:
         failed = await self._leases.fail(report)
@@ -158,16 +127,12 @@ class Returns:
         self._metrics.dispatch_failed(report.execution_id, report.reason, report.message, fate.attempts)
         if fate.state is State.FAILED:
             self._metrics.dead_letter(report.execution_id, workspace, fate.failure_reason)
-        # Its slot is free for others.
         self._admission_loop.work_in(workspace)
         return True
 
     def _look_again(self, returned: Sequence[Returned]) -> None:
         for row in returned:
-            if row.is_ends_only:
-                self._admission_loop.ending_waits()
-            else:
-                self._admission_loop.work_in(row.workspace)
+            self._admission_loop.work_in(row.workspace, is_ends_only=row.is_ends_only)
 
 
 def _is_failure(report: LeaseReleased) -> bool:

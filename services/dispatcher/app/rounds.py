@@ -1,43 +1,28 @@
-"""The poll behind every wake-up: work that nobody was told of, leases and grants and messages that went astray.
+"""The poll behind every wake-up. It finds work without a wake-up, and lost leases, grants and messages.
 
-Each step stands alone: one that fails is tried again in the next round, and holds up no other. A round says only once
-that the database is away.
+A step that fails is tried again in the next round and does not hold up the others. A round without a database logs one
+line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.dispatcher.core.items import Astray, Unread
+from services.dispatcher.app.ports import Housekeeping, LeaseHolders, MailboxUpkeep
 
 log = logger(__name__)
-
-
-class StrandedWork(Protocol):
-    async def workspaces_with_work(self) -> tuple[list[str], bool]: ...
-
-    async def astray(self) -> Sequence[Astray]: ...
-
-
-class OrphanedLeases(Protocol):
-    async def holders_gone(self) -> list[str]: ...
-
-
-class UnreadMessages(Protocol):
-    async def unread(self) -> Sequence[Unread]: ...
 
 
 class Rounds:
     def __init__(
         self,
         *,
-        housekeeping: StrandedWork,
-        leases: OrphanedLeases,
-        mailbox: UnreadMessages,
+        housekeeping: Housekeeping,
+        leases: LeaseHolders,
+        mailbox: MailboxUpkeep,
         polled: Callable[[Sequence[str], bool], None],
         ended: Callable[[Sequence[str]], None],
         ask_holder: Callable[[str, Sequence[tuple[str, int]]], None],
@@ -45,7 +30,7 @@ class Rounds:
         clock: Clock,
         every_seconds: float,
     ) -> None:
-        """`ask_holder` asks an instance, when it has a session here, whether it holds these (execution and epoch)."""
+        """`ask_holder` asks an instance that has a session here whether it holds these leases."""
         self._housekeeping = housekeeping
         self._leases = leases
         self._mailbox = mailbox
@@ -55,8 +40,8 @@ class Rounds:
         self._post = post
         self._clock = clock
         self._every_seconds = every_seconds
-        # Four short rounds for one long: what a dead replica left must not wait for the poll, and a coordinator
-        # gives up a run that its runner denies when no report of it has come by the mailbox for two seconds.
+        # Every fourth round polls. The grants of a dead replica must not wait that long, nor messages: a coordinator
+        # gives up a run that its runner denies when the mailbox brings no report of it for two seconds.
         self._round = 0
 
     async def run(self) -> None:
@@ -82,7 +67,7 @@ class Rounds:
         self._polled(*await self._housekeeping.workspaces_with_work())
 
     async def end_unheld(self) -> None:
-        """OrphanedLeases granted in the very moment their holder's instance ended."""
+        """End leases that were granted at the moment in which their holder's instance ended."""
         gone = await self._leases.holders_gone()
         if gone:
             self._ended(gone)

@@ -1,34 +1,28 @@
-"""Wakes what is due: parked executions at their time, and those whose deadline passes while they wait.
+"""Wakes executions that are due: parked ones at their wake time, queued ones at their deadline.
 
-Sleeps until the next that is known, and no longer than the poll. Due is what the database's clock calls due, and it
-says how much is left; this process's clock only decides when to ask, and is compared with itself alone.
+It sleeps until the next known time, and no longer than the poll. The database's clock decides what is due and how much
+time is left. This process's clock only decides when to ask, and is never compared with the database's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.dispatcher.app.returns import Wakes
-from services.dispatcher.core.items import Woken
+from services.dispatcher.app.ports import Housekeeping, Wakes
 
 log = logger(__name__)
-# Asked a little late rather than a little early, when it would have to be asked again.
+# It asks a little late, because one that asks too early has to ask again.
 _LATE_SECONDS: Final = 0.002
-
-
-class DueWork(Protocol):
-    async def wake(self) -> tuple[Sequence[Woken], float | None]: ...
 
 
 class Waking:
     def __init__(
-        self, *, housekeeping: DueWork, admission_loop: Wakes, clock: Clock, poll_seconds: float
+        self, *, housekeeping: Housekeeping, admission_loop: Wakes, clock: Clock, poll_seconds: float
     ) -> None:
         self._housekeeping = housekeeping
         self._admission_loop = admission_loop
@@ -38,7 +32,7 @@ class Waking:
         self._sooner = Level()
 
     def due(self, time: datetime) -> None:
-        """Something will have to be woken then, by the clock of this process."""
+        """An execution has to be woken at this time, by the clock of this process."""
         if self._next is None or time < self._next:
             self._next = time
             self._sooner.set()
@@ -55,21 +49,18 @@ class Waking:
         self._next = None
         woken, following = await self._housekeeping.wake()
         for each in woken:
-            if each.is_ends_only:
-                self._admission_loop.ending_waits()
-            else:
-                self._admission_loop.work_in(each.workspace)
+            self._admission_loop.work_in(each.workspace, is_ends_only=each.is_ends_only)
         if following is not None:
-            self._know(self._clock.now() + timedelta(seconds=min(following, self._poll_seconds)))
+            self._wait_until(self._clock.now() + timedelta(seconds=min(following, self._poll_seconds)))
 
-    def _know(self, time: datetime) -> None:
-        """`due` may have named an earlier one meanwhile."""
+    def _wait_until(self, time: datetime) -> None:
+        """`due` may have set an earlier time during the statement."""
         if self._next is None or time < self._next:
             self._next = time
 
     @property
     def pause_seconds(self) -> float:
-        """Until the next look."""
+        """The time until the next look."""
         if self._next is None:
             return self._poll_seconds
         left = (self._next - self._clock.now()).total_seconds() + _LATE_SECONDS

@@ -1,8 +1,10 @@
-"""One batch of the queue: all that has gathered, to be committed together, and what the commit made of it.
+"""One batch of the queue: the items and claims that one transaction commits, and its result.
 
-Results are in the order of what they answer. A batch that cannot be stored is split, first into its items and its
-claims, until the item or the workspace at fault stands alone; what else was in it is not held back.
+Results have the order of the items that they answer. A batch that cannot be stored is split, first into its items and
+its claims, until the item or the workspace at fault stands alone. The rest of the batch is not held back.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,21 +23,21 @@ from services.dispatcher.core.items import (
 
 @dataclass(slots=True, frozen=True)
 class AdmissionBatch:
-    # By the clock of this process; what the rows say of time is the database's.
+    # By the clock of this process. Times in the rows are the database's.
     now: datetime
     new_starts: Sequence[NewStart] = ()
-    # For each new start the index of the holder that has room for it, or -1.
+    # For each new start, the index of the holder that has room for it, or -1.
     new_start_holders: Sequence[int] = ()
-    # How many wait, where that is known well enough; in the other workspaces of new starts the batch counts.
+    # Queued executions of a workspace, where the number is known well enough. The batch counts the others.
     waiting: Mapping[str, int] = field(default_factory=dict)
     finished: Sequence[LeaseFinished] = ()
     parked: Sequence[LeaseParked] = ()
-    # Workspaces to claim from, in the order of their turn.
+    # Workspaces to claim from, in the order in which they are served.
     workspaces: Sequence[str] = ()
-    # The holder of each row that a claim may take.
+    # The holder of each row that the batch may claim: of those workspaces, and of executions that will only be ended.
     claim_holders: Sequence[int] = ()
     ending_holders: Sequence[int] = ()
-    # Instances by index.
+    # Instance ids. The holder indexes above point into this list.
     holders: Sequence[str] = ()
 
     @property
@@ -53,32 +55,22 @@ class AdmissionBatch:
     def without_claims(self) -> Self:
         return replace(self, workspaces=(), claim_holders=(), ending_holders=())
 
-    def claim_of(self, workspace: str, claim_holders: Sequence[int]) -> Self:
-        """Of this workspace alone."""
-        return replace(
-            self.claim_of_ending(), ending_holders=(), workspaces=[workspace], claim_holders=claim_holders
+    def claim_of(self, workspace: str, claim_holders: Sequence[int]) -> AdmissionBatch:
+        """Only the claim from this workspace."""
+        return AdmissionBatch(
+            self.now, workspaces=[workspace], claim_holders=claim_holders, holders=self.holders
         )
 
-    def claim_of_ending(self) -> Self:
-        """Of what will only be ended, alone."""
-        return replace(
-            self,
-            new_starts=(),
-            new_start_holders=(),
-            waiting={},
-            finished=(),
-            parked=(),
-            workspaces=(),
-            claim_holders=(),
-        )
+    def claim_of_ending(self) -> AdmissionBatch:
+        """Only the claim of executions that will be ended."""
+        return AdmissionBatch(self.now, ending_holders=self.ending_holders, holders=self.holders)
 
     def halves(self) -> tuple[Self, Self]:
-        """Two batches with all that this one has, which has no claims; the first has the earlier items."""
+        """Split a batch without claims into two smaller ones; the first has the earlier items."""
         if self.finished or self.parked:
             if self.new_starts:
-                return (
-                    replace(self, new_starts=(), new_start_holders=()),
-                    replace(self, finished=(), parked=()),
+                return replace(self, new_starts=(), new_start_holders=()), replace(
+                    self, finished=(), parked=()
                 )
             finished, parked = len(self.finished) // 2, -(-len(self.parked) // 2)
             return (
@@ -98,13 +90,13 @@ class BatchResult:
     # The workspace of each report that took effect, None for one that did not.
     finished: list[str | None] = field(default_factory=list)
     parked: list[str | None] = field(default_factory=list)
-    # Those that the database refuses: nobody knows what would have become of them.
+    # The database refused to store these, so their effect is unknown.
     refused_reports: list[LeaseFinished | LeaseParked] = field(default_factory=list)
-    # Of those just parked, the workspaces in which one was woken at once.
+    # Workspaces in which an execution was parked and woken again at once.
     woken: list[str] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     workspaces: list[WorkspaceView] = field(default_factory=list)
-    # Workspaces whose claim the database refuses, and whether it does so with what will only be ended.
+    # Workspaces whose claim the database refused, and whether it refused the claim of those that will only be ended.
     refused_workspaces: list[str] = field(default_factory=list)
     is_ending_refused: bool = False
 

@@ -1,12 +1,12 @@
-"""How the places of a claim are shared out among holders before it is known how many it will fill."""
+"""How the places of a claim are shared among holders. The shares are fixed before the number of rows is known."""
 
 from collections.abc import Sequence
 
 
 def holder_order(room: Sequence[int]) -> list[int]:
-    """The holder of each place: round robin, those with more credit first and longer. Index by place.
+    """The holder index of each place: round robin, beginning with the holder that has the most credit.
 
-    Interleaved, so that a claim that fills only the first few places still spreads them.
+    A claim that fills only the first few places is spread over all holders in this way.
     """
     if len(room) == 1:
         return [0] * room[0]
@@ -19,12 +19,12 @@ def holder_order(room: Sequence[int]) -> list[int]:
 
 
 def shares(room: Sequence[int], wanted: int) -> list[int]:
-    """How much to reserve with each: as even as their credit allows, at most `wanted` in all."""
+    """How much credit to reserve at each holder: as even as their credit allows, at most `wanted` in total."""
     taken = [0] * len(room)
     by_credit = sorted(range(len(room)), key=room.__getitem__)
     left, holders = wanted, len(by_credit)
     for index in by_credit:
-        # Rounded up for the last, who have the most: nothing of `wanted` is left over while there is credit.
+        # The last holder has the most credit and takes the remainder of the division.
         taken[index] = min(room[index], -(-left // holders) if holders == 1 else left // holders)
         left -= taken[index]
         holders -= 1
@@ -32,8 +32,8 @@ def shares(room: Sequence[int], wanted: int) -> list[int]:
 
 
 def reach(places: int, workspaces: int) -> int:
-    """How many of each workspace a claim looks at: all places for one workspace, twice the fair share among several.
+    """How many rows of each workspace a claim looks at: all places for one workspace, else twice the fair share.
 
-    What a short workspace leaves over goes to the others in this batch up to that, and in the next beyond it.
+    Others may take up to that many of the places that a short workspace leaves free; the next batch fills the rest.
     """
     return places if workspaces == 1 else max(1, 2 * places // workspaces)

@@ -1,7 +1,7 @@
-"""What goes into a batch and what comes out of it. Plain values; `start` and `body` are bytes that nobody here reads.
+"""The values that go into a batch and come out of it. `start` and `body` are serialized messages, not read here.
 
-A *new start* asks for admission; a *report* is what a holder says of an execution it holds; a *claim* is an execution
-that a batch has granted to a holder.
+A *new start* asks for admission, a *report* tells of an execution that a holder has, and a *claim* is an execution that
+a batch has granted to a holder.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class State(IntEnum):
-    """Of a row; the numbers are stored."""
+    """The state of a row, stored by number."""
 
     PENDING = 1
     CLAIMED = 2
@@ -21,7 +21,7 @@ class State(IntEnum):
 
 
 class EnqueueOutcome(IntEnum):
-    """Of an enqueue; the numbers are those of EnqueueAnswer.Outcome."""
+    """The outcome of an enqueue, with the numbers of EnqueueAnswer.Outcome."""
 
     QUEUED = 1
     EXISTING = 2
@@ -34,7 +34,7 @@ class EnqueueOutcome(IntEnum):
 class WorkspaceLimits(NamedTuple):
     executions_max: int
     queued_max: int
-    # Rises with every change.
+    # Raised by every change.
     revision: int
 
 
@@ -43,17 +43,17 @@ class NewStart(NamedTuple):
     workspace: str
     priority: int
     deadline_time: datetime | None
-    # "" = the caller gave none: then the execution id alone makes it unique.
+    # "" = none was given; the execution id alone makes the start unique.
     request_id: str
     request_hash: bytes
     start: bytes
     limits: WorkspaceLimits
-    # The same as `start`, for a holder that gets it at once: saves reading it back.
+    # The parsed form of `start`: a holder that is granted it at once needs no parsing.
     order: object = None
 
 
 class Admission(NamedTuple):
-    """What became of a new start."""
+    """The answer to a new start."""
 
     outcome: EnqueueOutcome
     existing_execution_id: str = ""
@@ -68,7 +68,7 @@ class LeaseFinished(NamedTuple):
 class LeaseParked(NamedTuple):
     execution_id: str
     epoch: int
-    # By the clock of this process, like AdmissionBatch.now: only their difference reaches the database.
+    # By the clock of this process, like AdmissionBatch.now. Only their difference reaches the database.
     wake_time: datetime | None
     seen_message_ids: tuple[str, ...] = ()
 
@@ -86,34 +86,34 @@ LeaseReport: TypeAlias = LeaseFinished | LeaseParked | LeaseReleased
 
 
 class LateReason(StrEnum):
-    """Why a report changed nothing and must not come again."""
+    """Why a report changed nothing and must not be repeated."""
 
     EPOCH_STALE = "EPOCH_STALE"
     LEASE_UNKNOWN = "LEASE_UNKNOWN"
 
 
 class Claim(NamedTuple):
-    """An execution that now belongs to a holder, committed."""
+    """An execution that a committed batch has granted to a holder."""
 
     execution_id: str
     workspace: str
     epoch: int
-    # Index of the holder, among those whose credit was reserved for the batch.
+    # Index into AdmissionBatch.holders.
     holder_index: int
-    # The order as it arrived, or its bytes as stored.
+    # The StartOrder as it arrived, or its stored bytes.
     start: object
     # Microseconds since 1970.
     enqueue_us: int
     granted_us: int
-    # Granted before, so that its journal is to be read first.
+    # It was granted before, so its journal has to be read first.
     is_resumed: bool = False
     is_ends_only: bool = False
-    # ExecutionMessage, oldest first.
+    # Serialized ExecutionMessages, oldest first.
     messages: Sequence[bytes] = ()
 
 
 class Returned(NamedTuple):
-    """A row that waits again."""
+    """A row that is PENDING again."""
 
     execution_id: str
     workspace: str
@@ -125,40 +125,40 @@ class MailboxMessage(NamedTuple):
 
     message_id: str
     execution_id: str
-    # "" = whichever it belongs to.
+    # "" = the execution's own, whichever that is.
     workspace: str
     body: bytes
-    # It asks for the end: then an execution that waits needs no slot any more.
+    # It asks to end the execution. A queued execution then needs no slot any more.
     is_ending: bool
 
 
 class Delivery(NamedTuple):
-    """What a message met."""
+    """The execution as a message found it."""
 
     workspace: str
     state: State
-    # Instance that has to be told.
+    # The instance to which the message has to be sent.
     holder: str | None
-    # It waits for a holder because of this message.
+    # The message has woken it: it is PENDING now.
     was_woken: bool
     is_ends_only: bool
-    # Its mailbox had no room: nothing of it is kept, and its sender may bring it again.
+    # Its mailbox was full, so the message was not stored. Its sender may send it again.
     is_refused: bool = False
 
 
 class WorkspaceView(NamedTuple):
-    """What a batch saw of a workspace, under its lock."""
+    """A workspace as a batch saw it, under the workspace's lock."""
 
     workspace: str
     executions_max: int
-    # Slots that were free before this batch took any.
+    # Free slots before this batch.
     free: int
     taken: int
-    # Something waits that this batch did not take.
+    # Executions are queued that this batch did not take.
     has_more: bool
-    # By how many this batch has changed what waits.
+    # By how many this batch changed the number of queued executions.
     added: int = 0
-    # How many wait after it, when it counted them.
+    # The number of queued executions after this batch, when it counted them.
     queued: int | None = None
 
 
@@ -168,7 +168,7 @@ class Woken(NamedTuple):
 
 
 class Astray(NamedTuple):
-    """A grant that is committed and was never acknowledged."""
+    """A committed grant that was never acknowledged."""
 
     execution_id: str
     epoch: int
@@ -188,16 +188,16 @@ class Measure(NamedTuple):
     workspace: str
     waiting: int
     going: int
-    # Of the oldest that waits, and of the oldest lease.
+    # Age of the oldest queued execution, and of the oldest lease.
     age_seconds: float
     lease_age_seconds: float
 
 
 class QueuedRow(NamedTuple):
-    """A row as it is shown."""
+    """A row as the api shows it."""
 
     state: State
-    # StartOrder.
+    # Serialized StartOrder.
     start: bytes
     attempts: int
     failure_reason: str
@@ -206,7 +206,7 @@ class QueuedRow(NamedTuple):
 
 
 class UsedRequest(NamedTuple):
-    """What a request_id was used for."""
+    """A request_id and the start that it was used for."""
 
     request_id: str
     request_hash: bytes

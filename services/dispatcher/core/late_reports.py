@@ -1,10 +1,10 @@
 """Why a report that matched no lease changed nothing, judged by the row as it is now.
 
-| the row              | LeaseFinished      | LeaseParked, LeaseReleased           |
-|----------------------|---------------|----------------------------|
-| is gone              | it had effect | LEASE_UNKNOWN              |
-| carries its epoch    | EPOCH_STALE   | it had effect              |
-| carries another      | EPOCH_STALE   | EPOCH_STALE                |
+| the row                 | LeaseFinished | LeaseParked, LeaseReleased |
+|-------------------------|---------------|----------------------------|
+| is gone                 | it had effect | LEASE_UNKNOWN              |
+| has the report's epoch  | EPOCH_STALE   | it had effect              |
+| has another epoch       | EPOCH_STALE   | EPOCH_STALE                |
 
 A finished execution leaves no row, so a repeated `LeaseFinished` finds none; a parked or released one keeps its epoch
 until it is granted again.
@@ -28,7 +28,7 @@ class LeasedRow(NamedTuple):
 
 
 def late_reason(report: LeaseReport, row: LeasedRow | None) -> LateReason | None:
-    """None: the report had its effect at an earlier delivery."""
+    """None: the report had its effect when it was delivered before."""
     if isinstance(report, LeaseFinished):
         return None if row is None else LateReason.EPOCH_STALE
     if row is None:
@@ -37,7 +37,7 @@ def late_reason(report: LeaseReport, row: LeasedRow | None) -> LateReason | None
 
 
 def lease_refusal(epoch: int, instance_id: str, row: LeasedRow | None) -> LateReason | None:
-    """Why a lease that a holder brings along is not its own; None: it is."""
+    """Why a lease that a holder names at its attach is not its own. None: it is."""
     if row is None:
         return LateReason.LEASE_UNKNOWN
     if row.epoch != epoch or not row.is_leased or row.holder != instance_id:

@@ -1,8 +1,8 @@
-"""What becomes of an execution that its holder hands back.
+"""The next state of an execution that its holder hands back.
 
-RELEASED without failure   PENDING, urgent, at once; nothing is charged
-failed, attempts left      PARKED until a short backoff is over: whoever was asked for the definition may be away
-failed for the third time  FAILED: a dead message, with the last reason
+released without failure   PENDING and urgent at once; no attempt is counted
+failed, attempts left      PARKED for a short backoff: the api that has the definition may be away
+failed for the third time  FAILED: a dead letter, with the last reason
 failed for good            FAILED at once
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from services.dispatcher.core.items import LeaseReleased, State
 
 DISPATCH_ATTEMPTS_MAX = 3
-# After the first failure, and what each further one multiplies it by; times the lease scale.
+# The first backoff, and its factor for each further failure. Multiplied by the lease scale.
 BACKOFF_SECONDS = 0.5
 BACKOFF_FACTOR = 4.0
 
@@ -19,7 +19,7 @@ BACKOFF_FACTOR = 4.0
 class Fate(NamedTuple):
     state: State
     attempts: int
-    # From now; 0 = none.
+    # Seconds from now; 0 = no wake-up.
     wake_seconds: float = 0.0
     failure_reason: str = ""
     failure_message: str = ""

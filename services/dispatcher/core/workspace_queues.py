@@ -1,28 +1,28 @@
-"""Which workspaces are worth a look: one queue per workspace, as levels, served in turn.
+"""One queue per workspace: which of them may have work for a claim, in which order.
 
-A queue is *ready* when something waits in it and its slots are not known to be in use. Ready queues are served round
-robin: those a claim has looked at go to the end of the line, so that ten thousand waiting in one workspace delay
-nobody else. A full queue leaves the line until a slot may be free; so it costs nothing and blocks nobody. So does one
-whose claim the database refuses, for a while: it is *aside*.
+A queue is *ready* when executions wait in it and its slots are not known to be in use. Ready queues are served round
+robin: a queue that a claim has looked at goes to the end of the line, so that ten thousand executions of one workspace
+delay no other workspace. A full queue leaves the line until a slot may be free. A queue whose claim the database
+refuses leaves the line for ASIDE_SECONDS: it is *aside*.
 
-Everything here is a hint. What raises it: an enqueue, a freed slot, a word from another replica, and behind all of
-these the poll, which names every workspace with work again.
+All of this is a hint, raised by an enqueue, a freed slot or a notice from another replica. The poll, which names every
+workspace with work again, makes up for a lost one.
 """
 
 from collections.abc import Iterable
 
 from services.dispatcher.core.items import WorkspaceView
 
-# How long a count of what waits is trusted, in seconds, while it is far from the limit.
+# How long a count of queued executions is trusted while it is far from the limit.
 COUNT_TRUSTED_SECONDS = 2.0
-# A tenth of what an index gives. From half of the limit on, counting walks at most so many rows a second, since it is
-# done under the workspace's lock: a hundred thousand are counted every 0.1 s, a thousand in about every turn. What this
-# replica admits and claims in between is added to the count; what others do is not, so that several of them may pass
-# the limit by what they admit in such a time, or refuse for so long what has found room.
+# Rows counted per second, a tenth of what an index scan reaches, because they are counted under the workspace's lock.
+# From half of the limit on, 100,000 rows are counted every 0.1 s, 1,000 rows in about every batch.
+# This replica adds its own changes to its count, but does not know those of others: in that time several replicas may
+# admit more than the limit, or refuse starts that have room.
 COUNTED_PER_SECOND = 1_000_000
-# How long a queue is left alone whose claim the database refuses, in seconds.
+# How long a queue whose claim the database refuses is left alone.
 ASIDE_SECONDS = 30.0
-# Beyond this, queues in which nothing waits are forgotten; what was known of them is learnt again at their next item.
+# Beyond this number, empty queues are forgotten. Their next item makes them known again.
 QUEUES_KEPT_MAX = 20_000
 
 
@@ -41,11 +41,11 @@ class WorkspaceQueue:
     def __init__(self) -> None:
         self.has_work = False
         self.is_full = False
-        # Its claim failed; not looked at until `end_aside`.
+        # Its claim was refused; it is left alone until `end_aside`.
         self.is_aside = False
-        # As told to people: full while something waits.
+        # Full while executions wait in it; this is logged when it begins.
         self.is_at_capacity = False
-        # Of the limits that the database is known to hold; -1 = not known.
+        # Revision of the limits that the database is known to have; -1 = not known.
         self.revision = -1
         self.queued_max = 0
         self.queued = 0
@@ -55,11 +55,11 @@ class WorkspaceQueue:
 class WorkspaceQueues:
     def __init__(self) -> None:
         self._queues: dict[str, WorkspaceQueue] = {}
-        # The line; insertion order is the order of service.
+        # The line of ready queues, in the order of service.
         self._ready: dict[str, None] = {}
-        # Those in which something is known to wait, ready or full.
+        # Queues with waiting executions, ready or full.
         self._waiting: set[str] = set()
-        # Those aside, and until when; the first to come back first.
+        # The monotonic time at which each queue returns from aside.
         self._aside: dict[str, float] = {}
 
     @property
@@ -68,7 +68,7 @@ class WorkspaceQueues:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a slot that comes free may be wanted."""
+        """Whether a freed slot may be of use."""
         return bool(self._waiting)
 
     @property
@@ -76,21 +76,21 @@ class WorkspaceQueues:
         return len(self._ready)
 
     def work(self, workspace: str) -> None:
-        """Something waits there."""
+        """An execution waits in this workspace."""
         queue = self._queue_of(workspace)
         queue.has_work = True
         self._waiting.add(workspace)
         self._line_up(workspace, queue)
 
     def slot(self, workspace: str) -> None:
-        """A slot may be free there."""
+        """A slot of this workspace may be free."""
         queue = self._queues.get(workspace)
         if queue is not None:
             queue.is_full = False
             self._line_up(workspace, queue)
 
     def polled(self, workspaces: Iterable[str]) -> None:
-        """All that have something waiting, as just read: look at each again, full or not."""
+        """These workspaces have waiting executions, as just read. Look at each again, even if it is full."""
         for workspace in workspaces:
             queue = self._queue_of(workspace)
             queue.has_work, queue.is_full = True, False
@@ -98,12 +98,12 @@ class WorkspaceQueues:
             self._line_up(workspace, queue)
 
     def takes_new_starts(self, workspace: str) -> bool:
-        """Whether a new start may go ahead at once: nobody is known to wait, and the slots are not known to be used."""
+        """Whether a new start may go ahead: no execution is known to wait, nor the slots to be in use."""
         queue = self._queues.get(workspace)
         return queue is None or not (queue.has_work or queue.is_full)
 
     def take(self, count: int) -> list[str]:
-        """The next queues to look at; they go to the end of the line."""
+        """The next queues to look at. They move to the end of the line."""
         taken = [workspace for workspace, _ in zip(self._ready, range(count), strict=False)]
         for workspace in taken:
             del self._ready[workspace]
@@ -111,7 +111,7 @@ class WorkspaceQueues:
         return taken
 
     def saw(self, view: WorkspaceView, now: float) -> bool:
-        """What a committed turn found. True when the queue has just come to capacity with work waiting."""
+        """Learn from a committed batch. True when the queue has just become full with executions waiting."""
         queue = self._queue_of(view.workspace)
         queue.has_work = view.has_more
         if view.has_more:
@@ -132,16 +132,15 @@ class WorkspaceQueues:
         return queue.is_at_capacity and not was_at_capacity
 
     def set_aside(self, workspace: str, now: float) -> None:
-        """The database refuses to claim from it, and would refuse at once again."""
+        """Leave this workspace alone for a while: the database refuses to claim from it."""
         queue = self._queue_of(workspace)
         queue.has_work = queue.is_aside = True
         self._waiting.add(workspace)
         self._ready.pop(workspace, None)
-        self._aside.pop(workspace, None)
         self._aside[workspace] = now + ASIDE_SECONDS
 
     def end_aside(self, now: float) -> None:
-        """Look again at those that have been aside for long enough."""
+        """Look again at the workspaces that have been aside for long enough."""
         for workspace in [name for name, until in self._aside.items() if until <= now]:
             del self._aside[workspace]
             queue = self._queue_of(workspace)
@@ -149,19 +148,17 @@ class WorkspaceQueues:
             self._line_up(workspace, queue)
 
     def is_unknown(self, workspace: str) -> None:
-        """The database knows no such workspace, so nothing of it can go."""
+        """The database has no such workspace, so nothing can be claimed from it."""
         self._ready.pop(workspace, None)
         self._waiting.discard(workspace)
         self._queues.pop(workspace, None)
-
-    # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def knows_limits(self, workspace: str, revision: int) -> bool:
         queue = self._queues.get(workspace)
         return queue is not None and queue.revision >= revision
 
     def limits_stored(self, workspace: str, revision: int, queued_max: int) -> None:
-        """The database holds limits of this revision or a later one."""
+        """The database has limits of this revision or a later one."""
         queue = self._queue_of(workspace)
         if revision > queue.revision:
             queue.revision, queue.queued_max = revision, queued_max
@@ -169,7 +166,7 @@ class WorkspaceQueues:
             self.slot(workspace)
 
     def waiting(self, workspace: str, arriving: int, now: float) -> int | None:
-        """How many wait; None when a turn has to count."""
+        """How many executions wait. None: the batch has to count them."""
         queue = self._queues.get(workspace)
         if queue is None or queue.counted_at is None:
             return None

@@ -1,1 +1,1 @@
-"""The three services of this process, and the only code that knows their messages."""
+"""The gRPC services of the dispatcher, and the translation of their messages."""

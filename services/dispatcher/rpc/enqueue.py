@@ -1,10 +1,8 @@
-"""EnqueueService: one reader and one writer per stream, joined by the loop. Answers leave together,
-as the admission loop commits.
+"""EnqueueService: each stream has a reader that brings starts to the admission loop, and a writer that sends answers.
 
-A stream that breaks leaves its items to be admitted all the same; api sends what was not answered again, under the
-same ids.
-Hazard: the reader stops while too much waits for a batch, and while this stream has too many answers outstanding: that
-is the back-pressure api feels.
+The answers of one batch leave together. Starts of a broken stream are admitted nevertheless; api sends those without an
+answer again, under the same ids.
+Backpressure: the reader stops while too many starts wait for a batch, or too many of this stream have no answer.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class EnqueueServicer(queue_pb2_grpc.EnqueueServiceServicer):
         self._is_draining = False
 
     def drain(self) -> None:
-        """Every stream ends once what it has brought is answered; api goes to another replica."""
+        """Every stream ends when its starts are answered; api then uses another replica."""
         self._is_draining = True
         for stream in self._streams:
             stream.close()
@@ -48,7 +46,6 @@ class EnqueueServicer(queue_pb2_grpc.EnqueueServiceServicer):
         self._streams.add(stream)
         if self._is_draining:
             stream.close()
-        # A read that is pending when the stream ends is ended with it.
         reader = asyncio.create_task(stream.read(self._admission_loop))
         writer = asyncio.create_task(stream.write())
         try:
@@ -64,8 +61,6 @@ class EnqueueServicer(queue_pb2_grpc.EnqueueServiceServicer):
 
 
 class _EnqueueStream:
-    """The asker of its own new starts."""
-
     def __init__(self, context: Any) -> None:
         self._context = context
         self._answers: deque[queue_pb2.EnqueueAnswer] = deque()
@@ -74,22 +69,19 @@ class _EnqueueStream:
         self._wanted = asyncio.Event()
         self._has_room = asyncio.Event()
         self._has_room.set()
-        # When sampled starts came, by execution.
+        # The arrival time of sampled starts, by execution id.
         self._came_ns: dict[str, int] = {}
 
-    async def room(self) -> None:
-        await self._has_room.wait()
-
     def close(self) -> None:
-        """Nothing more comes; what is outstanding is still answered."""
+        """Take no more starts. Those that were taken are still answered."""
         self._is_closed = True
         self._wanted.set()
 
     async def read(self, admission_loop: AdmissionLoop) -> None:
-        """Until api half-closes."""
+        """Read until api half-closes the stream."""
         while True:
             await admission_loop.room()
-            await self.room()
+            await self._has_room.wait()
             request = await self._context.read()
             if request is grpc.aio.EOF:
                 return

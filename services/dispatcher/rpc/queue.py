@@ -1,4 +1,4 @@
-"""QueueService: what is queued or leased, messages for it, and the limits of workspaces."""
+"""QueueService: queued and leased executions, messages for them, and the limits of workspaces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.chassis.identity.callers import caller
 from services.chassis.telemetry.logs import logger
 from services.dispatcher.app.deliveries import Deliveries
 from services.dispatcher.core.items import QueuedRow, UsedRequest, WorkspaceLimits
-from services.dispatcher.rpc.translate import is_execution_id, letter_of, limits_of, queued_of
+from services.dispatcher.rpc.translate import is_execution_id, limits_of, mailbox_message_of, queued_of
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 
 log = logger(__name__)
@@ -46,7 +46,7 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
     async def GetQueued(self, request: Any, context: Any) -> queue_pb2.GetQueuedResponse:
         if len(request.execution_ids) > IDS_MAX:
             raise Refusal("INVALID_REQUEST", f"at most {IDS_MAX} ids at once")
-        # An id of another form names nothing here.
+        # No execution has an id of another form.
         ids = [each for each in request.execution_ids if is_execution_id(each)]
         rows = await self._reads.get(ids) if ids else []
         return queue_pb2.GetQueuedResponse(items=[queued_of(row) for row in rows])
@@ -77,7 +77,7 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
     async def Deliver(self, request: Any, context: Any) -> queue_pb2.DeliverResponse:
         if not request.workspace and caller().name != "coordinator":
             raise Refusal("INVALID_REQUEST", "workspace is missing")
-        found = await self._deliveries.deliver(letter_of(request.message, request.workspace))
+        found = await self._deliveries.deliver(mailbox_message_of(request.message, request.workspace))
         return queue_pb2.DeliverResponse(found=found)
 
     async def ConfigureWorkspace(self, request: Any, context: Any) -> queue_pb2.ConfigureWorkspaceResponse:

@@ -1,4 +1,4 @@
-"""Who may call what. The server does not start with a method that is missing here."""
+"""The callers of each method. The server does not start when a method is missing here."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,7 +13,7 @@ RULES: Final[Mapping[str, Rule]] = {
     f"{_QUEUE}/GetQueued": services("api"),
     f"{_QUEUE}/ListQueued": services("api"),
     f"{_QUEUE}/FindRequests": services("api"),
-    # A coordinator passes on reports of runs whose execution another one holds.
+    # A coordinator forwards reports of runs whose execution another coordinator holds.
     f"{_QUEUE}/Deliver": services("api", "coordinator"),
     f"{_QUEUE}/ConfigureWorkspace": services("api"),
     "/windlass.dispatcher.v1.CoordinatorSessions/Session": services("coordinator")

@@ -1,7 +1,4 @@
-"""CoordinatorSessions: the session library's callbacks, passed on to the admission loop, the returns and the mailbox.
-
-Everything here runs in the event loop between two frames of a stream: it sorts what came and hands it on.
-"""
+"""CoordinatorSessions: passes callbacks of the session library to the admission loop, the returns and the mailbox."""
 
 from __future__ import annotations
 
@@ -19,8 +16,9 @@ from services.chassis.telemetry.logs import logger
 from services.dispatcher.app.admission_loop import AdmissionLoop
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
 from services.dispatcher.app.deliveries import Deliveries
-from services.dispatcher.app.ports import PendingReport
-from services.dispatcher.app.returns import PendingRelease, Returns
+from services.dispatcher.app.marks import Marks
+from services.dispatcher.app.ports import PendingRelease, PendingReport
+from services.dispatcher.app.returns import Returns
 from services.dispatcher.core.items import Claim, LeaseReleased
 from services.dispatcher.core.late_reports import LeasedRow, lease_refusal
 from services.dispatcher.rpc.translate import grant_of, is_execution_id, message_of, report_of
@@ -74,18 +72,12 @@ class AttachedCoordinator:
         self._session.refuse_reports([RefusedReport(report_id, reason)])
 
 
-class MarkQueue(Protocol):
-    def taken(self, leases: Iterable[tuple[str, int]]) -> None: ...
-
-    def over(self, execution_ids: Iterable[str]) -> None: ...
-
-
 class LeaseReads(Protocol):
     async def find(self, execution_ids: Iterable[str]) -> dict[str, LeasedRow]: ...
 
 
 class Coordinators:
-    """The owner of all sessions here."""
+    """The owner of all coordinator sessions at this replica (chassis/session/owners.py)."""
 
     def __init__(
         self,
@@ -93,13 +85,13 @@ class Coordinators:
         admission_loop: AdmissionLoop,
         returns: Returns,
         deliveries: Deliveries,
-        marks: MarkQueue,
+        marks: Marks,
         leases: LeaseReads,
         metrics: AdmissionMetrics,
         registry: Callable[[], SessionRegistry],
         clock: Clock,
     ) -> None:
-        """`registry` is asked for at each use: it is made after its owner."""
+        """`registry` is called at each use, because the registry is made after its owner."""
         self._admission_loop = admission_loop
         self._returns = returns
         self._deliveries = deliveries
@@ -108,22 +100,20 @@ class Coordinators:
         self._metrics = metrics
         self._registry = registry
         self._clock = clock
-        # Attached here at some time, and not known to have ended.
+        # Instances that have attached here and are not known to have ended.
         self._watched: set[str] = set()
-
-    # ── for the admission loop and the rounds ────────────────────────────────────────────────────────────────────
 
     def with_credit(self) -> list[AttachedCoordinator]:
         return [session.data for session in self._registry().with_credit()]
 
     def post(self, instance_id: str, bodies: Sequence[bytes]) -> None:
-        """Say it to the holder, when its session is here; each replica has one with each coordinator."""
+        """Send messages to a holder that has a session here. Each coordinator has one with each replica."""
         session = self._registry().of_instance(instance_id)
         if session is not None:
             session.post([message_of(body) for body in bodies])
 
     def ask(self, instance_id: str, leases: Sequence[tuple[str, int]]) -> None:
-        """Whether it holds these; what it denies comes back by `on_refused`."""
+        """Ask a holder whether it has these leases. Those that it denies return through `on_refused`."""
         session = self._registry().of_instance(instance_id)
         if session is None:
             return
@@ -133,7 +123,7 @@ class Coordinators:
         if unknown:
             session.claim(unknown)
 
-    # ── what the library tells ───────────────────────────────────────────────────────────────────────────────────
+    # ── callbacks of the session library ─────────────────────────────────────────────────────────────────────────
 
     async def admit(self, attach: Attach) -> Sequence[Refused]:
         if "\x00" in attach.instance_id + attach.holder + attach.version:
@@ -174,7 +164,7 @@ class Coordinators:
         self._returns.hand_back([(grant.lease_id, grant.epoch) for grant in grants])
 
     def on_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
-        """Any replica that has a session with it asks it about them (app/rounds.py)."""
+        """Each replica that has a session with this holder asks about them (app/rounds.py)."""
 
     def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
         holder: AttachedCoordinator = session.data
@@ -200,10 +190,10 @@ class Coordinators:
         self._deliveries.journalled([note for note in notes if isinstance(note, str) and "\x00" not in note])
 
     def on_drain(self, session: ServerSession) -> None:
-        """Its credit is 0 from now on; nothing else changes."""
+        """Nothing to do: the session's credit is 0 from now on."""
 
     def on_closed(self, session: ServerSession) -> None:
-        """Its leases live as long as its instance."""
+        """Nothing to do: the leases live as long as the instance."""
 
     def on_ended(self, ended: list[EndedInstance]) -> None:
         instances = [each.instance_id for each in ended]

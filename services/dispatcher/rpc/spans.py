@@ -1,4 +1,4 @@
-"""Queueing as spans. Only sampled starts carry a context worth parsing; the flag is the header's last character."""
+"""Spans of the queue. The last character of a traceparent tells whether it is sampled; others are not parsed."""
 
 from services.chassis.telemetry.tracing import TraceContext, emit_span, parse_traceparent, tracing_is_on
 from services.dispatcher.core.items import Claim
@@ -26,7 +26,7 @@ def emit_enqueue(context: TraceContext, execution_id: str, outcome: str, start_n
 
 
 def emit_grant(order: start_pb2.StartOrder, claim: Claim, now_ns: int) -> str | None:
-    """The wait and the grant; the traceparent under which the coordinator goes on."""
+    """Emit the spans of the wait and of the grant. Returns the traceparent for the coordinator."""
     context = sampled_context(order.traceparent)
     if context is None:
         return None
@@ -36,7 +36,7 @@ def emit_grant(order: start_pb2.StartOrder, claim: Claim, now_ns: int) -> str | 
         "workflow": order.workflow,
     }
     granted_ns = claim.granted_us * _NS_PER_US
-    # A second grant has not waited since the enqueue.
+    # An execution that was granted before has not waited since its enqueue.
     if not claim.is_resumed:
         emit_span(
             "dispatcher.wait",

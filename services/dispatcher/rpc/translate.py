@@ -1,4 +1,4 @@
-"""Messages to and from the values of core/. What cannot be stored is found here, before it meets a batch."""
+"""Translates protobuf messages to and from the values of core/, and refuses values that cannot be stored."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
 from windlass.types.v1 import start_pb2
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-# Far above what api admits; below what an index entry holds.
+# Far above the limit of api, and below the size of an index entry.
 NAME_CHARACTERS_MAX: Final = 512
 MESSAGE_ID_CHARACTERS_MAX: Final = 512
 _INT32_MAX: Final = 2**31 - 1
 PRIORITY_DEFAULT: Final = 3
-# Further ahead is no date that can be stored everywhere.
 _US: Final = 1_000_000
+# A time further ahead cannot be stored everywhere.
 _WAIT_MAX_US: Final = 36_500 * 86_400 * _US
 
 
 class Malformed(Exception):
-    """What is wrong with an item; for the log and its answer."""
+    """The fault of an item, for the log and for its answer."""
 
 
 def is_execution_id(text: str) -> bool:
-    """As minted: lowercase, with hyphens. Another spelling of the same id would be another id elsewhere."""
+    """A UUID in lower case with hyphens: other services compare ids as text."""
     return _UUID.fullmatch(text) is not None
 
 
@@ -104,7 +104,7 @@ def _write_us(message: Timestamp, us: int) -> None:
 
 
 def report_of(message: sessions_pb2.ExecutionReport, now: datetime) -> LeaseReport | None:
-    """`now` is when it arrived. None: of a kind that this version does not know, or about no execution."""
+    """`now` is the time of arrival. None: this version does not know the kind of report, or the id is malformed."""
     lease_id, epoch = message.head.lease_id, message.head.epoch
     if not is_execution_id(lease_id):
         return None
@@ -129,7 +129,7 @@ def report_of(message: sessions_pb2.ExecutionReport, now: datetime) -> LeaseRepo
 
 
 def _wake_time(parked: sessions_pb2.ExecutionReport.Parked, now: datetime) -> datetime | None:
-    """By our clock: the coordinator's only says how much was left when it sent this."""
+    """The wake time by our clock. The coordinator's clock only says how much time was left when it sent the report."""
     if not parked.HasField("wake_time"):
         return None
     left_us = _micros(parked.wake_time)
@@ -138,16 +138,16 @@ def _wake_time(parked: sessions_pb2.ExecutionReport.Parked, now: datetime) -> da
 
 
 def _micros(time: Timestamp) -> int:
-    """Also of one that no datetime holds."""
+    """Microseconds since 1970, also of times that no datetime can hold."""
     return time.seconds * _US + time.nanos // 1_000
 
 
 def clean(text: str) -> str:
-    """As the database can store it."""
+    """Replace NUL, which the database cannot store in a text."""
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
-def letter_of(message: sessions_pb2.ExecutionMessage, workspace: str) -> MailboxMessage:
+def mailbox_message_of(message: sessions_pb2.ExecutionMessage, workspace: str) -> MailboxMessage:
     if not 0 < len(message.message_id) <= MESSAGE_ID_CHARACTERS_MAX:
         raise Refusal("INVALID_REQUEST", f"a message_id has 1 to {MESSAGE_ID_CHARACTERS_MAX} characters")
     if not is_execution_id(message.execution_id):

@@ -1,14 +1,14 @@
-"""The statements of a batch. They run in one transaction, in the order of this file, each with a snapshot of its own.
+"""The statements of a batch. They run in one transaction, in the order of this file, each with its own snapshot.
 
-The order carries the hard limit. LOCK waits for every other batch on these workspaces; only statements that come after
-it count slots, and their snapshots hold all that those batches have committed. One statement that locked and counted at
-once would count with a snapshot from before the wait, and let two dispatchers fill the same slot
-(tests/integration/dispatcher/test_slots.py shows it doing so).
+The order makes the limit exact. LOCK waits for every other batch of these workspaces. The statements that count slots
+come after it, so their snapshots contain everything that those batches have committed. A single statement that locks
+and counts would count with a snapshot from before the wait, and two dispatchers could fill the same slot
+(tests/integration/dispatcher/test_slots.py shows this).
 
-Raw statements with numbered parameters: the driver would take apart anything longer than four kilobytes at each use.
-`state + 0` where rows are named by their ids: it keeps the planner from the partial indexes, which look small to it
-whenever its figures are old, and would be walked whole for each id.
-Locks are always taken in the order: tenants by name, then rows of the queue by id.
+The statements are raw, with numbered parameters, because the driver parses statements of more than 4 KiB at each use.
+`state + 0` stands where rows are found by id: it keeps the planner from the partial indexes, which look small to old
+statistics and would be scanned for each id.
+Locks are always taken in this order: tenants by name, then rows of the queue by id.
 """
 
 from typing import Final
@@ -40,7 +40,7 @@ WITH told AS MATERIALIZED (
 SELECT n::int4, workspace FROM gone
 """
 
-# $3: microseconds from now. The time of the grant stays: WAKE_PARKED compares messages with it.
+# $3: microseconds from now. granted_time stays, because WAKE_PARKED compares the messages with it.
 PARK: Final = b"""
 WITH told AS MATERIALIZED (
   SELECT * FROM unnest($1::text[]::uuid[], $2, $3) WITH ORDINALITY AS t (execution_id, epoch, left_us, n)
@@ -52,10 +52,10 @@ WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state + 0 IN (
 RETURNING t.n::int4, q.workspace
 """
 
-# After PARK holds the rows: a message is either here to be seen now, or its sender will find the row PARKED.
-# One that is older than the grant went with it and was not understood: to wake the row for it at once would hand it
-# over again at once, as fast as the machine goes, until a coordinator of a newer version takes it. Unless its holder
-# has seen others ($3): then there was perhaps no room for it in the grant, and each time fewer are left.
+# PARK has locked the rows: a message is either visible now, or its sender finds the row PARKED.
+# A message older than the grant was sent with it, and the holder did not understand it. The row is not woken for such a
+# message: it would be granted and parked in an endless loop until a newer coordinator takes it. But if the holder has
+# seen other messages ($3), this one may have had no room in the grant, and each grant leaves fewer of them.
 WAKE_PARKED: Final = b"""
 WITH seen AS (
   DELETE FROM dispatcher.mailbox WHERE message_id = ANY($1)
@@ -78,10 +78,8 @@ RETURNING CASE WHEN u.is_due THEN q.workspace END
 """
 
 # Rows of two kinds: (0, n, outcome, epoch, existing id) of an item, (1, tenant, free, queued, …) of a tenant.
-# A new start goes ahead at once (is_direct) when a holder was offered for it, a slot is free and nobody waits before
-# it.
-# now(): times in the rows are compared with the database's clock, so they are its own. It is that of the transaction's
-# begin, before which nothing was handed over.
+# A new start goes ahead at once (is_direct) when a holder is offered, a slot is free and no execution waits before it.
+# Times in the rows are the database's: now() is the begin of the transaction, and no grant was sent before that.
 ADMIT: Final = f"""
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::text[]::uuid[], $2, $3, $4, $5,
@@ -143,12 +141,12 @@ UNION ALL
 SELECT 1, l.tenant::int4, l.free, l.queued, NULL, l.executions_max, l.has_waiting, NULL FROM tenant l
 """.encode()
 
-# How much of its mailbox goes with what is to be claimed. Where that is nothing, nothing else is asked of it.
+# The bytes of its mailbox that go with a claim. An empty mailbox is not read again.
 _UNREAD_BYTES: Final = f"""
 (SELECT least(coalesce(sum(octet_length(m.body)), 0), {GRANT_BYTES_MAX})::int4
  FROM dispatcher.mailbox m WHERE m.execution_id = c.execution_id) AS unread_bytes
 """
-# Those whose messages, with the messages of those before them, are not too many for one batch: at least the first.
+# The rows whose messages, together with those of the rows before them, fit into one batch: at least the first row.
 _CARRIED: Final = f"""
 SELECT t.* FROM (
   SELECT s.*, sum(s.unread_bytes) OVER (
@@ -157,7 +155,7 @@ SELECT t.* FROM (
   FROM sized s
 ) t WHERE coalesce(t.bytes_before, 0) < {CLAIM_BYTES_MAX}
 """
-# The oldest, up to the message that reaches the limit.
+# The oldest messages, up to the one that reaches the limit.
 _MESSAGES: Final = f"""
 CASE WHEN c.unread_bytes > 0 THEN (
   SELECT array_agg(o.body ORDER BY o.create_time, o.message_id) FROM (
@@ -175,7 +173,7 @@ q.execution_id, q.execution_id::text AS id, q.workspace, q.epoch, q.start,
 (extract(epoch FROM q.granted_time) * 1000000)::int8 AS granted_us, c.epoch_before > 0 AS is_resumed, c.unread_bytes
 """
 
-# Rows of two kinds: a place, with the number of its tenant, or a tenant without a place.
+# Rows of two kinds: a claim with the number of its tenant, or the counts of a tenant.
 CLAIM: Final = f"""
 WITH tenant AS MATERIALIZED (
   SELECT l.tenant, t.workspace, t.executions_max, {_FREE}
@@ -213,7 +211,7 @@ SELECT l.tenant::int4, l.free, l.executions_max, coalesce(n.candidates, 0)::int4
 FROM tenant l LEFT JOIN counted n USING (tenant)
 """.encode()
 
-# Without a lock on the workspace: what will only be ended takes no slot.
+# No lock on the workspace is needed: an execution that will only be ended takes no slot.
 CLAIM_ENDING: Final = f"""
 WITH sized AS MATERIALIZED (
   SELECT c.*, row_number() OVER () AS place, {_UNREAD_BYTES} FROM (

@@ -1,8 +1,7 @@
-"""A batch as one transaction in one round trip, on a connection that belongs to the batches.
+"""A batch as one transaction in one round trip, on a connection that only the admission loop uses.
 
-Hazard: `CommitUnknown` leaves it open whether the batch happened. Repeating it is safe: new starts are recognised by
-their ids, reports by what they left behind, and grants that were committed without being sent are found by
-app/rounds.py.
+Hazard: after `CommitUnknown` nobody knows whether the batch was committed. Repeating it is safe: new starts are
+recognised by their ids, reports by the rows that they left, and app/rounds.py finds grants that were not sent.
 """
 
 import contextlib
@@ -34,7 +33,7 @@ Read = Callable[[AdmissionBatch, BatchResult, Rows], None]
 _REJECTED = Admission(EnqueueOutcome.REJECTED, message="the workspace is not known here")
 _ADMISSIONS = {int(outcome): Admission(outcome) for outcome in EnqueueOutcome}
 
-# Of the connection: the planner would look at the arrays of each batch anew, which costs as much as running it.
+# Settings of the connection. Without them the planner examines the arrays of each batch, at the cost of a second run.
 SETTINGS: Final = {**BY_INDEX, "enable_bitmapscan": "off", "enable_material": "off"}
 _STORE_LIMITS = """
 INSERT INTO dispatcher.tenants AS t (workspace, executions_max, queued_max, revision)
@@ -51,7 +50,7 @@ class PostgresQueue:
         self._connection = connection
 
     async def store_limits(self, limits: Mapping[str, WorkspaceLimits]) -> None:
-        """A statement of its own: it locks tenants in another order than a batch would."""
+        """A transaction of its own, because it locks tenants in another order than a batch."""
         crash_point("dispatcher.limits.before_commit")
         with _as_unstorable():
             await self._connection.execute(
@@ -79,8 +78,8 @@ class PostgresQueue:
 
 @contextlib.contextmanager
 def _as_unstorable() -> Iterator[None]:
-    """What an item may be to blame for, or its row. Anything else would be the fate of every batch, item by item: it
-    ends the process, and what it had was not answered."""
+    """Errors that an item or its row may have caused become Unstorable. Any other error would fail every batch, so it
+    ends the process; its items have not been answered."""
     try:
         yield
     except psycopg.Error as failure:
@@ -90,7 +89,7 @@ def _as_unstorable() -> Iterator[None]:
 
 
 def _plan(batch: AdmissionBatch) -> tuple[list[HotStatement], list[Read]]:
-    """Only what the batch needs: a start, or a finish, on an idle system is two statements or one."""
+    """Only the statements that the batch needs. On an idle system a start needs two, a finish one."""
     statements: list[HotStatement] = []
     reads: list[Read] = []
 
@@ -131,7 +130,7 @@ def _plan(batch: AdmissionBatch) -> tuple[list[HotStatement], list[Read]]:
 
 
 def _admit_params(batch: AdmissionBatch, workspaces: Sequence[str]) -> Sequence[Array]:
-    """In the order of $1, $2, … in ADMIT."""
+    """The parameters $1, $2, … of ADMIT."""
     new_starts = batch.new_starts
     number_of = {workspace: number for number, workspace in enumerate(workspaces, 1)}
     return (
@@ -154,7 +153,7 @@ def _left_us(report: LeaseParked, now: datetime) -> int | None:
 
 
 def _ignore(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
-    """A statement that is run for its locks."""
+    """The statement is run for its locks."""
 
 
 def _read_finished(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
@@ -233,7 +232,7 @@ def _read_claimed(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> Non
         else:
             seen.append((index - 1, free, slots, candidates))
     for index, free, slots, candidates in seen:
-        # A look that was cut short by the slots or the claims may have left something.
+        # More may wait when the slots or the number of claims limited the look.
         has_more = candidates > taken[index] or candidates == min(free, limit)
         result.workspaces.append(
             WorkspaceView(batch.workspaces[index], slots, free, taken[index], has_more, -taken[index])

@@ -1,4 +1,4 @@
-"""NOTIFY, off the hot path."""
+"""Sends the notices between replicas by NOTIFY."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -10,7 +10,8 @@ import pytest
 from services.chassis.postgres.database import CommitUnknown, DatabaseAway
 from services.chassis.process.clock import SystemClock
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
-from services.dispatcher.app.returns import PendingRelease, Returns
+from services.dispatcher.app.ports import PendingRelease
+from services.dispatcher.app.returns import Returns
 from services.dispatcher.core.items import Claim, LeaseReleased, State
 from tests.integration.dispatcher.conftest import Rig, new_start
 from tests.integration.dispatcher.test_admission_loop import Recorder
