@@ -1,7 +1,7 @@
-"""The executions in the hands of this coordinator, and the doors through which everything reaches them.
+"""The executions that this coordinator owns, and the calls that bring them their inputs.
 
-Each door is a plain call that puts inputs into inboxes and wakes the turn loop; nothing is decided here. What is not
-owned goes elsewhere: a misrouted report to the mailbox of its execution, a message back to wait for its holder.
+Each call puts inputs into inboxes and wakes the commit loop; nothing is decided here. A report for an execution that is
+not owned goes to the mailbox of that execution. A message for it is ignored: the dispatcher repeats it to the holder.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ from services.coordinator.core.values import ReleaseReason
 
 log = logger(__name__)
 
-# Of many in one log line.
-_NAMED_MAX: Final = 5
+_LOGGED_IDS_MAX: Final = 5
 
 
 class OwnedExecutions:
-    """`dirty` are those with something in the inbox, oldest first; `level` wakes the turn loop."""
+    """`dirty` are those with something in the inbox, oldest first. `level` wakes the commit loop."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class OwnedExecutions:
         misrouted_reports: MisroutedReports,
         mailbox_seconds: float,
     ) -> None:
-        """`mailbox_seconds`: by when a report that reached another coordinator has come here."""
+        """`mailbox_seconds`: how long a report takes at most to come here from another coordinator."""
         self.by_id: dict[str, OwnedExecution] = {}
         self.dirty: OrderedDict[OwnedExecution, None] = OrderedDict()
         self.level = Level()
@@ -65,7 +64,7 @@ class OwnedExecutions:
         self._loader = loader
         self._misrouted_reports = misrouted_reports
         self._mailbox_seconds = mailbox_seconds
-        # What is about to be given up, unless its runner names it: by lease and epoch.
+        # Runs that are given up soon unless their runner names them, by lease and epoch.
         self._doubted: dict[tuple[str, int], asyncio.TimerHandle] = {}
 
     # ── from the dispatchers ─────────────────────────────────────────────────────────────────────────────────────
@@ -87,22 +86,25 @@ class OwnedExecutions:
                 self.begin(owned)
 
     def begin(self, owned: OwnedExecution) -> None:
-        """A first start: nothing is in the journal, or so says the hint; the append finds out."""
+        """A first start. The dispatcher's hint says that the journal is empty; if not, the append is refused."""
         assert owned.version is not None
         owned.is_loading = False
         owned.execution = Execution(owned.execution_id, owned.version.definition)
-        start = Input(owned.start)
-        owned.inbox = [start, *self._granted(owned), *owned.inbox]
-        self._mark(owned)
+        self._open(owned, owned.start)
 
     def resume(self, owned: OwnedExecution, adopt: Command) -> None:
         """Its journal was folded."""
         owned.is_loading = False
-        owned.inbox = [Input(adopt), *self._granted(owned), *owned.inbox]
+        self._open(owned, adopt)
+
+    def _open(self, owned: OwnedExecution, command: Command) -> None:
+        """The messages that came with the grant are taken once, though `reload` may open the execution again."""
+        messages, owned.granted_messages = owned.granted_messages, ()
+        owned.inbox = [Input(command), *self._messages(messages, owned), *owned.inbox]
         self._mark(owned)
 
     def reload(self, owned: OwnedExecution) -> None:
-        """It turned out that its journal was begun before."""
+        """Its journal turned out not to be empty."""
         owned.execution = None
         self._load(owned)
 
@@ -111,24 +113,19 @@ class OwnedExecutions:
         self._loader.add(owned)
 
     def deliver(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Several times each, when they wait for long: while an execution is being loaded, or cannot be written, its
-        inbox holds no more than its mailbox."""
+        """A message that waits for long is delivered several times. It is taken once, so the inbox of an execution that
+        is being loaded or cannot be written never holds more than its mailbox."""
         for message in messages:
             owned = self.by_id.get(message.execution_id)
             if owned is not None and message.message_id not in owned.unanswered:
                 owned.unanswered.add(message.message_id)
                 self._put_all(owned, self._messages((message,), owned))
 
-    def _granted(self, owned: OwnedExecution) -> list[Input]:
-        """Messages that came with the grant; once, though it may be opened again (`reload`)."""
-        messages, owned.granted_messages = owned.granted_messages, ()
-        return self._messages(messages, owned)
-
     def _messages(self, messages: Iterable[ReceivedMessage], owned: OwnedExecution) -> list[Input]:
         inputs: list[Input] = []
         for message in messages:
             if message.command is None:
-                # From a newer dispatcher: it stays in the mailbox for a coordinator that knows it.
+                # A newer dispatcher sent it. It stays in the mailbox for a coordinator that knows it.
                 log.warning("unknown message", execution_id=owned.execution_id, message_id=message.message_id)
                 continue
             inputs.append(Input(message.command, Answer(message_id=message.message_id)))
@@ -143,17 +140,17 @@ class OwnedExecutions:
         for owned in gone:
             self.drop(owned)
         if gone:
-            ids = [owned.execution_id for owned in gone[:_NAMED_MAX]]
+            ids = [owned.execution_id for owned in gone[:_LOGGED_IDS_MAX]]
             log.warning("execution leases revoked", executions=len(gone), first=ids)
 
     def drop_all(self) -> None:
-        """The renewal was refused: others may hold them all by now."""
+        """The renewal was refused, so others may hold all executions by now."""
         for owned in list(self.by_id.values()):
             self.drop(owned)
 
     def drop(self, owned: OwnedExecution) -> None:
-        """Out of memory at once, without a word to anybody: its journal is another's. Reports that it had not
-        answered go where a holder will find them."""
+        """Forgets the execution at once and tells nobody: another holder writes its journal. Unanswered reports go to
+        the mailbox, where the holder finds them."""
         owned.is_dropped = True
         if self.by_id.get(owned.execution_id) is owned:
             del self.by_id[owned.execution_id]
@@ -163,7 +160,7 @@ class OwnedExecutions:
         self.send_away(each.answer for each in inputs)
 
     def forget(self, owned: OwnedExecution) -> None:
-        """It is final or parked, and that is in the journal."""
+        """The execution is final or parked, and that is in the journal."""
         owned.is_dropped = True
         owned.wake = 0
         if self.by_id.get(owned.execution_id) is owned:
@@ -195,7 +192,7 @@ class OwnedExecutions:
                 self._put_all(owned, [Input(command) for command in commands])
 
     def handed_back(self, instance_id: str, refused: Iterable[Refused]) -> None:
-        """Grants that a runner did not take, and runs that it says it does not hold."""
+        """Takes back grants that a runner refused, and runs that it says it does not hold."""
         for lease_id, epoch, reason, _ in refused:
             if reason == "NOT_HELD":
                 owned = self.by_id.get(split_run_id(lease_id)[0])
@@ -205,8 +202,8 @@ class OwnedExecutions:
                 self._release(lease_id, epoch, release_reason(reason), instance_id, may_have_begun=False)
 
     def in_doubt(self, grants: Iterable[Grant]) -> None:
-        """Their runner lives, out of our reach, and may be at work. Work that must not be done twice waits until it is
-        heard of, or its instance has ended; the rest goes elsewhere, if its runner does not come back with it first."""
+        """The runner is alive but cannot be reached, and may be working. An idempotent run is given up unless the
+        runner names it soon. Any other run waits until the runner reports it or the runner's instance has ended."""
         for lease_id, epoch, _ in grants:
             execution_id, number = split_run_id(lease_id)
             owned = self.by_id.get(execution_id)
@@ -215,22 +212,22 @@ class OwnedExecutions:
                 self._doubted[lease_id, epoch] = self._doubt(owned, lease_id, epoch)
 
     def taken(self, grants: Iterable[Grant]) -> None:
-        """Their runner has them: none of them is given up, however long it was away."""
+        """The runner has them, so none of them is given up, however long the runner was away."""
         if self._doubted:
             for lease_id, epoch, _ in grants:
                 if timer := self._doubted.pop((lease_id, epoch), None):
                     timer.cancel()
 
     def unsent(self, grants: Iterable[Grant]) -> None:
-        """They never left this process."""
+        """The grants never left this process."""
         for grant in grants:
             self._release(grant.lease_id, grant.epoch, ReleaseReason.WITHDRAWN, may_have_begun=False)
 
     def _doubt(
         self, owned: OwnedExecution, lease_id: str, epoch: int, instance_id: str = ""
     ) -> asyncio.TimerHandle:
-        """A runner that does not hold the run may have done it and told another coordinator: then its report is on its
-        way here by the mailbox, and must not come too late. So the run is given up only after that way's time."""
+        """A runner that does not hold the run may have done it and reported it to another coordinator. That report
+        comes here through the mailbox, so the run is given up only after the time that this takes."""
         loop = asyncio.get_running_loop()
         return loop.call_later(self._mailbox_seconds, self._give_up, owned, lease_id, epoch, instance_id)
 
@@ -252,7 +249,7 @@ class OwnedExecutions:
             self.put(owned, LoseRunner(instance_id, is_idempotent_only))
 
     def with_runs_of(self, instance_id: str) -> list[OwnedExecution]:
-        """Looks at all: asked when a runner comes or goes, never per run."""
+        """Looks at all executions, so it is called when a runner comes or goes, never per run."""
         return [owned for owned in self.by_id.values() if _runs_of(owned, instance_id)]
 
     def leases_of(self, instance_id: str) -> list[Lease]:
@@ -263,7 +260,7 @@ class OwnedExecutions:
         ]
 
     def instances(self) -> set[str]:
-        """All that hold a live run of ours."""
+        """The instances that hold a live run of an owned execution."""
         return {
             run.instance_id
             for owned in self.by_id.values()

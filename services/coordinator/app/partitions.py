@@ -1,7 +1,7 @@
-"""Makes the month's partitions before the month comes.
+"""Makes the partitions of a month before the month begins.
 
-Any replica may do it, at any time, any number of times. Were it late, rows would fall into the default partition:
-nothing breaks, but that month can then not be dropped as a whole.
+Any replica may do it, at any time and any number of times. If it is late, rows go to the default partition: nothing
+breaks, but that month cannot be dropped as a whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RETRY_SECONDS: Final = 60.0
 
 class Partitions(Protocol):
     async def make_ahead(self, months: int) -> int:
-        """How many months were made now."""
+        """Returns how many months were made."""
         ...
 
 

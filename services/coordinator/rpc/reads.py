@@ -1,4 +1,4 @@
-"""ReadService: what has happened, from the tables. Any replica answers for any execution."""
+"""ReadService: executions, runs and events from the tables. Any replica answers for any execution."""
 
 from __future__ import annotations
 
@@ -56,17 +56,12 @@ class RunPage(Protocol):
 
 class Unseal(Protocol):
     def __call__(self, data: bytes, /) -> Sequence[tuple[str, int, int, Any]]:
-        """Execution id, sequence number, epoch and event of each."""
+        """Execution id, sequence number, epoch and event of each event in the row."""
         ...
 
 
 class ReadServicer(ReadServiceServicer):
-    def __init__(
-        self,
-        reads: Reads,
-        unseal: Unseal,
-        modules: Callable[[str], Iterable[str]],
-    ) -> None:
+    def __init__(self, reads: Reads, unseal: Unseal, modules: Callable[[str], Iterable[str]]) -> None:
         self._reads = reads
         self._unseal = unseal
         self._modules = modules
@@ -108,7 +103,7 @@ class ReadServicer(ReadServiceServicer):
         else:
             after = (_id(after_execution), after_number)
             found = await self._reads.runs_in(request.workspace, after=after, **wanted)
-        # Another workspace's runs are not there.
+        # The caller does not learn of runs of another workspace.
         rows = [row for row in found.rows if request.workspace in ("", row["workspace"])]
         return pb.ListRunsResponse(runs=[run_record(row) for row in rows], is_cut=found.is_cut)
 
@@ -133,13 +128,13 @@ class ReadServicer(ReadServiceServicer):
     async def event_records(
         self, execution_id: str, after_seq: int, as_of_seq: int, limit: int
     ) -> list[pb.EventRecord]:
-        """At most `limit`, from after `after_seq` on; up to `as_of_seq` if it is not 0."""
+        """At most `limit` events after `after_seq`, up to `as_of_seq` unless that is 0."""
         records: list[pb.EventRecord] = []
         for row in await self._reads.journal(execution_id, after_seq=after_seq, limit=limit):
             for _, seq, epoch, event in self._unseal(row):
                 is_past = len(records) == limit or 0 < as_of_seq < seq
                 if is_past or not isinstance(event, Event):
-                    # An event of a version to come: the rest is for readers that know it.
+                    # A newer version wrote this event, and the events after it depend on it.
                     return records
                 if seq > after_seq:
                     records.append(event_record(event, execution_id, seq, epoch))
