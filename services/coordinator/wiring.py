@@ -53,7 +53,8 @@ from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.rules import RULES
 from services.coordinator.rpc.run_reports import forwarded_command
 from services.coordinator.rpc.runners import RunnerSessionsService, SessionRunners
-from services.coordinator.rpc.watch import WatchHub, WatchServicer
+from services.coordinator.rpc.watch import WatchHub
+from services.coordinator.rpc.watch_streams import WatchServicer
 from services.coordinator.store import codec
 from services.coordinator.store.folding import fold_journal
 from services.coordinator.store.journal import LOADING, PostgresJournal

@@ -11,7 +11,8 @@ from services.coordinator.app.ports import Mark
 from services.coordinator.core.events import RunStarted
 from services.coordinator.core.values import WorkKey
 from services.coordinator.rpc.reads import ReadServicer
-from services.coordinator.rpc.watch import WatchHub, WatchServicer, WatchStream
+from services.coordinator.rpc.watch import WatchHub, WatchStream
+from services.coordinator.rpc.watch_streams import WatchServicer
 from services.coordinator.store.codec import encode_event, seal, unseal
 from windlass.coordinator.v1 import reads_pb2 as pb
 
