@@ -23,9 +23,9 @@ from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
 from services.coordinator.app.ports import Dispatch, Runners, RunnerSession, Watchers
-from services.coordinator.app.run_ids import run_id
 from services.coordinator.app.tracing import Tracing
 from services.coordinator.core.effects import Finished, GrantRun, StopRun, parking
+from services.coordinator.core.run_ids import run_id
 from services.coordinator.core.values import Instant
 
 log = logger(__name__)

@@ -30,10 +30,10 @@ from services.coordinator.app.received import (
     ReceivedProgress,
     ReceivedReport,
 )
-from services.coordinator.app.results import release_reason
-from services.coordinator.app.run_ids import split_run_id
 from services.coordinator.app.timers import Timers
 from services.coordinator.core.commands import Command, LoseRunner, Release, Tick
+from services.coordinator.core.results import release_reason
+from services.coordinator.core.run_ids import split_run_id
 from services.coordinator.core.state import Execution, Run
 from services.coordinator.core.values import ReleaseReason
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport
-from services.coordinator.app.effect_keys import EffectKeys
 from services.coordinator.app.received import ReceivedReport
 from services.coordinator.core.definition import Definition
+from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.effects import GrantRun
 from services.coordinator.core.events import Event
 from services.coordinator.core.state import Execution

@@ -12,9 +12,9 @@ from __future__ import annotations
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.tracing import TraceContext, emit_span, parse_traceparent, tracing_is_on
 from services.coordinator.app.pending_append import PendingAppend
-from services.coordinator.app.run_ids import run_id
 from services.coordinator.app.trace_segments import segment_of, segment_root
 from services.coordinator.core.effects import Finished
+from services.coordinator.core.run_ids import run_id
 from services.coordinator.core.state import Execution, Run
 from services.coordinator.core.values import Error, Failure, Instant, RunState
 

@@ -64,6 +64,7 @@ Reading order
     handlers/                       what each command does, one file per family of commands
     controls/                       the control nodes
     effects, projection             what is to be done after the commit, and the rows that show the state
+    run_ids, results, effect_keys   ids, the checks of what a runner brought, keys that name one effect
 """
 
 from services.coordinator.core.compiling import compile_definition

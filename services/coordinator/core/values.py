@@ -14,10 +14,8 @@ Instant: TypeAlias = int
 Span: TypeAlias = int
 
 SECOND: Span = 1_000_000
-# What is longer belongs to a schedule; and no sum of two such leaves the range of a stored time.
+# A year. Longer waits belong to a schedule.
 SPAN_MAX: Span = 365 * 86_400 * SECOND
-# 9999-12-31T23:59:59Z: no timestamp on the wire holds the year 10000, and the second below it is room to round in.
-INSTANT_MAX: Instant = 253_402_300_799 * SECOND
 
 # A value above this is kept outside and travels as a reference.
 INLINE_BYTES_MAX = 256 * 1024

@@ -7,8 +7,8 @@ from typing import Any, Final, Protocol, TypedDict
 
 from services.chassis.grpc.errors import Refusal
 from services.coordinator.app.ports import Mark
-from services.coordinator.app.run_ids import is_execution_id, split_run_id
 from services.coordinator.core.events import Event
+from services.coordinator.core.run_ids import is_execution_id, split_run_id
 from services.coordinator.rpc.translate import Row, event_record, execution_record, run_record
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from services.chassis.lease.frames import Grant
-from services.coordinator.app.run_ids import run_id
 from services.coordinator.core.effects import GrantRun
+from services.coordinator.core.run_ids import run_id
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Instant, OutputRef, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb

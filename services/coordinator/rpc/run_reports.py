@@ -9,14 +9,6 @@ from typing import Final
 from services.chassis.grpc.timestamps import micros_of
 from services.chassis.lease.frames import NAME_MAX, Report
 from services.coordinator.app.received import ReceivedProgress, ReceivedReport
-from services.coordinator.app.results import (
-    ERROR_MESSAGE_MAX,
-    ERROR_TYPE_MAX,
-    fault_of,
-    is_cursor,
-    release_reason,
-)
-from services.coordinator.app.run_ids import split_run_id
 from services.coordinator.core.commands import (
     Command,
     Release,
@@ -26,6 +18,14 @@ from services.coordinator.core.commands import (
     ReportStopped,
     ReportSuccess,
 )
+from services.coordinator.core.results import (
+    ERROR_MESSAGE_MAX,
+    ERROR_TYPE_MAX,
+    fault_of,
+    is_cursor,
+    release_reason,
+)
+from services.coordinator.core.run_ids import split_run_id
 from services.coordinator.core.values import Error, ErrorClass, OutputRef, Span, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb
 

@@ -24,8 +24,8 @@ from services.chassis.telemetry.metrics import counter, gauge
 from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import Requirement, RunnerSession
-from services.coordinator.app.run_ids import split_run_id
 from services.coordinator.core.effects import GrantRun
+from services.coordinator.core.run_ids import split_run_id
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Instant
 from services.coordinator.rpc.run_grants import run_grant

@@ -9,7 +9,7 @@ from services.coordinator.core.state import Execution
 
 _EXECUTION_ID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _IS_EXECUTION_ID: Final = re.compile(_EXECUTION_ID).fullmatch
-# Nine digits at most: what a column of 32 bits holds.
+# At most nine digits, so that the number fits into a column of 32 bits.
 _IS_RUN_ID: Final = re.compile(rf"({_EXECUTION_ID})\.([0-9]{{1,9}})").fullmatch
 
 
