@@ -1,10 +1,10 @@
 """Lists of executions under conditions, composed with SQLAlchemy Core.
 
-`Condition` of reads.proto says what a condition means; api's `core/filters.py` means the same in memory. A comparison
-with a column that is NULL is NULL here, which holds of nothing; only what negates has to say so, and does.
+`Condition` of reads.proto defines what a condition means; api's `core/filters.py` does the same in memory. A comparison
+with a column that is NULL is NULL and selects nothing, so only negations have to handle NULL.
 
-Hazard: a condition on anything but the workspace reads along (workspace, execution_id) until the page is full; there is
-no index on columns that change, on purpose.
+Hazard: there is no index on columns that change, on purpose. A condition on any other column than the workspace reads
+along (workspace, execution_id) until the page is full.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _COLUMNS: Final = {
     "trigger.caller": executions.c.caller,
     "parent_execution_id": executions.c.parent_execution_id,
 }
-# What may stand in a row instead of NULL where there is nothing.
+# The values that mean "absent" in a row where the column is not NULL.
 _NOTHING: Final = {
     "error.type": "",
     "error.node": "",
@@ -71,7 +71,7 @@ _OPERATORS: Final[dict[int, Callable[[Any, Any], Any]]] = {
 
 
 class ConditionUnknown(ValueError):
-    """A form, a field or a value that no statement can be made of; of a version to come, perhaps."""
+    """A form, a field or a value that is not known here; perhaps a newer version sent it."""
 
 
 def execution_list(
@@ -96,7 +96,7 @@ def execution_list(
 def _holds(condition: Condition) -> ColumnElement[bool]:
     form = condition.WhichOneof("form")
     if form == "negated":
-        # Of NULL this is true, as it is to be of what is absent; the database's own NOT of it is NULL.
+        # The negation must hold for an absent value. NOT NULL would be NULL, but NULL IS NOT TRUE is true.
         return _holds(condition.negated).is_not(true())
     if form == "all_of":
         return and_(*_each(condition.all_of.conditions))
