@@ -1,4 +1,4 @@
-"""The verdict as JSON lines, one per promise."""
+"""Audits an installation and prints the verdict as JSON lines, one per promise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONNECT_SECONDS = 10
 
 
 async def report(operator_url: str, say: Callable[[str], None]) -> int:
-    """0: every promise that rows can show is kept; 1: one is broken."""
+    """Returns 0 if every promise that rows can show is kept, 1 if one is broken."""
     async with await psycopg.AsyncConnection.connect(
         operator_url, connect_timeout=CONNECT_SECONDS
     ) as connection:

@@ -35,20 +35,16 @@ from services.coordinator.store.tables import executions
 from windlass.api.v1.resources_pb2 import Execution
 from windlass.coordinator.v1.reads_pb2 import Condition, Pattern
 
+_NAMED_LIKE_COLUMNS: Final = (
+    "state workflow version priority create_time start_time end_time parent_execution_id".split()
+)
 _COLUMNS: Final = {
-    "state": executions.c.state,
-    "workflow": executions.c.workflow,
-    "version": executions.c.version,
-    "priority": executions.c.priority,
-    "create_time": executions.c.create_time,
-    "start_time": executions.c.start_time,
-    "end_time": executions.c.end_time,
+    **{name: executions.c[name] for name in _NAMED_LIKE_COLUMNS},
     "error.type": executions.c.error_type,
     "error.node": executions.c.error_node,
     "error.message": executions.c.error_message,
     "trigger.type": executions.c.trigger_type,
     "trigger.caller": executions.c.caller,
-    "parent_execution_id": executions.c.parent_execution_id,
 }
 # The values that mean "absent" in a row where the column is not NULL.
 _NOTHING: Final = {
@@ -124,7 +120,7 @@ def _comparison(condition: Condition) -> ColumnElement[bool]:
         if compare is operator.ne:
             return there.is_distinct_from(value)
         return there.is_(None) if value is None else there == value
-    # By code points, as it is in memory; the database's own order is that of some language.
+    # By code points, as in memory. The database's own order is that of some language.
     ordered = collate(there, "C") if isinstance(there.type, Text) else there
     compared: ColumnElement[bool] = compare(ordered, _value(condition.field, there, condition.value))
     return compared
@@ -142,7 +138,7 @@ def _likeness(pattern: Pattern) -> ColumnElement[bool]:
 
 
 def _there(field: str) -> ColumnElement[Any]:
-    """What the execution has; NULL where it has nothing."""
+    """The value of the execution; NULL where it has none."""
     if field.startswith(_LABELS):
         label: ColumnElement[Any] = executions.c.labels[field.removeprefix(_LABELS)].astext
         return label
