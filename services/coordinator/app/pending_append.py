@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -32,41 +31,37 @@ from services.coordinator.core.state import Execution, Run, summary
 from services.coordinator.core.values import Instant
 
 
-@dataclass(slots=True, eq=False)
 class PendingAppend:
     """Hazard: the state of the execution is ahead of its journal until the append is committed. If the append is
     refused, the state is worthless and is dropped together with the OwnedExecution."""
 
-    owned: OwnedExecution
-    execution: Execution
-    codec: JournalCodec
-    from_seq: int = field(init=False)
-    runs_before: int = field(init=False)
-    # All its events were decided at this time.
-    time: Instant = 0
-    events: list[Event] = field(default_factory=list)
-    encoded: list[bytes] = field(default_factory=list)
-    effects: list[Effect] = field(default_factory=list)
-    # New and changed runs, by number.
-    runs: dict[int, Run] = field(default_factory=dict)
-    inputs: Sequence[Input] = ()
-    answers: list[tuple[Answer, Refusal | None]] = field(default_factory=list)
-    # So many of `answers` have been given to the outbox.
-    answered: int = 0
-    # The sessions in which a place is reserved for a run of this append, by the number of the run.
-    places: dict[int, RunnerSession] = field(default_factory=dict)
-    # When the work of each such run began to wait for a place.
-    ready_times: dict[int, Instant] = field(default_factory=dict)
-    effect_keys: dict[int, str] = field(default_factory=dict)
-    # Some work was to be leased but failed, because no runner can take its inputs.
-    has_failed_some: bool = False
-    is_adoption: bool = False
-    # The dispatcher was told that the execution is finished or parked.
-    has_left: bool = False
-
-    def __post_init__(self) -> None:
-        self.from_seq = self.execution.seq
-        self.runs_before = len(self.execution.runs)
+    def __init__(self, owned: OwnedExecution, execution: Execution, codec: JournalCodec) -> None:
+        self.owned = owned
+        self.execution = execution
+        self.codec = codec
+        self.from_seq = execution.seq
+        self.runs_before = len(execution.runs)
+        # All its events were decided at this time.
+        self.time: Instant = 0
+        self.events: list[Event] = []
+        self.encoded: list[bytes] = []
+        self.effects: list[Effect] = []
+        # New and changed runs, by number.
+        self.runs: dict[int, Run] = {}
+        self.inputs: Sequence[Input] = ()
+        self.answers: list[tuple[Answer, Refusal | None]] = []
+        # So many of `answers` have been given to the outbox.
+        self.answered = 0
+        # The sessions in which a place is reserved for a run of this append, by the number of the run.
+        self.places: dict[int, RunnerSession] = {}
+        # When the work of each such run began to wait for a place.
+        self.ready_times: dict[int, Instant] = {}
+        self.effect_keys: dict[int, str] = {}
+        # Some work was to be leased but failed, because no runner can take its inputs.
+        self.has_failed_some = False
+        self.is_adoption = False
+        # The dispatcher was told that the execution is finished or parked.
+        self.has_left = False
 
     def decide_inbox(self, now: int, room: int) -> int:
         """Decides inputs until their events have about `room` bytes, at least one input. Returns the bytes."""

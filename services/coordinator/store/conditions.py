@@ -35,11 +35,9 @@ from services.coordinator.store.tables import executions
 from windlass.api.v1.resources_pb2 import Execution
 from windlass.coordinator.v1.reads_pb2 import Condition, Pattern
 
-_NAMED_LIKE_COLUMNS: Final = (
-    "state workflow version priority create_time start_time end_time parent_execution_id".split()
-)
+_NAMES: Final = ("state", "workflow", "version", "priority", "create_time", "start_time", "end_time")
 _COLUMNS: Final = {
-    **{name: executions.c[name] for name in _NAMED_LIKE_COLUMNS},
+    **{name: executions.c[name] for name in (*_NAMES, "parent_execution_id")},
     "error.type": executions.c.error_type,
     "error.node": executions.c.error_node,
     "error.message": executions.c.error_message,
