@@ -8,11 +8,12 @@ statements looks like a broken promise.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import orjson
 import psycopg
+from psycopg import IsolationLevel
 
 from deploy.audit.admission import AdmissionJudge
 from deploy.audit.findings import Findings
@@ -32,6 +33,7 @@ from services.coordinator.store.columns import selected
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 Rows = Sequence[tuple[Any, ...]]
 
+CONNECT_SECONDS: Final = 10
 _BATCH: Final = 500
 _FIRST_ID: Final = "00000000-0000-0000-0000-000000000000"
 # Ordered by the primary key itself, because an order by its text would sort the whole table for every batch.
@@ -60,6 +62,19 @@ _VERSION: Final = (
     "SELECT workspace, definition, template_references FROM api.workflow_versions WHERE version_id = %s::uuid"
 )
 _LIVE: Final = "SELECT instance_id FROM coordinator.runner_sessions WHERE state = 'LIVE'"
+
+
+async def report(operator_url: str, say: Callable[[str], None]) -> int:
+    """Returns 0 if every promise that rows can show is kept, 1 if one is broken."""
+    async with await psycopg.AsyncConnection.connect(
+        operator_url, connect_timeout=CONNECT_SECONDS
+    ) as connection:
+        await connection.set_isolation_level(IsolationLevel.REPEATABLE_READ)
+        async with connection.transaction():
+            findings = await Auditor(connection).audit()
+    for line in findings.lines():
+        say(orjson.dumps(line).decode())
+    return 1 if findings.broken_count else 0
 
 
 class Auditor:

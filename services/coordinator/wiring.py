@@ -41,7 +41,7 @@ from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.key_checks import KeyCheck
 from services.coordinator.app.misrouted_reports import ReportForwarder
 from services.coordinator.app.owned_executions import OwnedExecutions
-from services.coordinator.app.partitions import PartitionMaker
+from services.coordinator.app.partitions import make_partitions
 from services.coordinator.app.tracing import Tracing
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.peers import dispatch as dispatch_hop
@@ -177,12 +177,11 @@ class CoordinatorService:
         self._executions = OwnedExecutions(
             clock=self._clock,
             definitions=definitions,
-            loader=self._journal_loader,
-            misrouted_reports=self._misrouted_reports,
+            load=self._journal_loader.add,
+            forward=self._misrouted_reports.add,
             mailbox_seconds=MAILBOX_SECONDS * self._settings.lease_scale,
         )
         self._dead_runners = DeadRunners(self._executions, self._clock, self._run_timing.granted_again)
-        self._partitions = PartitionMaker(PostgresPartitions(self._database))
         self._reader = ReadServicer(reads, codec.unseal, self._runners.modules_for)
         self._hub = WatchHub(reads, self._reader, owned=self._executions.by_id.keys)
         self._join_commits(journal)
@@ -267,7 +266,7 @@ class CoordinatorService:
             ("keys", key_check.run),
             ("sessions", lambda: self.holder.run(AddressBook(settings.dispatchers).changes())),
             ("api addresses", self._replicas.run),
-            ("partitions", self._partitions.run),
+            ("partitions", lambda: make_partitions(PostgresPartitions(self._database))),
             ("loop lag", LoopLag().run),
             ("health", lambda: self.server.health.follow(self._database.probe)),
         )

@@ -226,12 +226,10 @@ class CommitLoop:
         return dict(refused)
 
     def _still_owned(self, batch: list[PendingAppend]) -> list[PendingAppend]:
-        owned = [pending for pending in batch if not pending.owned.is_dropped]
-        if len(owned) < len(batch):
-            for pending in batch:
-                if pending.owned.is_dropped:
-                    self._lose(pending)
-        return owned
+        for pending in batch:
+            if pending.owned.is_dropped:
+                self._lose(pending)
+        return [pending for pending in batch if not pending.owned.is_dropped]
 
     @staticmethod
     def _is_ours(pending: PendingAppend, fence: Fence) -> bool:

@@ -9,21 +9,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from services.chassis.lease.frames import Grant, Lease, Refused
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.coordinator.app.owned_execution import (
-    NOBODY,
-    Answer,
-    Input,
-    OwnedExecution,
-    owned_from,
-)
-from services.coordinator.app.ports import Definitions, ExecutionLoader, MisroutedReports, RunnerSession
+from services.coordinator.app.owned_execution import Answer, Input, OwnedExecution, owned_from
+from services.coordinator.app.ports import Definitions, RunnerSession
 from services.coordinator.app.received import (
     GrantedExecution,
     ReceivedMessage,
@@ -50,19 +44,20 @@ class OwnedExecutions:
         *,
         clock: Clock,
         definitions: Definitions,
-        loader: ExecutionLoader,
-        misrouted_reports: MisroutedReports,
+        load: Callable[[OwnedExecution], None],
+        forward: Callable[[RunnerSession, ReceivedReport], None],
         mailbox_seconds: float,
     ) -> None:
-        """`mailbox_seconds`: how long a report takes at most to come here from another coordinator."""
+        """`load` takes an execution whose definition or journal is needed first, and `forward` a report whose execution
+        is not owned here. `mailbox_seconds`: how long a report takes at most to come here from another coordinator."""
         self.by_id: dict[str, OwnedExecution] = {}
         self.dirty: OrderedDict[OwnedExecution, None] = OrderedDict()
         self.level = Level()
         self.timers = Timers(clock, self._timers_due)
         self._clock = clock
         self._definitions = definitions
-        self._loader = loader
-        self._misrouted_reports = misrouted_reports
+        self._load_later = load
+        self._forward = forward
         self._mailbox_seconds = mailbox_seconds
         # Runs that are given up soon unless their runner names them, by lease and epoch.
         self._doubted: dict[tuple[str, int], asyncio.TimerHandle] = {}
@@ -110,7 +105,7 @@ class OwnedExecutions:
 
     def _load(self, owned: OwnedExecution) -> None:
         owned.is_loading = True
-        self._loader.add(owned)
+        self._load_later(owned)
 
     def deliver(self, messages: Iterable[ReceivedMessage]) -> None:
         """A message that waits for long is delivered several times. It is taken once, so the inbox of an execution that
@@ -170,7 +165,7 @@ class OwnedExecutions:
     def send_away(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
             if answer.session is not None and answer.report is not None:
-                self._misrouted_reports.add(answer.session, answer.report)
+                self._forward(answer.session, answer.report)
 
     # ── from the runners ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -179,7 +174,7 @@ class OwnedExecutions:
             owned = self.by_id.get(report.execution_id)
             command = report.command
             if owned is None or command is None or not session.data.serves(owned.start.origin.workspace):
-                self._misrouted_reports.add(session, report)
+                self._forward(session, report)
                 continue
             owned.inbox.append(Input(command, Answer(session, report)))
             self.dirty.setdefault(owned)
@@ -271,7 +266,7 @@ class OwnedExecutions:
     # ── inboxes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def put(self, owned: OwnedExecution, command: Command) -> None:
-        self._put_all(owned, (Input(command, NOBODY),))
+        self._put_all(owned, (Input(command),))
 
     def _put_all(self, owned: OwnedExecution, inputs: Iterable[Input]) -> None:
         owned.inbox += inputs

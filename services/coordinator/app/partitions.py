@@ -25,21 +25,14 @@ class Partitions(Protocol):
         ...
 
 
-class PartitionMaker:
-    def __init__(self, partitions: Partitions) -> None:
-        self._partitions = partitions
-
-    async def run(self) -> None:
-        while True:
-            try:
-                made = await self.run_once()
-            except DependencyUnavailable as failure:
-                log.warning("partitions could not be made", error=str(failure))
-                await asyncio.sleep(_RETRY_SECONDS)
-                continue
-            if made:
-                log.info("made partitions", months=made)
-            await asyncio.sleep(_EVERY_SECONDS)
-
-    async def run_once(self) -> int:
-        return await self._partitions.make_ahead(MONTHS_AHEAD)
+async def make_partitions(partitions: Partitions) -> None:
+    while True:
+        try:
+            made = await partitions.make_ahead(MONTHS_AHEAD)
+        except DependencyUnavailable as failure:
+            log.warning("partitions could not be made", error=str(failure))
+            await asyncio.sleep(_RETRY_SECONDS)
+            continue
+        if made:
+            log.info("made partitions", months=made)
+        await asyncio.sleep(_EVERY_SECONDS)

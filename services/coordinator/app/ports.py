@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport
-from services.coordinator.app.received import ReceivedReport
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.effects import GrantRun
 from services.coordinator.core.events import Event
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Instant
-
-if TYPE_CHECKING:
-    from services.coordinator.app.owned_execution import OwnedExecution
 
 
 class JournalCodec(Protocol):
@@ -76,17 +72,11 @@ class Loaded(NamedTuple):
     events: Sequence[bytes]
 
 
-class Mark(NamedTuple):
-    """How far the row of an execution is."""
-
-    last_seq: int
-    is_final: bool
-
-
 class Standing(NamedTuple):
-    """The workspace of an execution, and whether it is final, by its row."""
+    """How far an execution is, by its row."""
 
     workspace: str
+    last_seq: int
     is_final: bool
 
 
@@ -222,16 +212,3 @@ class Watchers(Protocol):
 
 class MailboxFull(Exception):
     """The mailbox of an execution holds too many unread messages. There may be room later."""
-
-
-class MisroutedReports(Protocol):
-    """Takes reports of runs whose execution is not owned here. They go to the mailbox of the execution and are
-    acknowledged then."""
-
-    def add(self, session: RunnerSession, report: ReceivedReport) -> None: ...
-
-
-class ExecutionLoader(Protocol):
-    """Takes executions that need their definition or their journal before anything can be decided."""
-
-    def add(self, owned: OwnedExecution) -> None: ...

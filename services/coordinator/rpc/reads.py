@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, Protocol
 
 from services.chassis.grpc.errors import Refusal
-from services.coordinator.app.ports import Mark
+from services.coordinator.app.ports import Standing
 from services.coordinator.core.events import Event
 from services.coordinator.core.run_ids import is_execution_id, split_run_id
 from services.coordinator.rpc.translate import Row, event_record, execution_record, run_record
@@ -20,7 +20,7 @@ _LIMIT_MAX: Final = 1_000
 
 class Reads(Protocol):
     async def executions(self, execution_ids: Sequence[str]) -> list[Row]: ...
-    async def marks(self, execution_ids: Sequence[str]) -> Mapping[str, Mark]: ...
+    async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]: ...
     async def list_executions(
         self,
         workspace: str,
@@ -30,21 +30,18 @@ class Reads(Protocol):
         is_ascending: bool,
         limit: int,
     ) -> list[Row]: ...
-    async def runs_of(
-        self, execution_id: str, *, after: int, node: str, state: str, limit: int, may_cut: bool
-    ) -> RunPage: ...
-    async def runs_in(
-        self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
+    async def runs(
+        self,
+        workspace: str | None,
+        *,
+        after: tuple[str, int],
+        node: str,
+        state: str,
+        limit: int,
+        may_cut: bool,
     ) -> RunPage: ...
     async def run(self, execution_id: str, number: int) -> Row | None: ...
     async def journal(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]: ...
-
-
-class _Wanted(TypedDict):
-    node: str
-    state: str
-    limit: int
-    may_cut: bool
 
 
 class RunPage(Protocol):
@@ -90,19 +87,15 @@ class ReadServicer(ReadServiceServicer):
         return pb.ListModulesResponse(modules=sorted(self._modules(request.workspace)))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
-        state = api.Run.State.Name(request.state) if request.state else ""
         after_execution, after_number = split_run_id(request.after_run_id)
-        wanted: _Wanted = {
-            "node": request.node,
-            "state": state,
-            "limit": _limit(request.limit),
-            "may_cut": request.takes_cut,
-        }
-        if request.execution_id:
-            found = await self._reads.runs_of(_id(request.execution_id), after=after_number, **wanted)
-        else:
-            after = (_id(after_execution), after_number)
-            found = await self._reads.runs_in(request.workspace, after=after, **wanted)
+        found = await self._reads.runs(
+            None if request.execution_id else request.workspace,
+            after=(_id(request.execution_id) or after_execution, after_number),
+            node=request.node,
+            state=api.Run.State.Name(request.state) if request.state else "",
+            limit=_limit(request.limit),
+            may_cut=request.takes_cut,
+        )
         # The caller does not learn of runs of another workspace.
         rows = [row for row in found.rows if request.workspace in ("", row["workspace"])]
         return pb.ListRunsResponse(runs=[run_record(row) for row in rows], is_cut=found.is_cut)

@@ -256,16 +256,16 @@ class WatchHub:
 
     async def check(self, subscriptions: Sequence[Subscription]) -> None:
         """Brings each subscription up to the tables. Whole rows are read only of executions that have ended."""
-        marks = await self._reads.marks(sorted({each.execution_id for each in subscriptions}))
+        standings = await self._reads.standings(sorted({each.execution_id for each in subscriptions}))
         ended: list[Subscription] = []
         for each in subscriptions:
-            mark = marks.get(each.execution_id)
-            if mark is None:
+            standing = standings.get(each.execution_id)
+            if standing is None:
                 continue
             with _apart(each.execution_id):
-                await self._bring_up(each, mark.last_seq)
-            is_behind = each.events and each.after_seq < mark.last_seq
-            if mark.is_final and not is_behind and self._is_live(each):
+                await self._bring_up(each, standing.last_seq)
+            is_behind = each.events and each.after_seq < standing.last_seq
+            if standing.is_final and not is_behind and self._is_live(each):
                 ended.append(each)
         for start in range(0, len(ended), _ROWS_AT_ONCE):
             await self._finish_by_rows(ended[start : start + _ROWS_AT_ONCE])

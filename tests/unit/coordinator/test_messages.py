@@ -33,8 +33,8 @@ def executions() -> OwnedExecutions:
     return OwnedExecutions(
         clock=SystemClock(),
         definitions=cast("Any", Loading()),
-        loader=cast("Any", Loading()),
-        misrouted_reports=cast("Any", None),
+        load=Loading().add,
+        forward=cast("Any", None),
         mailbox_seconds=0.0,
     )
 
