@@ -27,7 +27,7 @@ class BrokenInvariant(Exception):
 
 @dataclass(slots=True, frozen=True)
 class OutputRef:
-    """Where a payload above the inline limit is kept, and the proof that it is the same one."""
+    """The place where a payload above the inline limit is kept, and its hash and size."""
 
     key: str
     sha256: str
@@ -92,7 +92,7 @@ class ReleaseReason(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Error:
-    """What went wrong in a run. `type` is UPPER_SNAKE or the name of an exception."""
+    """The error of a run. `type` is UPPER_SNAKE or the name of an exception."""
 
     error_class: ErrorClass
     type: str
@@ -101,7 +101,7 @@ class Error:
 
 @dataclass(slots=True, frozen=True)
 class Failure:
-    """What an execution reports as its error; `node` is empty where no node is to blame."""
+    """The error of an execution. `node` is empty if no node is to blame."""
 
     node: str
     type: str
