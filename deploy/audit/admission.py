@@ -1,7 +1,7 @@
-"""The promises that span the services: what was asked for, what is queued, what is held, what is journalled.
+"""The promises that span the services: about what was requested, queued, held and journalled.
 
-Request keys are forgotten after the days for which their answer is promised, so two executions may share one that were
-asked for longer apart than that.
+A request key is forgotten after the days for which its answer is promised. So two executions may have the same key if
+they were requested longer apart than that.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from deploy.audit.journals import AuditedGrant
 
 Fetch = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
 
-# What the public contract promises; a dispatcher may be set to less.
+# The time that the public contract promises. A dispatcher may be configured for less.
 _KEYS_KEPT: Final = "interval '30 days'"
 
-# A request is remembered with the commit that acknowledged it. What it asked for is in the queue until it is
-# journalled, and among the executions from then on; while it waits again, in both.
+# A request is stored by the commit that acknowledged it. Its execution is in the queue until it is journalled, and
+# among the executions from then on; while it waits again, it is in both.
 _REQUESTS: Final = """
 SELECT r.workspace, r.request_id, r.execution_id::text,
     q.execution_id IS NOT NULL OR e.execution_id IS NOT NULL,
@@ -50,8 +50,8 @@ FROM dispatcher.queue q
 LEFT JOIN coordinator.executions e ON e.execution_id = q.execution_id
 LEFT JOIN dispatcher.coordinator_sessions s ON s.instance_id = q.holder
 """
-# What is going was going when the newest of it was granted, so that grant must have found a limit that allows all of
-# it: the present one, unless that was lowered since.
+# All executions that are going now were going when the newest of them was granted. So that grant found a limit that
+# allows all of them: the present limit, unless it was lowered since.
 _GOING: Final = """
 SELECT t.workspace, count(*)::int, t.executions_max, max(q.epoch) < t.lowered_epoch FROM dispatcher.tenants t
 JOIN dispatcher.queue q ON q.workspace = t.workspace AND q.state IN (2, 3) AND NOT q.ends_only
@@ -78,11 +78,8 @@ class AdmissionJudge:
         for workspace, key, id_, is_known, asked_key, asked_workspace in await self._fetch(_REQUESTS):
             check("S4", is_known, f"{id_} was acknowledged and is nowhere")
             if is_known:
-                check(
-                    "S12",
-                    asked_workspace == workspace,
-                    f"{key} of {workspace} asked for one of {asked_workspace}",
-                )
+                same = asked_workspace == workspace
+                check("S12", same, f"{key} of {workspace} asked for one of {asked_workspace}")
                 check("S5", asked_key == key, f"{key} is answered with {id_}, which {asked_key} asked for")
 
     async def _keys(self) -> None:
@@ -91,9 +88,8 @@ class AdmissionJudge:
 
     async def _leases(self) -> None:
         check = self._findings.check
-        for id_, workspace, is_held, epoch, holder, journal_workspace, fence, minted in await self._fetch(
-            _QUEUED
-        ):
+        rows = await self._fetch(_QUEUED)
+        for id_, workspace, is_held, epoch, holder, journal_workspace, fence, minted in rows:
             check("S3", epoch <= minted, f"{id_} was granted under {epoch}, and {minted} is the newest")
             if fence is not None:
                 check("S3", fence <= epoch, f"{id_} is fenced at {fence}, and {epoch} is its newest grant")
@@ -101,9 +97,8 @@ class AdmissionJudge:
                 check("S12", same, f"{id_} is queued in {workspace}, journalled in {journal_workspace}")
             written = self._holders.get(id_)
             if is_held and written is not None and written.epoch == epoch and holder is not None:
-                check(
-                    "S11", written.holder == holder, f"{id_}: {holder} has {epoch}, {written.holder} writes"
-                )
+                same = written.holder == holder
+                check("S11", same, f"{id_}: {holder} has {epoch}, {written.holder} writes")
 
     async def _slots(self) -> None:
         for workspace, going, limit, is_older in await self._fetch(_GOING):

@@ -1,18 +1,19 @@
 """Reads a whole installation and judges it: every journal and its rows, then what spans the services.
 
-It looks into all three schemas, which no service may: therefore it runs with the operator's own URL.
+It reads all three schemas, which no service may do, so it runs with the operator's own URL.
 
-Hazard: the caller's transaction must see one snapshot (REPEATABLE READ), or a row that moved on between two statements
-looks like a lie.
+Hazard: the caller's transaction must see one snapshot (REPEATABLE READ). Otherwise a row that changes between two
+statements looks like a broken promise.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import orjson
 import psycopg
+from psycopg import IsolationLevel
 
 from deploy.audit.admission import AdmissionJudge
 from deploy.audit.findings import Findings
@@ -32,9 +33,10 @@ from services.coordinator.store.columns import selected
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 Rows = Sequence[tuple[Any, ...]]
 
+CONNECT_SECONDS: Final = 10
 _BATCH: Final = 500
 _FIRST_ID: Final = "00000000-0000-0000-0000-000000000000"
-# By the primary key itself: an order by its text would sort the whole table for every batch.
+# Ordered by the primary key itself, because an order by its text would sort the whole table for every batch.
 _IDS: Final = """
 SELECT e.execution_id::text FROM coordinator.executions e
 WHERE e.execution_id > %s::uuid ORDER BY e.execution_id LIMIT %s
@@ -62,13 +64,26 @@ _VERSION: Final = (
 _LIVE: Final = "SELECT instance_id FROM coordinator.runner_sessions WHERE state = 'LIVE'"
 
 
+async def report(operator_url: str, say: Callable[[str], None]) -> int:
+    """Returns 0 if every promise that rows can show is kept, 1 if one is broken."""
+    async with await psycopg.AsyncConnection.connect(
+        operator_url, connect_timeout=CONNECT_SECONDS
+    ) as connection:
+        await connection.set_isolation_level(IsolationLevel.REPEATABLE_READ)
+        async with connection.transaction():
+            findings = await Auditor(connection).audit()
+    for line in findings.lines():
+        say(orjson.dumps(line).decode())
+    return 1 if findings.broken_count else 0
+
+
 class Auditor:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._findings = Findings()
         self._versions: dict[str, tuple[str, Definition]] = {}
         self._live_instances: set[str] = set()
-        # Of every grant of an execution to the execution: no two were ever given the same number.
+        # The execution of each grant, by the number of the grant. No two grants ever have the same number.
         self._granted: dict[int, str] = {}
         # The newest grant of each execution that is not final.
         self._holders: dict[str, AuditedGrant] = {}
@@ -106,7 +121,7 @@ class Auditor:
     async def _judge_one(
         self, id_: str, records: Sequence[tuple[int, int, bytes]], row: tuple[Any, ...], run_rows: Rows
     ) -> None:
-        """What a journal with a breach says, no rule allows: it is not folded, or one breach would look like many."""
+        """A journal that breaks a promise is not folded, or one breach would look like many."""
         findings, before = self._findings, self._findings.broken_count
         stored = self._decoded(id_, records)
         if findings.broken_count > before:
@@ -166,7 +181,7 @@ class Auditor:
         return definition
 
     def _granted_once(self, id_: str, grants: Sequence[AuditedGrant]) -> None:
-        """The grants within one journal are the judge's; here the others that carry the same number."""
+        """Finds grants of other executions with the same number. JournalJudge compares those within one journal."""
         for grant in grants:
             other = self._granted.setdefault(grant.epoch, id_)
             if other != id_:

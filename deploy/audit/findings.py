@@ -1,4 +1,4 @@
-"""What was looked at and what was found, promise by promise."""
+"""How many cases of each promise were checked, and which of them broke it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether a node may have started: told from the definition and from how the nodes before it ended.
+"""Decides whether a node was allowed to start, by the definition and by how the nodes before it ended.
 
-A second telling of what `core/graph.py` decides, in other words on purpose: if both are wrong, it is not for the same
-reason.
+`core/graph.py` decides the same. The rule is written a second time here, in another form, so that both are not wrong
+for the same reason.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Joins:
         return bool(self._incoming[node])
 
     def holds(self, node: str) -> bool:
-        """One edge was taken; and where all are waited for, every source has ended."""
+        """One edge was taken; and if the node waits for all edges, every source has ended."""
         incoming = self._incoming[node]
         is_resolved = all(each.source in self._ended for each in incoming)
         return any(map(self._is_taken, incoming)) and (is_resolved or not self._wants_all[node])

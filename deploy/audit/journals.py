@@ -1,7 +1,7 @@
-"""The promises that one journal shows, judged from its events alone.
+"""The promises that one journal can show, judged by its events alone.
 
-Nothing here asks the core's rules or its state: a work is followed by the events that name it, so that a mistake in
-the rules does not excuse itself.
+Nothing here uses the rules or the state of the core. Each work is followed by the events that name it, so a mistake in
+the rules does not hide itself.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class AuditedLease(NamedTuple):
 
 
 class AuditedGrant(NamedTuple):
-    """Of the execution to a coordinator."""
+    """A grant of the execution to a coordinator."""
 
     epoch: int
     holder: str
 
 
 class JournalJudge:
-    """One journal, event by event, in order. `live` are the runners' instances that have never ended."""
+    """Judges one journal, event by event. `live` are the instances of runners that have not ended."""
 
     def __init__(
         self, execution_id: str, definition: Definition, live: Container[str], findings: Findings
@@ -58,7 +58,7 @@ class JournalJudge:
         for place, record in enumerate(records, 1):
             where = f"{self._id}/{place}"
             if record.seq != place:
-                # What follows is not what followed: every other promise would look broken, too.
+                # An event is missing or doubled, so every other promise would look broken too.
                 self._findings.broke("S1", f"{where} says seq {record.seq}")
                 return
             self._findings.saw("S1")
@@ -67,7 +67,7 @@ class JournalJudge:
             if self._is_final:
                 self._findings.broke("S7", f"{where} follows the end of the execution")
             if not isinstance(record.event, ev.Event):
-                break  # of a version to come: what follows is not for us
+                break  # a newer version wrote this event, and the events after it cannot be judged
             self._follow(record.event, where)
             check(
                 "S2", record.epoch == self.grants[-1].epoch, f"{where}: epoch {record.epoch} was not granted"
@@ -103,7 +103,7 @@ class JournalJudge:
                 pass
 
     def _granted(self, grant: AuditedGrant, where: str) -> None:
-        """Two holders under one epoch could both write: worse than an epoch that does not rise."""
+        """Two holders with one epoch could both write, which is worse than an epoch that does not rise."""
         check, before = self._findings.check, self.grants[-1] if self.grants else None
         is_shared = before is not None and before.epoch == grant.epoch and before.holder != grant.holder
         check("S11", not is_shared, f"{where}: {before} and {grant} hold it")
@@ -156,7 +156,7 @@ class JournalJudge:
                 pass
 
     def _is_of_control(self, event: LeaseEnd) -> bool:
-        """The core itself ends a control node, with or without a runner that rendered its config before."""
+        """The core itself ends a control node, whether or not a runner rendered its config before."""
         is_outcome = isinstance(event, ev.RunSucceeded | ev.RunFailed)
         return is_outcome and self._definition.nodes[event.key.node].is_control
 

@@ -1,4 +1,4 @@
-"""The rows beside a journal, compared with what its fold says they are, column for column."""
+"""Compares the rows of an execution with the fold of its journal, column by column."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def compare(
 ) -> None:
     id_ = execution.execution_id
     expected, actual = _plain(EXECUTION_COLUMNS, execution_row(execution)), _plain(EXECUTION_COLUMNS, row)
-    # A holder that takes over raises the fence before its first record.
+    # A holder that takes over raises the fence before it appends its first event.
     fence, epoch = actual.pop("epoch"), expected.pop("epoch")
     findings.check("S2", fence >= epoch, f"{id_}: the fence stands at {fence}, its records at {epoch}")
     findings.check("S6", actual == expected, f"{id_}: {_difference(expected, actual)}")
@@ -41,7 +41,7 @@ def _plain(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
 
 
 def _difference(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> str:
-    """Names of columns and what stands in them, but no payload."""
+    """The columns that differ and their values, without payloads."""
     apart = [name for name in expected if expected[name] != actual[name]]
     shown = {
         name: (expected[name], actual[name])

@@ -1,15 +1,17 @@
-"""The coordinator, put together: read from top to bottom, it is the process.
+"""The coordinator, put together: settings, connections, stores, use cases, peers, servicers, loops, in this order.
 
-Start order does not matter to anybody else: without dispatchers there is nothing to do, without the database or api
-what is granted waits, without runners ready work waits.
+The other services may start before it or after it. Without a dispatcher there is nothing to do; while the database or
+api is away, granted executions wait; while no runner is attached, ready work waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -39,7 +41,7 @@ from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.key_checks import KeyCheck
 from services.coordinator.app.misrouted_reports import ReportForwarder
 from services.coordinator.app.owned_executions import OwnedExecutions
-from services.coordinator.app.partitions import PartitionMaker
+from services.coordinator.app.partitions import make_partitions
 from services.coordinator.app.tracing import Tracing
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.peers import dispatch as dispatch_hop
@@ -50,9 +52,9 @@ from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.rules import RULES
 from services.coordinator.rpc.run_reports import forwarded_command
-from services.coordinator.rpc.runners import SessionRunners
-from services.coordinator.rpc.sessions import RunnerSessionsService
-from services.coordinator.rpc.watch import WatchHub, WatchServicer
+from services.coordinator.rpc.runners import RunnerSessionsService, SessionRunners
+from services.coordinator.rpc.watch import WatchHub
+from services.coordinator.rpc.watch_streams import WatchServicer
 from services.coordinator.store import codec
 from services.coordinator.store.folding import fold_journal
 from services.coordinator.store.journal import LOADING, PostgresJournal
@@ -68,19 +70,19 @@ from windlass.dispatcher.v1.sessions_pb2_grpc import CoordinatorSessionsStub
 log = logger(__name__)
 
 SERVICE = "coordinator"
-# More than a dispatcher needs to bring a message to its holder: what is unread for a second is said again within half.
+# Longer than a dispatcher needs to bring a message to its holder: it repeats what is unread for a second within half.
 MAILBOX_SECONDS = 2.0
 # Longer than any call lasts.
 FORGET_SECONDS = 6.0
-# Many journals at once, which others wait for: three such times, at most, find the one that is too much for it, and
-# everything else moves again well within 15 s. And one that is, alone.
+# One load reads many journals, and others wait for it. At most three loads of this length find the journal that is too
+# large for it, so everything else goes on well within 15 s. The large one is then read alone, with more time.
 LOAD_SECONDS = 2.0
 HARD_LOAD_SECONDS = 30.0
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def main(settings: CoordinatorSettings) -> int:
-    # Thousands of executions live for seconds and hold no cycles: looking for some at every 700th object costs a tenth.
+    # Thousands of executions live for seconds and hold no cycles: a collection at every 700th object costs a tenth.
     gc.set_threshold(50_000, 20, 50)
     setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
     process = Process(SERVICE, drain_seconds=settings.drain_seconds)
@@ -88,12 +90,12 @@ def main(settings: CoordinatorSettings) -> int:
     async def wired(process: Process) -> None:
         await wire(settings, process)
 
-    # A third less time per awaited socket, and every turn awaits several.
+    # A third less time per awaited socket, and every batch awaits several.
     return process.main(wired, new_loop=uvloop.new_event_loop)
 
 
 async def wire(settings: CoordinatorSettings, process: Process) -> int:
-    """The gRPC port that was bound."""
+    """Start everything. Returns the gRPC port that was bound."""
     setup_tracing(
         service=SERVICE,
         version=version("windlass"),
@@ -101,172 +103,181 @@ async def wire(settings: CoordinatorSettings, process: Process) -> int:
         endpoint=settings.otlp_endpoint,
     )
     await migrations.check(settings.database_url, SERVICE, MIGRATIONS)
-    lines = Lines(settings)
-    carrying = Carrying(settings, lines)
-    registry = serve_runners(settings, lines, carrying)
-    holder = hold_executions(settings, lines, carrying)
-    server = GrpcServer(
-        settings.grpc_address,
-        guard=Guard(
-            RULES,
-            keys=SystemKey(settings.system_key_hash_file, others=lines.keys),
-            credential=settings.credential(SERVICE),
-        ),
-        tls=settings.tls,
-        public=settings.public,
-    )
-    add_RunnerSessionsServicer_to_server(RunnerSessionsService(registry), server)
-    add_ReadServiceServicer_to_server(carrying.reader, server)
-    add_WatchServiceServicer_to_server(WatchServicer(carrying.hub), server)
-
-    carrying.run(settings, process)
-    process.loop("beats", registry.run_beats)
-    process.loop("reaper", registry.run_reaper)
-    process.loop("keys", KeyCheck(lines.keys, registry, lines.clock, KEY_SECONDS * settings.lease_scale).run)
-    process.loop("sessions", lambda: holder.run(AddressBook(settings.dispatchers).changes()))
-    process.loop("api addresses", lines.replicas.run)
-    process.loop("partitions", PartitionMaker(PostgresPartitions(lines.database)).run)
-    process.loop("loop lag", LoopLag().run)
-    process.loop("health", lambda: server.health.follow(lines.database.probe))
-
-    process.on_drain("hand back all executions", lambda: leave(holder, carrying.commit_loop))
-    process.on_drain("close the sessions with dispatchers", holder.stop)
-    process.on_drain("close the sessions with runners", registry.stop)
+    service = CoordinatorService(settings)
+    for name, run in service.loops():
+        process.loop(name, run)
+    process.on_drain("hand back all executions", service.hand_back)
+    process.on_drain("close the sessions with dispatchers", service.holder.stop)
+    process.on_drain("close the sessions with runners", service.registry.stop)
     process.on_close("spans", flush_tracing)
-    process.on_close("connections", lines.close)
-    process.on_close("server", lambda: server.stop(0.5))
+    process.on_close("connections", service.close)
+    process.on_close("server", lambda: service.server.stop(0.5))
     if settings.metrics_address:
         metrics = MetricsEndpoint(settings.metrics_address)
         await metrics.start()
         process.on_close("metrics", metrics.stop)
-    port = await server.start()
+    port = await service.server.start()
     log.info("serving", grpc_port=port, replica=settings.replica, lease_scale=settings.lease_scale)
     return port
 
 
-async def leave(holder: SessionHolder, commit_loop: CommitLoop) -> None:
-    """Returns when the dispatchers know. Draining begins first, or what goes back would come again at once."""
-    async with asyncio.TaskGroup() as group:
-        group.create_task(holder.drain())
-        group.create_task(commit_loop.hand_back_all())
-
-
-class Lines:
-    """To the database and to the other services."""
+class CoordinatorService:
+    """The parts of one coordinator, joined; nothing runs yet."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
-        self.name = f"{SERVICE}-{settings.replica}"
-        self.clock = SystemClock()
-        # The flusher's own, two for take-overs, one for beats, and a few for everything that is read.
-        self.writer = PgConnection(settings.database_url, name=f"{self.name}-journal", settings=BY_INDEX)
-        self.loader, self.patient_loader = (
+        self._settings = settings
+        self._name = f"{SERVICE}-{settings.replica}"
+        self._clock = SystemClock()
+        self._run_timing = RUN.scaled(settings.lease_scale)
+        self._connect()
+        self._join_use_cases()
+        self._join_dispatchers()
+        self._serve()
+
+    # ── database and clients ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _connect(self) -> None:
+        settings, name = self._settings, self._name
+        # One connection for appends, two for loads, one for beats, and a few for everything that is read.
+        self._writer = PgConnection(settings.database_url, name=f"{name}-journal", settings=BY_INDEX)
+        self._loader, self._patient_loader = (
             PgConnection(
-                settings.database_url, name=f"{self.name}-{name}", statement_seconds=seconds, settings=LOADING
+                settings.database_url, name=f"{name}-{role}", statement_seconds=seconds, settings=LOADING
             )
-            for name, seconds in (("loader", LOAD_SECONDS), ("patient-loader", HARD_LOAD_SECONDS))
+            for role, seconds in (("loader", LOAD_SECONDS), ("patient-loader", HARD_LOAD_SECONDS))
         )
-        self.beats = PgConnection(settings.database_url, name=f"{self.name}-sessions")
-        self.database = Database(settings.database_url, name=self.name)
-        self.channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)
-        self.replicas = ApiReplicas(AddressBook(settings.apis), self.channels, self.forget)
-        self.keys = CatalogKeys(self.replicas, self.clock)
-        self.mailbox = DispatcherMailbox(AddressBook(settings.dispatchers), self.channels)
+        self._beats = PgConnection(settings.database_url, name=f"{name}-sessions")
+        self._database = Database(settings.database_url, name=name)
+        self._channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)
+        self._replicas = ApiReplicas(AddressBook(settings.apis), self._channels, self._forget)
+        self._keys = CatalogKeys(self._replicas, self._clock)
 
-    async def forget(self, address: str) -> None:
-        """Of a process that is gone. A call that has just begun comes to its end first."""
-        await self.channels.forget(address, FORGET_SECONDS)
+    async def _forget(self, address: str) -> None:
+        """Close the channel to a process that is gone, once a call that has just begun has ended."""
+        await self._channels.forget(address, FORGET_SECONDS)
 
-    async def close(self) -> None:
-        await self.channels.close()
-        for connection in (self.beats, self.loader, self.patient_loader, self.writer, self.database):
-            await connection.close()
+    # ── stores and use cases ─────────────────────────────────────────────────────────────────────────────────────
 
-
-class Carrying:
-    """What moves executions: the commit loop and all that feeds it. Sessions are joined on afterwards."""
-
-    def __init__(self, settings: CoordinatorSettings, lines: Lines) -> None:
-        journal = PostgresJournal(lines.writer, lines.loader, lines.patient_loader)
-        reads = PostgresReads(lines.database)
-        definitions = CatalogDefinitions(lines.replicas)
-        self.run_timing = RUN.scaled(settings.lease_scale)
-        self.misrouted_reports = ReportForwarder(reads, lines.mailbox.deliver)
-        self.dispatch, self.runners = SessionDispatch(lines.name, forwarded_command), SessionRunners()
-        self.loader = JournalLoader(
+    def _join_use_cases(self) -> None:
+        journal = PostgresJournal(self._writer, self._loader, self._patient_loader)
+        reads = PostgresReads(self._database)
+        definitions = CatalogDefinitions(self._replicas)
+        mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels)
+        self._dispatch, self._runners = SessionDispatch(self._name, forwarded_command), SessionRunners()
+        self._misrouted_reports = ReportForwarder(reads, mailbox.deliver)
+        self._journal_loader = JournalLoader(
             journal=journal,
             definitions=definitions,
-            dispatch=self.dispatch,
+            dispatch=self._dispatch,
             fold=fold_journal,
-            run_timing=self.run_timing,
-            holder=lines.name,
-            executions=lambda: self.executions,
+            run_timing=self._run_timing,
+            holder=self._name,
+            executions=lambda: self._executions,
         )
-        self.executions = OwnedExecutions(
-            clock=lines.clock,
+        self._executions = OwnedExecutions(
+            clock=self._clock,
             definitions=definitions,
-            loader=self.loader,
-            misrouted_reports=self.misrouted_reports,
-            mailbox_seconds=MAILBOX_SECONDS * settings.lease_scale,
+            load=self._journal_loader.add,
+            forward=self._misrouted_reports.add,
+            mailbox_seconds=MAILBOX_SECONDS * self._settings.lease_scale,
         )
-        self.dead_runners = DeadRunners(self.executions, lines.clock, self.run_timing.granted_again)
-        self.reader = ReadServicer(reads, codec.unseal, self.runners.modules_for)
-        self.hub = WatchHub(reads, self.reader, owned=self.executions.by_id.keys)
+        self._dead_runners = DeadRunners(self._executions, self._clock, self._run_timing.granted_again)
+        self._reader = ReadServicer(reads, codec.unseal, self._runners.modules_for)
+        self._hub = WatchHub(reads, self._reader, owned=self._executions.by_id.keys)
+        self._join_commits(journal)
+
+    def _join_commits(self, journal: PostgresJournal) -> None:
         after_commit = AfterCommit(
-            executions=self.executions,
-            runners=self.runners,
-            grants=self.runners,
-            dispatch=self.dispatch,
-            watchers=self.hub,
-            tracing=Tracing(lines.clock),
-            clock=lines.clock,
+            executions=self._executions,
+            runners=self._runners,
+            dispatch=self._dispatch,
+            watchers=self._hub,
+            tracing=Tracing(self._clock),
+            clock=self._clock,
         )
-        self.commit_loop = CommitLoop(
-            executions=self.executions,
-            assigner=Assigner(self.runners),
+        self._commit_loop = CommitLoop(
+            executions=self._executions,
+            assigner=Assigner(self._runners),
             after_commit=after_commit,
             journal=journal,
-            dispatch=self.dispatch,
+            dispatch=self._dispatch,
             codec=codec,
-            clock=lines.clock,
+            clock=self._clock,
         )
 
-    def run(self, settings: CoordinatorSettings, process: Process) -> None:
-        process.loop("commits", self.commit_loop.run)
-        process.loop("journal loader", self.loader.run)
-        process.loop("timers", self.executions.timers.run)
-        process.loop("misrouted reports", self.misrouted_reports.run)
-        process.loop("dead runners", self.dead_runners.run)
-        process.loop("watch catch-up", self.hub.run_catching_up)
-        process.loop("watch poll", lambda: self.hub.run_polling(settings.lease_scale))
+    # ── peers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _join_dispatchers(self) -> None:
+        self.holder = SessionHolder(
+            profile=HolderProfile(holder=self._name, version=version("windlass")),
+            capacity=self._settings.executions_max,
+            timing=EXECUTION.scaled(self._settings.lease_scale),
+            codec=dispatch_hop.CODEC,
+            open_stream=lambda address: CoordinatorSessionsStub(self._channels.get(address)).Session(),
+            owner=self._dispatch,
+            forget=self._forget,
+        )
+        self._dispatch.executions, self._dispatch.watchers = self._executions, self._hub
+        self._dispatch.holder = self.holder
 
-def serve_runners(settings: CoordinatorSettings, lines: Lines, carrying: Carrying) -> SessionRegistry:
-    runners, timing = carrying.runners, carrying.run_timing
-    registry = SessionRegistry(
-        store=PostgresSessionStore(lines.beats, "coordinator.runner_sessions", timing),
-        timing=timing,
-        server=lines.name,
-        codec=runner_hop.CODEC,
-        owner=runners,
-    )
-    runners.executions, runners.registry, runners.dead_runners = (
-        carrying.executions,
-        registry,
-        carrying.dead_runners,
-    )
-    return registry
+    # ── servicers ────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _serve(self) -> None:
+        settings = self._settings
+        self.registry = SessionRegistry(
+            store=PostgresSessionStore(self._beats, "coordinator.runner_sessions", self._run_timing),
+            timing=self._run_timing,
+            server=self._name,
+            codec=runner_hop.CODEC,
+            owner=self._runners,
+        )
+        self._runners.executions, self._runners.registry = self._executions, self.registry
+        self._runners.dead_runners = self._dead_runners
+        self.server = GrpcServer(
+            settings.grpc_address,
+            guard=Guard(
+                RULES,
+                keys=SystemKey(settings.system_key_hash_file, others=self._keys),
+                credential=settings.credential(SERVICE),
+            ),
+            tls=settings.tls,
+            public=settings.public,
+        )
+        add_RunnerSessionsServicer_to_server(RunnerSessionsService(self.registry), self.server)
+        add_ReadServiceServicer_to_server(self._reader, self.server)
+        add_WatchServiceServicer_to_server(WatchServicer(self._hub), self.server)
 
-def hold_executions(settings: CoordinatorSettings, lines: Lines, carrying: Carrying) -> SessionHolder:
-    dispatch = carrying.dispatch
-    holder = SessionHolder(
-        profile=HolderProfile(holder=lines.name, version=version("windlass")),
-        capacity=settings.executions_max,
-        timing=EXECUTION.scaled(settings.lease_scale),
-        codec=dispatch_hop.CODEC,
-        open_stream=lambda address: CoordinatorSessionsStub(lines.channels.get(address)).Session(),
-        owner=dispatch,
-        forget=lines.forget,
-    )
-    dispatch.executions, dispatch.watchers, dispatch.holder = carrying.executions, carrying.hub, holder
-    return holder
+    # ── loops and the end ────────────────────────────────────────────────────────────────────────────────────────
+
+    def loops(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        """By name. A loop that dies takes the process with it."""
+        settings, scale = self._settings, self._settings.lease_scale
+        key_check = KeyCheck(self._keys, self.registry, self._clock, KEY_SECONDS * scale)
+        return (
+            ("commits", self._commit_loop.run),
+            ("journal loader", self._journal_loader.run),
+            ("timers", self._executions.timers.run),
+            ("misrouted reports", self._misrouted_reports.run),
+            ("dead runners", self._dead_runners.run),
+            ("watch catch-up", self._hub.run_catching_up),
+            ("watch poll", lambda: self._hub.run_polling(scale)),
+            ("beats", self.registry.run_beats),
+            ("reaper", self.registry.run_reaper),
+            ("keys", key_check.run),
+            ("sessions", lambda: self.holder.run(AddressBook(settings.dispatchers).changes())),
+            ("api addresses", self._replicas.run),
+            ("partitions", lambda: make_partitions(PostgresPartitions(self._database))),
+            ("loop lag", LoopLag().run),
+            ("health", lambda: self.server.health.follow(self._database.probe)),
+        )
+
+    async def hand_back(self) -> None:
+        """Returns when the dispatchers know. The sessions drain first, or what goes back would come again at once."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.holder.drain())
+            group.create_task(self._commit_loop.hand_back_all())
+
+    async def close(self) -> None:
+        await self._channels.close()
+        for each in (self._beats, self._loader, self._patient_loader, self._writer, self._database):
+            await each.close()

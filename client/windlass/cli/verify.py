@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from deploy.audit.report import report
+from deploy.audit.auditor import report
 from deploy.local.home import Home
 from deploy.local.provision import DATABASE, with_database
 from services.chassis.telemetry.logs import setup_logging

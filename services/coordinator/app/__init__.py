@@ -1,7 +1,7 @@
-"""How the coordinator carries executions: take on, decide, append, and only then act.
+"""How the coordinator carries executions: take them on, decide, append, and act only after the commit.
 
-One flusher (commit_loop.py) moves everything. What arrives (grants, reports, messages, timers) is put into the inbox of
-its execution and waits for the next turn; a turn decides all inboxes, appends what came of it in one commit, and then
-does the effects. So an execution's state in memory is never ahead of its journal by more than the flush under way, and
-the completions of one execution that have gathered become one append.
+One loop (commit_loop.py) decides and writes everything. Grants, reports, messages and timers are put into the inbox of
+their execution, where they wait for the next batch. A batch decides all inboxes, appends the events in one commit, and
+then runs the effects. So the state in memory is never ahead of the journal by more than one append, and all inputs that
+gathered for an execution become one append.
 """

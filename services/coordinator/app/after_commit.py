@@ -1,11 +1,11 @@
-"""After the commit: what was decided becomes true for others.
+"""After the commit: the effects of what was decided.
 
-Order: reports are acknowledged and runs granted first (others wait for them), then those who watch are told, then the
-execution leaves if it is final or can be parked. A crash between any two of these loses nothing: reports come again,
-leases are claimed by the next holder, and what finished is found finished.
+First reports are acknowledged and runs are granted, because others wait for them. Then watchers are told. Then the
+execution leaves if it is final or can be parked. A crash between any two of these loses nothing: reports are repeated,
+the next holder claims the leases, and a finished execution is found finished.
 
-Hazard: a bug in settling one execution is not the others'. That one is handed back where it stands, as if we had
-crashed there: what was said of it stays said, once; the rest is its next holder's, from the journal.
+Hazard: a bug in one execution must not harm the others. That execution is handed back where it stands, as if the
+process had crashed there, and its next holder goes on from the journal.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from services.chassis.telemetry.metrics import counter, histogram
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
-from services.coordinator.app.ports import Dispatch, RunGrants, Runners, RunnerSession, Watchers
-from services.coordinator.app.run_ids import run_id
+from services.coordinator.app.ports import Dispatch, Runners, RunnerSession, Watchers
 from services.coordinator.app.tracing import Tracing
 from services.coordinator.core.effects import Finished, GrantRun, StopRun, parking
+from services.coordinator.core.run_ids import run_id
 from services.coordinator.core.values import Instant
 
 log = logger(__name__)
@@ -34,7 +34,7 @@ _RETRIES: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100)
 _US: Final = 1_000_000
 
 _leased = counter("coordinator_runs_leased_total", "Runs granted to runners.")
-_late = counter("coordinator_late_reports_total", "Reports refused because their lease was another's.")
+_late = counter("coordinator_late_reports_total", "Reports refused because their lease had ended.")
 _lease_latency = histogram(
     "coordinator_lease_latency_seconds", "From work that is ready to its run in the hands of a runner."
 )
@@ -52,7 +52,7 @@ def note_broken(owned: OwnedExecution, failure: Exception) -> None:
 
 
 class _Outbox:
-    """Of one turn, by session: each session is spoken to once."""
+    """The messages of one batch, by session, so that each session is sent to once."""
 
     def __init__(self) -> None:
         self.grants: defaultdict[RunnerSession, list[Grant]] = defaultdict(list)
@@ -68,7 +68,6 @@ class AfterCommit:
         *,
         executions: OwnedExecutions,
         runners: Runners,
-        grants: RunGrants,
         dispatch: Dispatch,
         watchers: Watchers,
         tracing: Tracing,
@@ -76,7 +75,6 @@ class AfterCommit:
     ) -> None:
         self._executions = executions
         self._runners = runners
-        self._grants = grants
         self._dispatch = dispatch
         self._watchers = watchers
         self._tracing = tracing
@@ -87,14 +85,14 @@ class AfterCommit:
         now = self._clock.epoch_ns() // 1_000
         for pending in batch:
             if pending.owned.is_dropped:
-                # Revoked while the commit was under way: whoever holds it now finds it in the journal.
+                # Revoked while the commit was under way. The new holder finds the events in the journal.
                 self.give_back_places(pending)
                 self._executions.send_away(each.answer for each in pending.inputs)
                 continue
             try:
                 self._answer(pending, out)
                 self._act(pending, out, now)
-            except Exception as failure:  # noqa: BLE001 - a bug of one execution is not the others'
+            except Exception as failure:  # noqa: BLE001 - a bug in one execution must not harm the others
                 self._hand_back(pending, failure)
         self._send(out)
         for pending in batch:
@@ -133,8 +131,8 @@ class AfterCommit:
             match effect:
                 case GrantRun():
                     number = effect.run.number
-                    # First, so that a place whose grant cannot be made is still there to be given back.
-                    grant = self._grants.run_grant(execution, effect, pending.effect_keys[number], now)
+                    # Made before its place is taken, so that the place can be given back if this raises.
+                    grant = self._runners.run_grant(execution, effect, pending.effect_keys[number], now)
                     out.grants[pending.places.pop(number)].append(grant)
                     _lease_latency.observe(max(0, now - pending.ready_times[number]) / _US)
                 case StopRun():
@@ -154,7 +152,7 @@ class AfterCommit:
             self._claim(pending.owned)
 
     def _claim(self, owned: OwnedExecution) -> None:
-        """Its live runs report to us from now on."""
+        """From now on the live runs of an adopted execution report to this coordinator."""
         assert owned.execution is not None
         for run in owned.execution.live.values():
             session = self._runners.of_instance(run.instance_id)
@@ -180,10 +178,10 @@ class AfterCommit:
             self._dispatch.journalled(out.message_ids)
 
     def _tell(self, pending: PendingAppend) -> None:
-        """A bug here costs some news, which are in the journal, and not the execution its holder."""
+        """A bug here loses some news, which the journal still has. The execution stays with its holder."""
         owned, execution = pending.owned, pending.execution
         try:
-            # A final one without events: found finished after a take-over, perhaps before anybody was told.
+            # A final execution without events was found finished after a take-over. Perhaps nobody was told of it.
             if self._watchers.wants(owned.execution_id, execution.is_final):
                 self._watchers.advanced(execution, pending.from_seq, pending.events)
             if owned.trace is not None:
@@ -194,7 +192,7 @@ class AfterCommit:
     def _leave(self, pending: PendingAppend) -> None:
         owned, execution = pending.owned, pending.execution
         if owned.inbox:
-            return  # it has more to decide before it may go
+            return  # there is more to decide before it may leave
         if execution.is_final:
             self._executions.forget(owned)
             return
@@ -211,8 +209,8 @@ class AfterCommit:
         self._executions.forget(owned)
 
     def _hand_back(self, pending: PendingAppend, failure: Exception) -> None:
-        """As failed: after three such it is a dead letter. Reports whose answer is not on its way yet go where the
-        next holder finds them."""
+        """Hands the execution back as failed; after three failures it is a dead letter. Reports that are not answered
+        yet go to the mailbox, where the next holder finds them."""
         owned = pending.owned
         note_broken(owned, failure)
         self.give_back_places(pending)

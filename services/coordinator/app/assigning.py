@@ -1,14 +1,14 @@
-"""Which ready work goes to which runner: first come first served among executions, round robin among runners.
+"""Assigns ready work to runners: first come, first served among executions, round robin among runners.
 
-Executions wait in one queue per requirement (workspace, module, labels), so that a turn looks only at work that
-somebody can take. An execution is given a few works at a time and goes to the end of its queue: a fan-out of a
-thousand does not hold up the single step behind it. Waiting costs no attempt.
+Executions wait in one queue per requirement (workspace, module, labels), so that a batch looks only at work that a
+runner can take. An execution is given a limited share of places at a time and then goes to the end of its queue, so a
+fan-out of a thousand does not hold up the single step behind it. Waiting costs no attempt.
 
-The step that follows one just finished goes first, as long as nobody has waited for long: the place that the finished
-one left is free in the same turn, so result and next lease become one append instead of two, and executions end one
-after another instead of all at last.
+An execution that has just finished a step goes first, unless another has waited for long. The finished step has left
+its place free in the same batch, so its result and the next lease become one append instead of two, and executions end
+one after another instead of all at the end.
 
-Credit is reserved before the append and becomes a grant after it; what the append does not confirm is given back.
+Credit is reserved before the append and becomes a grant after it. Credit for an append that fails is given back.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from services.coordinator.core.values import Instant
 
 # Works of one execution given out before the next execution has its turn.
 _SHARE: Final = 64
-# µs: who has waited for so long goes before steps that follow.
+# µs. An execution that has waited for so long goes before those that have just finished a step.
 _PATIENCE: Final = 5_000_000
-# Beyond so many it does not matter how many works each of them has.
+# With so many executions waiting, their works need not be counted.
 _COUNTED_MAX: Final = 200
-# Appends grow with what is given out in one turn.
+# Works assigned in one batch. The append grows with them.
 _GIVEN_MAX: Final = 1_000
 
 
 class Assignment(NamedTuple):
     work: Work
     session: RunnerSession
-    # When its execution began to wait for such a runner.
+    # When the execution began to wait for such a runner.
     since: Instant
 
 
@@ -47,14 +47,14 @@ Queue: TypeAlias = "OrderedDict[OwnedExecution, Instant]"
 class Assigner:
     def __init__(self, runners: Runners) -> None:
         self._runners = runners
-        # By requirement: who waits, since when.
+        # The executions that wait, and since when.
         self._queues: dict[Requirement, Queue] = {}
-        # Who has just finished a step; of this turn only.
+        # The executions that have finished a step in this batch.
         self._following: dict[Requirement, Queue] = {}
 
     @property
     def waiting(self) -> int:
-        """Works that wait for a runner, about: what holders divide their credit by."""
+        """About how many works wait for a runner. Runners divide their credit between coordinators by it."""
         executions = sum(map(len, self._queues.values()))
         if executions >= _COUNTED_MAX:
             return executions
@@ -70,7 +70,7 @@ class Assigner:
         return not self._queues and not self._following
 
     def enter(self, owned: OwnedExecution, now: Instant, *, is_following: bool = False) -> None:
-        """Queue it for what it has ready; where it stands already it keeps its place."""
+        """Queues the execution for its ready work. In a queue that it is in already, it keeps its place."""
         execution = owned.execution
         assert execution is not None
         workspace = execution.origin.workspace
@@ -91,7 +91,7 @@ class Assigner:
         queues.setdefault(requirement, OrderedDict()).setdefault(owned, now)
 
     def give(self, now: Instant) -> dict[OwnedExecution, list[Assignment]]:
-        """Reserve a runner's place for as much ready work as there is credit for."""
+        """Reserves runners' places for as much ready work as there is credit for."""
         given: dict[OwnedExecution, list[Assignment]] = {}
         left = _GIVEN_MAX
         served: dict[Requirement, Queue] = {}
@@ -101,16 +101,15 @@ class Assigner:
             left -= count
             if queue:
                 (served if count else passed_over)[requirement] = queue
-        # Who was served goes behind those who were not.
+        # Queues that were served go behind those that were not.
         self._queues, self._following = {**passed_over, **served}, {}
-        # The level by which holders divide their credit.
         self._runners.set_demand(self.waiting)
         return given
 
     def _give(
         self, requirement: Requirement, given: dict[OwnedExecution, list[Assignment]], left: int, now: Instant
     ) -> tuple[Queue, int]:
-        """Who waits on, and how much was given."""
+        """Returns the executions that wait on, and how many works were assigned."""
         queue = self._queues.get(requirement) or OrderedDict()
         following = self._following.get(requirement) or OrderedDict()
         places = _places(self._runners.with_credit_for(requirement))

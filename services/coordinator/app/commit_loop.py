@@ -1,15 +1,15 @@
-"""The turn loop: the one place where executions move.
+"""The commit loop: the one place where executions change.
 
-    take what has gathered ─► decide each inbox ─► give ready work to runners ─► append all in one commit ─► act
+    take dirty executions ─► decide each inbox ─► assign ready work to runners ─► append all in one commit ─► effects
 
-Nothing is told to anybody before the commit; while it is under way, what arrives gathers for the next turn; while
-much arrives, turns keep a little distance (`AdaptivePacer`). The database away: the same append is tried again, in
-halves, until it is answered or the lease is lost. An append whose answer was lost is recognised by its own fences, one
-per execution, so in halves as well.
+Nobody is told anything before the commit. While the commit is under way, new inputs gather for the next batch. Under
+load, batches keep a little distance (`AdaptivePacer`). If the database is away, the same append is tried again, in
+halves, until it is answered or the lease is lost. Each execution has its own fence, so an append whose answer was lost
+is recognised when it is repeated, in halves too.
 
-Hazards: one bad execution must not hold up the rest. A decision that raises drops that execution alone; an append that
-the database rejects for good is taken apart until the one to blame is found. What raises after the commit is the
-after_commit's to contain.
+Hazard: one bad execution must not hold up the rest. If a decision raises, that execution alone is dropped. A batch that
+the database rejects is halved until the execution to blame is found. `AfterCommit` contains what raises after the
+commit.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from services.coordinator.app.ports import AppendRejected, Dispatch, Fence, Jour
 
 log = logger(__name__)
 
-# Of one flush: beyond this a larger batch costs no less per execution and delays those behind it.
+# A larger batch costs no less per execution and delays those behind it.
 _EXECUTIONS_MAX: Final = 500
-# Events of one flush. Results are up to 256 KiB each, and are written twice: what takes longer than the journal's
-# connection waits would never be written.
+# Bytes of events in one batch. Results have up to 256 KiB each and are written twice, and an append that takes longer
+# than the journal's connection waits would never be written.
 _BYTES_MAX: Final = 8 * 1024 * 1024
 _POLL_SECONDS: Final = 1.0
 _NO_ROW: Final = Fence(0, 0)
@@ -76,14 +76,14 @@ class CommitLoop:
         while True:
             await self._executions.level.wait(_POLL_SECONDS)
             self._at_rest.clear()
-            # At least once per wake-up: new credit needs a turn without any input.
-            await self._paced_turn()
+            # At least once per wake-up: new credit needs a batch without any input.
+            await self._paced_batch()
             while self._executions.dirty:
-                await self._paced_turn()
+                await self._paced_batch()
             self._at_rest.set()
 
     async def hand_back_all(self) -> None:
-        """Drain: what has arrived is journalled, nothing new is given out, then every lease goes back at once."""
+        """Drain: what has arrived is journalled, no run is leased any more, then every execution goes back at once."""
         self._is_leaving = True
         self._executions.level.set()
         self._at_rest.clear()
@@ -92,7 +92,7 @@ class CommitLoop:
             self._dispatch.released(owned.execution_id, owned.epoch, reason="DRAINING")
             self._executions.drop(owned)
 
-    async def _paced_turn(self) -> None:
+    async def _paced_batch(self) -> None:
         await self._pacer.begin()
         await self.run_once()
 
@@ -125,11 +125,11 @@ class CommitLoop:
             try:
                 room -= pending.decide_inbox(now, room)
                 if owned.inbox:
-                    # The rest of it goes behind the others.
+                    # The rest of the inbox is decided after the other executions.
                     dirty[owned] = None
                 if execution.ready:
                     self._assigner.enter(owned, now, is_following=pending.from_seq > 0)
-            except Exception as failure:  # noqa: BLE001 - a bug of one execution is not the others'
+            except Exception as failure:  # noqa: BLE001 - a bug in one execution must not harm the others
                 self._break(pending, failure)
                 continue
             batch[owned] = pending
@@ -143,7 +143,7 @@ class CommitLoop:
                 if pending.assign(given, now):
                     batch[owned] = pending
                     if pending.has_failed_some:
-                        # What follows from that may be ready now.
+                        # The failures may have made other work ready.
                         self._assigner.enter(owned, now)
                         self._executions.level.set()
                     continue
@@ -154,7 +154,7 @@ class CommitLoop:
                 each.session.give_back(1)
 
     def _break(self, pending: PendingAppend, failure: Exception) -> None:
-        """A bug: this execution goes back as failed, and after three such it is a dead letter; the rest goes on."""
+        """A bug: this execution goes back as failed; after three failures it is a dead letter. The rest goes on."""
         note_broken(pending.owned, failure)
         message = "the coordinator could not decide this execution; its log tells more"
         self._refuse(pending, "INTERNAL", message, permanent=False)
@@ -174,7 +174,7 @@ class CommitLoop:
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _write(self, batch: list[PendingAppend], backoff: Backoff | None = None) -> list[PendingAppend]:
-        """Those that are in the journal now. The others have lost their lease, or wait to be loaded."""
+        """Returns those that are in the journal now. The others have lost their lease or are loaded again."""
         backoff = backoff or Backoff()
         written: list[PendingAppend] = []
         while batch := self._still_owned(batch):
@@ -190,7 +190,7 @@ class CommitLoop:
                 log.warning("the journal is away", executions=len(batch), error=str(failure))
                 await asyncio.sleep(backoff.next())
                 if len(batch) > 1:
-                    # It may have been too much for the time that an answer has.
+                    # The batch may have been too large for the time limit of a statement.
                     return written + await self._write_halves(batch, backoff)
                 continue
             backoff.reset()
@@ -214,7 +214,7 @@ class CommitLoop:
         try:
             appends = [pending.append() for pending in batch]
         except Exception as failure:
-            # One of them cannot be put into rows: it is found like one whose rows the database will not have.
+            # One execution does not fit into rows. It is found by halving, like one that the database rejects.
             raise AppendRejected("an execution does not fit into its rows") from failure
         crash_point("coordinator.append.before")
         began = self._clock.monotonic()
@@ -226,22 +226,20 @@ class CommitLoop:
         return dict(refused)
 
     def _still_owned(self, batch: list[PendingAppend]) -> list[PendingAppend]:
-        owned = [pending for pending in batch if not pending.owned.is_dropped]
-        if len(owned) < len(batch):
-            for pending in batch:
-                if pending.owned.is_dropped:
-                    self._lose(pending)
-        return owned
+        for pending in batch:
+            if pending.owned.is_dropped:
+                self._lose(pending)
+        return [pending for pending in batch if not pending.owned.is_dropped]
 
     @staticmethod
     def _is_ours(pending: PendingAppend, fence: Fence) -> bool:
-        """Written by an earlier try whose answer was lost."""
+        """Whether an earlier try, whose answer was lost, has written it."""
         return fence == (pending.owned.epoch, pending.execution.seq)
 
     @staticmethod
     def _is_passable(pending: PendingAppend, fence: Fence) -> bool:
-        """What refused it was not yet to be seen: the next try tells. Only before its first append has an execution no
-        row; one whose row is gone would be tried for ever, and hold up all others."""
+        """Whether the row that refused it was not visible yet, so that the next try decides. An execution has no row
+        only before its first append; without that condition one whose row is gone would be tried for ever."""
         return fence == (pending.owned.epoch, pending.from_seq) or (
             fence == _NO_ROW and pending.from_seq == 0
         )
@@ -250,7 +248,7 @@ class CommitLoop:
         owned = pending.owned
         self._after_commit.give_back_places(pending)
         if pending.from_seq == 0 and fence.epoch < owned.epoch:
-            # Not a first start after all: an earlier holder had begun. Read, adopt, and decide the inputs again.
+            # An earlier holder had begun it. It is loaded and adopted, and the inputs are decided again.
             owned.inbox = [*pending.inputs[1:], *owned.inbox]
             self._executions.reload(owned)
             return

@@ -1,7 +1,7 @@
-"""What becomes of a dead runner's runs, and when.
+"""Takes the runs of dead runners away, each when that is safe.
 
-"Dead" means: its instance row is ENDED. It may still run on the far side of a broken network, until it learns so or
-stops by itself; so work that must not happen twice waits for the full time since it was last heard.
+A runner is dead when the row of its instance is ENDED. It may still work behind a broken network until it stops by
+itself, so work that must not happen twice waits until `granted_again` has passed since the runner was last heard.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from services.chassis.process.clock import Clock
 from services.coordinator.app.owned_executions import OwnedExecutions
 
 _POLL_SECONDS: Final = 1.0
-# Beyond it an instance that died long ago may be told of as if it were news.
-_TOLD_MAX: Final = 10_000
+# If more instances died, an old one may be reported as new once more.
+_REPORTED_MAX: Final = 10_000
 
 
 class DeadRunners:
@@ -26,17 +26,18 @@ class DeadRunners:
         self._due: list[tuple[float, str]] = []
         self._known: set[str] = set()
         # Oldest first.
-        self._told: dict[str, None] = {}
+        self._reported: dict[str, None] = {}
         self._level = Level()
 
     def add(self, instance_id: str, unheard_seconds: float) -> bool:
-        """True the first time. Told again as long as runs name it: one may have been taken over meanwhile."""
-        is_news = instance_id not in self._told
-        self._told[instance_id] = None
-        if len(self._told) > _TOLD_MAX:
-            del self._told[next(iter(self._told))]
+        """True the first time. The caller repeats this while runs name the instance, because an execution with such a
+        run may be taken over at any time."""
+        is_new = instance_id not in self._reported
+        self._reported[instance_id] = None
+        if len(self._reported) > _REPORTED_MAX:
+            del self._reported[next(iter(self._reported))]
         self._give_up_runs_of(instance_id, unheard_seconds)
-        return is_news
+        return is_new
 
     def _give_up_runs_of(self, instance_id: str, unheard_seconds: float) -> None:
         wait = self._granted_again - unheard_seconds

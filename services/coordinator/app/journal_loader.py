@@ -1,13 +1,15 @@
-"""Executions that cannot be decided at once: their definition must be fetched, or their journal read and folded.
+"""Loads executions that cannot be decided at once: their definition must be fetched, or their journal read and folded.
 
-Each definition is asked for once, by itself: one that does not come holds up nobody but those who need it. All journals
-of what is then ready are read in one statement, under our raised fence, for which there is little time: others wait.
-What failed, perhaps as too much for it, is read in parts, by turns with newcomers, and at last one by one; a journal
-that cannot be read even then has all the time it needs, on a connection beside the others'. What cannot be
-served now (api or the database away) waits and is tried again; what never can is handed back with its reason. What a
-newer coordinator may know (a record or a definition of a version to come) is handed back after a rest.
+Each definition is fetched once and by itself, so one that does not come holds up only the executions that need it.
 
-Hazard: a lease may be lost while we read. Then the OwnedExecution is dropped, and what was read is thrown away.
+Journals are read in batches, each in one statement with a short time limit, because other executions wait. The fences
+are raised first. A batch that failed is split into parts, which are read in alternation with new executions. A journal
+that cannot be read alone either is read on another connection with much more time.
+
+While api or the database is away, loading is tried again. An execution that can never be loaded is handed back with the
+reason. One that a newer coordinator may understand (an unknown event or definition) is handed back after a rest.
+
+Hazard: a lease may be lost while its journal is read. Then the OwnedExecution is dropped, and the journal thrown away.
 """
 
 from __future__ import annotations
@@ -43,21 +45,21 @@ from services.coordinator.core.state import Execution
 log = logger(__name__)
 
 _LOADS_MAX: Final = 200
-# Of a batch that failed. Few steps lead to the one that is to blame, since each may take all of its time.
+# A failed batch is split into so many parts. Each read may take its full time, so few reads must find the one to blame.
 _PARTS: Final = 14
-# A newer coordinator may need a moment to come; a lease that bounces costs more than one that rests.
+# A newer coordinator may need a moment to start, and a lease that rests here costs less than one that bounces.
 _REST_SECONDS: Final = 5.0
 
 _adopted = counter("coordinator_executions_adopted_total", "Executions taken over from another holder.")
 
 
 class UnknownEvents(Exception):
-    """The journal holds a record of a version to come."""
+    """A newer version wrote an event of this journal."""
 
 
 class Fold(Protocol):
     def __call__(self, execution_id: str, definition: Definition, events: Sequence[bytes], /) -> Execution:
-        """Raises UnknownEvents; anything else means that the journal is damaged."""
+        """Raises UnknownEvents. Any other exception means that the journal is damaged."""
         ...
 
 
@@ -79,18 +81,19 @@ class JournalLoader:
         self._fold = fold
         self._granted_again = run_timing.granted_again
         self._holder = holder
-        # Both know each other: the owned executions hand over what cannot begin, and get it back ready.
+        # A function, because each of the two needs the other.
         self._executions = executions
-        # By version: those that need it, while it is being asked for.
+        # The executions that wait for a definition, by version.
         self._without: dict[str, list[OwnedExecution]] = {}
         self._unasked: list[str] = []
+        # The executions that have their definition and wait for their journal.
         self._ready: list[OwnedExecution] = []
-        # Of them at once: fewer after what failed, perhaps since all of it is slow.
+        # How many journals are read at once: fewer after a failure, because the database may be slow.
         self._loads_max = _LOADS_MAX
-        # Of batches that could not be read.
+        # The parts of batches that could not be read.
         self._parts: deque[list[OwnedExecution]] = deque()
         self._is_turn_of_parts = False
-        # Their journals could not be read, each by itself.
+        # The executions whose journal could not be read alone either.
         self._hard: deque[OwnedExecution] = deque()
         self._level = Level()
         self._hard_level = Level()
@@ -146,7 +149,7 @@ class JournalLoader:
             group.create_task(self._fetch(version_id))
 
     async def _fetch(self, version_id: str) -> None:
-        """Until there is an answer, or nobody left who waits for one."""
+        """Tries until there is an answer, or until no execution waits for it any more."""
         backoff = Backoff()
         answer: Version | DefinitionRefused | None = None
         while answer is None and (waiting := self._still_without(version_id)):
@@ -208,7 +211,7 @@ class JournalLoader:
     async def _load(
         self, batch: Sequence[OwnedExecution], read: Callable[[Sequence[Lease]], Awaitable[Sequence[Loaded]]]
     ) -> bool:
-        """False: they are to be tried again."""
+        """False: the batch must be tried again."""
         known = [owned for owned in batch if not owned.is_dropped]
         if not known:
             return True

@@ -1,7 +1,7 @@
-"""Sessions end with the key that opened them: who revokes a runner's key, or lets it expire, takes its work from it.
+"""Ends the sessions of a runner whose key was revoked or has expired.
 
-Asked of api for each key with an open session, within the time for which an answer is kept. While api does not answer
-nobody is judged. A session that a certificate opened has no key.
+api is asked about each key with an open session, as often as its answers are cached for. While api does not answer, no
+session is ended. A session that was opened with a certificate has no key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _AT_ONCE: Final = 50
 
 class Keys(Protocol):
     async def confirm(self, key_id: str) -> None:
-        """Raises a Refusal when the key is one no more."""
+        """Raises a Refusal when the key is no longer valid."""
         ...
 
 
@@ -55,6 +55,6 @@ class KeyCheck:
             log.warning("a runner's key cannot be checked", key_id=key_id, error=str(failure))
         except Refusal as refused:
             ended = [each for each in self._registry.sessions if each.data.key_id == key_id]
-            log.warning("a runner's key is good no more", key_id=key_id, sessions=len(ended))
+            log.warning("a runner's key is no longer valid", key_id=key_id, sessions=len(ended))
             for session in ended:
                 session.close(refused.reason, "the key that opened this session was revoked or has expired")

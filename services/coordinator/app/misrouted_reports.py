@@ -1,8 +1,8 @@
-"""Reports of runs whose execution is not owned here: on to whoever holds it, by way of its mailbox.
+"""Forwards reports of runs whose execution is not owned here to the mailbox of the execution.
 
-A report is acknowledged only when the dispatcher has it durably; of an execution that is final it is refused. What
-cannot be settled now stays here and is tried again, for as long as the runner's session lives: then the runner brings
-it to another coordinator. One whose mailbox is full waits apart, so that it holds up no other.
+A report is acknowledged only when the dispatcher has it durably. A report for a final execution is refused. A report
+that cannot be forwarded now is tried again while the runner's session lasts; after that, the runner brings it to
+another coordinator. A report for a full mailbox waits apart, so that it does not hold up others.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from services.coordinator.app.received import ReceivedReport
 log = logger(__name__)
 
 _BATCH: Final = 200
-# Beyond this a report is left to its runner, which repeats it when it attaches anew.
+# A report beyond this number is dropped; its runner repeats it when it attaches again.
 _WAITING_MAX: Final = 20_000
-# After which mailboxes that were full are tried again, at first and at most.
+# Full mailboxes are tried again after this time, which grows to the maximum.
 _FULL_SECONDS: Final = 0.5
 _FULL_SECONDS_MAX: Final = 5.0
 
 _misrouted = counter(
-    "coordinator_stray_reports_total", "Reports of runs that another coordinator holds.", ["result"]
+    "coordinator_misrouted_reports_total", "Reports of runs that another coordinator holds.", ["result"]
 )
-
 
 MisroutedReport = tuple[RunnerSession, ReceivedReport]
 
@@ -41,7 +40,8 @@ class Rows(Protocol):
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]: ...
 
 
-# Into the mailbox of its execution; False: no dispatcher knows the execution (any more). Raises MailboxFull.
+# Puts a report into the mailbox of its execution, whose workspace is given. False: no dispatcher knows the execution
+# (any more). Raises MailboxFull.
 Deliver = Callable[[ReceivedReport, str], Awaitable[bool]]
 
 
@@ -50,7 +50,7 @@ class ReportForwarder:
         self._rows = rows
         self._deliver = deliver
         self._waiting: list[MisroutedReport] = []
-        # By execution, those whose mailbox was found full.
+        # The reports whose mailbox was found full, by execution.
         self._full: dict[str, list[MisroutedReport]] = {}
         self._full_backoff = Backoff(first=_FULL_SECONDS, cap=_FULL_SECONDS_MAX)
         self._full_timer: asyncio.TimerHandle | None = None
@@ -84,7 +84,7 @@ class ReportForwarder:
                 self._full_backoff.reset()
 
     def _plan_full(self) -> None:
-        """What found no room comes again after a pause."""
+        """Reports that found no room are tried again after a pause."""
         if self._full and self._full_timer is None:
             loop = asyncio.get_running_loop()
             self._full_timer = loop.call_later(self._full_backoff.next(), self._try_full)
@@ -97,7 +97,7 @@ class ReportForwarder:
         self._level.set()
 
     async def serve(self, batch: Sequence[MisroutedReport]) -> Sequence[MisroutedReport]:
-        """Those that must be tried again."""
+        """Returns the reports that must be tried again."""
         ids = {report.execution_id for _, report in batch}
         standings = await self._rows.standings(sorted(filter(None, ids)))
         answers = await asyncio.gather(*(self._settle(*each, standings) for each in batch))
@@ -108,8 +108,8 @@ class ReportForwarder:
     ) -> bool:
         execution_id = report.execution_id
         standing = standings.get(execution_id)
+        # All these get the same answer, so that nobody learns what others run.
         if standing is None or not session.data.serves(standing.workspace):
-            # Told alike: nobody learns what others run.
             return self._refuse(session, report, "LEASE_UNKNOWN")
         if not report.number or report.command is None:
             return self._refuse(session, report, "LEASE_UNKNOWN")

@@ -1,4 +1,4 @@
-"""One execution in the hands of this coordinator, and what has arrived for it since the last turn."""
+"""One execution that this coordinator owns, and what has arrived for it since the last batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.coordinator.core.state import Execution
 
 
 class Answer(NamedTuple):
-    """Who waits for a command to be in the journal: a report on a runner's session, or a message of the mailbox."""
+    """What is answered once a command is in the journal: a report on a runner's session, or a mailbox message."""
 
     session: RunnerSession | None = None
     report: ReceivedReport | None = None
@@ -34,26 +34,26 @@ class OwnedExecution:
 
     execution_id: str
     epoch: int
-    # Its first command, should nothing be in its journal yet.
+    # The first command, if the journal is still empty.
     start: Start
-    # Only when it is sampled.
+    # None if the execution is not sampled.
     trace: TraceContext | None
     grant_time_ns: int
-    # Its definition or journal is still on the way: the inbox waits.
+    # The definition or the journal is being loaded; the inbox waits.
     is_loading: bool = False
     execution: Execution | None = None
     version: Version | None = None
     # Mailbox messages that came with the grant and are not in the inbox yet.
     granted_messages: tuple[ReceivedMessage, ...] = ()
-    # What the next turn decides, oldest first.
+    # Commands for the next batch, oldest first.
     inbox: list[Input] = field(default_factory=list)
-    # Mailbox messages that have come, by the grant or since, and are not answered: each is said again until it is.
+    # Mailbox messages that have come, with the grant or later, and are not answered. Each is repeated until it is.
     unanswered: set[str] = field(default_factory=set)
-    # Mailbox messages that are in the journal: told when it parks.
+    # Mailbox messages that are in the journal. The dispatcher hears of them when the execution parks.
     message_ids: list[str] = field(default_factory=list)
-    # Not in our hands any more: what is under way for it is thrown away.
+    # No longer owned. Whatever is under way for it is thrown away.
     is_dropped: bool = False
-    # What its timer is set to; 0: none.
+    # When its timer fires; 0: it has none.
     wake: int = 0
 
 

@@ -1,7 +1,7 @@
-"""Makes the month's partitions before the month comes.
+"""Makes the partitions of a month before the month begins.
 
-Any replica may do it, at any time, any number of times. Were it late, rows would fall into the default partition:
-nothing breaks, but that month can then not be dropped as a whole.
+Any replica may do it, at any time and any number of times. If it is late, rows go to the default partition: nothing
+breaks, but that month cannot be dropped as a whole.
 """
 
 from __future__ import annotations
@@ -21,25 +21,18 @@ _RETRY_SECONDS: Final = 60.0
 
 class Partitions(Protocol):
     async def make_ahead(self, months: int) -> int:
-        """How many months were made now."""
+        """Returns how many months were made."""
         ...
 
 
-class PartitionMaker:
-    def __init__(self, partitions: Partitions) -> None:
-        self._partitions = partitions
-
-    async def run(self) -> None:
-        while True:
-            try:
-                made = await self.run_once()
-            except DependencyUnavailable as failure:
-                log.warning("partitions could not be made", error=str(failure))
-                await asyncio.sleep(_RETRY_SECONDS)
-                continue
-            if made:
-                log.info("made partitions", months=made)
-            await asyncio.sleep(_EVERY_SECONDS)
-
-    async def run_once(self) -> int:
-        return await self._partitions.make_ahead(MONTHS_AHEAD)
+async def make_partitions(partitions: Partitions) -> None:
+    while True:
+        try:
+            made = await partitions.make_ahead(MONTHS_AHEAD)
+        except DependencyUnavailable as failure:
+            log.warning("partitions could not be made", error=str(failure))
+            await asyncio.sleep(_RETRY_SECONDS)
+            continue
+        if made:
+            log.info("made partitions", months=made)
+        await asyncio.sleep(_EVERY_SECONDS)

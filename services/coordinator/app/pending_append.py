@@ -1,4 +1,4 @@
-"""What one turn does to one execution: decided in memory, on its way to the journal."""
+"""What one batch does to one execution, from the decision in memory to the rows of the append."""
 
 from __future__ import annotations
 
@@ -32,30 +32,8 @@ from services.coordinator.core.values import Instant
 
 
 class PendingAppend:
-    """Hazard: the execution's state runs ahead of its journal until the append is committed. If the append is refused,
-    the state is worthless and goes with the OwnedExecution."""
-
-    __slots__ = (
-        "answered",
-        "answers",
-        "codec",
-        "effect_keys",
-        "effects",
-        "encoded",
-        "events",
-        "execution",
-        "from_seq",
-        "has_failed_some",
-        "has_left",
-        "inputs",
-        "is_adoption",
-        "owned",
-        "places",
-        "ready_times",
-        "runs",
-        "runs_before",
-        "time",
-    )
+    """Hazard: the state of the execution is ahead of its journal until the append is committed. If the append is
+    refused, the state is worthless and is dropped together with the OwnedExecution."""
 
     def __init__(self, owned: OwnedExecution, execution: Execution, codec: JournalCodec) -> None:
         self.owned = owned
@@ -63,29 +41,30 @@ class PendingAppend:
         self.codec = codec
         self.from_seq = execution.seq
         self.runs_before = len(execution.runs)
-        # When its events were decided, all in the same turn.
+        # All its events were decided at this time.
         self.time: Instant = 0
         self.events: list[Event] = []
         self.encoded: list[bytes] = []
         self.effects: list[Effect] = []
+        # New and changed runs, by number.
         self.runs: dict[int, Run] = {}
         self.inputs: Sequence[Input] = ()
         self.answers: list[tuple[Answer, Refusal | None]] = []
-        # How many of them are on their way.
+        # So many of `answers` have been given to the outbox.
         self.answered = 0
-        # Runners' places reserved for the runs of this append, by number.
+        # The sessions in which a place is reserved for a run of this append, by the number of the run.
         self.places: dict[int, RunnerSession] = {}
-        # Since when those runs' works have waited for a place.
+        # When the work of each such run began to wait for a place.
         self.ready_times: dict[int, Instant] = {}
         self.effect_keys: dict[int, str] = {}
-        # Some of the works that it was to lease no runner can be handed: they have failed instead.
+        # Some work was to be leased but failed, because no runner can take its inputs.
         self.has_failed_some = False
         self.is_adoption = False
-        # Its dispatcher has been told that it is finished or parked.
+        # The dispatcher was told that the execution is finished or parked.
         self.has_left = False
 
     def decide_inbox(self, now: int, room: int) -> int:
-        """As much of it as gives events of about `room` bytes, one input at least; how many bytes it gave."""
+        """Decides inputs until their events have about `room` bytes, at least one input. Returns the bytes."""
         inbox, self.owned.inbox = self.owned.inbox, []
         self.inputs = inbox
         size = counted = 0
@@ -117,12 +96,12 @@ class PendingAppend:
         return decision.refusal
 
     def _resume(self) -> None:
-        """Before an adoption and what comes with it: what the last holder may have left undone, and only that."""
+        """Before the adoption is decided: repeat the effects that the last holder may have left undone."""
         self.is_adoption = True
         self.effects += resume_effects(self.execution)
 
     def assign(self, given: Sequence[Assignment], now: int) -> bool:
-        """Lease works to runners with a reserved place. False: refused, the places are to be given back."""
+        """Leases work to runners with a reserved place. False: it was refused, and the caller gives the places back."""
         trace = self.owned.trace
         number = len(self.execution.runs)
         grants = [
@@ -155,7 +134,7 @@ class PendingAppend:
                 if is_plain_result(run):
                     ended.append(run_result(execution, run))
                 else:
-                    # The core names a run by its id, the table by its two halves.
+                    # The core names a run by its id, the table by execution and number.
                     moved.append((owned.execution_id, number, *run_change(execution, run)[1:]))
                 continue
             key = effect_keys.of(execution.execution_id, run) if run.attempt else ""

@@ -1,25 +1,21 @@
-"""What the use cases need from the world: store/, rpc/ and peers/ implement it, wiring.py joins them."""
+"""The Protocols that the use cases need. store/, rpc/ and peers/ implement them, wiring.py joins them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport
-from services.coordinator.app.effect_keys import EffectKeys
-from services.coordinator.app.received import ReceivedReport
 from services.coordinator.core.definition import Definition
+from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.effects import GrantRun
 from services.coordinator.core.events import Event
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Instant
 
-if TYPE_CHECKING:
-    from services.coordinator.app.owned_execution import OwnedExecution
-
 
 class JournalCodec(Protocol):
-    """Events as the journal keeps them."""
+    """Translates events to the bytes of the journal."""
 
     def encode_event(self, event: Event, /) -> bytes: ...
 
@@ -31,7 +27,8 @@ class JournalCodec(Protocol):
 
 
 class Append(NamedTuple):
-    """All that one execution adds in one flush: fenced by (epoch, from_seq), written whole or not at all."""
+    """What one execution adds to the journal in one commit, fenced by (epoch, from_seq). It is written whole or not at
+    all."""
 
     execution_id: str
     epoch: int
@@ -40,72 +37,67 @@ class Append(NamedTuple):
     last_seq: int
     # The new row of the journal: all events from `from_seq + 1` to `last_seq`.
     entry: bytes
-    # EXECUTION_COLUMNS when from_seq is 0, EXECUTION_CHANGING otherwise; the summary (JSON text) behind.
+    # EXECUTION_COLUMNS when from_seq is 0, EXECUTION_CHANGING otherwise; then the summary (JSON text).
     execution: tuple[Any, ...]
-    # RUN_LEASE, the effect key behind: runs that were granted and no more.
+    # New runs that were only leased: RUN_LEASE, then the effect key.
     leased: Sequence[tuple[Any, ...]]
-    # RUN_COLUMNS without the run_id, the effect key behind: other new runs.
+    # Other new runs: RUN_COLUMNS without the run_id, then the effect key.
     made: Sequence[tuple[Any, ...]]
-    # RUN_RESULT: runs that ended plainly.
+    # Runs that succeeded without anything special: RUN_RESULT.
     ended: Sequence[tuple[Any, ...]]
-    # execution_id, number, then RUN_CHANGING without the run_id: other changes.
+    # Other changed runs: execution_id, number, then RUN_CHANGING without the run_id.
     moved: Sequence[tuple[Any, ...]]
 
 
 class Fence(NamedTuple):
-    """Why an append was refused: where the journal really stands. Both 0: no such execution."""
+    """The position of the journal that refused an append. Both are 0 if there is no such execution."""
 
     epoch: int
     last_seq: int
 
 
 class AppendRejected(Exception):
-    """The database will not take this append, now or ever: a fault of ours, to be told apart from an outage."""
+    """The database will never take this append. That is a bug here, not an outage."""
 
 
 class JournalDamaged(Exception):
-    """What is stored of one of them cannot be read from the disk; of the others nothing is known."""
+    """At least one of the journals that were asked for cannot be read from the disk."""
 
 
 class Loaded(NamedTuple):
-    """A journal as read under our raised fence. `epoch` above the one asked for: another holds it, no events."""
+    """A journal, read after its fence was raised. If another holder has the execution, `epoch` is above the one that
+    was asked for, and there are no events. `epoch` 0: nothing is journalled."""
 
     epoch: int
     events: Sequence[bytes]
 
 
-class Mark(NamedTuple):
-    """How far an execution's row is."""
-
-    last_seq: int
-    is_final: bool
-
-
 class Standing(NamedTuple):
-    """What an execution's row says."""
+    """How far an execution is, by its row."""
 
     workspace: str
+    last_seq: int
     is_final: bool
 
 
 class Journal(Protocol):
     async def append(self, appends: Sequence[Append]) -> Mapping[int, Fence]:
-        """Write them all in one commit; those refused, by their place in `appends`.
+        """Writes all in one commit. Returns the refused ones by their place in `appends`.
 
-        Raises DatabaseAway (CommitUnknown among it): repeat, the fence tells what had happened.
+        Raises DependencyUnavailable, perhaps after the commit: repeat the call, and the fence tells what happened.
         """
         ...
 
     async def load(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
-        """Raise each fence to the lease's epoch and read what is journalled, in the order asked for."""
+        """Raises each fence to the epoch of the lease and reads the journals, in the order of `leases`."""
         ...
 
     async def load_hard(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
-        """The same with much more time, and holding up no `load`."""
+        """Like `load`, with much more time, on a connection of its own."""
         ...
 
     async def live_instances(self, granted_again: float) -> Mapping[str, float]:
-        """Runner instances that are alive (0) or were heard less than `granted_again` seconds ago (how long ago)."""
+        """Seconds since each runner instance was heard, if fewer than `granted_again`; 0 for those that are alive."""
         ...
 
 
@@ -117,8 +109,7 @@ class Version(NamedTuple):
 
 
 class DefinitionRefused(Exception):
-    """There is no such version, which no other try mends; or it is none that this coordinator can compile, and a newer
-    one may know more."""
+    """There is no such version, which is permanent; or this coordinator cannot compile it, and a newer one may."""
 
     def __init__(self, reason: str, message: str, *, is_permanent: bool) -> None:
         super().__init__(message)
@@ -130,12 +121,12 @@ class Definitions(Protocol):
     def cached(self, version_id: str) -> Version | None: ...
 
     async def get(self, version_id: str) -> Version:
-        """Raises DefinitionRefused, or DependencyUnavailable: then it is to be asked for again."""
+        """Raises DefinitionRefused; or DependencyUnavailable, and then the caller tries again."""
         ...
 
 
 class RunnerRights(Protocol):
-    """What a runner's key lets it have, and what it says of itself."""
+    """Which workspaces a runner's key allows, and which modules the runner calls idempotent."""
 
     def serves(self, workspace: str) -> bool: ...
     def is_idempotent(self, module: str) -> bool: ...
@@ -176,10 +167,8 @@ class Runners(Protocol):
 
     def set_demand(self, waiting: int) -> None: ...
 
-
-class RunGrants(Protocol):
     def run_grant(self, execution: Execution, effect: GrantRun, key: str, now: Instant) -> Grant:
-        """The grant that hands the run to its runner; `key` is the effect key of its work."""
+        """The grant that hands the run to its runner. `key` is the effect key of its work."""
         ...
 
 
@@ -206,32 +195,20 @@ class Dispatch(Protocol):
 
 
 class Watchers(Protocol):
-    """Who follows executions. Told after the commit only."""
+    """The subscribers that follow executions. They hear of changes only after the commit."""
 
     def granted(self, execution_id: str, watcher: str) -> None:
         """The execution was granted to this coordinator, and `watcher` waits for its end."""
         ...
 
     def wants(self, execution_id: str, is_final: bool) -> bool:
-        """Whether anybody is to be told of an execution's progress, or of its end."""
+        """Whether a subscriber wants the events of the execution or, if it is final, its end."""
         ...
 
     def advanced(self, execution: Execution, from_seq: int, events: Sequence[Event]) -> None:
-        """`events` follow `from_seq`; the execution is in the state after the last of them."""
+        """`events` follow `from_seq`. The execution is in the state after the last of them."""
         ...
 
 
 class MailboxFull(Exception):
-    """The mailbox of an execution holds too many messages that nobody has read yet. Later there may be room."""
-
-
-class MisroutedReports(Protocol):
-    """Reports of runs whose execution is not owned here: to its mailbox, then acknowledged."""
-
-    def add(self, session: RunnerSession, report: ReceivedReport) -> None: ...
-
-
-class ExecutionLoader(Protocol):
-    """Executions that need their definition, or their journal, before anything can be decided."""
-
-    def add(self, owned: OwnedExecution) -> None: ...
+    """The mailbox of an execution holds too many unread messages. There may be room later."""

@@ -1,4 +1,4 @@
-"""What dispatchers and runners send, as plain values: rpc/ and peers/ translate it once, when it arrives."""
+"""Messages of dispatchers and runners as plain values. rpc/ and peers/ translate each once, when it arrives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ReceivedMessage(NamedTuple):
 
     message_id: str
     execution_id: str
-    # None: a newer dispatcher sent it, and this version does not know what it asks for.
+    # None: a newer dispatcher sent it, and this version does not know it.
     command: Command | None
 
 
@@ -34,18 +34,18 @@ class ReceivedReport(NamedTuple):
     # The id of the run.
     lease_id: str
     execution_id: str
-    # 0: the lease is no run's.
+    # The number of the run; 0: the lease does not name a run.
     number: int
     epoch: int
     instance_id: str
-    # None: an outcome that this version does not know.
+    # None: this version does not know the outcome.
     command: Command | None
-    # The report itself, for whoever has to pass it on.
+    # The report as it came, to be forwarded.
     message: object
 
 
 class ReceivedProgress(NamedTuple):
-    """What a runner says of a run that goes on."""
+    """A runner's news of a run that goes on."""
 
     execution_id: str
     commands: Sequence[Command]

@@ -1,8 +1,8 @@
-"""When each execution must be looked at again: retries, sleeps, deadlines, the backstop of node timeouts.
+"""Wakes each execution when its next timer is due: retries, sleeps, deadlines, the backstop of node timeouts.
 
-One heap for all executions, one entry each in force: an entry counts only while it is what its execution last asked
-for, so changing one's mind costs a push. Deadlines lie far ahead of executions that end soon; the heap is rebuilt when
-most of it is dead, so that it is bounded by what is owned.
+There is one heap for all executions. An entry counts only while it is the time that its execution asked for last, so a
+change costs one push. Many executions end long before their deadline; the heap is rebuilt when most of its entries are
+dead, so its size is bounded by the number of owned executions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from services.chassis.process.clock import Clock
 from services.coordinator.app.owned_execution import OwnedExecution
 
 _DEAD_MIN: Final = 10_000
-# A wall clock that was set is noticed this soon.
+# A change of the wall clock is noticed within this time.
 _POLL_SECONDS: Final = 1.0
 
 
 class Timers:
-    """`due` is called with all whose time has come."""
+    """`due` is called with the executions whose time has come."""
 
     def __init__(self, clock: Clock, due: Callable[[list[OwnedExecution]], None]) -> None:
         self._clock = clock
@@ -75,5 +75,5 @@ class Timers:
             return _POLL_SECONDS
         self._armed = self._heap[0][0]
         seconds = (self._armed - self._clock.epoch_ns() // 1_000) / 1e6
-        # A hair late rather than early: no timer fires before its time (S19).
+        # Slightly late, because no timer may fire before its time (S19).
         return min(_POLL_SECONDS, max(0.0, seconds) + 0.0005)

@@ -1,7 +1,7 @@
-"""The traces of an execution with very many runs: after each thousand a new one begins, a numbered segment.
+"""Splits the trace of an execution with very many runs: every thousand runs form a segment with a trace of its own.
 
-No collector shows a tree of a hundred thousand spans. The ids of a segment follow from those of the execution's own
-trace, which is segment 0, so that a coordinator that takes over hangs its runs where the last one did.
+No collector shows a tree of a hundred thousand spans. The ids of a segment are derived from the trace of the execution,
+which is segment 0, so a coordinator that takes over continues the same segments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def segment_of(run_number: int) -> int:
 
 
 def segment_root(trace: TraceContext, segment: int) -> TraceContext:
-    """What the runs of a segment hang below: in the first, the grant of the execution."""
+    """The parent span of the runs of a segment. In segment 0 it is the grant of the execution."""
     if segment == 0:
         return trace
     seed = trace.trace_id.to_bytes(16, "big") + segment.to_bytes(8, "big")

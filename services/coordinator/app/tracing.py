@@ -1,10 +1,10 @@
-"""The spans of a sampled execution, written when what they tell of is committed.
+"""The spans of a sampled execution, written after the commit of what they describe.
 
     (the dispatcher's grant) ─► coordinator.start, run.lease (one per attempt; run.execute hangs below it),
                                 run.wait, run.backoff, coordinator.complete
 
-A run's span has the id that was journalled with its lease, so that the runner's spans hang below it even when another
-coordinator writes it down. Everything here is skipped for an execution that is not sampled.
+A run's span has the id that was journalled with its lease, so the runner's spans are its children even if another
+coordinator writes the span. All of this is skipped for an execution that is not sampled.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.tracing import TraceContext, emit_span, parse_traceparent, tracing_is_on
 from services.coordinator.app.pending_append import PendingAppend
-from services.coordinator.app.run_ids import run_id
 from services.coordinator.app.trace_segments import segment_of, segment_root
 from services.coordinator.core.effects import Finished
+from services.coordinator.core.run_ids import run_id
 from services.coordinator.core.state import Execution, Run
-from services.coordinator.core.values import Instant, RunState
+from services.coordinator.core.values import Error, Failure, Instant, RunState
 
 _ENDED = frozenset({RunState.SUCCESS, RunState.FAILED, RunState.DLQ, RunState.CANCELLED})
 
@@ -53,23 +53,13 @@ class Tracing:
             parent=trace,
             start_ns=pending.owned.grant_time_ns,
             end_ns=now,
-            attributes={
-                "execution.id": execution.execution_id,
-                "workspace": execution.origin.workspace,
-                "workflow": execution.origin.workflow,
-                "workflow.version": execution.origin.version,
-            },
+            attributes={**_attributes(execution), "workflow.version": execution.origin.version},
         )
 
     def _roll_over(self, pending: PendingAppend, trace: TraceContext, segment: int, now: int) -> None:
-        """A new segment's root, and the word of it in the one before; each names the other."""
+        """Writes the root of a new segment and a span about it in the segment before. Each links to the other."""
         before, after = segment_root(trace, segment - 1), segment_root(trace, segment)
-        execution = pending.execution
-        attributes = {
-            "execution.id": execution.execution_id,
-            "workspace": execution.origin.workspace,
-            "workflow": execution.origin.workflow,
-        }
+        attributes = _attributes(pending.execution)
         emit_span(
             "coordinator.rollover",
             before.child(),
@@ -90,7 +80,7 @@ class Tracing:
         )
 
     def _wait(self, pending: PendingAppend, trace: TraceContext, run: Run, ready_time: Instant) -> None:
-        """For a runner with room; work that found one in the turn that made it ready has not waited."""
+        """The wait for a runner with room. Work that was assigned as soon as it was ready has not waited."""
         if run.create_time <= ready_time:
             return
         below = segment_root(trace, segment_of(run.number))
@@ -100,15 +90,18 @@ class Tracing:
             parent=below,
             start_ns=ready_time * 1_000,
             end_ns=run.create_time * 1_000,
-            attributes=_attributes(pending.execution, run),
+            attributes=_run_attributes(pending.execution, run),
         )
 
     def _run(self, pending: PendingAppend, trace: TraceContext, run: Run) -> None:
         own = parse_traceparent(run.traceparent)
         if own is None:
             return
-        attributes = {**_attributes(pending.execution, run), "runner": run.runner, "state": run.state.value}
-        error = "" if run.error is None else f"{run.error.type}: {run.error.message}"[:512]
+        attributes = {
+            **_run_attributes(pending.execution, run),
+            "runner": run.runner,
+            "state": run.state.value,
+        }
         below = segment_root(trace, segment_of(run.number))
         emit_span(
             "run.lease",
@@ -117,7 +110,7 @@ class Tracing:
             start_ns=run.create_time * 1_000,
             end_ns=run.end_time * 1_000,
             attributes=attributes,
-            error=error,
+            error=_shown(run.error),
         )
         if run.retry_time > run.end_time:
             emit_span(
@@ -131,7 +124,6 @@ class Tracing:
 
     def _complete(self, pending: PendingAppend, trace: TraceContext, now: int) -> None:
         execution = pending.execution
-        error = execution.error
         emit_span(
             "coordinator.complete",
             trace.child(),
@@ -139,23 +131,32 @@ class Tracing:
             start_ns=min(execution.end_time * 1_000, now),
             end_ns=now,
             attributes={
-                "execution.id": execution.execution_id,
-                "workspace": execution.origin.workspace,
-                "workflow": execution.origin.workflow,
+                **_attributes(execution),
                 "state": execution.state.value,
                 "runs": len(execution.runs),
             },
-            error="" if error is None else f"{error.type}: {error.message}"[:512],
+            error=_shown(execution.error),
         )
 
 
-def _attributes(execution: Execution, run: Run) -> dict[str, str | int]:
+def _attributes(execution: Execution) -> dict[str, str | int]:
+    origin = execution.origin
     return {
-        "run.id": run_id(execution, run.number),
         "execution.id": execution.execution_id,
+        "workspace": origin.workspace,
+        "workflow": origin.workflow,
+    }
+
+
+def _run_attributes(execution: Execution, run: Run) -> dict[str, str | int]:
+    return {
+        **_attributes(execution),
+        "run.id": run_id(execution, run.number),
         "task.id": run.work.node.id,
         "attempt": run.attempt,
-        "workspace": execution.origin.workspace,
-        "workflow": execution.origin.workflow,
         "module": run.work.node.module,
     }
+
+
+def _shown(error: Error | Failure | None) -> str:
+    return "" if error is None else f"{error.type}: {error.message}"[:512]

@@ -15,8 +15,9 @@ How a command is handled
 3. `advance` emits what follows by itself: nodes that no edge reached are skipped, control nodes begin, and the
    execution ends when nothing is going any more. It repeats until nothing more follows.
 
-The caller (`app/`) writes all events of a decision in one commit and acts on them only after the commit. Until then the
-state is ahead of the disk. If anything raises on the way, the caller throws the execution away and reads it again.
+The caller (`app/`) writes all events of a decision in one commit. After the commit it does what `effects` derives from
+them: give a run to a runner, stop a run, report the end. Until the commit the state is ahead of the disk. If anything
+raises before it, the caller throws the execution away and reads it again.
 
 Events carry their consequences
 -------------------------------
@@ -30,12 +31,12 @@ Work, runs and waits
 --------------------
 A piece of work is named by its `WorkKey`: node, iteration, generation. Every event about work carries the key. A run is
 one attempt at a piece of work; runs are numbered through the whole execution, and an event that names the next number
-makes that run. Work is created in the state when it is first mentioned, so a definition costs what is used of it.
+makes that run. Work is created in the state when it is first mentioned, so a large definition costs only what is used.
 
 A control node (`controls/`) is done by the core itself. It begins when its join holds. It may succeed or fail at once,
 or it starts a wait: `WaitStarted` says what is waited for and, if time can end it, until when. `WaitEnded` says how
-the wait ended, and the control goes on from there. Whatever an execution waits for, there is one kind of wait, and an
-execution that only waits can be parked: it gives back its slot and its memory until a message or the time wakes it.
+the wait ended, and the control goes on from there. All waits work in this way. An execution that only waits can be
+parked: it gives back its slot and its memory until a message or the time wakes it.
 
 Obligations
 -----------
@@ -64,6 +65,7 @@ Reading order
     handlers/                       what each command does, one file per family of commands
     controls/                       the control nodes
     effects, projection             what is to be done after the commit, and the rows that show the state
+    run_ids, results, effect_keys   ids, the checks of what a runner brought, keys that name one effect
 """
 
 from services.coordinator.core.compiling import compile_definition

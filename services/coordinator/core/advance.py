@@ -1,4 +1,4 @@
-"""What follows by itself from the events of a command, until nothing more does.
+"""Emits what follows by itself from the events of a command, until nothing more does.
 
 Edges of work that was passed over resolve, control nodes begin, and the execution ends when nothing is going any more.
 """
@@ -13,7 +13,7 @@ from services.coordinator.core.values import BrokenInvariant, ExecutionState, Fa
 
 
 def advance(turn: Turn) -> None:
-    """What follows by itself: edges of work that was passed over resolve, control nodes begin, the execution ends."""
+    """Edges of work that was passed over resolve, control nodes begin, the execution ends."""
     execution = turn.execution
     while True:
         if execution.passed_over:

@@ -1,4 +1,4 @@
-"""What is asked of an execution, in the imperative.
+"""The commands to an execution, in the imperative.
 
 A command brings along everything that the core may not find out itself: random numbers, who is alive, trace contexts. A
 report names a run by its number, the epoch of its lease and the instance of the runner. All three must fit, or the

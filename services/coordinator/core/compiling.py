@@ -1,8 +1,7 @@
-"""From the document of a workflow version to the `Definition` that the core walks.
+"""Compiles the document of a workflow version to the `Definition` that the core walks.
 
-Hazards: the document was validated by the api when it was applied, with all its faults named to its author. What is
-found broken here was either changed in the database or let through: `BrokenInvariant`, never a fault list. Fields that
-this version does not know are passed over, so that a newer api may add some.
+Hazards: the api validated the document when it was applied. A document that is broken here was changed in the database
+or let through by a bug, so it raises `BrokenInvariant`. Unknown fields are ignored, so that a newer api may add some.
 """
 
 import json
@@ -19,7 +18,7 @@ from windlass.definition.durations import parse_duration
 from windlass.definition.templates import is_template
 
 Document = Mapping[str, Any]
-# By node, the nodes whose outputs its templates read; None: those of all nodes before it.
+# For each node, the nodes whose outputs its templates read. None: all nodes before it.
 References = Mapping[str, Sequence[str] | None]
 
 _WHENS = {"success": When.SUCCESS, "failure": When.FAILURE, "always": When.ALWAYS}
@@ -31,7 +30,7 @@ class _Link(NamedTuple):
 
 
 def compile_definition(document: Document, references: References = MappingProxyType({})) -> Definition:
-    """`references`: found when the version was applied, and stored beside it. A node that is not there reads none."""
+    """`references` were found when the version was applied and are stored with it. A node without any reads none."""
     try:
         return _compile(document, references)
     except (KeyError, TypeError, ValueError, AttributeError) as fault:

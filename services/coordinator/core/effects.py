@@ -1,7 +1,7 @@
-"""What is to be done about an event, as data: a function of the event and of the state after the decision.
+"""What must be done after the commit of an event, as data: a function of the event and of the state after the decision.
 
-The caller does these only after the commit. A successor that has nothing but the journal derives them again from the
-state (`resume_effects`): whatever the dead holder still owed is found there.
+The caller does them only after the commit. A successor has only the journal, and finds in the state what the dead
+holder still owed (`resume_effects`).
 
 Grants and stops may go out in any order. `Finished` comes last, and with it the execution leaves memory. `parking` is
 asked when a decision is complete: an execution that only waits gives back its slot.
@@ -88,8 +88,8 @@ def effects(execution: Execution, event: Event) -> Sequence[Effect]:
 
 
 def resume_effects(execution: Execution) -> Sequence[Effect]:
-    """What the last holder may have left undone. Grants are not among it: live runs are adopted, and a runner that
-    never got its grant says so when it is asked."""
+    """The effects that the last holder may have left undone. Grants are not among them: live runs are adopted, and a
+    runner that never got its grant says so when it is asked."""
     if execution.stop is not None and not execution.is_final:
         return _stops(execution, execution.stop.outcome)
     return _obligations(execution)

@@ -1,4 +1,4 @@
-"""What happened to an execution, in the past tense: the vocabulary of the journal.
+"""The events of an execution, in the past tense: the vocabulary of the journal.
 
 Together with `definition.py` these events are everything the state is made of. Each event says what was decided and
 what followed from it, so that folding needs no rule. Events are stored for ever: a field may be added with a default,
@@ -43,7 +43,7 @@ class WaitKind(StrEnum):
 class WaitOutcome(StrEnum):
     """How a wait ended."""
 
-    # What was waited for has come.
+    # The message or the answer that was waited for has come.
     ARRIVED = "ARRIVED"
     # The time that was set for the wait is over.
     EXPIRED = "EXPIRED"

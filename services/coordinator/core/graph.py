@@ -44,7 +44,7 @@ class Outcome(IntEnum):
 
 
 class Verdict(IntEnum):
-    """What a node does now that more of its edges are resolved: the cells of the second table."""
+    """What a node does when more of its edges are resolved: the cells of the second table."""
 
     WAIT = 0
     START = 1
@@ -81,7 +81,7 @@ def join_verdict(join: Join, unresolved: int, taken: int, blocked: int) -> Verdi
 
 
 def judge(execution: Execution, work: Work, outcome: Outcome, branch: str = "") -> Consequences:
-    """What follows from this outcome: how the edges out of the node resolve, and what that does to their targets."""
+    """The consequences of an outcome: how the edges out of the node resolve, and what that does to their targets."""
     node = work.node
     if not node.edges:
         return NOTHING_FOLLOWS
@@ -124,7 +124,7 @@ def _consequences(execution: Execution, edges: bytes, arriving: dict[str, list[R
 
 
 def roots(execution: Execution) -> Consequences:
-    """What the start itself does: the nodes without incoming edges start."""
+    """The consequences of the start: the nodes without incoming edges start."""
     nodes = [execution.definition.nodes[root] for root in execution.definition.roots]
     return Consequences(
         ready=tuple(WorkKey(node.id) for node in nodes if node.needs_runner),

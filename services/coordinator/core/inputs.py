@@ -1,4 +1,4 @@
-"""What the templates of a node see of the nodes before it, and how much of that a runner is handed.
+"""The outputs of earlier nodes that the templates of a node see, and how much of them a runner is given.
 
 Hazard: a grant is one message. A grant that is too large for any message would be made, lost and made again for ever,
 and would take along whatever goes out with it.

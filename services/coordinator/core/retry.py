@@ -1,4 +1,4 @@
-"""Whether, and when, a piece of work is tried again.
+"""Decides whether and when a piece of work is tried again.
 
 A *failure* is an answer: the module ran and said no. A *death* is silence: the runner went away while it had the work.
 They are counted apart, because a flaky target deserves its retries whatever happens to machines, and work that kills
@@ -39,7 +39,7 @@ DEFAULT_RETRY = RetryPolicy()
 
 @dataclass(slots=True, frozen=True)
 class RetryOverrides:
-    """What a node, or its workflow, says otherwise; None = as the policy below."""
+    """What a node or its workflow sets differently. None: the value of the policy is used."""
 
     attempts: int | None = None
     initial_delay: Span | None = None
@@ -62,7 +62,7 @@ def backoff(policy: RetryPolicy, failures: int, random: float) -> Span:
     try:
         ceiling = policy.initial_delay * policy.factor ** (failures - 1)
     except OverflowError:
-        # 10.0 ** 400 has no float; the cap decides all the same.
+        # 10.0 ** 400 is no float. The cap decides anyway.
         ceiling = policy.max_delay
     return int(random * min(policy.max_delay, ceiling))
 
@@ -95,7 +95,7 @@ def judge_failure(
 
 
 def death_error(runner: str, reason: FailureReason | None) -> Error:
-    """What a run whose runner died shows as its error."""
+    """The error of a run whose runner died."""
     if reason is FailureReason.POISON:
         return Error(
             ErrorClass.PERMANENT, "POISON", f"{DEATHS_MAX} runners went away with it, the last was {runner}"

@@ -1,4 +1,4 @@
-"""What an execution has come to: the fold of its journal.
+"""The state of an execution: the fold of its journal.
 
 Only `fold.apply` writes the state; everything else reads it. Applying an event touches the edges of the work that the
 event names and nothing else, so a fan-out of a thousand folds in linear time.
@@ -355,7 +355,7 @@ class Execution:
 
 
 def is_stale(execution: Execution, timer: Timer) -> bool:
-    """What the timer was set for is over, or was given another timer."""
+    """Whether the subject of the timer has ended or was given another timer."""
     match timer.kind:
         case TimerKind.BACKOFF | TimerKind.WAIT:
             assert timer.subject is not None

@@ -48,7 +48,7 @@ class Turn:
         apply(self.execution, event)
         self.events.append(event)
 
-    # What follows from an outcome
+    # The consequences of an outcome
 
     def after_success(self, work: Work, branch: str = "") -> Consequences:
         if self.execution.stop is not None:
@@ -60,7 +60,7 @@ class Turn:
         return reason if self.execution.stop is None else FailureReason.STOPPED
 
     def after_failure(self, work: Work, reason: FailureReason) -> Consequences:
-        """What follows from a failure for good, unless it ends the whole execution (`stop_if_fail_fast`)."""
+        """The consequences of a final failure, unless it ends the whole execution (`stop_if_fail_fast`)."""
         if reason is FailureReason.STOPPED:
             return NOTHING_FOLLOWS
         if work.node.is_failure_handled:
@@ -88,7 +88,7 @@ class Turn:
             assert wait.work.run is not None
             self.emit(RunCancelled(self.now, wait.work.key, wait.work.run.number, 0, 0, False))
 
-    # What ends or delays work that no runner has
+    # Work that no runner has: it waits, succeeds or fails
 
     def wait(self, work: Work, kind: WaitKind, due: Instant = 0) -> None:
         self.emit(WaitStarted(self.now, work.key, self._run_of(work), kind, due))
@@ -101,7 +101,7 @@ class Turn:
         )
 
     def fail(self, work: Work, error_type: str, message: str) -> None:
-        """The work failed for good before a runner could do it, or while the core did it."""
+        """The work failed finally, before a runner could do it or while the core did it."""
         error = Error(ErrorClass.PERMANENT, error_type, message)
         reason = self.failure_reason(FailureReason.PERMANENT_ERROR)
         self.emit(

@@ -14,10 +14,8 @@ Instant: TypeAlias = int
 Span: TypeAlias = int
 
 SECOND: Span = 1_000_000
-# What is longer belongs to a schedule; and no sum of two such leaves the range of a stored time.
+# A year. Longer waits belong to a schedule.
 SPAN_MAX: Span = 365 * 86_400 * SECOND
-# 9999-12-31T23:59:59Z: no timestamp on the wire holds the year 10000, and the second below it is room to round in.
-INSTANT_MAX: Instant = 253_402_300_799 * SECOND
 
 # A value above this is kept outside and travels as a reference.
 INLINE_BYTES_MAX = 256 * 1024
@@ -29,7 +27,7 @@ class BrokenInvariant(Exception):
 
 @dataclass(slots=True, frozen=True)
 class OutputRef:
-    """Where a payload above the inline limit is kept, and the proof that it is the same one."""
+    """The place where a payload above the inline limit is kept, and its hash and size."""
 
     key: str
     sha256: str
@@ -94,7 +92,7 @@ class ReleaseReason(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Error:
-    """What went wrong in a run. `type` is UPPER_SNAKE or the name of an exception."""
+    """The error of a run. `type` is UPPER_SNAKE or the name of an exception."""
 
     error_class: ErrorClass
     type: str
@@ -103,7 +101,7 @@ class Error:
 
 @dataclass(slots=True, frozen=True)
 class Failure:
-    """What an execution reports as its error; `node` is empty where no node is to blame."""
+    """The error of an execution. `node` is empty if no node is to blame."""
 
     node: str
     type: str

@@ -1,1 +1,1 @@
-"""What the coordinator calls on others: sessions with dispatchers, their mailboxes, definitions and keys of api."""
+"""What the coordinator calls: sessions with dispatchers, their mailboxes, definitions and keys from api."""

@@ -1,7 +1,7 @@
-"""What api is asked: definitions of workflow versions (immutable, kept) and whose a runner's key is (kept for seconds).
+"""Asks api for the definitions of workflow versions and for the owners of runners' keys.
 
-Many that ask for the same definition at once share one question. Of several api replicas one is asked, another if that
-one does not answer.
+Definitions never change and stay cached; keys are cached for seconds. Callers that want the same definition at once
+share one request. If one api replica does not answer, the next one is asked.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from services.chassis.grpc.errors import DependencyUnavailable, Refusal, remote_
 from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.coordinator.app.effect_keys import EffectKeys
 from services.coordinator.app.ports import DefinitionRefused, Version
 from services.coordinator.core.compiling import compile_definition
+from services.coordinator.core.effect_keys import EffectKeys
 from windlass.api.v1.workspaces_pb2 import Role
 from windlass.catalog.v1 import catalog_pb2 as pb
 from windlass.catalog.v1.catalog_pb2_grpc import CatalogServiceStub
@@ -36,7 +36,7 @@ _NO_KEY: Final = "API_KEY_NOT_FOUND"
 _NO_VERSION: Final = "VERSION_NOT_FOUND"
 _VERSIONS_MAX: Final = 5_000
 _KEYS_MAX: Final = 10_000
-# A revoked key opens no session after this, and an open one is ended within it.
+# After this time a revoked key opens no session any more, and its open sessions are ended.
 KEY_SECONDS: Final = 5.0
 _CALL_SECONDS: Final = 3.0
 
@@ -69,7 +69,7 @@ class ApiReplicas:
             try:
                 return await ask(CatalogServiceStub(self._channels.get(address)))
             except grpc.aio.AioRpcError as error:
-                # Whatever this one answered: whoever asks again asks another.
+                # The next call begins with another replica.
                 self._next += 1
                 if not remote_error(error).may_retry:
                     raise
@@ -109,7 +109,7 @@ class CatalogDefinitions:
             refused = remote_error(error)
             if refused.reason == _NO_VERSION:
                 raise DefinitionRefused(_NO_VERSION, refused.message, is_permanent=True) from None
-            # Whatever else ails it: the version is as good as before.
+            # Any other error says nothing about the version.
             log.error("api did not give a definition", version_id=version_id, error=str(refused))
             raise DependencyUnavailable("api", str(refused)) from None
         try:
@@ -129,7 +129,8 @@ class CatalogDefinitions:
 
 
 class CatalogKeys:
-    """Implements the guard's KeyReader: RUNNER keys, and those of others so that they are refused for their role."""
+    """Implements the guard's KeyReader. It identifies keys of every role, so that all but RUNNER keys are refused for
+    their role."""
 
     def __init__(self, replicas: ApiReplicas, clock: Clock) -> None:
         self._replicas = replicas
@@ -145,10 +146,10 @@ class CatalogKeys:
         return await self._ask(key_hash)
 
     async def confirm(self, key_id: str) -> None:
-        """Asks anew; raises a Refusal when the key that was identified once is one no more."""
+        """Asks api again. Raises a Refusal when the key is no longer valid."""
         key_hash = self._hashes.get(key_id)
         if key_hash is None:
-            raise Refusal("KEY_INVALID", "this key must show itself again")
+            raise Refusal("KEY_INVALID", "this key must be presented again")
         await self._ask(key_hash)
 
     async def _ask(self, key_hash: bytes) -> Identity:
@@ -161,13 +162,13 @@ class CatalogKeys:
             if refused.reason == _NO_KEY:
                 self._known.pop(key_hash, None)
                 raise Refusal("KEY_INVALID", refused.message) from None
-            # Whatever else ails api, or us: the key is as good as before.
+            # Any other error says nothing about the key.
             log.error("api did not judge a key", error=str(refused))
             raise DependencyUnavailable("api", str(refused)) from None
         identity = _identity(found)
         self._known[key_hash] = (now + KEY_SECONDS, identity)
         self._hashes[identity.name] = key_hash
-        # Whoever asked last goes last: a runner that has long been here is confirmed again and again.
+        # The keys that were asked for least recently are dropped first. Keys of open sessions are asked for often.
         self._known.move_to_end(key_hash)
         self._hashes.move_to_end(identity.name)
         for kept in (self._known, self._hashes):

@@ -1,7 +1,7 @@
 """The coordinator as a holder of executions: one session with every dispatcher.
 
-Reports are kept and repeated by the session until a dispatcher has committed them; a lease counts against our capacity
-until it is reported finished, parked or released.
+The session repeats a report until a dispatcher has committed it. A lease counts against the capacity of this
+coordinator until it is reported finished, parked or released.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
 
+from services.chassis.grpc.timestamps import put_micros
 from services.chassis.lease.frames import Grant, Refused, Report
 from services.chassis.process.crash import crash_point
 from services.chassis.session.codec import HopCodec
@@ -18,18 +19,18 @@ from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import Watchers
-from services.coordinator.core.values import INSTANT_MAX, Instant
+from services.coordinator.core.values import Instant
 from services.coordinator.peers.orders import ReadReport, granted_execution, received_message
 from windlass.dispatcher.v1 import sessions_pb2 as pb
 
 log = logger(__name__)
 
-# Beyond this the acknowledgement of an older message takes the way of those that came with a grant.
+# If more messages are open, the oldest is acknowledged to any dispatcher, like one that came with a grant.
 _SENDERS_MAX: Final = 10_000
 
 
 def _date(report: Any) -> None:
-    """The wait goes on while a report of it is kept, because no dispatcher is there or none has answered."""
+    """Sets the time of sending. A report may wait for a dispatcher, and the time until the wake goes on meanwhile."""
     if report.WhichOneof("report") == "parked":
         report.parked.park_time.GetCurrentTime()
 
@@ -49,7 +50,7 @@ _refused = counter("coordinator_reports_refused_total", "Reports that a dispatch
 
 class SessionDispatch:
     """Implements `Dispatch` for the commit loop and `HolderOwner` for the session. Its attributes are set after
-    construction, since each of them needs the other."""
+    construction, because each of them needs this object."""
 
     executions: OwnedExecutions
     watchers: Watchers
@@ -59,7 +60,7 @@ class SessionDispatch:
         self._holder_name = holder_name
         self._read_report = read_report
         self._unsent: list[str] = []
-        # Where each message came from: its acknowledgement goes there.
+        # The dispatcher that sent each message, which gets the acknowledgement.
         self._senders: OrderedDict[str, str] = OrderedDict()
 
     # ── Dispatch ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -77,8 +78,7 @@ class SessionDispatch:
         crash_point("coordinator.parked.before")
         report = pb.ExecutionReport(parked=pb.ExecutionReport.Parked(seen_message_ids=seen))
         if wake_time:
-            # A journal of before there was a last instant may name a later one.
-            report.parked.wake_time.FromMicroseconds(min(wake_time, INSTANT_MAX))
+            put_micros(report.parked.wake_time, wake_time)
         self._report(execution_id, epoch, report)
         crash_point("coordinator.parked.after")
 
@@ -112,7 +112,7 @@ class SessionDispatch:
             if sender is not None:
                 by_sender.setdefault(sender, []).append(message_id)
             else:
-                # It came with the grant; any dispatcher will do, so the next beat carries it.
+                # It came with the grant. Any dispatcher takes the acknowledgement, so the next beat carries it.
                 self._unsent.append(message_id)
         for sender, ids in by_sender.items():
             self.holder.post(sender, ids)
@@ -151,7 +151,7 @@ class SessionDispatch:
         for message in messages:
             if message.execution_id in self.executions.by_id:
                 self._senders[message.message_id] = address
-        # Some are never journalled here: their execution went to another holder.
+        # Some messages are never journalled here, because their execution went to another holder.
         while len(self._senders) > _SENDERS_MAX:
             self._senders.popitem(last=False)
         self.executions.deliver(received_message(each, self._read_report) for each in messages)
@@ -161,7 +161,7 @@ class SessionDispatch:
         return unsent
 
     def on_fenced(self) -> None:
-        log.warning("no dispatcher answers: nothing new is started", executions=len(self.executions.by_id))
+        log.warning("no dispatcher answers: no run is leased", executions=len(self.executions.by_id))
 
     def on_resumed(self) -> None:
         log.info("dispatchers answer again")

@@ -1,4 +1,4 @@
-"""How a message reaches the mailbox of an execution that another coordinator holds: by any dispatcher."""
+"""Puts a report into the mailbox of an execution that another coordinator holds. Any dispatcher takes it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, remote_error
 from services.coordinator.app.ports import MailboxFull
 from services.coordinator.app.received import ReceivedReport
-from services.coordinator.app.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX
+from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.dispatcher.v1.queue_pb2 import DeliverRequest
 from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
 
-# An inline output, and room for all else that a report holds.
+# Enough for an inline output and everything else in a report.
 REPORT_BYTES_MAX: Final = 1024 * 1024
 _HASH_BYTES: Final = 32
 
@@ -29,7 +29,7 @@ class DispatcherMailbox:
         self._channels = channels
 
     async def deliver(self, report: ReceivedReport, workspace: str) -> bool:
-        """Durable when it returns; False: no dispatcher knows the execution any more. Raises MailboxFull."""
+        """The report is durable if it returns True. False: no dispatcher knows its execution. Raises MailboxFull."""
         message = _message(report)
         request = DeliverRequest(message=message, workspace=workspace)
         failure: Exception | None = None
@@ -38,7 +38,7 @@ class DispatcherMailbox:
                 answer = await QueueServiceStub(self._channels.get(address)).Deliver(request)
             except grpc.aio.AioRpcError as error:
                 if remote_error(error).reason == "MAILBOX_FULL":
-                    # It is one mailbox, whichever replica is asked.
+                    # All replicas share the mailbox.
                     raise MailboxFull(message.execution_id) from None
                 failure = error
             else:
@@ -50,7 +50,7 @@ def _message(report: ReceivedReport) -> ExecutionMessage:
     body = report.message
     assert isinstance(body, pb.RunReport)
     return ExecutionMessage(
-        # Equal whoever forwards it and however often; another instance cannot take its place.
+        # The same for every forwarder and every repetition. It names the instance, so no other can take its place.
         message_id=f"report:{report.lease_id}:{report.epoch}:{report.instance_id}",
         execution_id=report.execution_id,
         create_time=_now(),
@@ -65,7 +65,7 @@ def _now() -> Timestamp:
 
 
 def fit_to_post(report: pb.RunReport) -> pb.RunReport:
-    """What goes by a mailbox is small: of a larger one only that it was too large."""
+    """The report, if it is small enough for a mailbox. Otherwise a failed report that says that it was too large."""
     if report.ByteSize() <= REPORT_BYTES_MAX:
         return report
     fitting = pb.RunReport(cost_tokens=report.cost_tokens)

@@ -1,20 +1,18 @@
-"""What dispatchers send, as plain values: granted executions and the messages of their mailboxes."""
+"""Granted executions and mailbox messages of dispatchers, translated to plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
+from services.chassis.grpc.timestamps import micros_of
 from services.coordinator.app.received import GrantedExecution, ReceivedMessage
 from services.coordinator.core.commands import Cancel, Command, Start
 from services.coordinator.core.values import Origin
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
 from windlass.types.v1.start_pb2 import StartOrder
 
-# How a report of a run is read, which another coordinator put into the mailbox.
+# Reads a run's report that another coordinator put into the mailbox.
 ReadReport = Callable[[bytes], Command | None]
 
 
@@ -52,8 +50,8 @@ def start_command(grant: ExecutionGrant, holder: str) -> Start:
         epoch=grant.lease.epoch,
         holder=holder,
         origin=_origin(order),
-        grant_time=_microseconds(grant, "grant_time"),
-        deadline=_microseconds(order, "deadline_time"),
+        grant_time=micros_of(grant.grant_time),
+        deadline=micros_of(order.deadline_time),
         cancel=cancel,
     )
 
@@ -63,13 +61,5 @@ def _origin(order: StartOrder) -> Origin:
     values = {field.name: getattr(order, field.name) for field in fields(Origin)}
     values["input"] = order.input or b"{}"
     values["labels"] = tuple(sorted(order.labels.items()))
-    values["create_time"] = _microseconds(order, "create_time")
+    values["create_time"] = micros_of(order.create_time)
     return Origin(**values)
-
-
-def _microseconds(message: Any, field: str) -> int:
-    """A Timestamp or Duration field; 0 when it is absent."""
-    if not message.HasField(field):
-        return 0
-    value: Timestamp = getattr(message, field)
-    return value.seconds * 1_000_000 + value.nanos // 1_000

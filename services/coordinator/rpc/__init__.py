@@ -1,1 +1,1 @@
-"""What the coordinator says over the wire: sessions on both sides, reads and watches for api, questions to api."""
+"""What the coordinator serves: sessions of runners, reads and watches of api."""

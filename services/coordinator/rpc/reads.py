@@ -1,14 +1,14 @@
-"""ReadService: what has happened, from the tables. Any replica answers for any execution."""
+"""ReadService: executions, runs and events from the tables. Any replica answers for any execution."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, Protocol
 
 from services.chassis.grpc.errors import Refusal
-from services.coordinator.app.ports import Mark
-from services.coordinator.app.run_ids import is_execution_id, split_run_id
+from services.coordinator.app.ports import Standing
 from services.coordinator.core.events import Event
+from services.coordinator.core.run_ids import is_execution_id, split_run_id
 from services.coordinator.rpc.translate import Row, event_record, execution_record, run_record
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -20,7 +20,7 @@ _LIMIT_MAX: Final = 1_000
 
 class Reads(Protocol):
     async def executions(self, execution_ids: Sequence[str]) -> list[Row]: ...
-    async def marks(self, execution_ids: Sequence[str]) -> Mapping[str, Mark]: ...
+    async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]: ...
     async def list_executions(
         self,
         workspace: str,
@@ -30,21 +30,18 @@ class Reads(Protocol):
         is_ascending: bool,
         limit: int,
     ) -> list[Row]: ...
-    async def runs_of(
-        self, execution_id: str, *, after: int, node: str, state: str, limit: int, may_cut: bool
-    ) -> RunPage: ...
-    async def runs_in(
-        self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
+    async def runs(
+        self,
+        workspace: str | None,
+        *,
+        after: tuple[str, int],
+        node: str,
+        state: str,
+        limit: int,
+        may_cut: bool,
     ) -> RunPage: ...
     async def run(self, execution_id: str, number: int) -> Row | None: ...
     async def journal(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]: ...
-
-
-class _Wanted(TypedDict):
-    node: str
-    state: str
-    limit: int
-    may_cut: bool
 
 
 class RunPage(Protocol):
@@ -56,17 +53,12 @@ class RunPage(Protocol):
 
 class Unseal(Protocol):
     def __call__(self, data: bytes, /) -> Sequence[tuple[str, int, int, Any]]:
-        """Execution id, sequence number, epoch and event of each."""
+        """Execution id, sequence number, epoch and event of each event in the row."""
         ...
 
 
 class ReadServicer(ReadServiceServicer):
-    def __init__(
-        self,
-        reads: Reads,
-        unseal: Unseal,
-        modules: Callable[[str], Iterable[str]],
-    ) -> None:
+    def __init__(self, reads: Reads, unseal: Unseal, modules: Callable[[str], Iterable[str]]) -> None:
         self._reads = reads
         self._unseal = unseal
         self._modules = modules
@@ -95,20 +87,16 @@ class ReadServicer(ReadServiceServicer):
         return pb.ListModulesResponse(modules=sorted(self._modules(request.workspace)))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
-        state = api.Run.State.Name(request.state) if request.state else ""
         after_execution, after_number = split_run_id(request.after_run_id)
-        wanted: _Wanted = {
-            "node": request.node,
-            "state": state,
-            "limit": _limit(request.limit),
-            "may_cut": request.takes_cut,
-        }
-        if request.execution_id:
-            found = await self._reads.runs_of(_id(request.execution_id), after=after_number, **wanted)
-        else:
-            after = (_id(after_execution), after_number)
-            found = await self._reads.runs_in(request.workspace, after=after, **wanted)
-        # Another workspace's runs are not there.
+        found = await self._reads.runs(
+            None if request.execution_id else request.workspace,
+            after=(_id(request.execution_id) or after_execution, after_number),
+            node=request.node,
+            state=api.Run.State.Name(request.state) if request.state else "",
+            limit=_limit(request.limit),
+            may_cut=request.takes_cut,
+        )
+        # The caller does not learn of runs of another workspace.
         rows = [row for row in found.rows if request.workspace in ("", row["workspace"])]
         return pb.ListRunsResponse(runs=[run_record(row) for row in rows], is_cut=found.is_cut)
 
@@ -133,13 +121,13 @@ class ReadServicer(ReadServiceServicer):
     async def event_records(
         self, execution_id: str, after_seq: int, as_of_seq: int, limit: int
     ) -> list[pb.EventRecord]:
-        """At most `limit`, from after `after_seq` on; up to `as_of_seq` if it is not 0."""
+        """At most `limit` events after `after_seq`, up to `as_of_seq` unless that is 0."""
         records: list[pb.EventRecord] = []
         for row in await self._reads.journal(execution_id, after_seq=after_seq, limit=limit):
             for _, seq, epoch, event in self._unseal(row):
                 is_past = len(records) == limit or 0 < as_of_seq < seq
                 if is_past or not isinstance(event, Event):
-                    # An event of a version to come: the rest is for readers that know it.
+                    # A newer version wrote this event, and the events after it depend on it.
                     return records
                 if seq > after_seq:
                     records.append(event_record(event, execution_id, seq, epoch))

@@ -1,4 +1,4 @@
-"""Who may call what. A method without a rule is not served."""
+"""The callers that each method allows. A method without a rule is not served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.chassis.lease.frames import HEARD_ITEMS_MAX
 _READS: Final = "/windlass.coordinator.v1.ReadService"
 
 RULES: Final[Mapping[str, Rule]] = {
-    # With a RUNNER key from anywhere, or as the stack's own with a certificate.
+    # Runners with a RUNNER key from anywhere, or the stack's own runners with a certificate.
     "/windlass.coordinator.v1.RunnerSessions/Session": (runners() | services("runner"))
     .within(None)
     .holding(HEARD_ITEMS_MAX),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from services.chassis.lease.frames import Grant
-from services.coordinator.app.run_ids import run_id
 from services.coordinator.core.effects import GrantRun
+from services.coordinator.core.run_ids import run_id
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Instant, OutputRef, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb
@@ -35,14 +35,14 @@ def run_grant(execution: Execution, effect: GrantRun, key: str, now: Instant) ->
     lease_id = run_id(execution, run.number)
     message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
     if node.has_templates:
-        # Only templates look at these.
+        # Only templates read these.
         message.execution_input, message.state = effect.input, effect.initial_state
         for name, value in effect.outputs:
             fill_output(message.outputs[name], value)
     if effect.timeout:
         message.timeout.FromMicroseconds(effect.timeout)
     if execution.deadline:
-        # As what is left: the runner's clock is another. Nothing left is not the same as no deadline.
+        # The time that is left, because the runner's clock may differ. 0 left is not the same as no deadline.
         message.execution_left.SetInParent()
         message.execution_left.FromMicroseconds(max(0, execution.deadline - now))
     return Grant(lease_id, run.epoch, message)

@@ -1,23 +1,14 @@
-"""What runners say, as commands for the core."""
+"""Reports and progress of runners, translated to commands of the core."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
+from services.chassis.grpc.timestamps import micros_of
 from services.chassis.lease.frames import NAME_MAX, Report
 from services.coordinator.app.received import ReceivedProgress, ReceivedReport
-from services.coordinator.app.results import (
-    ERROR_MESSAGE_MAX,
-    ERROR_TYPE_MAX,
-    fault_of,
-    is_cursor,
-    release_reason,
-)
-from services.coordinator.app.run_ids import split_run_id
 from services.coordinator.core.commands import (
     Command,
     Release,
@@ -27,6 +18,14 @@ from services.coordinator.core.commands import (
     ReportStopped,
     ReportSuccess,
 )
+from services.coordinator.core.results import (
+    ERROR_MESSAGE_MAX,
+    ERROR_TYPE_MAX,
+    fault_of,
+    is_cursor,
+    release_reason,
+)
+from services.coordinator.core.run_ids import split_run_id
 from services.coordinator.core.values import Error, ErrorClass, OutputRef, Span, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
@@ -38,17 +37,9 @@ _CLASSES: Final[Mapping[int, ErrorClass]] = {
 }
 
 
-def microseconds(message: Any, field: str) -> int:
-    """A Timestamp or Duration field; 0 when it is absent."""
-    if not message.HasField(field):
-        return 0
-    value: Timestamp = getattr(message, field)
-    return value.seconds * 1_000_000 + value.nanos // 1_000
-
-
 def received_report(report: Report, instance_id: str) -> ReceivedReport:
-    """`instance_id` is that of the session which brought it. The report keeps its own, when it names one: it goes
-    with the report wherever that goes, and whoever decides the report compares it with that of the run."""
+    """`instance_id` is that of the session which brought the report. A report that names an instance keeps it: the
+    report may be forwarded, and the holder of the execution compares the instance with that of the run."""
     body = report.body
     assert isinstance(body, pb.RunReport)
     head = body.head
@@ -73,23 +64,23 @@ def forwarded_command(report: bytes) -> Command | None:
 
 
 def report_command(report: pb.RunReport, number: int) -> Command | None:
-    """None: a report without an outcome that this version knows."""
+    """None: this version does not know the outcome of the report."""
     epoch, instance_id = report.head.epoch, report.head.instance_id
     outcome = report.WhichOneof("outcome")
     if outcome == "succeeded":
         return _success(report, number)
     if outcome == "failed":
         failed = report.failed
-        # A class that is not known here is treated as the one that loses least.
+        # An unknown class counts as transient, which loses the least.
         error_class = _CLASSES.get(getattr(failed, "class"), ErrorClass.TRANSIENT)
         error = Error(error_class, failed.type[:ERROR_TYPE_MAX], failed.message[:ERROR_MESSAGE_MAX])
-        return _failure(report, number, error, microseconds(failed, "retry_after"))
+        return _failure(report, number, error, micros_of(failed.retry_after))
     if outcome == "released":
         reason = release_reason(report.released.reason)
         may_have_begun = report.released.may_have_begun
         return Release(number, epoch, reason, may_have_begun=may_have_begun, instance_id=instance_id)
     if outcome == "stopped":
-        start, end = microseconds(report, "start_time"), microseconds(report, "end_time")
+        start, end = micros_of(report.start_time), micros_of(report.end_time)
         return ReportStopped(number, epoch, start_time=start, end_time=end, instance_id=instance_id)
     return None
 
@@ -104,8 +95,8 @@ def _success(report: pb.RunReport, number: int) -> ReportSuccess | ReportFailure
         report.head.epoch,
         output=output,
         branch=done.branch,
-        start_time=microseconds(report, "start_time"),
-        end_time=microseconds(report, "end_time"),
+        start_time=micros_of(report.start_time),
+        end_time=micros_of(report.end_time),
         inputs_hash=report.inputs_hash,
         config_hash=report.config_hash,
         cost_tokens=report.cost_tokens,
@@ -120,8 +111,8 @@ def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span)
         error=error,
         random=random.random(),
         retry_after=retry_after,
-        start_time=microseconds(report, "start_time"),
-        end_time=microseconds(report, "end_time"),
+        start_time=micros_of(report.start_time),
+        end_time=micros_of(report.end_time),
         inputs_hash=report.inputs_hash,
         config_hash=report.config_hash,
         cost_tokens=report.cost_tokens,
@@ -131,10 +122,10 @@ def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span)
 
 def progress_commands(progress: pb.RunProgress, number: int, instance_id: str) -> list[Command]:
     commands: list[Command] = [
-        ReportStarted(number, progress.epoch, microseconds(progress, "start_time"), instance_id),
+        ReportStarted(number, progress.epoch, micros_of(progress.start_time), instance_id),
     ]
     is_news = progress.fraction or progress.message or progress.cursor
-    # A cursor that nobody could go on from must not take the place of one that somebody could.
+    # An unusable cursor must not replace a usable one.
     if is_news and is_cursor(progress.cursor):
         commands.append(
             ReportProgress(

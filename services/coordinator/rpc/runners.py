@@ -1,9 +1,10 @@
-"""The coordinator as the server of runners: who may attach, which run fits whom, who is gone.
+"""The coordinator as the server of runners: which runner may attach, which runs fit it, which runner is gone.
 
-A runner's key is judged at the attach. One made for a workspace is granted that workspace's runs only; a runner with a
-certificate is the stack's own and serves every workspace.
-A runner instance that ended has lost its runs: idempotent ones at once, the others when the time has passed after
-which even a runner that was merely cut off has stopped (`DeadRunners`).
+A runner's key is checked when it attaches. A key that was made for a workspace is granted runs of that workspace only.
+A runner with a certificate belongs to the stack and serves every workspace.
+
+A runner instance that has ended loses its runs: idempotent runs at once, the others after the time in which even a
+runner that was only cut off has stopped (`DeadRunners`).
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ from services.chassis.telemetry.metrics import counter, gauge
 from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import Requirement, RunnerSession
-from services.coordinator.app.run_ids import split_run_id
 from services.coordinator.core.effects import GrantRun
+from services.coordinator.core.run_ids import split_run_id
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Instant
 from services.coordinator.rpc.run_grants import run_grant
 from services.coordinator.rpc.run_reports import received_progress, received_report
 from windlass.coordinator.v1 import sessions_pb2 as pb
+from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsServicer
 
 log = logger(__name__)
 
 CODEC: Final = HopCodec(
     holder_frame=pb.SessionRequest, server_frame=pb.SessionResponse, holder_notes="progress"
 )
-# What a runner that names no modules has.
+# The modules of a runner that names none.
 DEFAULT_MODULES: Final = frozenset(
     f"{name}@1" for name in ("noop", "transform", "condition", "switch", "delay", "fail", "http.request")
 )
@@ -46,12 +48,12 @@ _ended = counter("coordinator_runners_ended_total", "Runner instances found dead
 
 
 class RunnerScope:
-    """What a session may be granted, ready to be compared."""
+    """What a runner may be granted, in a form that is quick to compare."""
 
     __slots__ = ("idempotent_modules", "key_id", "labels", "modules", "workspace")
 
     def __init__(self, attach: Attach, identity: Identity) -> None:
-        # "": it came without a key.
+        # "": the runner attached without a key.
         self.key_id = identity.name if identity.kind is CallerKind.RUNNER else ""
         self.workspace = identity.workspace
         self.modules = frozenset(attach.modules) or DEFAULT_MODULES
@@ -62,7 +64,7 @@ class RunnerScope:
         return self.workspace in ("", workspace)
 
     def is_idempotent(self, module: str) -> bool:
-        """Of the module that this runner has, by its own word."""
+        """Whether the runner says that its module is idempotent."""
         return module in self.idempotent_modules
 
     def fits(self, requirement: Requirement) -> bool:
@@ -74,7 +76,8 @@ class RunnerScope:
 
 
 class SessionRunners:
-    """Implements `Runners` for the commit loop and `SessionOwner` for the registry, joined after construction."""
+    """Implements `Runners` for the commit loop and `SessionOwner` for the registry. Its attributes are set after
+    construction, because each of them needs this object."""
 
     executions: OwnedExecutions
     registry: SessionRegistry
@@ -89,7 +92,7 @@ class SessionRunners:
         return self.registry.of_instance(instance_id)
 
     def modules_for(self, workspace: str) -> set[str]:
-        """What is announced by whoever is attached here and may have this workspace's runs."""
+        """The modules of all runners that are attached here and serve this workspace."""
         scopes = [session.data for session in self.registry.sessions]
         return {module for scope in scopes if scope.serves(workspace) for module in scope.modules}
 
@@ -113,8 +116,8 @@ class SessionRunners:
         ]
 
     def _judge(self, lease_id: str, epoch: int, attach: Attach) -> Refused | None:
-        """Only what we hold can be judged; the rest stands until its holder speaks. A run beyond our journal is of one
-        who holds the execution after us, and we have not heard yet that we lost it."""
+        """Judges leases of executions that are owned here; other leases stand until the owner judges them. A run with
+        a number beyond our journal was leased by the next owner: we have lost the execution and do not know it yet."""
         execution_id, number = split_run_id(lease_id)
         owned = self.executions.by_id.get(execution_id)
         if owned is None or owned.execution is None or number > len(owned.execution.runs):
@@ -123,11 +126,11 @@ class SessionRunners:
         if run is not None and run.epoch == epoch and run.instance_id == attach.instance_id:
             return None
         if number > 0 and owned.execution.runs[number - 1].is_answered:
-            return None  # reported and on its way to be acknowledged
+            return None  # the outcome is reported, and its acknowledgement is on the way
         return Refused(lease_id, epoch, "LEASE_ENDED")
 
     def on_attached(self, session: ServerSession) -> None:
-        # Told in the context of its call, as `admit` is.
+        # This runs in the context of the call, as `admit` does, so the caller is known.
         session.data = RunnerScope(session.attach, caller())
         _runners.set(len(self.registry.sessions))
         attach = session.attach
@@ -137,7 +140,7 @@ class SessionRunners:
             instance_id=attach.instance_id,
             held=session.held_count,
         )
-        # Ours that it has: it reports them here. Ours that it never got: it says so, and they go out again.
+        # The runner reports the runs that it has to us. It refuses those that never reached it; they are leased again.
         if leases := self.executions.leases_of(session.instance_id):
             session.claim(leases)
         self.executions.level.set()
@@ -146,7 +149,7 @@ class SessionRunners:
         self.executions.level.set()
 
     def on_taken(self, session: ServerSession, grants: list[Grant]) -> None:
-        """The journal has the lease already; only what was in doubt is news."""
+        """The lease is in the journal already. Only a lease that was in doubt needs something done."""
         self.executions.taken(grants)
 
     def on_refused(self, session: ServerSession, refused: list[Refused]) -> None:
@@ -182,6 +185,16 @@ class SessionRunners:
 
     def watched(self) -> Iterable[str]:
         return self.executions.instances()
+
+
+class RunnerSessionsService(RunnerSessionsServicer):
+    def __init__(self, registry: SessionRegistry) -> None:
+        self._registry = registry
+
+    async def Session(  # type: ignore[override] # reads and writes by the context
+        self, request_iterator: Any, context: Any
+    ) -> None:
+        await self._registry.serve(context)
 
 
 def _is_module(name: str) -> bool:

@@ -1,7 +1,7 @@
-"""Rows and journal records as the messages that api reads.
+"""Rows and events, translated to the messages that api reads.
 
-A row is a mapping by column, as core/projection.py names them: read from the table or made from the state in memory,
-both translate alike.
+A row is a mapping by column name (core/projection.py). It is read from the table or made from the state in memory; both
+are translated in the same way.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final
 import orjson
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from services.chassis.grpc.timestamps import put_micros
 from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.core.events import Consequences, Event, ExecutionFinished
 from services.coordinator.core.values import Origin, OutputRef, WorkKey
@@ -32,7 +33,7 @@ _ERROR_CLASSES: Final = {
 }
 _SPANS: Final = frozenset({"initial_delay", "max_delay", "budget", "duration"})
 # A runner's instance is the secret by which its reports are known to be its own.
-_UNTOLD: Final = frozenset({"time", "traceparent", "instance_id"})
+_HIDDEN: Final = frozenset({"time", "traceparent", "instance_id"})
 _HASHES: Final = frozenset({"inputs_hash", "config_hash"})
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # The last microsecond of the year 9999.
@@ -98,7 +99,7 @@ def run_record(row: Row) -> pb.RunRecord:
         )
     if row["end_time"] and row["start_time"]:
         run.duration.FromMicroseconds(max(0, row["end_time"] - row["start_time"]))
-    # Its own: after a thousand runs the trace is another.
+    # The run's own trace: every thousand runs begin a new one.
     run.trace_id = _trace_id(row["traceparent"] or row["execution_traceparent"])
     return record
 
@@ -118,7 +119,7 @@ def event_record(event: Event, execution_id: str, seq: int, epoch: int) -> pb.Ev
 
 
 def details(event: Event) -> bytes:
-    """Field by field as JSON. Payloads are JSON themselves and go in as they are."""
+    """The fields as a JSON object. Payloads are JSON already and are inserted unchanged."""
     return orjson.dumps(_object(event))
 
 
@@ -127,9 +128,9 @@ def _object(value: Any) -> dict[str, Any]:
     for field in fields(value):
         item = getattr(value, field.name)
         if isinstance(item, Origin):
-            # Callers see what was asked for as fields of the start itself.
+            # Callers see the fields of the origin as fields of the event.
             found |= _object(item)
-        elif field.name not in _UNTOLD:
+        elif field.name not in _HIDDEN:
             found[_camel(field.name)] = _plain(field.name, item)
     return found
 
@@ -171,12 +172,11 @@ def _shown_consequences(then: Consequences) -> dict[str, list[str]]:
 def put_time(message: Timestamp, instant: int | None) -> None:
     """µs since 1970; 0 and None leave it unset."""
     if instant:
-        message.seconds, micros = divmod(min(instant, _SHOWN_MAX_US), 1_000_000)
-        message.nanos = micros * 1_000
+        put_micros(message, min(instant, _SHOWN_MAX_US))
 
 
 def _rfc3339(instant: int) -> str:
-    """In whole numbers, which round nothing up. A time beyond the last one that can be shown appears as the last."""
+    """Integer arithmetic, so nothing is rounded up. A time after the year 9999 is shown as the last one that can be."""
     shown = _EPOCH + timedelta(microseconds=min(instant, _SHOWN_MAX_US))
     return shown.isoformat().replace("+00:00", "Z")
 

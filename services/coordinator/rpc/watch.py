@@ -1,12 +1,12 @@
-"""WatchService: many executions followed on one stream from each api replica.
+"""The subscriptions of api replicas to executions, and what feeds them.
 
-Two sources feed a subscription: the commit of a turn here (pushed at once), and the tables (read when asked to catch
-up, and for what is not owned here: one query for all of them, every 2 s). Both may bring the same event; the
-subscription knows how far it is and passes each on once, in order.
+A subscription has two sources. Commits of this coordinator are pushed at once. The tables are read when a subscription
+asks to catch up, and every 2 s for all executions that are not owned here. Both may bring the same event; the
+subscription knows how far it is and passes each event on once, in order.
 
-Hazards: a stream that is not read fast enough is cut: its api subscribes again from where it is. Nothing ever waits for
-a slow reader. What cannot be told of one execution, by a fault of ours, is not told, and the next news or look tries it
-again; the other subscriptions notice nothing.
+Hazards: nothing waits for a slow reader. A stream that is not read fast enough is cut, and its api subscribes again
+from where it is. If a bug keeps an update of one execution from being sent, the next commit or the next look at the
+tables tries again, and the other subscriptions are not affected.
 """
 
 from __future__ import annotations
@@ -16,29 +16,25 @@ import functools
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.batcher import Level
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
-from services.coordinator.app.run_ids import is_execution_id
 from services.coordinator.core.events import Event
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
+from services.coordinator.core.run_ids import is_execution_id
 from services.coordinator.core.state import Execution, summary
 from services.coordinator.rpc.reads import Reads, ReadServicer
 from services.coordinator.rpc.translate import Row, event_record, execution_record
 from windlass.coordinator.v1 import reads_pb2 as pb
-from windlass.coordinator.v1.reads_pb2_grpc import WatchServiceServicer
 
 log = logger(__name__)
 
 _POLL_SECONDS: Final = 2.0
 _LOOKS_UNTIL_TOLD: Final = 2
-_UPDATES_PER_MESSAGE: Final = 500
-# Updates that may wait for a stream's reader, and names of what is followed.
+# How many updates may wait for the reader of a stream, and as many ids of followed executions.
 _WAITING_MAX: Final = 20_000
 _SUBSCRIPTIONS_MAX: Final = 100_000
 _EVENTS_READ_MAX: Final = 1_000
@@ -47,13 +43,12 @@ _CHECKED_AT_ONCE: Final = 1_000
 _ROWS_AT_ONCE: Final = 50
 
 _subscriptions = gauge("coordinator_watch_subscriptions", "Executions followed here.")
-_cut = counter("coordinator_watch_streams_cut_total", "Watch streams cut because they were not read.")
 _untold = counter("coordinator_watch_untold_total", "News that could not be told, by a fault of ours.")
 
 
 @contextmanager
 def _apart(execution_id: str) -> Iterator[None]:
-    """A bug with one execution is not the others'."""
+    """A bug in one execution must not harm the others."""
     try:
         yield
     except DependencyUnavailable:
@@ -72,22 +67,22 @@ class Subscription:
         self.after_seq = wanted.after_seq
         self.events = wanted.events
         self.must_catch_up = wanted.catch_up
-        # Before its watcher is told of it; 0: it asked for it, or was told.
+        # So many looks are left before the watcher is told of it; 0: it has asked for it or was told.
         self.looks_left = 0
 
 
 class WatchStream:
-    """What one stream still has to be told."""
+    """One stream: its subscriptions, and the messages that wait to be written."""
 
     def __init__(self) -> None:
         self.updates: deque[pb.Update] = deque()
         self.level = Level()
         self.by_execution: dict[str, Subscription] = {}
         self.is_cut = False
-        # Of the api process at its other end; "" until it is told.
+        # The name of the api process at the other end; "" until it gives one.
         self.watcher = ""
         self.owes_answer = False
-        # What it is told that we follow unasked.
+        # Ids of executions that are followed for it without a subscription, to be told.
         self.followed: list[str] = []
 
     def push(self, update: pb.Update) -> None:
@@ -106,7 +101,7 @@ class WatchHub:
         self._reader = reader
         self._owned = owned
         self._by_execution: dict[str, list[Subscription]] = {}
-        # How many of them want each event: almost all want the end only.
+        # How many subscriptions of an execution want every event. Almost all want the end only.
         self._with_events: Counter[str] = Counter()
         self._by_watcher: dict[str, WatchStream] = {}
         self._catching_up = Level()
@@ -120,7 +115,7 @@ class WatchHub:
     def advanced(self, execution: Execution, from_seq: int, events: Sequence[Event]) -> None:
         subscriptions = list(self._by_execution.get(execution.execution_id, ()))
         if any(each.events for each in subscriptions):
-            # Untold, they are a gap, which is closed from the journal.
+            # If this fails, the events are a gap, which is closed from the journal.
             with _apart(execution.execution_id):
                 id_, epoch = execution.execution_id, execution.epoch
                 records = [
@@ -137,16 +132,16 @@ class WatchHub:
     # ── subscriptions ────────────────────────────────────────────────────────────────────────────────────────────
 
     def name(self, stream: WatchStream, watcher: str) -> None:
-        """From now on executions that are granted here and name it are followed without a subscription."""
+        """From now on, executions that are granted here and name this watcher are followed without a subscription."""
         stream.watcher, stream.owes_answer = watcher, True
         self._by_watcher[watcher] = stream
         stream.level.set()
 
     def granted(self, execution_id: str, watcher: str) -> None:
-        """An execution that names who waits for its end. While that one has no stream here, it tells some other
-        coordinator, whose look at the rows finds what ends here."""
+        """Follows an execution for the watcher that its start names. A watcher without a stream here subscribes at some
+        other coordinator, which finds the end in the tables."""
         stream = self._by_watcher.get(watcher)
-        # What was asked for while it waited in the queue may be more than its end.
+        # A subscription that was made while the execution was queued may ask for more than its end.
         if stream is not None and execution_id not in stream.by_execution:
             made = self.subscribe(stream, pb.Subscription(execution_id=execution_id))
             if made is not None:
@@ -188,7 +183,7 @@ class WatchHub:
             self.cancel(stream, execution_id)
 
     def _push_events(self, subscription: Subscription, records: Sequence[pb.EventRecord]) -> None:
-        """Only what continues what it has: a gap is closed by reading the journal."""
+        """Pushes events that follow the last one. A gap is closed by reading the journal."""
         if not subscription.events:
             return
         for record in records:
@@ -206,7 +201,7 @@ class WatchHub:
         update = pb.Update(execution_id=record.execution.id, final=record)
         for each in subscriptions:
             if each.events and each.after_seq < record.execution.last_seq:
-                # Events are missing in between: they come first, by the journal.
+                # Events are missing in between. They come first, from the journal.
                 self._to_catch_up.append(each)
                 self._catching_up.set()
                 continue
@@ -230,7 +225,7 @@ class WatchHub:
             raise
 
     async def run_polling(self, scale: float) -> None:
-        """The look behind the pushes: what another coordinator finished, or was missed in a take-over."""
+        """Finds what another coordinator finished, or what was missed in a take-over."""
         while True:
             await asyncio.sleep(_POLL_SECONDS * scale)
             self.tell_followed()
@@ -241,8 +236,8 @@ class WatchHub:
                 await self._attempt(functools.partial(self.check, part))
 
     def tell_followed(self) -> None:
-        """Whoever is named by a start may have given up before it was granted here, or granted here again, and cancels
-        what it hears of then. Not at the first look: nearly all have ended by the next."""
+        """Tells watchers which executions are followed for them, so that they can cancel those that nobody waits for.
+        An execution is told at the second look, because nearly all have ended by then."""
         for stream in self._by_watcher.values():
             for each in stream.by_execution.values():
                 if each.looks_left and len(stream.followed) < _WAITING_MAX:
@@ -260,17 +255,17 @@ class WatchHub:
             await asyncio.sleep(0.2)
 
     async def check(self, subscriptions: Sequence[Subscription]) -> None:
-        """Bring each up to what the tables say. Whole rows, payloads among them, are read of those that have ended."""
-        marks = await self._reads.marks(sorted({each.execution_id for each in subscriptions}))
+        """Brings each subscription up to the tables. Whole rows are read only of executions that have ended."""
+        standings = await self._reads.standings(sorted({each.execution_id for each in subscriptions}))
         ended: list[Subscription] = []
         for each in subscriptions:
-            mark = marks.get(each.execution_id)
-            if mark is None:
+            standing = standings.get(each.execution_id)
+            if standing is None:
                 continue
             with _apart(each.execution_id):
-                await self._bring_up(each, mark.last_seq)
-            is_behind = each.events and each.after_seq < mark.last_seq
-            if mark.is_final and not is_behind and self._is_live(each):
+                await self._bring_up(each, standing.last_seq)
+            is_behind = each.events and each.after_seq < standing.last_seq
+            if standing.is_final and not is_behind and self._is_live(each):
                 ended.append(each)
         for start in range(0, len(ended), _ROWS_AT_ONCE):
             await self._finish_by_rows(ended[start : start + _ROWS_AT_ONCE])
@@ -282,7 +277,7 @@ class WatchHub:
             )
             if not records:
                 break
-            # A gap cannot be: the journal has none.
+            # The journal has no gap.
             self._push_events(subscription, records)
 
     async def _finish_by_rows(self, ended: Sequence[Subscription]) -> None:
@@ -298,69 +293,3 @@ class WatchHub:
     @staticmethod
     def _is_live(subscription: Subscription) -> bool:
         return subscription.stream.by_execution.get(subscription.execution_id) is subscription
-
-
-class WatchServicer(WatchServiceServicer):
-    def __init__(self, hub: WatchHub) -> None:
-        self._hub = hub
-
-    async def Watch(  # type: ignore[override] # reads and writes by the context
-        self, request_iterator: Any, context: Any
-    ) -> None:
-        stream = WatchStream()
-        writer = asyncio.create_task(self._write(stream, context))
-        reader = asyncio.create_task(self._read(stream, context))
-        try:
-            await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._hub.leave(stream)
-            for task in (writer, reader):
-                task.cancel()
-            ended = await asyncio.gather(writer, reader, return_exceptions=True)
-        for failure in ended:
-            if isinstance(failure, Exception) and not isinstance(failure, grpc.aio.BaseError | grpc.RpcError):
-                # Ours, not the caller's going: the guard logs it.
-                raise failure
-
-    async def _read(self, stream: WatchStream, context: Any) -> None:
-        while (request := await context.read()) is not grpc.aio.EOF:
-            if request.watcher:
-                self._hub.name(stream, request.watcher)
-            for execution_id in request.cancelled:
-                self._hub.cancel(stream, execution_id)
-            for wanted in request.subscriptions:
-                self._hub.subscribe(stream, wanted)
-
-    async def _write(self, stream: WatchStream, context: Any) -> None:
-        while not stream.is_cut:
-            await stream.level.wait()
-            if stream.owes_answer:
-                stream.owes_answer = False
-                await context.write(pb.WatchResponse(knows_watcher=True))
-            while stream.updates and not stream.is_cut:
-                count = min(_UPDATES_PER_MESSAGE, len(stream.updates))
-                batch = _fitting([stream.updates[place] for place in range(count)])
-                for _ in batch:
-                    stream.updates.popleft()
-                await context.write(pb.WatchResponse(updates=batch))
-            while stream.followed and not stream.is_cut:
-                told = stream.followed[-_UPDATES_PER_MESSAGE:]
-                del stream.followed[-_UPDATES_PER_MESSAGE:]
-                await context.write(pb.WatchResponse(followed=told))
-        _cut.inc()
-        log.warning("a watch stream is not read and was cut", subscriptions=len(stream.by_execution))
-
-
-_MESSAGE_BYTES_MAX: Final = 3 * 1024 * 1024
-
-
-def _fitting(updates: Sequence[pb.Update]) -> list[pb.Update]:
-    """As many as one message may carry; one at least."""
-    fitting: list[pb.Update] = []
-    room = _MESSAGE_BYTES_MAX
-    for update in updates:
-        room -= update.ByteSize()
-        if fitting and room < 0:
-            break
-        fitting.append(update)
-    return fitting

@@ -1,1 +1,1 @@
-"""The coordinator's tables: the journal and its projections, and what reads them."""
+"""The coordinator's SQL: the journal and its projections, and the queries that read them."""

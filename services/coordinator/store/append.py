@@ -1,15 +1,14 @@
-"""The append as SQL: one statement, composed of only those parts that a flush has something for.
+"""The append as SQL: one statement, composed of the parts that have rows.
 
-    fresh     a row of each starting execution, unless one exists: then it is refused
-    advanced  the row of each other one, if its epoch and last_seq are still those that the writer knew
-    journal; leased, made, ended, moved runs    only for what `fresh` or `advanced` let through
-    answer    the refused ones, with the epoch and last_seq of their present row
+    fresh     inserts the row of each starting execution; if there is one already, the append is refused
+    advanced  updates the row of each other execution if its epoch and last_seq are still those that the writer knew
+    journal; leased, made, ended, moved runs    only for executions that `fresh` or `advanced` let through
+    answer    the refused executions, with the epoch and last_seq of their present rows
 
-Each combination that occurs is a prepared statement of its own; there are few, and each saves the server what it would
-do for nothing.
+Each combination of parts is a prepared statement of its own. There are few, and each saves the server needless work.
 
-Hazard: `(… IN …) IS TRUE` keeps the planner from turning a hashed lookup into a join, which the prescription of nested
-loops (journal.py) would make quadratic.
+Hazard: `(… IN …) IS TRUE` keeps the planner from turning a hashed lookup into a join, which would be quadratic, because
+journal.py prescribes nested loops.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Rows = list[tuple[Any, ...]]
 
 _RUN_KEY: Final = ("execution_id", "number")
 _FENCE: Final = ("fence_epoch", "fence_seq")
-# What each part is given, in the order of the statement.
+# The parameters of each part, in the order of the statement.
 COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "fresh": (*EXECUTION_COLUMNS, "summary"),
     "advanced": (*EXECUTION_CHANGING, "summary", *_FENCE),
@@ -91,7 +90,7 @@ WHERE {_IS_WRITTEN} IS NOT TRUE
 
 @functools.cache
 def statement(parts: tuple[str, ...]) -> bytes:
-    """Of these parts, in the order of COLUMNS; with numbered placeholders, as the wire wants them."""
+    """The statement of these parts (in the order of COLUMNS), with the numbered placeholders of the wire protocol."""
     first = [part for part in parts if part in ("fresh", "advanced")]
     written = " UNION ALL ".join(f"SELECT execution_id FROM {part}" for part in first)
     clauses = [f"{part} AS ({_PARTS[part]})" for part in first]

@@ -12,12 +12,12 @@ from services.chassis.postgres.arrays import LONGS, Array
 
 _LENGTH: Final = struct.Struct("!i")
 _UUID_LENGTH: Final = _LENGTH.pack(16)
-# PostgreSQL counts from 2000, we from 1970; both in µs.
+# PostgreSQL counts µs from 2000, the core from 1970.
 EPOCH_2000: Final = 946_684_800_000_000
 
 
 def _uuids(items: Sequence[str]) -> list[bytes]:
-    # Each execution is named once per event and run of its.
+    # The same id comes with each row of its execution.
     known: dict[str, bytes] = {}
     parts: list[bytes] = []
     for item in items:
@@ -56,6 +56,6 @@ class Labels(Array):
 
 
 def uuid_array(execution_ids: Sequence[str]) -> str:
-    """For connections that do not know the types above: the text form of uuid[]. Whoever asks has looked at
-    the form of each id: nothing here quotes."""
+    """The text form of uuid[], for connections that do not know the types above. Nothing is quoted here, so the caller
+    must have checked the form of each id."""
     return "{" + ",".join(execution_ids) + "}"

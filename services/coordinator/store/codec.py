@@ -2,7 +2,7 @@
 
 `encode_event` gives the bytes of one event, `seal` the row of a whole append (`windlass.journal.v1.Append`). `unseal`
 reads such a row. The last five bytes of a row are its checksum field, so that a flipped bit is found before anything is
-believed. How each event looks inside stands in `event_table.py`.
+believed. `event_table.py` says how each event is stored.
 
 Hazards: `encode_event` runs twice for every step of every workflow. It fills one message by attribute, which is several
 times cheaper than constructors with arguments. Stored bytes are for ever: `tests/golden/` holds an event of every type,
@@ -19,9 +19,10 @@ from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
+from services.chassis.grpc.timestamps import micros_of, put_micros
 from services.coordinator.core.events import Event, ExecutionAdopted, ExecutionStarted
 from services.coordinator.core.values import Instant
-from services.coordinator.store.event_table import EVENT_TABLE, read_time, write_time
+from services.coordinator.store.event_table import EVENT_TABLE
 from windlass.journal.v1.events_pb2 import Event as EventMessage
 from windlass.journal.v1.journal_pb2 import Append
 
@@ -38,7 +39,7 @@ _BY_NAME: Final = {row.name: row for row in EVENT_TABLE}
 
 
 class CorruptRecord(Exception):
-    """The stored bytes are not what was written. Nothing of them may be used."""
+    """The stored bytes are not those that were written. None of them may be used."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -49,7 +50,7 @@ class UnknownEvent:
 
 
 class Stored(NamedTuple):
-    """One event, and where it stands."""
+    """One event with its place in the journal."""
 
     execution_id: str
     seq: int
@@ -67,13 +68,13 @@ def encode_event(event: Event) -> bytes:
 
 
 def seal(execution_id: str, first_seq: int, epoch: int, time: Instant, events: Sequence[bytes]) -> bytes:
-    """All events of an append were decided at the same time, by the same holder."""
+    """The events of an append were all decided at the same time, by the same holder."""
     append = Append()
     append.schema_version = SCHEMA_VERSION
     append.execution_id = execution_id
     append.first_seq = first_seq
     append.epoch = epoch
-    write_time(append.time, time)
+    put_micros(append.time, time)
     parts = [append.SerializeToString()]
     for event in events:
         parts += (_EVENT_TAG, _varint(len(event)), event)
@@ -82,7 +83,7 @@ def seal(execution_id: str, first_seq: int, epoch: int, time: Instant, events: S
 
 
 def unseal(data: bytes) -> list[Stored]:
-    """`CorruptRecord` if the bytes are damaged."""
+    """Raises CorruptRecord if the bytes are damaged."""
     append = _parsed(data)
     return [
         Stored(append.execution_id, seq, append.epoch, _decoded(message, append))
@@ -98,7 +99,7 @@ def _decoded(message: EventMessage, append: Append) -> Event | UnknownEvent:
     fields = row.read(getattr(message, name))
     if row.event in (ExecutionStarted, ExecutionAdopted):
         fields["epoch"] = append.epoch
-    return row.event(time=read_time(append.time), **fields)
+    return row.event(time=micros_of(append.time), **fields)
 
 
 def _varint(number: int) -> bytes:

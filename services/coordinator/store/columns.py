@@ -1,7 +1,7 @@
-"""The columns of the projections as the core names them, with the parameter type that carries each.
+"""The parameter type of each column of the projections.
 
-The SQL of the append is composed from the core's column tuples, so that adding a projected column is one line there,
-one here and one in a migration.
+The SQL of the append is composed from the column tuples of the core. A new projected column is one line there, one here
+and one in a migration.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ def kind_of(column: str) -> type[Array]:
 
 
 def parameters(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> list[Array]:
-    """One array per column."""
-    if not rows:
-        return [kind_of(column)(()) for column in columns]
+    """One array per column. There is at least one row."""
     return [kind_of(column)(values) for column, values in zip(columns, zip(*rows, strict=True), strict=True)]
 
 
@@ -45,13 +43,13 @@ def unnest(alias: str, columns: Iterable[str]) -> str:
 
 
 def read(alias: str, column: str) -> str:
-    """The column out of an unnested parameter, in the table's type."""
+    """The column of an unnested parameter, in the type of the table."""
     cast = _CASTS.get(column)
     return f"{alias}.{column}::{cast}" if cast else f"{alias}.{column}"
 
 
 def selected(alias: str, columns: Iterable[str]) -> str:
-    """The columns in the forms that the core gives them: ids as text, instants as µs since 1970."""
+    """The columns in the forms of the core: ids as text, instants as µs since 1970."""
     return ", ".join(_selected(alias, column) for column in columns)
 
 

@@ -1,10 +1,10 @@
 """Lists of executions under conditions, composed with SQLAlchemy Core.
 
-`Condition` of reads.proto says what a condition means; api's `core/filters.py` means the same in memory. A comparison
-with a column that is NULL is NULL here, which holds of nothing; only what negates has to say so, and does.
+`Condition` of reads.proto defines what a condition means; api's `core/filters.py` does the same in memory. A comparison
+with a column that is NULL is NULL and selects nothing, so only negations have to handle NULL.
 
-Hazard: a condition on anything but the workspace reads along (workspace, execution_id) until the page is full; there is
-no index on columns that change, on purpose.
+Hazard: there is no index on columns that change, on purpose. A condition on any other column than the workspace reads
+along (workspace, execution_id) until the page is full.
 """
 
 from __future__ import annotations
@@ -35,22 +35,16 @@ from services.coordinator.store.tables import executions
 from windlass.api.v1.resources_pb2 import Execution
 from windlass.coordinator.v1.reads_pb2 import Condition, Pattern
 
+_NAMES: Final = ("state", "workflow", "version", "priority", "create_time", "start_time", "end_time")
 _COLUMNS: Final = {
-    "state": executions.c.state,
-    "workflow": executions.c.workflow,
-    "version": executions.c.version,
-    "priority": executions.c.priority,
-    "create_time": executions.c.create_time,
-    "start_time": executions.c.start_time,
-    "end_time": executions.c.end_time,
+    **{name: executions.c[name] for name in (*_NAMES, "parent_execution_id")},
     "error.type": executions.c.error_type,
     "error.node": executions.c.error_node,
     "error.message": executions.c.error_message,
     "trigger.type": executions.c.trigger_type,
     "trigger.caller": executions.c.caller,
-    "parent_execution_id": executions.c.parent_execution_id,
 }
-# What may stand in a row instead of NULL where there is nothing.
+# The values that mean "absent" in a row where the column is not NULL.
 _NOTHING: Final = {
     "error.type": "",
     "error.node": "",
@@ -71,7 +65,7 @@ _OPERATORS: Final[dict[int, Callable[[Any, Any], Any]]] = {
 
 
 class ConditionUnknown(ValueError):
-    """A form, a field or a value that no statement can be made of; of a version to come, perhaps."""
+    """A form, a field or a value that is not known here; perhaps a newer version sent it."""
 
 
 def execution_list(
@@ -96,7 +90,7 @@ def execution_list(
 def _holds(condition: Condition) -> ColumnElement[bool]:
     form = condition.WhichOneof("form")
     if form == "negated":
-        # Of NULL this is true, as it is to be of what is absent; the database's own NOT of it is NULL.
+        # The negation must hold for an absent value. NOT NULL would be NULL, but NULL IS NOT TRUE is true.
         return _holds(condition.negated).is_not(true())
     if form == "all_of":
         return and_(*_each(condition.all_of.conditions))
@@ -124,7 +118,7 @@ def _comparison(condition: Condition) -> ColumnElement[bool]:
         if compare is operator.ne:
             return there.is_distinct_from(value)
         return there.is_(None) if value is None else there == value
-    # By code points, as it is in memory; the database's own order is that of some language.
+    # By code points, as in memory. The database's own order is that of some language.
     ordered = collate(there, "C") if isinstance(there.type, Text) else there
     compared: ColumnElement[bool] = compare(ordered, _value(condition.field, there, condition.value))
     return compared
@@ -142,7 +136,7 @@ def _likeness(pattern: Pattern) -> ColumnElement[bool]:
 
 
 def _there(field: str) -> ColumnElement[Any]:
-    """What the execution has; NULL where it has nothing."""
+    """The value of the execution; NULL where it has none."""
     if field.startswith(_LABELS):
         label: ColumnElement[Any] = executions.c.labels[field.removeprefix(_LABELS)].astext
         return label

@@ -17,6 +17,7 @@ from dataclasses import fields
 from enum import Enum, StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from services.chassis.grpc.timestamps import micros_of, put_micros
 from services.coordinator.core import events as ev
 from services.coordinator.core.retry import RetryPolicy
 from services.coordinator.core.values import (
@@ -25,11 +26,9 @@ from services.coordinator.core.values import (
     ExecutionState,
     Failure,
     FailureReason,
-    Instant,
     Origin,
     OutputRef,
     ReleaseReason,
-    Span,
     Value,
     WorkKey,
 )
@@ -41,7 +40,7 @@ class Form(NamedTuple):
 
     write: Callable[[Any, Any], None]
     read: Callable[[Any], Any]
-    # What the field holds where its message is absent.
+    # The value of the field when its message is absent.
     absent: Any = None
     # A map: it cannot be absent, but only be empty.
     is_map: bool = False
@@ -118,16 +117,6 @@ def _reader(fields: Fields) -> Read:
 # Forms of single values
 
 
-def write_time(to: Any, micros: Instant | Span) -> None:
-    """A Timestamp or a Duration."""
-    to.seconds = micros // 1_000_000
-    to.nanos = micros % 1_000_000 * 1000
-
-
-def read_time(time: Any) -> int:
-    return int(time.seconds * 1_000_000 + time.nanos // 1000)
-
-
 def _enum(names: type[StrEnum], numbers: Any, prefix: str) -> Numbers:
     known = dict(numbers.items())
     there = {name: known[prefix + name] for name in names if prefix + name in known}
@@ -197,7 +186,7 @@ def _read_labels(labels: Any) -> tuple[tuple[str, str], ...]:
 
 
 _PLAIN: Final = Plain.VALUE
-_TIME: Final = Form(write_time, read_time, absent=0)
+_TIME: Final = Form(put_micros, micros_of, absent=0)
 
 
 def _message(make: type, **fields: AnyForm) -> Form:
@@ -236,7 +225,7 @@ _ORIGIN: Final = _message(
 _RETRY: Final = _message(
     RetryPolicy, attempts=_PLAIN, initial_delay=_TIME, factor=_PLAIN, max_delay=_TIME, budget=_TIME
 )
-# What a runner measured of its run.
+# The measurements that a runner reports of its run.
 _MEASURED: Final[Fields] = {
     "start_time": _TIME,
     "end_time": _TIME,

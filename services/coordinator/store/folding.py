@@ -1,4 +1,4 @@
-"""A journal as read, folded to its state."""
+"""Folds the rows of a journal to the state of the execution."""
 
 from __future__ import annotations
 

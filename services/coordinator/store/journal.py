@@ -1,12 +1,12 @@
-"""The journal: one fenced, autocommitted statement for a whole flush of many executions (append.py composes it).
+"""The journal: one fenced, autocommitted statement appends a whole batch of executions (append.py composes it).
 
-The fence is judged under the row's lock, so a holder whose lease went elsewhere (`load` raised the epoch) can never
-commit again. An append whose answer was lost is repeated as it is: refused with our epoch and our last_seq, it had
-been written.
+The fence is checked under the lock of the row, so a holder that has lost its lease (`load` raised the epoch) can never
+commit again. An append whose answer was lost is repeated unchanged. If it is refused with our own epoch and last_seq,
+it had been written.
 
-Hazards: a statement is planned once per connection, when tables may be small; therefore nested loops on the primary
-keys are prescribed, or a plan that scans would stay for as long as the connection. The answer's snapshot may be older
-than the row that refused: (epoch, last_seq) then look as if nothing stood in the way, and the append is repeated.
+Hazards: a statement is planned once per connection, when the tables may be small. Nested loops on the primary keys are
+prescribed, because a plan that scans would stay as long as the connection. The snapshot of the answer may be older than
+the row that refused: then (epoch, last_seq) look as if the append was not refused, and it is repeated.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from services.coordinator.app.ports import Append, AppendRejected, Fence, Journa
 from services.coordinator.store.append import composed
 from services.coordinator.store.arrays import Uuids
 
-# These three in one transaction: the fences are locked until the commit, and each later statement sees all that was
-# committed before they were.
+# These three run in one transaction. The fences are locked until the commit, and the later statements see everything
+# that was committed before the lock.
 FENCE: Final = b"""
 UPDATE executions e SET epoch = g.epoch FROM unnest($1, $2) AS g (execution_id, epoch)
 WHERE e.execution_id = g.execution_id AND e.epoch <= g.epoch
@@ -44,14 +44,14 @@ SELECT instance_id, CASE state WHEN 'LIVE' THEN 0 ELSE extract(epoch FROM clock_
 FROM runner_sessions
 WHERE state = 'LIVE' OR heard_time > clock_timestamp() - make_interval(secs => %s::float8)
 """
-# Of a connection that loads. One that is given up at its deadline has the fences of its batch locked until the server
-# finds that nobody listens: meanwhile none of them could be read again.
+# Settings of a connection that loads. If it is given up at its deadline, the fences of its batch stay locked until the
+# server notices that the client is gone, and none of them can be read again before that.
 LOADING: Final = {**BY_INDEX, "client_connection_check_interval": "200ms"}
 
 
 class PostgresJournal:
-    """`writer` is the flusher's own connection; loads go over `reader`, beside it, and what takes too long there over
-    `patient`, which gives a statement more time. The first has BY_INDEX, the others LOADING."""
+    """`writer` is for appends alone and has the settings BY_INDEX. `reader` is for loads, and `patient` for loads that
+    need more time; both have LOADING."""
 
     def __init__(self, writer: PgConnection, reader: PgConnection, patient: PgConnection) -> None:
         self._writer = writer
@@ -63,10 +63,10 @@ class PostgresJournal:
             (rows,) = await self._writer.run_pipeline([composed(appends)])
         except psycopg.Error as failure:
             if not (is_of_values(failure) or is_damage(failure)):
-                # It would be the fate of every execution, one after the other: rather this process ends, and what was
-                # not written is told again.
+                # Every other append would fail in the same way, so this process ends, and what was not written is
+                # reported again.
                 raise
-            # Only the primary message: the detail would quote the row.
+            # The primary message alone, because the detail quotes the row.
             raise AppendRejected(failure.diag.message_primary or type(failure).__name__) from None
         return {place - 1: Fence(epoch, last_seq) for place, epoch, last_seq in rows}
 

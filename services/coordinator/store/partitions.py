@@ -1,4 +1,4 @@
-"""The partitions of journal, executions and runs, a month each."""
+"""The monthly partitions of journal, executions and runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PostgresPartitions:
             try:
                 row = await self._database.fetch_one(_MAKE, (month,), seconds=_SECONDS)
             except psycopg.Error as failure:
-                # Rows of that month are in the default partition already: they stay there, and are served.
+                # The default partition has rows of that month already. They stay there and can still be read.
                 log.error("a month's partition cannot be made", months_ahead=month, error=str(failure))
                 continue
             crash_point("coordinator.partitions.after_commit")

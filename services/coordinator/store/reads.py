@@ -1,6 +1,6 @@
-"""What is read of executions, runs and journals: rows as mappings by column, in the forms of the core.
+"""Reads executions, runs and journals. A row is a mapping by column name, in the forms of the core.
 
-Every list is bounded and goes by primary key or by (workspace, execution_id).
+Every list is bounded and is read by primary key or by (workspace, execution_id).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from services.chassis.postgres.database import Database
-from services.coordinator.app.ports import Mark, Standing
+from services.coordinator.app.ports import Standing
 from services.coordinator.core.projection import EXECUTION_COLUMNS
 from services.coordinator.store.arrays import uuid_array
 from services.coordinator.store.columns import selected
@@ -20,14 +20,14 @@ Row = Mapping[str, Any]
 
 class RunPage(NamedTuple):
     rows: list[Row]
-    # Shorter than it was asked for, since the outputs are large: there is more.
+    # The page was cut because the outputs are large; there are more rows.
     is_cut: bool
 
 
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")
 _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 
-# Payloads are for those who ask for one: a list of large ones would not fit into memory.
+# Lists come without payloads, because a list of large ones would not fit into memory.
 _PAYLOADS: Final[Row] = {"input": b"", "output": None}
 _LISTED: Final = tuple(column for column in EXECUTION_READ if column not in _PAYLOADS)
 
@@ -37,15 +37,12 @@ SELECT {selected("e", EXECUTION_READ)} FROM executions e WHERE e.execution_id = 
 _LIST: Final = f"""
 SELECT {selected("e", _LISTED)} FROM executions e WHERE e.execution_id = ANY(%s::uuid[])
 """
-_MARKS: Final = """
-SELECT execution_id::text, last_seq, state FROM executions WHERE execution_id = ANY(%s::uuid[])
-"""
 _STANDINGS: Final = """
-SELECT execution_id::text, workspace, state FROM executions WHERE execution_id = ANY(%s::uuid[])
+SELECT execution_id::text, workspace, last_seq, state FROM executions WHERE execution_id = ANY(%s::uuid[])
 """
-# A page of runs ends where its outputs, counted from its first, reach this: what a client takes by default, halved.
+# A page of runs ends where its outputs reach this size: half of what a client receives in one message by default.
 PAGE_BYTES: Final = 2 * 1024 * 1024
-# For whoever would take a short page for the last one.
+# For callers that would take a short page for the last one.
 _UNCUT_BYTES: Final = 2**62
 _LAST_ID: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 # Rows of the journal that end after an event. Each holds at least one event.
@@ -62,13 +59,9 @@ class PostgresReads:
         rows = await self._database.fetch(_EXECUTIONS, (uuid_array(execution_ids),))
         return [dict(zip(EXECUTION_READ, row, strict=True)) for row in rows]
 
-    async def marks(self, execution_ids: Sequence[str]) -> Mapping[str, Mark]:
-        rows = await self._database.fetch(_MARKS, (uuid_array(execution_ids),))
-        return {found: Mark(last_seq, state in _FINAL) for found, last_seq, state in rows}
-
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
         rows = await self._database.fetch(_STANDINGS, (uuid_array(execution_ids),))
-        return {found: Standing(workspace, state in _FINAL) for found, workspace, state in rows}
+        return {id_: Standing(workspace, seq, state in _FINAL) for id_, workspace, seq, state in rows}
 
     async def list_executions(
         self,
@@ -79,7 +72,7 @@ class PostgresReads:
         is_ascending: bool,
         limit: int,
     ) -> list[Row]:
-        # Loaded at the first list: SQLAlchemy is a second of a start, and 17 MB that a coordinator may never need.
+        # Imported at the first list: SQLAlchemy costs a second and 17 MB, which many a coordinator never needs.
         from services.coordinator.store.conditions import execution_list
 
         statement = execution_list(
@@ -94,41 +87,35 @@ class PostgresReads:
         listed = [{**dict(zip(_LISTED, row, strict=True)), **_PAYLOADS} for row in found]
         return sorted(listed, key=lambda row: row["execution_id"], reverse=not is_ascending)
 
-    async def runs_of(
-        self, execution_id: str, *, after: int, node: str, state: str, limit: int, may_cut: bool
-    ) -> RunPage:
-        """By their numbers."""
-        given = {"execution_id": execution_id, "after": after, "most": limit}
-        return await self._runs(given, node, state, _page_bytes(may_cut))
-
-    async def runs_in(
-        self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
-    ) -> RunPage:
-        """Newest execution first, inside it by their numbers."""
-        execution_id, number = after
-        given = {"execution_id": execution_id or _LAST_ID, "after": number, "most": limit}
-        return await self._runs({**given, "workspace": workspace}, node, state, _page_bytes(may_cut))
-
     async def run(self, execution_id: str, number: int) -> Row | None:
-        given = {"execution_id": execution_id, "after": number - 1, "most": 1}
-        found = await self._runs(given, "", "", _UNCUT_BYTES)
+        after = (execution_id, number - 1)
+        found = await self.runs(None, after=after, node="", state="", limit=1, may_cut=False)
         return found.rows[0] if found.rows and found.rows[0]["number"] == number else None
 
-    async def _runs(self, given: Mapping[str, Any], node: str, state: str, bytes_most: int) -> RunPage:
-        """Of a workspace, when one is given."""
-        # Loaded at the first list, as above.
+    async def runs(
+        self,
+        workspace: str | None,
+        *,
+        after: tuple[str, int],
+        node: str,
+        state: str,
+        limit: int,
+        may_cut: bool,
+    ) -> RunPage:
+        """The runs after (execution id, number): those of the execution, or of a workspace, newest execution first."""
+        # Imported at the first list, as above.
         from services.coordinator.store.run_pages import EXTRA, READ, run_page
 
-        page = run_page(of_execution="workspace" not in given, with_node=bool(node), with_state=bool(state))
-        wanted = {key: value for key, value in (("node", node), ("state", state)) if value}
-        rows = await self._database.fetch(*page(bytes_most=bytes_most, **given, **wanted))
+        page = run_page(of_execution=workspace is None, with_node=bool(node), with_state=bool(state))
+        given: dict[str, Any] = {key: value for key, value in (("node", node), ("state", state)) if value}
+        if workspace is not None:
+            given["workspace"] = workspace
+        execution_id, number = after
+        given |= {"execution_id": execution_id or _LAST_ID, "after": number, "most": limit}
+        rows = await self._database.fetch(*page(bytes_most=PAGE_BYTES if may_cut else _UNCUT_BYTES, **given))
         is_cut = bool(rows) and rows[0][-1] > len(rows)
         return RunPage([dict(zip((*READ, *EXTRA), row[:-1], strict=True)) for row in rows], is_cut)
 
     async def journal(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]:
         rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit))
         return [events for (events,) in rows]
-
-
-def _page_bytes(may_cut: bool) -> int:
-    return PAGE_BYTES if may_cut else _UNCUT_BYTES

@@ -1,7 +1,7 @@
 """Pages of runs, composed with SQLAlchemy Core: one statement for each kind of list and filter that occurs.
 
-A page ends where the outputs of its runs, counted from its first, reach a number of bytes; the lengths are known
-without reading the outputs.
+A page ends where the outputs of its runs reach a number of bytes. PostgreSQL knows the lengths without reading the
+outputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXTRA: Final = ("workspace", "execution_traceparent", "lease_time")
 _AFTER: Final = bindparam("after", type_=Integer)
 _EXECUTION: Final = bindparam("execution_id", type_=Uuid(as_uuid=False))
 _OF_EXECUTION: Final = and_(runs.c.execution_id == _EXECUTION, runs.c.number > _AFTER)
-# Newest execution first; after a run of (execution, number).
+# The runs after (execution, number), newest execution first.
 _IN_WORKSPACE: Final = and_(
     executions.c.workspace == bindparam("workspace", type_=Text),
     or_(
@@ -48,7 +48,8 @@ _IN_WORKSPACE: Final = and_(
 
 @functools.cache
 def run_page(*, of_execution: bool, with_node: bool, with_state: bool) -> Composed:
-    """Takes `execution_id`, `after`, `most`, `bytes_most`, and what it is of or with."""
+    """Its parameters are `execution_id`, `after`, `most`, `bytes_most`; `workspace` unless it is of an execution; and
+    `node` and `state` if it is with them."""
     order: list[Any] = [runs.c.number] if of_execution else [executions.c.execution_id.desc(), runs.c.number]
     output_bytes = func.coalesce(func.octet_length(runs.c.output), 0)
     bytes_before = func.sum(output_bytes).over(order_by=order, rows=(None, 0)) - output_bytes

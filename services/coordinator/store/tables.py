@@ -34,7 +34,7 @@ def _optional(type_: type[TypeEngine[Any]] | TypeEngine[Any], names: str) -> lis
 
 
 def _output() -> list[Column[Any]]:
-    """Inline, or where it is kept."""
+    """An output inline, or the place where it is kept."""
     return [
         *_optional(LargeBinary, "output"),
         *_optional(Text, "output_key output_sha256"),

@@ -15,7 +15,7 @@ import pytest_asyncio
 from services.api.peers.watch_streams import OpenWatch, WatchStreams
 from services.chassis.grpc.client import ChannelPool
 from services.coordinator.rpc.watch import WatchHub as CoordinatorHub
-from services.coordinator.rpc.watch import WatchServicer
+from services.coordinator.rpc.watch_streams import WatchServicer
 from tests.support.probe import until
 from tests.unit.coordinator.test_watching import ID, Tables, hub_of
 from windlass.coordinator.v1.reads_pb2_grpc import add_WatchServiceServicer_to_server

@@ -47,7 +47,7 @@ def replace_rules(monkeypatch, rule):
     replaced = set()
     for module in [core, *modules]:
         for name, value in list(vars(module).items()):
-            room, _, home = getattr(value, "__module__", "").partition(prefix)
+            room, _, home = (getattr(value, "__module__", None) or "").partition(prefix)
             if inspect.isfunction(value) and not room and home not in BOOKKEEPING:
                 replaced.add(value.__name__)
                 monkeypatch.setattr(module, name, rule)

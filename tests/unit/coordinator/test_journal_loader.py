@@ -12,11 +12,11 @@ from services.chassis.lease.frames import Lease
 from services.chassis.lease.timing import RUN
 from services.chassis.process.backoff import Backoff
 from services.coordinator.app import journal_loader
-from services.coordinator.app.effect_keys import EffectKeys
 from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.owned_execution import OwnedExecution, owned_from
 from services.coordinator.app.ports import DefinitionRefused, JournalDamaged, Loaded, Version
 from services.coordinator.core.compiling import compile_definition
+from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.peers.orders import granted_execution
 from services.coordinator.rpc.run_reports import forwarded_command
 from tests.support.probe import eventually

@@ -3,13 +3,13 @@
 from typing import Any, cast
 
 from services.chassis.process.clock import SystemClock
-from services.coordinator.app.effect_keys import EffectKeys
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import Version
 from services.coordinator.app.received import ReceivedMessage
 from services.coordinator.core.commands import Adopt, Cancel, Start
 from services.coordinator.core.compiling import compile_definition
+from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.peers.orders import granted_execution, received_message
 from services.coordinator.rpc.run_reports import forwarded_command
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
@@ -33,8 +33,8 @@ def executions() -> OwnedExecutions:
     return OwnedExecutions(
         clock=SystemClock(),
         definitions=cast("Any", Loading()),
-        loader=cast("Any", Loading()),
-        misrouted_reports=cast("Any", None),
+        load=Loading().add,
+        forward=cast("Any", None),
         mailbox_seconds=0.0,
     )
 

@@ -33,7 +33,7 @@ class Session:
         self.acknowledged += report_ids
 
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
-        return {each: Standing("w", is_final=False) for each in execution_ids}
+        return {each: Standing("w", 1, is_final=False) for each in execution_ids}
 
     async def deliver(self, report: ReceivedReport, workspace: str) -> bool:
         self.tried.append(report.execution_id)

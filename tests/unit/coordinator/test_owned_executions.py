@@ -20,8 +20,8 @@ def executions_of(story: Story) -> OwnedExecutions:
     executions = OwnedExecutions(
         clock=SystemClock(),
         definitions=cast("Any", None),
-        loader=cast("Any", None),
-        misrouted_reports=cast("Any", None),
+        load=cast("Any", None),
+        forward=cast("Any", None),
         mailbox_seconds=0.0,
     )
     executions.by_id[EXECUTION_ID] = OwnedExecution(

@@ -7,11 +7,12 @@ from typing import Any
 import grpc
 import pytest
 
-from services.coordinator.app.ports import Mark
+from services.coordinator.app.ports import Standing
 from services.coordinator.core.events import RunStarted
 from services.coordinator.core.values import WorkKey
 from services.coordinator.rpc.reads import ReadServicer
-from services.coordinator.rpc.watch import WatchHub, WatchServicer, WatchStream
+from services.coordinator.rpc.watch import WatchHub, WatchStream
+from services.coordinator.rpc.watch_streams import WatchServicer
 from services.coordinator.store.codec import encode_event, seal, unseal
 from windlass.coordinator.v1 import reads_pb2 as pb
 
@@ -31,8 +32,8 @@ class Tables:
         event = RunStarted(5, WorkKey(f"node{number}"), number, 4, 0)
         self.events_there.append(seal(ID, seq, 1, 5, [encode_event(event)]))
 
-    async def marks(self, execution_ids: Sequence[str]) -> Mapping[str, Mark]:
-        return {ID: Mark(len(self.events_there), self.is_final)} if ID in execution_ids else {}
+    async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
+        return {ID: Standing("w", len(self.events_there), self.is_final)} if ID in execution_ids else {}
 
     async def executions(self, execution_ids: Sequence[str]) -> list[Any]:
         self.rows_read += len(execution_ids)

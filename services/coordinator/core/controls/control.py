@@ -1,4 +1,4 @@
-"""What a control node is."""
+"""The base class of control nodes."""
 
 import json
 from abc import ABC, abstractmethod

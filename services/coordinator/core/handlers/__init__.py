@@ -1,4 +1,4 @@
-"""What each command does: one file per family of commands.
+"""The handlers of the commands, one file per family.
 
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel

@@ -1,4 +1,4 @@
-"""What a runner says, brought within bounds.
+"""Brings the values that a runner reports within bounds.
 
 A runner may be anybody's machine, with a clock of its own. What it says goes into a journal and into rows that others
 share: the database would refuse a text with a NUL or a date in the year 300,000, together with everything else of the

@@ -1,4 +1,4 @@
-"""What runners say of their runs: it began, it goes on, it is done, it failed, it stopped.
+"""Reports of runners about their runs: a run began, goes on, succeeded, failed or stopped.
 
 A report counts if it names a live run and the epoch of its lease, and comes from the instance that was granted the run.
 The same report again gets the first answer. A report on somebody else's run is refused and not recorded. Any other

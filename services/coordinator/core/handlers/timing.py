@@ -1,4 +1,4 @@
-"""What the passing of time leads to. No timer fires early, and none fires twice: each firing makes its timer stale."""
+"""Fires timers that are due. No timer fires early, and none fires twice: each firing makes its timer stale."""
 
 from typing import assert_never
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.coordinator.app.run_ids import is_execution_id, split_run_id
+from services.coordinator.core.run_ids import is_execution_id, split_run_id
 
 ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
 

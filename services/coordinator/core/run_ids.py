@@ -1,4 +1,4 @@
-"""Ids of executions and of runs: how a run id is made of its two halves, and what is none."""
+"""The form of execution ids and of run ids. A run id is "<execution id>.<run number>"."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from services.coordinator.core.state import Execution
 
 _EXECUTION_ID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _IS_EXECUTION_ID: Final = re.compile(_EXECUTION_ID).fullmatch
-# Nine digits at most: what a column of 32 bits holds.
+# At most nine digits, so that the number fits into a column of 32 bits.
 _IS_RUN_ID: Final = re.compile(rf"({_EXECUTION_ID})\.([0-9]{{1,9}})").fullmatch
 
 
@@ -18,12 +18,11 @@ def run_id(execution: Execution, number: int) -> str:
 
 
 def is_execution_id(text: str) -> bool:
-    """Asked of every id that came from outside before it goes into a statement: the database answers another form with
-    an error, not with nothing."""
+    """Every id from outside is checked before it goes into a statement, because PostgreSQL raises for another form."""
     return _IS_EXECUTION_ID(text) is not None
 
 
 def split_run_id(run_id: str) -> tuple[str, int]:
-    """("", 0) for what is no run id."""
+    """("", 0) if it is not a run id."""
     found = _IS_RUN_ID(run_id)
     return (found[1], int(found[2])) if found else ("", 0)

@@ -1,7 +1,7 @@
-"""The keys by which third parties tell repeated effects apart: equal over all attempts at the same work.
+"""Effect keys: all attempts at the same work have the same key, so a third party can recognise a repeated effect.
 
-HMAC-SHA256 of (execution, node, iteration, generation) under the workspace's secret, which stays with us: nobody can
-make the key of another's work.
+A key is the HMAC-SHA256 of (execution, node, iteration, generation) under the secret of the workspace. Runners never
+get the secret, so nobody can make the key of another's work.
 """
 
 from __future__ import annotations

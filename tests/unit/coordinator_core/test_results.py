@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.coordinator.app.results import CURSOR_BYTES_MAX
 from services.coordinator.core.commands import ReportFailure, ReportProgress, ReportStarted, ReportSuccess
+from services.coordinator.core.results import CURSOR_BYTES_MAX
 from services.coordinator.core.values import INLINE_BYTES_MAX, ErrorClass, OutputRef
 from services.coordinator.peers.mailbox import REPORT_BYTES_MAX, fit_to_post
 from services.coordinator.rpc.run_reports import progress_commands, report_command

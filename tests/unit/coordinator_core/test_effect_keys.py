@@ -4,8 +4,8 @@ import hmac
 
 import pytest
 
-from services.coordinator.app.effect_keys import EffectKeys
 from services.coordinator.core.compiling import compile_definition
+from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.state import Run, Work
 from services.coordinator.core.values import WorkKey
 

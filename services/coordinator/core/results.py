@@ -1,8 +1,8 @@
-"""What a run brought, judged before it is journalled: a runner may be anybody's program.
+"""Checks the result of a run before it is journalled. A runner may be anybody's program.
 
-A journalled output is for ever: it is shown, put into other nodes' templates and handed on as it is. One that is no
-JSON would make its execution unreadable, and each list that it is on. So it is a failure of its run here, which no
-attempt mends; the size of an inline output is the core's to judge.
+A journalled output is stored for ever, shown, and given to templates of other nodes. An output that is not JSON would
+make its execution unreadable, and each list that the execution is on. So such a result is a permanent failure of its
+run. The handler of the report checks the size of an inline output.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from services.coordinator.core.values import (
 from windlass.definition.limits import DEPTH_MAX
 
 BRANCH_CHARACTERS_MAX: Final = 255
-# Journalled with each beat that moves it, and part of each later grant.
+# A cursor is journalled with each beat that changes it, and is part of each later grant.
 CURSOR_BYTES_MAX: Final = 64 * 1024
 ERROR_MESSAGE_MAX: Final = 8_192
 ERROR_TYPE_MAX: Final = 256
@@ -53,12 +53,12 @@ def is_cursor(cursor: bytes) -> bool:
 
 
 def json_fault(text: bytes) -> str:
-    """Why nobody can read it; "" when anybody can."""
+    """Why a reader would refuse the text; "" if it is good."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as fault:
-        return f"the output is no JSON: {fault.msg}"
-    # Fewer brackets than levels: nothing to walk. So it is with almost every output.
+        return f"the output is not JSON: {fault.msg}"
+    # Almost every output has fewer brackets than levels are allowed, and need not be walked.
     is_flat = len(text) <= 2 * DEPTH_MAX or text.count(b"{") + text.count(b"[") <= DEPTH_MAX
     return "" if is_flat or _depth(value) <= DEPTH_MAX else f"the output is nested deeper than {DEPTH_MAX}"
 
