@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from services.chassis.telemetry.logs import logger
@@ -101,7 +101,8 @@ class Process:
             code = 1
         finally:
             self._group = None
-            await self._close()
+            if not await _attempt_all(self._close_hooks[::-1], _CLOSE_SECONDS):
+                log.warning("the time for closing is over", process=self.name)
         log.info("ended", process=self.name, exit_code=code)
         return code
 
@@ -115,7 +116,8 @@ class Process:
         await self._stop_asked.wait()
         log.info("draining", process=self.name, seconds=self._drain_seconds)
         self.draining.set()
-        await self._drain()
+        if not await _attempt_all(self._drain_hooks, self._drain_seconds):
+            log.warning("the time for draining is over", process=self.name)
 
     async def _wired(self, wire: Callable[[Process], Awaitable[None]]) -> bool:
         """False when the process was asked to stop before the wiring was done."""
@@ -147,22 +149,6 @@ class Process:
             self._limit_the_end(0.0)
             raise
 
-    async def _drain(self) -> None:
-        try:
-            async with asyncio.timeout(self._drain_seconds):
-                for name, hook in self._drain_hooks:
-                    await _attempt(name, hook)
-        except TimeoutError:
-            log.warning("the time for draining is over", process=self.name)
-
-    async def _close(self) -> None:
-        try:
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                for name, hook in reversed(self._close_hooks):
-                    await _attempt(name, hook)
-        except TimeoutError:
-            log.warning("the time for closing is over", process=self.name)
-
     def _limit_the_end(self, drain_seconds: float) -> None:
         """Make sure that the process ends, also when a task swallows its cancellation or a hook blocks the loop."""
         if self._owns_interpreter:
@@ -173,6 +159,17 @@ class Process:
             log.warning("second signal, ending at once", signal=number.name)
             os._exit(128 + number)
         self.stop()
+
+
+async def _attempt_all(hooks: Sequence[tuple[str, Hook]], seconds: float) -> bool:
+    """Run the hooks one after another. False: the time was over before the last one ended."""
+    try:
+        async with asyncio.timeout(seconds):
+            for name, hook in hooks:
+                await _attempt(name, hook)
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _attempt(name: str, hook: Hook) -> None:

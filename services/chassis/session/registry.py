@@ -126,9 +126,8 @@ class SessionRegistry:
 
     def with_credit(self) -> list[ServerSession]:
         """The sessions with credit, most credit first."""
-        found = [(session.credit, session) for session in self._by_instance.values() if session.credit > 0]
-        found.sort(key=lambda each: -each[0])
-        return [session for _, session in found]
+        found = [session for session in self._by_instance.values() if session.credit > 0]
+        return sorted(found, key=lambda session: session.credit, reverse=True)
 
     def set_demand(self, demand: int) -> None:
         """State how much work waits here for credit. This is cheap: holders are told only of large changes."""
