@@ -1,4 +1,4 @@
-"""The coordinator's settings; each with its reason."""
+"""The settings of the coordinator, each with its reason."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from services.chassis.process.config import Field, StoringSettings
 class CoordinatorSettings(StoringSettings):
     grpc_address: str = "127.0.0.1:7403"
     metrics_address: str = "127.0.0.1:7603"
-    # Every dispatcher replica: executions are leased from all of them.
+    # All dispatcher replicas, because executions are leased from each of them.
     dispatchers: str = "127.0.0.1:7402"
-    # For definitions and keys; any replica answers.
+    # The api replicas, asked for definitions and keys. Any of them answers.
     apis: str = "127.0.0.1:7401"
-    # Memory and the time of a take-over grow with it; what is beyond waits in the queue, where it costs a row.
-    # The most is half of what a dispatcher takes from one holder: what has ended and is not answered yet counts too.
+    # Memory and the time of a take-over grow with it. Further executions wait in the queue, where each costs a row.
+    # The maximum is half of what a dispatcher accepts from one holder, because executions that have ended and are not
+    # acknowledged yet count too.
     executions_max: int = Field(default=2_000, ge=1, le=10_000)

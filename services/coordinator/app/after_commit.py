@@ -187,7 +187,7 @@ class AfterCommit:
             if owned.trace is not None:
                 self._tracing.moved(pending)
         except Exception as failure:
-            log.error("news cannot be told", execution_id=owned.execution_id, exc_info=failure)
+            log.error("watchers cannot be told", execution_id=owned.execution_id, exc_info=failure)
 
     def _leave(self, pending: PendingAppend) -> None:
         owned, execution = pending.owned, pending.execution
@@ -215,7 +215,7 @@ class AfterCommit:
         note_broken(owned, failure)
         self.give_back_places(pending)
         if not pending.has_left:
-            message = "the coordinator could not settle this execution; its log tells more"
+            message = "the coordinator failed after the commit of this execution; its log says why"
             self._dispatch.released(
                 owned.execution_id, owned.epoch, failed=True, reason="INTERNAL", message=message
             )

@@ -24,7 +24,7 @@ from services.coordinator.core.definition import Node
 from services.coordinator.core.state import Work
 from services.coordinator.core.values import Instant
 
-# Works of one execution given out before the next execution has its turn.
+# Works of one execution that are assigned before the next execution is served.
 _SHARE: Final = 64
 # µs. An execution that has waited for so long goes before those that have just finished a step.
 _PATIENCE: Final = 5_000_000
@@ -138,7 +138,7 @@ def _serve(
             left -= len(got)
             given.setdefault(owned, []).extend(got)
         if len(got) < len(share):
-            return left  # no credit left; it keeps its place
+            return left  # no credit is left, and the execution keeps its place
         del queue[owned]
         if len(works) > len(share):
             queue[owned] = since
@@ -158,7 +158,7 @@ def _needs(node: Node) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def _places(sessions: list[RunnerSession]) -> Iterator[RunnerSession]:
-    """One reserved place after another, round robin, until none is left."""
+    """Reserves one place after another, round robin, until none is left."""
     while sessions:
         free = []
         for session in sessions:

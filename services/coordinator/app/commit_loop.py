@@ -156,7 +156,7 @@ class CommitLoop:
     def _break(self, pending: PendingAppend, failure: Exception) -> None:
         """A bug: this execution goes back as failed; after three failures it is a dead letter. The rest goes on."""
         note_broken(pending.owned, failure)
-        message = "the coordinator could not decide this execution; its log tells more"
+        message = "the coordinator could not decide this execution; its log says why"
         self._refuse(pending, "INTERNAL", message, permanent=False)
 
     def _refuse(self, pending: PendingAppend, reason: str, message: str, *, permanent: bool) -> None:

@@ -18,7 +18,7 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import Lease
@@ -57,10 +57,9 @@ class UnknownEvents(Exception):
     """A newer version wrote an event of this journal."""
 
 
-class Fold(Protocol):
-    def __call__(self, execution_id: str, definition: Definition, events: Sequence[bytes], /) -> Execution:
-        """Raises UnknownEvents. Any other exception means that the journal is damaged."""
-        ...
+# Folds a journal, given the execution's id and the rows. Raises UnknownEvents; any other exception means that the
+# journal is damaged.
+Fold = Callable[[str, Definition, Sequence[bytes]], Execution]
 
 
 class JournalLoader:

@@ -37,7 +37,7 @@ class Timers:
         return len(self._heap)
 
     def set(self, owned: OwnedExecution, instant: int) -> None:
-        """µs since 1970; 0 takes the timer away."""
+        """`instant` is in µs since 1970; 0 removes the timer."""
         if instant == owned.wake:
             return
         owned.wake = instant
@@ -47,7 +47,7 @@ class Timers:
                 self._is_earlier.set()
 
     def trim(self, alive: Iterable[OwnedExecution], count: int) -> None:
-        """Forget dead entries once they are most of the heap."""
+        """Removes dead entries once they are most of the heap."""
         if len(self._heap) > _DEAD_MIN + 4 * count:
             self._heap = [(owned.wake, next(self._numbers), owned) for owned in alive if owned.wake]
             heapq.heapify(self._heap)

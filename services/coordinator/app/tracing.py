@@ -26,7 +26,7 @@ class Tracing:
         self._clock = clock
 
     def moved(self, pending: PendingAppend) -> None:
-        """After an append of a sampled execution was committed."""
+        """Writes the spans of a committed append of a sampled execution."""
         if not tracing_is_on():
             return
         trace = pending.owned.trace

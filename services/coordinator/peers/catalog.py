@@ -63,9 +63,8 @@ class ApiReplicas:
     async def call(self, ask: Callable[[Any], Awaitable[Answer]]) -> Answer:
         present = self._present or tuple(sorted(await self._book.read()))
         failure: Exception | None = None
-        first = self._next
-        for turn in range(len(present)):
-            address = present[(first + turn) % len(present)]
+        for place in range(self._next, self._next + len(present)):
+            address = present[place % len(present)]
             try:
                 return await ask(CatalogServiceStub(self._channels.get(address)))
             except grpc.aio.AioRpcError as error:

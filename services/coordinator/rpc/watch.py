@@ -43,7 +43,7 @@ _CHECKED_AT_ONCE: Final = 1_000
 _ROWS_AT_ONCE: Final = 50
 
 _subscriptions = gauge("coordinator_watch_subscriptions", "Executions followed here.")
-_untold = counter("coordinator_watch_untold_total", "News that could not be told, by a fault of ours.")
+_untold = counter("coordinator_watch_untold_total", "Updates that a bug kept from being sent.")
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def _apart(execution_id: str) -> Iterator[None]:
         raise
     except Exception as failure:
         _untold.inc()
-        log.error("an execution cannot be told of", execution_id=execution_id, exc_info=failure)
+        log.error("an update of an execution cannot be sent", execution_id=execution_id, exc_info=failure)
 
 
 class Subscription:
@@ -67,7 +67,7 @@ class Subscription:
         self.after_seq = wanted.after_seq
         self.events = wanted.events
         self.must_catch_up = wanted.catch_up
-        # So many looks are left before the watcher is told of it; 0: it has asked for it or was told.
+        # After so many more looks the watcher is told of it. 0: the watcher asked for it, or was told.
         self.looks_left = 0
 
 
