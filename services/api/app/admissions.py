@@ -1,6 +1,6 @@
-"""Finds out, for those who wait for an execution here, that it was given up.
+"""Ends the watches of executions that were given up.
 
-No coordinator ever tells of such an end: it is a row in the dispatchers' queue.
+Coordinators do not push such an end, because it is a row in the dispatchers' queue.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 
-# An admission fails after seconds of trying: there is no hurry to find out.
+# An execution is given up after seconds of retries, so its watches may end a little later.
 ADMISSIONS_SECONDS: Final = 2.0
 
 
 class AdmissionReader:
-    """Finds out for those who wait that an execution was given up: no coordinator will ever tell of it."""
-
     def __init__(self, waiting: WaitingCallers, executions: Executions) -> None:
         self._waiting = waiting
         self._executions = executions

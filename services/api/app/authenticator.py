@@ -1,8 +1,7 @@
-"""Whose key it is: hashed at the door, looked up, and trusted for at most a second.
+"""Finds the identity of an API key by its hash, and trusts the answer for at most one second.
 
-A change (revocation, closing of a workspace) is heard at once from the replica that made it and, through the
-database's notifications, from every other; the second is for a notification that was lost. While the database is
-away nobody is let in on an older answer.
+A change (revocation, closing of a workspace) takes effect at once: notifications of the database reach every replica.
+The second bounds the effect of a lost notification. An older answer is not used while the database is away.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from services.chassis.process.clock import Clock
 
 TRUSTED_SECONDS: Final = 1.0
 CACHED_MAX: Final = 10_000
-# Longer ones are no keys: not worth hashing.
+# A longer text is not a key, and is not hashed.
 KEY_CHARACTERS_MAX: Final = 256
 _KINDS: Final = {"SYSTEM": CallerKind.SYSTEM, "RUNNER": CallerKind.RUNNER}
 
@@ -47,7 +46,7 @@ class Authenticator:
             raise refusals.key_invalid()
         key_hash = hashlib.sha256(key.encode("utf-8", "replace")).digest()
         known = await self._known.get(key_hash)
-        # It was found by its hash; that the two are one is settled in constant time all the same.
+        # The lookup by hash has already compared them; this comparison takes constant time.
         if not hmac.compare_digest(known.key_hash, key_hash):
             raise refusals.key_invalid()
         if self._has_expired(known.key):
@@ -55,12 +54,12 @@ class Authenticator:
         return known.identity
 
     async def record_of(self, key_hash: bytes) -> KeyRecord | None:
-        """For other services that were shown a key; read anew, because they cache the answer themselves."""
+        """The record of a key that another service was given. It is not cached here, because that service caches it."""
         key = await self._keys.find(key_hash)
         return key if key is not None and _is_good(key) and not self._has_expired(key) else None
 
     def title(self, key_id: str) -> str:
-        """Of a key that was identified; what people are told of who did something."""
+        """The title of a key that was identified before. It is shown as the caller of a start or a cancel."""
         return self._titles.get(key_id, "")
 
     def forget(self, key_hash: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What another replica, or this one, has changed: notifications of the database make the caches read it again."""
+"""Clears cached values when a notification of the database says that a replica has changed them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from services.chassis.process.batcher import Level
 
 
 class Changes:
-    """What another replica (or this one) has changed, as the database tells it; "" = anything may have."""
-
     def __init__(self, authenticator: Authenticator, startables: Startables, limits_changed: Level) -> None:
         self._authenticator = authenticator
         self._startables = startables
         self._limits_changed = limits_changed
 
     def heard(self, channel: str, payload: str) -> None:
+        """An empty payload means that anything may have changed."""
         kind, _, name = payload.partition(":")
         try:
             self._forget(kind, name)
         except ValueError:
-            # Of a version to come, perhaps.
+            # A later version may send a payload of this form.
             self._forget("", "")
 
     def _forget(self, kind: str, name: str) -> None:

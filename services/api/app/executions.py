@@ -1,12 +1,12 @@
-"""Reading executions from the two places where they can be, and cancelling them.
+"""Reads executions from the two places where they can be, and cancels them.
 
-A started execution is at the coordinators, one that waits for admission only in the dispatchers' queue. What a
-coordinator says wins, but for one thing: an execution that dispatchers have given up goes on nowhere, and its row in
-the queue is its end. A single execution is asked for at the coordinator, then in the queue, then at the
-coordinator again: between the first two questions it may have been started, and never does it go back.
-For lists the queue is read first: what leaves it during the reading is then found at the coordinator.
+Coordinators have the executions that started. The dispatchers' queue has those that wait for admission. The record of a
+coordinator counts, with one exception: an execution that dispatchers have given up has ended, and its row in the queue
+says how. A single execution is looked up at the coordinator, then in the queue, then at the coordinator again, because
+it may start between the first two reads; it never returns to the queue unstarted.
+For lists the queue is read first: an execution that leaves it during the read is then found at the coordinator.
 
-Hazard: nothing here may return a record of another workspace; every way out passes `_own`.
+Hazard: nothing here may return a record of another workspace. `find` checks it in `_own`, `page` compares each record.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ Record = reads_pb2.ExecutionRecord
 _State = resources_pb2.Execution
 FINAL: Final = frozenset({_State.SUCCESS, _State.FAILED, _State.CANCELLED, _State.TIMEOUT})
 CANCEL_SECONDS: Final = 2.0
-# How long a running execution waits to be told apart from one that was given up: nearly all are running.
+# How long the read of a running execution waits to learn whether it was given up. Nearly all were not.
 _GIVEN_UP_SECONDS: Final = 1.0
-# How long one that was not given up is taken to be going, so that reading it often costs the dispatchers nothing, and
-# no wait for them while they are away; hence how late its end may be seen. And how many such are remembered.
+# For this time an execution that was not given up is not checked again, so that reading it often costs dispatchers
+# nothing, and does not wait for them while they are away. Its end may be seen this late. And how many are remembered.
 _GOING_SECONDS: Final = 2.0
 _GOING_MAX: Final = 10_000
-# A row carries an input of up to 256 KiB, an answer 64 MiB.
+# A row carries an input of up to 256 KiB; an answer has at most 64 MiB.
 _QUEUE_PAGE: Final = 200
-# A filter that fits nothing must not read a queue of millions for one answer.
+# A filter that matches nothing must not read a queue of millions of rows.
 _QUEUE_PAGES_MAX: Final = 500
-# What a row of the queue cannot tell of an execution that had begun before it was given up.
+# The field that a queue row cannot tell of an execution that had started before it was given up.
 _COORDINATORS_TELL: Final = "start_time"
 
 
 class Page(NamedTuple):
     records: Sequence[Record]
-    # How many there were to choose from, of which at most one more was asked for.
+    # The number of records found. One more than the page size was asked for.
     found: int
 
 
@@ -59,7 +59,7 @@ class Executions:
         self._queue = queue
         self._watches = watches
         self._clock = clock
-        # Not given up when it was asked for, at this time; oldest first.
+        # Executions that had not been given up at this time; oldest first.
         self._going: OrderedDict[str, float] = OrderedDict()
 
     async def find(self, workspace: str, execution_id: str) -> Record:
@@ -76,7 +76,7 @@ class Executions:
         return _own(workspace, record, execution_id)
 
     async def given_up(self, execution_ids: Sequence[str]) -> Sequence[Record]:
-        """Of these, those that dispatchers have given up, as they ended."""
+        """The records of those that dispatchers have given up, with their end."""
         failed = {
             queued.start.execution_id: queued
             for queued in await self._queue.queued(execution_ids)
@@ -84,14 +84,15 @@ class Executions:
         }
         if not failed:
             return ()
-        # Whoever is told of an end here must not find it going again.
+        # A caller who was told of the end must not see it running afterwards.
         for execution_id in failed:
             self._going.pop(execution_id, None)
         started = {each.execution.id: each for each in await self._reads.executions(list(failed))}
         return [_ended(started.get(id_), queued) for id_, queued in failed.items()]
 
     async def _given_up_soon(self, record: Record) -> Record:
-        """The record itself while dispatchers are away or cannot tell: it says what is known."""
+        """The record with its end if dispatchers have given it up. While dispatchers are away it is returned as it
+        is."""
         execution_id = record.execution.id
         asked_at, known_at = self._clock.monotonic(), self._going.get(execution_id)
         if known_at is not None and asked_at - known_at < _GOING_SECONDS:
@@ -101,7 +102,7 @@ class Executions:
                 for ended in await self.given_up([execution_id]):
                     return ended
         except (DependencyUnavailable, Refusal, TimeoutError):
-            asked_at = self._clock.monotonic()  # whoever reads it next is not to wait so long again
+            asked_at = self._clock.monotonic()  # the next read does not wait again
         self._going[execution_id] = asked_at
         self._going.move_to_end(execution_id)
         if len(self._going) > _GOING_MAX:
@@ -122,7 +123,7 @@ class Executions:
         return Page(merged[:size], len(merged))
 
     async def wait(self, watch: Watch, seconds: float) -> Record | None:
-        """The final record; None when the time is over first."""
+        """The final record. None: the time was over first."""
         end = self._clock.monotonic() + seconds
         while (remaining := end - self._clock.monotonic()) > 0:
             update = await watch.next(remaining)
@@ -131,7 +132,7 @@ class Executions:
         return None
 
     async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str) -> Record:
-        # What nobody goes on with is not to be cancelled: asked anew.
+        # An execution that was given up cannot be cancelled, so this is checked again.
         self._going.pop(execution_id, None)
         record = await self.find(workspace, execution_id)
         if record.execution.state in FINAL:
@@ -157,14 +158,14 @@ class Executions:
         return found[0] if found else None
 
     async def _going_or_final(self, asked: ExecutionQuery) -> list[Record]:
-        """Without those that were given up: they are found by what their row in the queue says."""
+        """Executions of the coordinators without those that were given up, which `_waiting` finds in the queue."""
         found: list[Record] = []
         while len(found) < asked.limit:
             batch = await self._reads.execution_page(asked)
             going = [record.execution.id for record in batch if record.execution.state not in FINAL]
             gone = {record.execution.id for record in await self.given_up(going)} if going else set()
             found += [record for record in batch if record.execution.id not in gone]
-            # No peer gives more at once than the largest page has: a batch of that many may not be the last.
+            # A peer returns at most PAGE_SIZE_MAX records, so a full batch may not be the last.
             if len(batch) < min(asked.limit, PAGE_SIZE_MAX):
                 break
             asked = asked._replace(from_id=batch[-1].execution.id)
@@ -173,7 +174,7 @@ class Executions:
     async def _waiting(
         self, workspace: str, filters: Sequence[Filter], from_id: str, wanted: int, *, ascending: bool
     ) -> list[Record]:
-        """The first `wanted` of the queue's rows that fit."""
+        """The first `wanted` rows of the queue that match."""
         found: list[Record] = []
         for _ in range(_QUEUE_PAGES_MAX):
             rows = await self._queue.page(workspace, from_id, _QUEUE_PAGE, ascending=ascending)
@@ -189,8 +190,8 @@ class Executions:
         raise DependencyUnavailable("the queue", "too long to be searched; filter by less", retry_after=5.0)
 
     async def _unknown_there(self, waiting: Sequence[queue_pb2.Queued]) -> list[Record]:
-        """Without those that a coordinator knows and goes on with: their queue row tells an older story, which may fit
-        a filter that the present one does not."""
+        """Rows without those that a coordinator has started: such a row is older than the coordinator's record, and may
+        match a filter that the record does not match."""
         if not waiting:
             return []
         started = await self._reads.executions([row.start.execution_id for row in waiting])
@@ -205,7 +206,7 @@ class Executions:
 
 
 def _may_fit(filters: Sequence[Filter], queued: queue_pb2.Queued) -> bool:
-    """By the row alone, for which coordinators need not be asked."""
+    """Whether the row may match, judged without asking coordinators."""
     is_untold = queued.state == queue_pb2.Queued.FAILED and asks_of(filters, _COORDINATORS_TELL)
     return is_untold or matches(filters, fields_of(execution_of(queued)))
 
@@ -223,7 +224,7 @@ def _own(workspace: str, record: Record | None, execution_id: str) -> Record:
 
 
 def _cancelled(record: Record) -> Record:
-    """A final record, if a cancel could have made it so."""
+    """The final record, or a refusal if it ended otherwise than by a cancel."""
     if record.execution.state != _State.CANCELLED:
         raise refusals.execution_final(record.execution.id, _State.State.Name(record.execution.state))
     return record

@@ -1,7 +1,7 @@
-"""Execution ids: UUIDv7, so that ids made later sort later, in every service and index.
+"""Execution ids: UUIDv7, so that newer ids sort after older ones in every service and index.
 
-The twelve bits after the millisecond are its fraction, so one replica's ids rise also within a millisecond. Hazard:
-between replicas the order is only as good as their clocks; nothing but the order of lists rests on it.
+The twelve bits after the millisecond are its fraction, so the ids of one replica also rise within a millisecond.
+Hazard: between replicas the order depends on their clocks. Only the order of lists relies on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VARIANT: Final = 0b10 << 62
 class Identifiers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Unique, not secret: isolation never rests on an id being hard to guess.
+        # Ids are unique, not secret: isolation does not depend on them.
         self._random = random.Random(random.SystemRandom().getrandbits(128))
         self._last = 0
 
@@ -33,5 +33,5 @@ class Identifiers:
 
 
 def is_execution_id(text: str) -> bool:
-    """What has another form was minted by nobody, and is not worth a question to anybody."""
+    """False: no replica can have minted this id, so no service needs to be asked."""
     return _FORM.fullmatch(text) is not None

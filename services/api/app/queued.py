@@ -1,7 +1,7 @@
-"""A row of the dispatchers' queue as the execution that people see: PENDING, or FAILED when it was given up.
+"""A row of the dispatchers' queue as an execution: PENDING, or FAILED when it was given up.
 
-Given up is what was never admitted, and what no coordinator could go on with: its journal then stands where it stood,
-and the row is its end.
+An execution is given up when it cannot be admitted, or when no coordinator can continue it. Its journal then has no
+final event; the row has its end.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from windlass.dispatcher.v1 import queue_pb2
 
 Execution = resources_pb2.Execution
 ADMISSION: Final = "ADMISSION"
-# The types of the event with which a watch ends that has none in a journal to end with: there is no journal, or it
-# stands still.
+# The types of the last event of a watch, for executions that were given up: without a journal, or with an unfinished
+# one.
 NOT_ADMITTED: Final = "ExecutionNotAdmitted"
 GIVEN_UP: Final = "ExecutionGivenUp"
 
@@ -54,7 +54,7 @@ def execution_of(queued: queue_pb2.Queued) -> Execution:
 
 
 def given_up(record: reads_pb2.ExecutionRecord, queued: queue_pb2.Queued) -> reads_pb2.ExecutionRecord:
-    """One that had begun, as its coordinator tells it, with the end that its row has."""
+    """A started execution as its coordinator has it, with the end that its row has."""
     ended = reads_pb2.ExecutionRecord()
     ended.CopyFrom(record)
     _end(ended.execution, queued)
@@ -62,7 +62,7 @@ def given_up(record: reads_pb2.ExecutionRecord, queued: queue_pb2.Queued) -> rea
 
 
 def was_given_up(record: reads_pb2.ExecutionRecord) -> bool:
-    """The error of a run may be named alike, but has a node."""
+    """The error of a run may have the same type, but it has a node."""
     return record.execution.error.type == ADMISSION and not record.execution.error.node
 
 
@@ -71,12 +71,12 @@ def _end(execution: Execution, queued: queue_pb2.Queued) -> None:
     execution.state = Execution.FAILED
     execution.error.type, execution.error.message = ADMISSION, message
     execution.end_time.CopyFrom(queued.failure_time)
-    # Behind its journal, where `failure_event` has its place.
+    # `failure_event` comes after the last event of the journal.
     execution.last_seq += 1
 
 
 def fields_of(execution: Execution) -> dict[str, str | int | datetime]:
-    """By the names that a filter uses; without those that it does not have."""
+    """The fields by the names that filters use. Absent fields are left out."""
     texts = {
         "error.type": execution.error.type,
         "error.node": execution.error.node,
@@ -101,7 +101,7 @@ def fields_of(execution: Execution) -> dict[str, str | int | datetime]:
 
 
 def failure_event(record: reads_pb2.ExecutionRecord) -> reads_pb2.EventRecord:
-    """The last that is told of an execution that was given up; of one that was never admitted, all."""
+    """The last event of an execution that was given up. It is the only one if it was never admitted."""
     seq = record.execution.last_seq
     event = resources_pb2.Event(
         seq=seq,

@@ -1,9 +1,8 @@
-"""What was read a moment ago, kept for the next who asks: bounded, never older than stated, and read by one for all.
+"""A bounded cache of values that are read at most once at a time and never older than stated.
 
-From half its time on an entry is read again in the background, so that under steady use nobody waits for a read. What
-is forgotten while it is being read is not kept when the read comes back: it may be older than the change that made
-somebody forget it.
-Hazard: a refusal is not kept; what does not exist is asked for each time.
+After half of its time, an entry is read again in the background, so that under steady use no caller waits. A key that
+is forgotten during a read does not keep the result, which may be older than the change that made it forgotten. Hazard:
+a refusal is not cached, so a key without a value is read each time.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Value = TypeVar("Value")
 
 class _Entry(NamedTuple, Generic[Value]):
     value: Value
-    # By the time of asking, not of the answer.
+    # The time at which the read began.
     read_at: float
 
 
@@ -52,7 +51,7 @@ class RefreshingCache(Generic[Key, Value]):
                 return entry.value
         else:
             reading = self._read_again(key)
-        # Shared with others who ask: one who gives up must not take it from them.
+        # The read is shared, so a caller that is cancelled must not cancel it.
         return await asyncio.shield(reading)
 
     def forget(self, key: Key) -> None:
@@ -93,6 +92,6 @@ class RefreshingCache(Generic[Key, Value]):
 
 
 def _look_at(reading: asyncio.Task[Value]) -> None:
-    """A background read that failed is no unheard exception: the next who asks reads again."""
+    """Retrieve the exception of a failed background read, or asyncio would log it. The next caller reads again."""
     if not reading.cancelled():
         reading.exception()

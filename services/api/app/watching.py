@@ -1,8 +1,8 @@
-"""One execution's events as one sequence without gap or repeat, whatever dies while it is read.
+"""The events of one execution in sequence, without gaps or repeats, across failures of any process.
 
-What is pushed only says that there is more, and often brings it along; the journal is the truth. A pushed event that
-is the next one is passed on; one that was seen is dropped; one from further on, a cut stream, or a long silence makes
-this read the journal from where it stands. So a lost push costs time and nothing else.
+The journal is the truth, and pushed updates are a fast path. A pushed event that is next in sequence is passed on; one
+that was seen before is dropped. A gap, a lost stream or a long silence makes this read the journal from the last event.
+So a lost push costs only time.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from services.api.app.ports import ExecutionReads, Watches
 from services.api.app.queued import failure_event, was_given_up
 from windlass.coordinator.v1 import reads_pb2
 
-# Behind each push: how long a silence is believed.
+# The journal is read after this time without an update.
 SILENCE_SECONDS: Final = 5.0
-# An event carries up to 256 KiB, an answer 64 MiB.
+# An event carries up to 256 KiB; an answer has at most 64 MiB.
 EVENTS_PER_READ: Final = 200
 
 
@@ -82,6 +82,6 @@ class EventWatcher:
                 return
 
     async def _has_ended(self, workspace: str, execution_id: str, seen: int) -> bool:
-        """Whether all of a final execution was seen, perhaps in an earlier call."""
+        """Whether the execution is final and all its events were seen, perhaps in an earlier call."""
         record = await self._executions.find(workspace, execution_id)
         return record.execution.state in FINAL and (record.execution.last_seq <= seen or was_given_up(record))

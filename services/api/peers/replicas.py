@@ -7,8 +7,8 @@ carry an id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -20,7 +20,7 @@ from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 Answer = TypeVar("Answer")
-Serve = Callable[[str, Channel], Awaitable[None]]
+Serve = Callable[[str, Channel], Coroutine[Any, Any, None]]
 
 # The deadline of one try. After it the next replica is tried.
 TRY_SECONDS: Final = 3.0
@@ -55,9 +55,7 @@ class Replicas:
             async for present in self._book.changes():
                 for address in sorted(present - tasks.keys()):
                     channel = self._channels.get(address)
-                    tasks[address] = [
-                        group.create_task(_kept(serve, address, channel)) for serve in self._serves
-                    ]
+                    tasks[address] = [group.create_task(serve(address, channel)) for serve in self._serves]
                 self._addresses = sorted(present)
                 for address in tasks.keys() - present:
                     await self._leave(tasks.pop(address))
@@ -101,8 +99,3 @@ class Replicas:
         if address in self._addresses:
             self._addresses.remove(address)
             self._addresses.append(address)
-
-
-async def _kept(serve: Serve, address: str, channel: Channel) -> None:
-    """A coroutine for `create_task`, which takes no other awaitable."""
-    await serve(address, channel)

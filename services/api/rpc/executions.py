@@ -1,4 +1,4 @@
-"""ExecutionService: starts, reads, the watch, the cancel."""
+"""ExecutionService: starts, reads, watches and cancels executions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
     async def StartExecution(
         self, request: executions_pb2.StartExecutionRequest, context: Context
     ) -> executions_pb2.StartExecutionResponse:
-        # The guard has begun a trace, and decided on its sampling, or taken up the caller's.
+        # The guard has continued the caller's trace, or begun one and decided on its sampling.
         trace = present_trace() or new_trace(sampled=False)
         response = await self._starting.one(request, trace, self._starting.answer_by(context))
         if trace.sampled:

@@ -1,4 +1,4 @@
-"""Pages of lists: the token a caller brings, and the one that goes back."""
+"""Pages of lists: reads the caller's page token, cuts the page, and makes the next token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from services.api.core import paging
 
 Row = TypeVar("Row")
 Shown = TypeVar("Shown", bound=Message)
-# Clients of gRPC take 4 MiB at once unless they are told otherwise.
+# By default gRPC clients refuse messages of more than 4 MiB.
 PAGE_BYTES_MAX: Final = 3 * 1024 * 1024
 
 
@@ -25,7 +25,7 @@ class PageRequest(Protocol):
 
 
 def begin(request: PageRequest, *list_of: str) -> tuple[str, int]:
-    """After which row the page begins ("": at the start), and how many rows it has at most."""
+    """The row after which the page begins ("" = at the start), and the largest number of rows."""
     after = paging.read(request.page_token, *list_of)
     if isinstance(after, paging.BadToken):
         raise invalid_field("page_token", "BAD_PAGE_TOKEN", after.message)
@@ -40,9 +40,9 @@ def cut(
     *list_of: str,
     is_cut: bool = False,
 ) -> tuple[list[Shown], str]:
-    """What is shown of at most `size` of the rows, of which one more was asked for, and the token of the next page, if
-    there is one. A page is shorter when its rows are large, and has one at least. `is_cut`: whoever gave the rows says
-    that there is more, however few came.
+    """The page, and the token of the next page, if there is one. `rows` has one row more than `size`, if it exists.
+
+    A page of large rows is shorter, but has at least one row. `is_cut`: more rows exist, although fewer were given.
     """
     shown: list[Shown] = []
     room = PAGE_BYTES_MAX
@@ -59,11 +59,11 @@ def cut(
 
 
 def _has_more(found: int, size: int) -> bool:
-    """Whether there may be another page. No peer gives more rows at once than the largest page has, so the one more
-    that was asked for cannot come with that: the next page is then empty at worst."""
+    """Whether there may be another page. A peer returns at most PAGE_SIZE_MAX rows, so the largest page never has one
+    row more: its next page may be empty."""
     return found > size or found >= paging.PAGE_SIZE_MAX
 
 
 def number(after: str) -> int:
-    """Of a list whose key is a number; a token is anybody's to make up, so what is none begins at the start."""
+    """The key of a list whose keys are numbers. A made-up token that has no number begins at the start."""
     return int(after) if after.isascii() and after.isdigit() and len(after) < 19 else 0

@@ -1,8 +1,7 @@
-"""Who may call what: one line per method, and nothing is open that has none.
+"""The callers of each method. The process does not start when a served method is missing here.
 
 VIEWER reads, WORKFLOW also changes workflows and executions, ADMIN also manages the keys of its workspace. The system
-key manages workspaces and keys and can read no execution. A method that is served without a line here keeps the
-process from starting, and fails the build.
+key manages workspaces and keys, and cannot read executions.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from services.chassis.identity.callers import Rule, members, services, system
 READ: Final = members("VIEWER", "WORKFLOW", "ADMIN")
 WRITE: Final = members("WORKFLOW", "ADMIN")
 OWN_KEYS: Final = members("ADMIN") | system()
-# The longest wait of a start, and some more to answer in.
+# The longest wait of a start, and time to answer.
 WAIT_SECONDS_MAX: Final = 3_600.0 + 30.0
 
 _WORKFLOWS: Final = "/windlass.api.v1.WorkflowService"

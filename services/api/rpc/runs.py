@@ -1,4 +1,4 @@
-"""RunService: attempts at nodes, as the coordinators have them."""
+"""RunService: reads runs, the attempts at nodes, from the coordinators."""
 
 from __future__ import annotations
 

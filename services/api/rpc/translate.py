@@ -1,6 +1,6 @@
-"""Records to the messages that clients see.
+"""Translates records to the messages of the public API.
 
-Hazard: one record may have many readers, as all who follow an execution get the same: none of them changes it.
+Hazard: all watches of an execution share one record, so no function here changes a record.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def start_command(request: executions_pb2.StartExecutionRequest) -> StartCommand
 
 
 def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> resources_pb2.Execution:
-    """The execution that was just queued; nobody needs to be asked."""
+    """The execution that was just queued, from its order."""
     trace = parse_traceparent(order.traceparent)
     execution = resources_pb2.Execution(
         id=order.execution_id,
@@ -66,14 +66,14 @@ def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> resources_
 
 
 def fill_execution(shown: resources_pb2.Execution, record: reads_pb2.ExecutionRecord) -> None:
-    """Straight into the answer: what is large in it is made once, and copied never."""
+    """Fill the answer in place, so that the input and output are not copied."""
     shown.CopyFrom(record.execution)
     fill(shown.input, record.input)
     fill(shown.output, record.output)
 
 
 def listed(record: reads_pb2.ExecutionRecord) -> resources_pb2.Execution:
-    """Without what only those get who ask for one."""
+    """The execution as lists show it, without input and output."""
     return record.execution
 
 
@@ -123,7 +123,7 @@ def fault(found: Fault) -> resources_pb2.Fault:
 
 
 def source_format(given: int) -> Format:
-    """YAML unless JSON is said."""
+    """YAML is the default."""
     return Format.JSON if given == resources_pb2.Workflow.JSON else Format.YAML
 
 
@@ -161,7 +161,7 @@ def api_key(record: KeyRecord) -> workspaces_pb2.ApiKey:
 
 
 def identified(record: KeyRecord) -> catalog_pb2.IdentifyKeyResponse:
-    """The system key has no number among the public roles: 0, which may open nothing."""
+    """The system key has no public role; its number is 0, which allows nothing."""
     role = 0 if record.role == "SYSTEM" else workspaces_pb2.Role.Value(record.role)
     made = catalog_pb2.IdentifyKeyResponse(key_id=record.key_id, workspace=record.workspace, role=role)
     if record.expire_time is not None:

@@ -1,4 +1,4 @@
-"""WorkspaceService and ApiKeyService: tenants, and who may do what in them."""
+"""WorkspaceService and ApiKeyService."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
         limits = (request.limits.executions_max, request.limits.queued_max)
         record = await self._workspaces.add(_actor(), request.workspace, tier, *limits)
         if record is None:
-            # A repeat whose first answer was lost asks for just what there is.
+            # A repeat of a request whose answer was lost asks for exactly the present state.
             record = await self._workspaces.get(request.workspace)
             if record is None or record.close_time is not None or record[1:4] != (tier, *limits):
                 raise refusals.workspace_exists(request.workspace)
@@ -176,7 +176,7 @@ def _actor() -> Actor:
 
 
 def _workspace_meant(identity: Identity, asked: str) -> str:
-    """A member's own whatever is asked, or it is told that there is no other."""
+    """A member's own workspace; another one is not found. The system key has to name one."""
     if identity.kind is CallerKind.SYSTEM:
         if not asked:
             raise refusals.invalid_field("workspace", "REQUIRED", "the system key must say which")
@@ -207,12 +207,12 @@ def _masked(request: workspaces_pb2.UpdateWorkspaceRequest) -> dict[str, int]:
 
 
 def _is_done(record: WorkspaceRecord, revision: int | None, values: Mapping[str, int]) -> bool:
-    """Whether just this change is the newest one: then the call is a repeat whose first answer was lost."""
+    """Whether the newest change is this one: then the call repeats a request whose answer was lost."""
     return revision == record.revision - 1 and all(getattr(record, key) == values[key] for key in values)
 
 
 def _revision(etag: str) -> int | None:
-    """0: any. None: an etag that was never ours."""
+    """The revision of an etag. 0: any revision. None: no etag of ours."""
     if not etag:
         return 0
     return int(etag) if etag.isascii() and etag.isdigit() and 0 < len(etag) < 18 and int(etag) else None
