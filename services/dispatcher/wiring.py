@@ -99,89 +99,107 @@ class DispatcherService:
     """The parts of one dispatcher, joined. Nothing runs yet."""
 
     def __init__(self, settings: DispatcherSettings) -> None:
-        scale, clock = settings.lease_scale, SystemClock()
-        timing = EXECUTION.scaled(scale)
-        name, url = f"{SERVICE}-{settings.replica}", settings.database_url
+        self.name = f"{SERVICE}-{settings.replica}"
+        self.clock = SystemClock()
+        self._open_database(settings)
+        self._admit(settings)
+        self._look_after(settings)
+        self._hold_sessions(settings)
+        self._serve(settings)
 
+    def _open_database(self, settings: DispatcherSettings) -> None:
+        scale, name, url = settings.lease_scale, self.name, settings.database_url
         self.database = Database(url, name=name, connections=settings.database_connections)
         self.connection = PgConnection(url, name=f"{name}-admission_loop", settings=SETTINGS)
+        self.leases = PostgresLeases(self.database, lease_scale=scale)
+        self.housekeeping = PostgresHousekeeping(self.database, astray_seconds=ASTRAY_SECONDS * scale)
+        self.mailbox = PostgresMailbox(self.database, redeliver_seconds=REDELIVER_SECONDS * scale)
 
-        leases = PostgresLeases(self.database, lease_scale=scale)
-        housekeeping = PostgresHousekeeping(self.database, astray_seconds=ASTRAY_SECONDS * scale)
-        mailbox = PostgresMailbox(self.database, redeliver_seconds=REDELIVER_SECONDS * scale)
-
+    def _admit(self, settings: DispatcherSettings) -> None:
+        """The admission loop, and the parts that feed it."""
         self.replica_notices = ReplicaNotices(
             sender=PostgresNoticeSender(self.database),
-            replica=f"{name}-{os.getpid()}",
+            replica=f"{self.name}-{os.getpid()}",
             heard=self._heard,
-            clock=clock,
+            clock=self.clock,
         )
         self.notice_listener = Notifications(
-            url, [CHANNEL], self.replica_notices.on_notice, name=f"{name}-notices"
+            settings.database_url,
+            [CHANNEL],
+            self.replica_notices.on_notice,
+            name=f"{self.name}-notices",
         )
-        metrics = AdmissionMetrics(self.replica_notices.waits_in)
+        self.metrics = AdmissionMetrics(self.replica_notices.waits_in)
         self.admission_loop = AdmissionLoop(
             store=PostgresQueue(self.connection),
-            late=leases,
+            late=self.leases,
             holders=self._holders,
             give_up=self._give_up,
             due=self._due,
             demand=self._demand,
             queues=WorkspaceQueues(),
-            metrics=metrics,
-            clock=clock,
-            poll_seconds=POLL_SECONDS * scale,
+            metrics=self.metrics,
+            clock=self.clock,
+            poll_seconds=POLL_SECONDS * settings.lease_scale,
         )
         self.returns = Returns(
-            leases=leases, admission_loop=self.admission_loop, metrics=metrics, clock=clock
+            leases=self.leases,
+            admission_loop=self.admission_loop,
+            metrics=self.metrics,
+            clock=self.clock,
         )
         self.deliveries = Deliveries(
-            mailbox=mailbox,
-            admission_loop=self.admission_loop,
-            post=self._post,
-            clock=clock,
-        )
-        self.marks = Marks(housekeeping=housekeeping, clock=clock)
-        self.waking = Waking(
-            housekeeping=housekeeping,
-            admission_loop=self.admission_loop,
-            clock=clock,
-            poll_seconds=POLL_SECONDS * scale,
-        )
-        self.measures = Measures(housekeeping=housekeeping, clock=clock)
-        self.retention = Retention(
-            housekeeping=housekeeping, mailbox=mailbox, kept_seconds=settings.request_key_seconds, clock=clock
+            mailbox=self.mailbox, admission_loop=self.admission_loop, post=self._post, clock=self.clock
         )
 
+    def _look_after(self, settings: DispatcherSettings) -> None:
+        """The loops that read the queue from time to time."""
+        self.marks = Marks(housekeeping=self.housekeeping, clock=self.clock)
+        self.waking = Waking(
+            housekeeping=self.housekeeping,
+            admission_loop=self.admission_loop,
+            clock=self.clock,
+            poll_seconds=POLL_SECONDS * settings.lease_scale,
+        )
+        self.measures = Measures(housekeeping=self.housekeeping, clock=self.clock)
+        self.retention = Retention(
+            housekeeping=self.housekeeping,
+            mailbox=self.mailbox,
+            kept_seconds=settings.request_key_seconds,
+            clock=self.clock,
+        )
+
+    def _hold_sessions(self, settings: DispatcherSettings) -> None:
+        """The coordinators' sessions, and the rounds that ask over them."""
+        timing = EXECUTION.scaled(settings.lease_scale)
         self.coordinators = Coordinators(
             admission_loop=self.admission_loop,
             returns=self.returns,
             deliveries=self.deliveries,
             marks=self.marks,
-            leases=leases,
-            metrics=metrics,
+            leases=self.leases,
+            metrics=self.metrics,
             registry=lambda: self.registry,
-            clock=clock,
+            clock=self.clock,
         )
         self.registry = SessionRegistry(
             store=PostgresSessionStore(self.database, "dispatcher.coordinator_sessions", timing),
             timing=timing,
-            server=name,
+            server=self.name,
             codec=CODEC,
             owner=self.coordinators,
         )
         self.rounds = Rounds(
-            housekeeping=housekeeping,
-            leases=leases,
-            mailbox=mailbox,
+            housekeeping=self.housekeeping,
+            leases=self.leases,
+            mailbox=self.mailbox,
             polled=self.admission_loop.polled,
             ended=self.returns.ended,
             ask_holder=self.coordinators.ask,
             post=self.coordinators.post,
-            clock=clock,
-            every_seconds=POLL_SECONDS * scale,
+            clock=self.clock,
+            every_seconds=POLL_SECONDS * settings.lease_scale,
         )
-        self._serve(settings)
 
     def _serve(self, settings: DispatcherSettings) -> None:
         self.server = GrpcServer(
