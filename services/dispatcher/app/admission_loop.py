@@ -142,20 +142,18 @@ class AdmissionLoop:
         self._is_due = bool(self._pending_reports)
         self._wake.set()
 
-    def work_in(self, workspace: str) -> None:
+    def work_in(self, workspace: str, *, is_ends_only: bool = False) -> None:
         """An execution waits in this workspace that no batch has seen, or a slot of it is free."""
-        self._queues.work(workspace)
-        self._queues.slot(workspace)
+        if is_ends_only:
+            self._has_ending = True
+        else:
+            self._queues.work(workspace)
+            self._queues.slot(workspace)
         self._wake.set()
 
     def work_elsewhere(self, workspace: str) -> None:
         """Another replica cannot place an execution of this workspace. This says nothing about slots in use."""
         self._queues.work(workspace)
-        self._wake.set()
-
-    def ending_waits(self) -> None:
-        """An execution waits that will only be ended."""
-        self._has_ending = True
         self._wake.set()
 
     def polled(self, workspaces: Sequence[str], has_ending: bool) -> None:

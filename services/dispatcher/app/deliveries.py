@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from itertools import islice
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.backoff import Backoff
 from services.chassis.process.batcher import Batcher, Level
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.dispatcher.app.returns import Wakes
+from services.dispatcher.app.ports import Mailbox, Wakes
 from services.dispatcher.core.items import Delivery, MailboxMessage
 
 log = logger(__name__)
@@ -26,12 +27,6 @@ _STATEMENT_BYTES_MAX: Final = 8 * 1024 * 1024
 _FULL_RETRY_SECONDS: Final = 1.0
 
 
-class MailboxStore(Protocol):
-    async def deliver(self, messages: Sequence[MailboxMessage]) -> Sequence[Delivery | None]: ...
-
-    async def forget(self, message_ids: Sequence[str]) -> None: ...
-
-
 # The answer to one message. None: no such execution is queued or leased.
 Answer = Delivery | Exception | None
 # Sends messages to an instance that has a session here.
@@ -39,7 +34,7 @@ Post = Callable[[str, Sequence[bytes]], None]
 
 
 class Deliveries:
-    def __init__(self, *, mailbox: MailboxStore, admission_loop: Wakes, post: Post, clock: Clock) -> None:
+    def __init__(self, *, mailbox: Mailbox, admission_loop: Wakes, post: Post, clock: Clock) -> None:
         self._mailbox = mailbox
         self._admission_loop = admission_loop
         self._post = post
@@ -65,8 +60,7 @@ class Deliveries:
         while True:
             await self._wake.wait()
             while self._journalled:
-                count = min(len(self._journalled), _ACKS_PER_STATEMENT)
-                batch = [self._journalled[at] for at in range(count)]
+                batch = list(islice(self._journalled, _ACKS_PER_STATEMENT))
                 try:
                     await self._mailbox.forget(batch)
                 except DependencyUnavailable as failure:
@@ -96,10 +90,8 @@ class Deliveries:
             if delivery.is_refused:
                 full.add(message.execution_id)
                 answers[n] = _full(message)
-            elif delivery.was_woken and delivery.is_ends_only:
-                self._admission_loop.ending_waits()
             elif delivery.was_woken:
-                self._admission_loop.work_in(delivery.workspace)
+                self._admission_loop.work_in(delivery.workspace, is_ends_only=delivery.is_ends_only)
             elif delivery.holder is not None:
                 self._post(delivery.holder, [message.body])
         for execution_id in full:

@@ -6,23 +6,20 @@ is final before it costs a write. A lost mark costs one question to the holder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.clock import Clock
+from services.dispatcher.app.ports import Housekeeping
 
 MARKS_WAITING_MAX: Final = 50_000
 _BATCH: Final = 2_000
 _PAUSE_SECONDS: Final = 0.1
 
 
-class MarkStore(Protocol):
-    async def mark_dispatched(self, leases: Sequence[tuple[str, int]]) -> None: ...
-
-
 class Marks:
-    def __init__(self, *, housekeeping: MarkStore, clock: Clock) -> None:
+    def __init__(self, *, housekeeping: Housekeeping, clock: Clock) -> None:
         self._housekeeping = housekeeping
         self._clock = clock
         # Acknowledged since the last pause, and before: each waits for one to two pauses.

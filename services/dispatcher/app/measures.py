@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.metrics import gauge
-from services.dispatcher.core.items import Measure
+from services.dispatcher.app.ports import Housekeeping
 
 # Scrapers come every 15 s, and each count walks the whole queue.
 _EVERY_SECONDS: Final = 10.0
@@ -22,12 +21,8 @@ _lease_age = gauge("dispatcher_lease_age_seconds", "Age of the oldest execution 
 _GAUGES: Final = (_depth, _age, _running, _lease_age)
 
 
-class MeasureReads(Protocol):
-    async def measure(self) -> Sequence[Measure]: ...
-
-
 class Measures:
-    def __init__(self, *, housekeeping: MeasureReads, clock: Clock) -> None:
+    def __init__(self, *, housekeeping: Housekeeping, clock: Clock) -> None:
         self._housekeeping = housekeeping
         self._clock = clock
         self._shown: set[str] = set()

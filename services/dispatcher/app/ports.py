@@ -1,4 +1,4 @@
-"""The Protocols that the admission loop needs, and the values that other parts of the service pass to it."""
+"""The Protocols that the loops need of the database and of sessions, and the values that they pass to each other."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from typing import NamedTuple, Protocol
 from services.dispatcher.core.batch import AdmissionBatch, BatchResult
 from services.dispatcher.core.items import (
     Admission,
+    Astray,
     Claim,
+    Delivery,
     LateReason,
     LeaseFinished,
     LeaseParked,
     LeaseReleased,
     LeaseReport,
+    MailboxMessage,
+    Measure,
     NewStart,
+    Returned,
+    Unread,
+    Woken,
     WorkspaceLimits,
 )
+from services.dispatcher.core.releases import Fate
 
 
 class Unstorable(Exception):
@@ -33,6 +41,54 @@ class LateReasons(Protocol):
     async def reasons(self, reports: Sequence[LeaseReport]) -> Sequence[LateReason | None]:
         """Why each report had no effect. None: it had its effect when it was delivered before."""
         ...
+
+
+class Leases(LateReasons, Protocol):
+    async def hand_back(self, leases: Sequence[tuple[str, int]]) -> Sequence[Returned]: ...
+
+    async def end(self, instances: Sequence[str]) -> Sequence[Returned]: ...
+
+    async def fail(self, report: LeaseReleased) -> tuple[str, Fate] | None: ...
+
+
+class LeaseHolders(Protocol):
+    async def holders_gone(self) -> list[str]: ...
+
+
+class Housekeeping(Protocol):
+    async def workspaces_with_work(self) -> tuple[list[str], bool]: ...
+
+    async def wake(self) -> tuple[Sequence[Woken], float | None]: ...
+
+    async def mark_dispatched(self, leases: Sequence[tuple[str, int]]) -> None: ...
+
+    async def astray(self) -> Sequence[Astray]: ...
+
+    async def measure(self) -> Sequence[Measure]: ...
+
+    async def forget_requests(self, kept_seconds: float) -> int: ...
+
+
+class Mailbox(Protocol):
+    async def deliver(self, messages: Sequence[MailboxMessage]) -> Sequence[Delivery | None]: ...
+
+    async def forget(self, message_ids: Sequence[str]) -> None: ...
+
+
+class MailboxUpkeep(Protocol):
+    async def unread(self) -> Sequence[Unread]: ...
+
+    async def sweep(self) -> int: ...
+
+
+class NoticeSender(Protocol):
+    async def send(self, channel: str, payloads: Sequence[str]) -> None: ...
+
+
+class Wakes(Protocol):
+    """The admission loop."""
+
+    def work_in(self, workspace: str, *, is_ends_only: bool = False) -> None: ...
 
 
 class CoordinatorSession(Protocol):

@@ -7,20 +7,17 @@ would cost three quarters of its throughput. The poll makes up for a lost notice
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
+from services.dispatcher.app.ports import NoticeSender
 
 CHANNEL: Final = "dispatcher_work"
 _PAUSE_SECONDS: Final = 0.05
 _WORKSPACES_MAX: Final = 1_000
-
-
-class NoticeSender(Protocol):
-    async def send(self, channel: str, payloads: Sequence[str]) -> None: ...
 
 
 class ReplicaNotices:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
+from services.dispatcher.app.ports import Housekeeping, MailboxUpkeep
 
 log = logger(__name__)
 _EVERY_SECONDS: Final = 60.0
@@ -14,17 +15,9 @@ _EVERY_SECONDS: Final = 60.0
 _PIECES_MAX: Final = 20
 
 
-class ExpiredRequests(Protocol):
-    async def forget_requests(self, kept_seconds: float) -> int: ...
-
-
-class ExpiredMessages(Protocol):
-    async def sweep(self) -> int: ...
-
-
 class Retention:
     def __init__(
-        self, *, housekeeping: ExpiredRequests, mailbox: ExpiredMessages, kept_seconds: float, clock: Clock
+        self, *, housekeeping: Housekeeping, mailbox: MailboxUpkeep, kept_seconds: float, clock: Clock
     ) -> None:
         self._housekeeping = housekeeping
         self._mailbox = mailbox

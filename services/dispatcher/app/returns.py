@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from itertools import islice
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.backoff import Backoff
@@ -16,36 +17,17 @@ from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
-from services.dispatcher.app.ports import PendingRelease
+from services.dispatcher.app.ports import Leases, PendingRelease, Wakes
 from services.dispatcher.app.report_answers import acknowledge, answer_late
-from services.dispatcher.core.items import LateReason, LeaseReleased, LeaseReport, Returned, State
-from services.dispatcher.core.releases import Fate
+from services.dispatcher.core.items import LeaseReleased, Returned, State
 
 log = logger(__name__)
 _BATCH: Final = 500
 
 
-class LeaseStore(Protocol):
-    async def hand_back(self, leases: Sequence[tuple[str, int]]) -> Sequence[Returned]: ...
-
-    async def end(self, instances: Sequence[str]) -> Sequence[Returned]: ...
-
-    async def fail(self, report: LeaseReleased) -> tuple[str, Fate] | None: ...
-
-    async def reasons(self, reports: Sequence[LeaseReport]) -> Sequence[LateReason | None]: ...
-
-
-class Wakes(Protocol):
-    """The admission loop."""
-
-    def work_in(self, workspace: str) -> None: ...
-
-    def ending_waits(self) -> None: ...
-
-
 class Returns:
     def __init__(
-        self, *, leases: LeaseStore, admission_loop: Wakes, metrics: AdmissionMetrics, clock: Clock
+        self, *, leases: Leases, admission_loop: Wakes, metrics: AdmissionMetrics, clock: Clock
     ) -> None:
         self._leases = leases
         self._admission_loop = admission_loop
@@ -111,14 +93,14 @@ class Returns:
         self._look_again(returned)
 
     async def _return(self) -> None:
-        batch = [self._handed_back[at] for at in range(min(_BATCH, len(self._handed_back)))]
+        batch = list(islice(self._handed_back, _BATCH))
         returned = await self._leases.hand_back(batch)
         for _ in batch:
             self._handed_back.popleft()
         self._look_again(returned)
 
     async def _release(self) -> None:
-        batch = [self._released[at] for at in range(min(_BATCH, len(self._released)))]
+        batch = list(islice(self._released, _BATCH))
         committed = {
             pending.report
             for pending in batch
@@ -150,10 +132,7 @@ class Returns:
 
     def _look_again(self, returned: Sequence[Returned]) -> None:
         for row in returned:
-            if row.is_ends_only:
-                self._admission_loop.ending_waits()
-            else:
-                self._admission_loop.work_in(row.workspace)
+            self._admission_loop.work_in(row.workspace, is_ends_only=row.is_ends_only)
 
 
 def _is_failure(report: LeaseReleased) -> bool:

@@ -7,37 +7,22 @@ line.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.dispatcher.core.items import Astray, Unread
+from services.dispatcher.app.ports import Housekeeping, LeaseHolders, MailboxUpkeep
 
 log = logger(__name__)
-
-
-class StrandedWork(Protocol):
-    async def workspaces_with_work(self) -> tuple[list[str], bool]: ...
-
-    async def astray(self) -> Sequence[Astray]: ...
-
-
-class OrphanedLeases(Protocol):
-    async def holders_gone(self) -> list[str]: ...
-
-
-class UnreadMessages(Protocol):
-    async def unread(self) -> Sequence[Unread]: ...
 
 
 class Rounds:
     def __init__(
         self,
         *,
-        housekeeping: StrandedWork,
-        leases: OrphanedLeases,
-        mailbox: UnreadMessages,
+        housekeeping: Housekeeping,
+        leases: LeaseHolders,
+        mailbox: MailboxUpkeep,
         polled: Callable[[Sequence[str], bool], None],
         ended: Callable[[Sequence[str]], None],
         ask_holder: Callable[[str, Sequence[tuple[str, int]]], None],

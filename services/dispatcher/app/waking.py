@@ -6,29 +6,23 @@ time is left. This process's clock only decides when to ask, and is never compar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.dispatcher.app.returns import Wakes
-from services.dispatcher.core.items import Woken
+from services.dispatcher.app.ports import Housekeeping, Wakes
 
 log = logger(__name__)
 # It asks a little late, because one that asks too early has to ask again.
 _LATE_SECONDS: Final = 0.002
 
 
-class DueWork(Protocol):
-    async def wake(self) -> tuple[Sequence[Woken], float | None]: ...
-
-
 class Waking:
     def __init__(
-        self, *, housekeeping: DueWork, admission_loop: Wakes, clock: Clock, poll_seconds: float
+        self, *, housekeeping: Housekeeping, admission_loop: Wakes, clock: Clock, poll_seconds: float
     ) -> None:
         self._housekeeping = housekeeping
         self._admission_loop = admission_loop
@@ -55,10 +49,7 @@ class Waking:
         self._next = None
         woken, following = await self._housekeeping.wake()
         for each in woken:
-            if each.is_ends_only:
-                self._admission_loop.ending_waits()
-            else:
-                self._admission_loop.work_in(each.workspace)
+            self._admission_loop.work_in(each.workspace, is_ends_only=each.is_ends_only)
         if following is not None:
             self._wait_until(self._clock.now() + timedelta(seconds=min(following, self._poll_seconds)))
 

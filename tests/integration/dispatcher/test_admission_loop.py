@@ -227,7 +227,7 @@ async def test_report_that_cannot_be_stored_is_kept_unanswered_until_it_can(
     assert await empty_rig.rows(where="workspace = 'refused' AND state IN (2, 3)") == []
 
 
-async def test_lane_whose_claim_is_refused_is_set_aside_and_holds_up_nobody(empty_rig: Rig) -> None:
+async def test_queue_whose_claim_is_refused_is_set_aside_and_holds_up_nobody(empty_rig: Rig) -> None:
     for workspace in ("good", "refused", "other"):
         await empty_rig.limit(workspace, 5)
         await empty_rig.enqueue(new_start(workspace))
@@ -266,7 +266,7 @@ async def test_ends_that_cannot_be_claimed_wait_and_hold_up_nobody(empty_rig: Ri
         await stage.admission_loop.run_once()
     assert [claim.workspace for claim in stage.recorder.claims] == ["good"]
     assert stage.recorder.credit == 9
-    stage.admission_loop.ending_waits()
+    stage.admission_loop.work_in("ends", is_ends_only=True)
     assert not stage.admission_loop.has_work
     await execute(empty_rig, REFUSES_NO_MORE)
     clock.advance(ASIDE_SECONDS)
@@ -282,13 +282,13 @@ async def test_full_mailboxes_of_what_ends_are_granted_one_after_another(empty_r
         await empty_rig.fill(each.execution_id, messages=8, size=MEBIBYTE)
     await execute(empty_rig, "UPDATE dispatcher.queue SET ends_only = true")
     stage = Stage(empty_rig)
-    stage.admission_loop.ending_waits()
-    admission_loop = 0
+    stage.admission_loop.work_in("ends", is_ends_only=True)
+    batches = 0
     while stage.admission_loop.has_work:
         await stage.admission_loop.run_once()
-        admission_loop += 1
+        batches += 1
     assert [len(claim.messages) for claim in stage.recorder.claims] == [8, 8, 8]
-    assert admission_loop == 2
+    assert batches == 2
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
@@ -343,7 +343,7 @@ async def test_late_report_that_cannot_be_judged_now_is_judged_a_moment_later(ri
     assert stage.recorder.refused == [("r1", "EPOCH_STALE")]
 
 
-async def test_end_that_frees_a_slot_for_nobody_goes_with_the_next_turn(rig: Rig) -> None:
+async def test_end_that_frees_a_slot_for_nobody_goes_with_the_next_batch(rig: Rig) -> None:
     stage = Stage(rig)
     stage.bring(new_start("accompanied"))
     await stage.admission_loop.run_once()
@@ -371,7 +371,7 @@ async def test_end_that_finds_no_company_has_a_batch_of_its_own(rig: Rig) -> Non
     turning.cancel()
 
 
-async def test_end_that_frees_a_slot_for_who_waits_has_its_turn_at_once(rig: Rig) -> None:
+async def test_end_that_frees_a_slot_for_a_queued_execution_has_a_batch_at_once(rig: Rig) -> None:
     stage = Stage(rig)
     stage.bring(*[new_start("contended") for _ in range(6)])
     await stage.admission_loop.run_once()
@@ -462,7 +462,7 @@ class Slow(Recorder):
         return super().take_credit(count)
 
 
-async def test_turns_come_apart_while_many_are_brought(rig: Rig) -> None:
+async def test_batches_rest_while_many_items_come(rig: Rig) -> None:
     clock = ManualClock()
     stage = Stage(rig, clock=clock)
     stage.recorder = Slow(clock)

@@ -166,7 +166,7 @@ async def test_older_limits_never_overwrite_newer(rig: Rig) -> None:
     assert rows == [(7,)]
 
 
-async def test_item_that_cannot_be_stored_fails_the_turn_whole(rig: Rig) -> None:
+async def test_item_that_cannot_be_stored_fails_the_whole_batch(rig: Rig) -> None:
     await rig.limit("bad", 5)
     good, bad = new_start("bad"), new_start("bad", request_id="nul\x00")
     with pytest.raises(Unstorable):

@@ -1,4 +1,4 @@
-"""Seats, releases, lateness, and how a batch is split: the small rules of admission."""
+"""The small rules of admission: holders of places, releases, late reports, and how a batch is split."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -139,7 +139,7 @@ def test_halves_hold_all_in_order_and_each_has_less(new_start_count: int, finish
     assert [*first.parked, *second.parked] == whole.parked
 
 
-def test_items_and_claims_of_a_turn_stand_apart() -> None:
+def test_items_and_claims_of_a_batch_are_split() -> None:
     whole = replace(batch_of(2, 1, 1), workspaces=["v", "w"], claim_holders=[0, 0], ending_holders=[0])
     items = whole.without_claims()
     assert (items.items, items.is_claiming) == (4, False)
@@ -164,7 +164,7 @@ def test_results_of_halves_join_in_order() -> None:
     assert (first.finished, first.parked, first.woken) == (["a", None], ["b"], ["x"])
 
 
-def test_turn_without_anything_is_empty() -> None:
+def test_batch_without_anything_is_empty() -> None:
     assert AdmissionBatch(now=NOW).is_empty
     assert not batch_of(0).is_empty
 

@@ -91,11 +91,11 @@ class Wakes:
         self.workspaces: list[str] = []
         self.endings = 0
 
-    def work_in(self, workspace: str) -> None:
-        self.workspaces.append(workspace)
-
-    def ending_waits(self) -> None:
-        self.endings += 1
+    def work_in(self, workspace: str, *, is_ends_only: bool = False) -> None:
+        if is_ends_only:
+            self.endings += 1
+        else:
+            self.workspaces.append(workspace)
 
 
 async def test_marks_are_written_a_pause_later_and_never_for_what_is_over() -> None:
@@ -121,7 +121,7 @@ async def test_marks_wait_while_the_database_is_away() -> None:
     assert store.marked == [[("e", 1)]]
 
 
-async def test_word_of_other_replicas_is_heard_and_our_own_is_not() -> None:
+async def test_notice_of_other_replicas_is_heard_and_our_own_is_not() -> None:
     store, heard = Store(), list[str]()
     replica_notices = ReplicaNotices(sender=store, replica="me", heard=heard.append, clock=ManualClock(NOW))
     replica_notices.waits_in("a workspace")
@@ -153,7 +153,7 @@ async def test_retention_goes_in_pieces_until_nothing_is_old() -> None:
     assert (store.asked.count("forget"), store.sweeps) == (4, 1)
 
 
-async def test_waking_tells_the_turns_and_sleeps_until_the_next() -> None:
+async def test_waking_wakes_the_admission_loop_and_sleeps_until_the_next_time() -> None:
     store, wakes, clock = Store(), Wakes(), ManualClock(NOW)
     store.woken = [Woken("a", False), Woken("b", True)]
     store.next_wake = 1.0
@@ -170,7 +170,7 @@ async def test_waking_tells_the_turns_and_sleeps_until_the_next() -> None:
     assert waking.pause_seconds == 2.0
 
 
-class PendingReport:
+class RoundsTold:
     def __init__(self) -> None:
         self.polled: list[tuple[Sequence[str], bool]] = []
         self.ended: list[Sequence[str]] = []
@@ -178,8 +178,8 @@ class PendingReport:
         self.posted: dict[str, Sequence[bytes]] = {}
 
 
-def rounds_of(store: Store) -> tuple[Rounds, PendingReport]:
-    told = PendingReport()
+def rounds_of(store: Store) -> tuple[Rounds, RoundsTold]:
+    told = RoundsTold()
     rounds = Rounds(
         housekeeping=store,
         leases=store,

@@ -29,14 +29,14 @@ def lanes_with(*workspaces: str) -> WorkspaceQueues:
     return queues
 
 
-def test_lanes_are_served_in_turn() -> None:
+def test_queues_are_served_in_turn() -> None:
     queues = lanes_with("a", "b", "c")
     assert queues.take(2) == ["a", "b"]
     assert queues.take(2) == ["c", "a"]
     assert queues.take(9) == ["b", "c", "a"]
 
 
-def test_lane_that_is_aside_is_left_alone_for_a_while() -> None:
+def test_queue_that_is_aside_is_left_alone_for_a_while() -> None:
     queues = lanes_with("a", "b")
     queues.set_aside("a", 5.0)
     queues.work("a")
@@ -49,7 +49,7 @@ def test_lane_that_is_aside_is_left_alone_for_a_while() -> None:
     assert queues.take(9) == ["b", "a"]
 
 
-def test_full_lane_leaves_the_line_until_a_slot_may_be_free() -> None:
+def test_full_queue_leaves_the_line_until_a_slot_may_be_free() -> None:
     queues = lanes_with("a", "b")
     queues.saw(full("a"), 0.0)
     assert queues.take(9) == ["b"]
@@ -59,7 +59,7 @@ def test_full_lane_leaves_the_line_until_a_slot_may_be_free() -> None:
     assert queues.take(9) == ["b", "a"]
 
 
-def test_dry_lane_leaves_the_line_until_something_waits() -> None:
+def test_empty_queue_leaves_the_line_until_something_waits() -> None:
     queues = lanes_with("a")
     queues.saw(dry("a"), 0.0)
     assert not queues.has_ready
@@ -69,7 +69,7 @@ def test_dry_lane_leaves_the_line_until_something_waits() -> None:
     assert queues.take(1) == ["a"]
 
 
-def test_poll_has_every_lane_with_work_looked_at_again() -> None:
+def test_poll_has_every_queue_with_work_looked_at_again() -> None:
     queues = lanes_with("a")
     queues.saw(full("a"), 0.0)
     queues.polled(["a", "b"])
@@ -84,7 +84,7 @@ def test_capacity_is_told_once_per_change() -> None:
     assert queues.saw(full("a"), 3.0)
 
 
-def test_full_lane_without_work_is_not_at_capacity() -> None:
+def test_full_queue_without_work_is_not_at_capacity() -> None:
     assert not WorkspaceQueues().saw(WorkspaceView("a", 5, free=1, taken=1, has_more=False), 0.0)
 
 
@@ -152,7 +152,7 @@ def test_near_the_limit_counting_goes_at_most_over_so_many_rows_a_second() -> No
     assert full.waiting("a", 1, trusted + 0.01) is None
 
 
-def test_what_a_turn_adds_or_takes_is_added_to_the_count() -> None:
+def test_changes_of_a_batch_are_added_to_the_count() -> None:
     queues = counted(10, queued_max=1_000_000)
     queues.saw(WorkspaceView("a", 5, free=5, taken=2, has_more=True, added=3), 0.1)
     queues.saw(WorkspaceView("a", 5, free=5, taken=5, has_more=True, added=-5), 0.1)
@@ -161,14 +161,14 @@ def test_what_a_turn_adds_or_takes_is_added_to_the_count() -> None:
     assert queues.waiting("a", 1, 0.2) == 0
 
 
-def test_lane_of_an_unknown_workspace_is_dropped() -> None:
+def test_queue_of_an_unknown_workspace_is_dropped() -> None:
     queues = lanes_with("a")
     queues.is_unknown("a")
     assert not queues.has_ready
     assert not queues.has_waiting
 
 
-def test_a_slot_is_wanted_while_anything_waits_in_a_full_lane_too() -> None:
+def test_a_slot_is_wanted_while_anything_waits_in_a_full_queue_too() -> None:
     queues = WorkspaceQueues()
     queues.limits_stored("a", 1, 10)
     queues.polled(["a", "b"])
@@ -184,7 +184,7 @@ def test_a_slot_is_wanted_by_nobody_where_nothing_waits() -> None:
     assert not queues.has_waiting
 
 
-def test_idle_lanes_are_forgotten_when_there_are_too_many() -> None:
+def test_idle_queues_are_forgotten_when_there_are_too_many() -> None:
     queues = lanes_with("keeps")
     for number in range(QUEUES_KEPT_MAX):
         queues.limits_stored(str(number), 1, 10)
