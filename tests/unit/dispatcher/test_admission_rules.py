@@ -29,7 +29,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
     ("room", "order"),
     [([], []), ([3], [0, 0, 0]), ([2, 2], [1, 0, 1, 0]), ([1, 3], [1, 0, 1, 1]), ([0, 2, 1], [1, 2, 1])],
 )
-def test_seats_alternate_and_those_with_more_room_go_first(room: list[int], order: list[int]) -> None:
+def test_places_alternate_and_holders_with_more_room_go_first(room: list[int], order: list[int]) -> None:
     assert holder_order(room) == order
 
 
