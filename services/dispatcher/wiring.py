@@ -129,7 +129,7 @@ class DispatcherService:
             self.replica_notices.on_notice,
             name=f"{self.name}-notices",
         )
-        self.metrics = AdmissionMetrics(self.replica_notices.waits_in)
+        self.metrics = AdmissionMetrics()
         self.admission_loop = AdmissionLoop(
             store=PostgresQueue(self.connection),
             late=self.leases,
@@ -137,6 +137,7 @@ class DispatcherService:
             give_up=self._give_up,
             due=self._due,
             demand=self._demand,
+            notify=self.replica_notices.waits_in,
             queues=WorkspaceQueues(),
             metrics=self.metrics,
             clock=self.clock,

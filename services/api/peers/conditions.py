@@ -7,7 +7,7 @@ they refuse (reads.proto). The order of texts is sent in such a form too, becaus
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, assert_never
+from typing import assert_never
 
 from services.api.core.filters import (
     TEXTS,
@@ -23,15 +23,6 @@ from services.api.core.filters import (
 )
 from windlass.coordinator.v1 import reads_pb2
 
-_OPERATORS: Final = {
-    Operator.EQUAL: reads_pb2.Condition.EQUAL,
-    Operator.NOT_EQUAL: reads_pb2.Condition.NOT_EQUAL,
-    Operator.LESS: reads_pb2.Condition.LESS,
-    Operator.LESS_EQUAL: reads_pb2.Condition.LESS_EQUAL,
-    Operator.GREATER: reads_pb2.Condition.GREATER,
-    Operator.GREATER_EQUAL: reads_pb2.Condition.GREATER_EQUAL,
-}
-
 
 def conditions_of(filters: Iterable[Filter]) -> list[reads_pb2.Condition]:
     return [_condition(each) for each in filters]
@@ -40,7 +31,7 @@ def conditions_of(filters: Iterable[Filter]) -> list[reads_pb2.Condition]:
 def _condition(filter_: Filter) -> reads_pb2.Condition:
     match filter_:
         case Condition(field, operator, value):
-            sent = reads_pb2.Condition(field=field, operator=_OPERATORS[operator], value=value)
+            sent = reads_pb2.Condition(field=field, operator=operator.name, value=value)  # type: ignore[arg-type] # by name
             is_order = operator not in (Operator.EQUAL, Operator.NOT_EQUAL)
             return _all_of([sent]) if is_order and kind_of(field) in TEXTS else sent
         case Present(field):

@@ -128,9 +128,7 @@ def source_format(given: int) -> Format:
 
 
 def change(number: int) -> workflows_pb2.ApplyWorkflowResponse.Change.ValueType:
-    return workflows_pb2.ApplyWorkflowResponse.Change.Value(
-        workflows_pb2.ApplyWorkflowResponse.Change.Name(number)  # type: ignore[arg-type] # by number
-    )
+    return workflows_pb2.ApplyWorkflowResponse.Change.ValueType(number)
 
 
 def workspace(record: WorkspaceRecord) -> workspaces_pb2.Workspace:

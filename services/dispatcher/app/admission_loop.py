@@ -86,13 +86,15 @@ class AdmissionLoop:
         give_up: Callable[[Sequence[Claim]], None],
         due: Callable[[datetime], None],
         demand: Callable[[int], None],
+        notify: Callable[[str], None],
         queues: WorkspaceQueues,
         metrics: AdmissionMetrics,
         clock: Clock,
         poll_seconds: float,
     ) -> None:
         """`holders` gives the sessions with credit, most credit first. `give_up` takes claims whose holder's stream
-        is gone. `due` gets the times at which executions have to be woken, `demand` the need for credit.
+        is gone. `due` gets the times at which executions have to be woken, `demand` the need for credit,
+        `notify` each workspace in which a batch left executions, for the other replicas.
         """
         self._store = store
         self._late = late
@@ -100,6 +102,7 @@ class AdmissionLoop:
         self._give_up = give_up
         self._due = due
         self._demand = demand
+        self._notify = notify
         self._queues = queues
         self._metrics = metrics
         self._clock = clock
@@ -327,7 +330,7 @@ class AdmissionLoop:
             if self._queues.saw(view, now):
                 self._metrics.at_capacity(view)
             if view.has_more:
-                self._metrics.waits(view.workspace)
+                self._notify(view.workspace)
         self._forget_unknown(batch, result)
         for workspace in (*result.finished, *result.parked):
             if workspace is not None:

@@ -59,14 +59,7 @@ class _Lines:
 
 
 class AdmissionMetrics:
-    def __init__(
-        self,
-        waits: Callable[[str], None] | None = None,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`waits` gets each workspace in which a batch left executions, for the other replicas."""
-        self._waits = waits
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         # Each event has its own rate, so that a burst of one leaves room for the other.
         self._dispatching = _Lines("dispatching item", monotonic)
         self._dispatched = _Lines("dispatched execution", monotonic)
@@ -96,10 +89,6 @@ class AdmissionMetrics:
         _at_capacity.inc()
         active = view.executions_max - view.free + view.taken
         log.info("workspace at capacity", workspace=view.workspace, active=active, limit=view.executions_max)
-
-    def waits(self, workspace: str) -> None:
-        if self._waits is not None:
-            self._waits(workspace)
 
     def late(self, report: LeaseReport, instance_id: str, reason: LateReason) -> None:
         _late.labels(reason).inc()

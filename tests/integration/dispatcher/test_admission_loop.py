@@ -115,6 +115,7 @@ class Stage:
             give_up=self.given_up.extend,
             due=lambda time: None,
             demand=lambda amount: None,
+            notify=lambda workspace: None,
             queues=WorkspaceQueues(),
             metrics=AdmissionMetrics(),
             clock=clock or SystemClock(),
