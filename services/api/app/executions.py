@@ -187,7 +187,7 @@ class Executions:
             if len(rows) < _QUEUE_PAGE or len(found) >= wanted:
                 return found[:wanted]
             from_id = rows[-1].start.execution_id
-        raise DependencyUnavailable("the queue", "too long to be searched; filter by less", retry_after=5.0)
+        raise DependencyUnavailable("the queue", "too long to be searched with this filter", retry_after=5.0)
 
     async def _unknown_there(self, waiting: Sequence[queue_pb2.Queued]) -> list[Record]:
         """Rows without those that a coordinator has started: such a row is older than the coordinator's record, and may

@@ -59,7 +59,7 @@ class _Reader:
             return ()
         found = self._expression(0)
         if not self._is_at_end():
-            self._refuse("')' closes what no '(' has opened")
+            self._refuse("this ')' has no '('")
         return found
 
     def _expression(self, depth: int) -> tuple[Filter, ...]:
@@ -92,7 +92,7 @@ class _Reader:
         self._go_to(opened + 1)
         found = self._expression(depth + 1)
         if not self._is_before(")"):
-            self._refuse("this '(' is never closed", opened)
+            self._refuse("this '(' has no ')'", opened)
         self._go_to(self._place + 1)
         return found[0] if len(found) == 1 else AllOf(found)
 
@@ -117,7 +117,7 @@ class _Reader:
         if field.endswith(".") and (quoted := _QUOTED.match(self._text, end)) is not None:
             field, end = field + _unescaped(quoted), quoted.end()
         if self._text.startswith("(", end):
-            self._refuse(f"{shown(field)} is followed by '(': there are no functions here")
+            self._refuse(f"{shown(field)} is followed by '(', but filters have no functions")
         self._go_to(end)
         return field
 
@@ -129,12 +129,12 @@ class _Reader:
         word = _VALUE.match(self._text, place)
         if word is None or word[0] in _KEYWORDS:
             if self._is_before('"') or self._is_before("'"):
-                self._refuse("this quote is never closed")
+                self._refuse("this quote has no end")
             if self._is_before("("):
                 self._refuse(f"{comparator!r} takes one value: repeat the field, as in (a = 1 OR a = 2)")
             self._refuse(f"a value is missing after {comparator!r}")
         if self._text.startswith("(", word.end()):
-            self._refuse(f"{shown(word[0])} is followed by '(': there are no functions here")
+            self._refuse(f"{shown(word[0])} is followed by '(', but filters have no functions")
         self._go_to(word.end())
         # A backslash outside quotes is text.
         return value_of(place, word[0].replace("\\", "\\\\"))
@@ -166,7 +166,7 @@ class _Reader:
 
     def _refuse_bare(self, place: int, field: str) -> NoReturn:
         if field.upper() in _KEYWORDS:
-            self._refuse(f"{shown(field)} is written in capitals: AND, OR, NOT", place)
+            self._refuse(f"{shown(field)} must be written in capitals, like AND, OR, NOT", place)
         self._refuse(
             f"{shown(field)} must be followed by a comparison and a value, like {field[:40]} = x",
             place,

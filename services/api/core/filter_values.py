@@ -80,7 +80,7 @@ def value_of(place: int, raw: str) -> Text:
     if "*" in inner:
         raise Faulty(
             place,
-            "an asterisk stands for any text at the beginning and the end only; in quotes, \\* is an asterisk",
+            "an asterisk may only stand at the beginning or the end of a text; in quotes, \\* is an asterisk",
         )
     return Text(place, "".join(each[-1] for each in inner), is_start_open, is_end_open)
 
@@ -90,9 +90,9 @@ def restriction(place: int, field: str, comparator: str, value: Text) -> Filter:
     if kind is None and comparator == _HAS and not value.is_open and kind_of(f"{field}.{value.text}"):
         return Present(f"{field}.{value.text}")
     if kind is None:
-        raise Faulty(place, f"{shown(field)} cannot be filtered by; there are {_NAMES}")
+        raise Faulty(place, f"{shown(field)} is not a field of filters; use one of {_NAMES}")
     if comparator not in _EQUALITY and kind in (FieldKind.STATE, FieldKind.TRIGGER):
-        raise Faulty(place, f"{field} is compared by =, != and : only")
+        raise Faulty(place, f"{field} can only be compared by =, != and :")
     if comparator == _HAS and value.is_anything:
         return Present(field)
     if not value.is_open or kind not in TEXTS:
@@ -100,7 +100,7 @@ def restriction(place: int, field: str, comparator: str, value: Text) -> Filter:
             field, Operator("=" if comparator == _HAS else comparator), _checked(kind, field, value)
         )
     if comparator not in _EQUALITY:
-        raise Faulty(value.place, "an asterisk stands for any text with =, != and : only")
+        raise Faulty(value.place, "an asterisk stands for any text only with =, != and :")
     like = (
         Present(field)
         if value.is_anything
@@ -116,14 +116,16 @@ def _checked(kind: FieldKind, field: str, value: Text) -> str:
     written = value.written if value.is_open else value.text
     if kind is FieldKind.NUMBER:
         if re.fullmatch(r"-?[0-9]{1,9}", written) is None:
-            raise Faulty(value.place, f"{field} is a number, not {value.shown}")
+            raise Faulty(value.place, f"{field} must be a number, not {value.shown}")
         return written
     if kind is FieldKind.TIME:
         if read_time(written) is None:
-            raise Faulty(value.place, f'{field} is a time like "2026-11-01T00:00:00Z", not {value.shown}')
+            raise Faulty(
+                value.place, f'{field} must be a time like "2026-11-01T00:00:00Z", not {value.shown}'
+            )
         return written
     name = _SYNONYMS.get(written, written)
     known = STATES if kind is FieldKind.STATE else TRIGGERS
     if name not in known:
-        raise Faulty(value.place, f"{value.shown} is no {field}; there are {', '.join(sorted(known))}")
+        raise Faulty(value.place, f"{value.shown} is not a {field}; use one of {', '.join(sorted(known))}")
     return name

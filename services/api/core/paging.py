@@ -35,7 +35,7 @@ def read(given: str, *list_of: str) -> str | BadToken:
     """The key after which the list continues; empty at the beginning."""
     if not given:
         return ""
-    malformed = BadToken("is none of ours: give back next_page_token as it came")
+    malformed = BadToken("is not a page token of this service; send next_page_token unchanged")
     if len(given) > _TOKEN_CHARACTERS_MAX:
         return malformed
     try:
@@ -47,7 +47,7 @@ def read(given: str, *list_of: str) -> str | BadToken:
     ):
         return malformed
     if content[0] != _mark(list_of):
-        return BadToken("belongs to a list with another filter or order")
+        return BadToken("is a token of another list, filter or order")
     return str(content[1])
 
 

@@ -53,9 +53,9 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
 
     async def ListQueued(self, request: Any, context: Any) -> queue_pb2.ListQueuedResponse:
         if request.from_execution_id and not is_execution_id(request.from_execution_id):
-            raise Refusal("INVALID_REQUEST", "from_execution_id is no UUID in lower case")
+            raise Refusal("INVALID_REQUEST", "from_execution_id must be a UUID in lower case")
         if request.limit < 0:
-            raise Refusal("INVALID_REQUEST", "limit is 0 or more")
+            raise Refusal("INVALID_REQUEST", "limit must not be negative")
         rows = await self._reads.list_of(
             request.workspace,
             from_execution_id=request.from_execution_id,
@@ -66,7 +66,7 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
 
     async def FindRequests(self, request: Any, context: Any) -> queue_pb2.FindRequestsResponse:
         if not request.workspace:
-            raise Refusal("INVALID_REQUEST", "workspace is missing")
+            raise Refusal("INVALID_REQUEST", "workspace must be set")
         if len(request.request_ids) > IDS_MAX:
             raise Refusal("INVALID_REQUEST", f"at most {IDS_MAX} ids at once")
         rows = await self._reads.requests(request.workspace, request.request_ids)
@@ -76,13 +76,13 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
 
     async def Deliver(self, request: Any, context: Any) -> queue_pb2.DeliverResponse:
         if not request.workspace and caller().name != "coordinator":
-            raise Refusal("INVALID_REQUEST", "workspace is missing")
+            raise Refusal("INVALID_REQUEST", "workspace must be set")
         found = await self._deliveries.deliver(mailbox_message_of(request.message, request.workspace))
         return queue_pb2.DeliverResponse(found=found)
 
     async def ConfigureWorkspace(self, request: Any, context: Any) -> queue_pb2.ConfigureWorkspaceResponse:
         if not request.workspace:
-            raise Refusal("INVALID_REQUEST", "workspace is missing")
+            raise Refusal("INVALID_REQUEST", "workspace must be set")
         limits = limits_of(request.limits)
         failed = await self._reads.configure(request.workspace, limits, request.closed)
         for execution_id in failed:

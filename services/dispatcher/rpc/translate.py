@@ -49,13 +49,13 @@ def new_start_of(item: queue_pb2.EnqueueItem) -> NewStart:
     """Raises Malformed."""
     start = item.start
     if not is_execution_id(start.execution_id):
-        raise Malformed("execution_id is no UUID in lower case")
+        raise Malformed("execution_id must be a UUID in lower case")
     if not 0 < len(start.workspace) <= NAME_CHARACTERS_MAX or len(start.request_id) > NAME_CHARACTERS_MAX:
         raise Malformed(f"workspace and request_id have at most {NAME_CHARACTERS_MAX} characters")
     if "\x00" in start.workspace or "\x00" in start.request_id:
         raise Malformed("workspace and request_id cannot contain NUL")
     if not 0 <= start.priority <= 5:
-        raise Malformed("a priority is 1 to 5")
+        raise Malformed("priority must be 1 to 5")
     return NewStart(
         start.execution_id,
         start.workspace,
@@ -151,7 +151,7 @@ def mailbox_message_of(message: sessions_pb2.ExecutionMessage, workspace: str) -
     if not 0 < len(message.message_id) <= MESSAGE_ID_CHARACTERS_MAX:
         raise Refusal("INVALID_REQUEST", f"a message_id has 1 to {MESSAGE_ID_CHARACTERS_MAX} characters")
     if not is_execution_id(message.execution_id):
-        raise Refusal("INVALID_REQUEST", "execution_id is no UUID in lower case")
+        raise Refusal("INVALID_REQUEST", "execution_id must be a UUID in lower case")
     kept = sessions_pb2.ExecutionMessage()
     kept.CopyFrom(message)
     if not kept.HasField("create_time"):

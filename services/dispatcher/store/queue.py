@@ -30,7 +30,7 @@ from services.dispatcher.store import admission_statements as sql
 
 Read = Callable[[AdmissionBatch, BatchResult, Rows], None]
 
-_REJECTED = Admission(EnqueueOutcome.REJECTED, message="the workspace is not known here")
+_REJECTED = Admission(EnqueueOutcome.REJECTED, message="this dispatcher does not know the workspace")
 _ADMISSIONS = {int(outcome): Admission(outcome) for outcome in EnqueueOutcome}
 
 # Settings of the connection. Without them the planner examines the arrays of each batch, at the cost of a second run.
