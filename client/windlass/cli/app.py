@@ -44,7 +44,7 @@ app.add_typer(access.workspaces, name="workspace")
 app.add_typer(stack.admin, name="admin")
 
 FAILED, INTERRUPTED = 1, 130
-# What every installation has; one of these that is missing is our fault, and is not explained away.
+# Every installation has these packages. A missing one is a defect of ours, so its traceback is shown.
 OURS = {"windlass", "services", "deploy"}
 
 

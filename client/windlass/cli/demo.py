@@ -1,6 +1,6 @@
-"""`make demo`: a stack of its own on free ports, one worked example carried to its result, told as it happens, gone.
+"""`make demo`: starts a stack of its own on free ports, runs one worked example and shows it, and removes the stack.
 
-Everything shown comes from the public contract: what the demo does, a user can do with the commands it names.
+It uses the public contract only: a user can do the same with the commands that it names.
 """
 
 import asyncio
@@ -75,15 +75,15 @@ async def _run(supervisor: Supervisor) -> int:
 async def _example(supervisor: Supervisor) -> int:
     home = supervisor.home
     api = next(member.grpc for member in members(supervisor.options, home) if member.service == "api")
-    metadata = (("authorization", f"Bearer {home.key_file('admin').read_text().strip()}"),)
+    given = {"metadata": (("authorization", f"Bearer {home.key_file('admin').read_text().strip()}"),)}
     async with grpc.aio.insecure_channel(api) as channel:
-        await _apply(channel, metadata)
-        execution_id = await _start(channel, metadata)
-        await _watch(channel, metadata, execution_id)
-        return await _account(channel, metadata, execution_id)
+        await _apply(channel, {**given, "timeout": CALL_SECONDS})
+        execution_id = await _start(channel, {**given, "timeout": CALL_SECONDS})
+        await _watch(channel, given, execution_id)
+        return await _show_result(channel, {**given, "timeout": CALL_SECONDS}, execution_id)
 
 
-async def _apply(channel: grpc.aio.Channel, metadata: Any) -> None:
+async def _apply(channel: grpc.aio.Channel, given: Any) -> None:
     text = (files("windlass.cli") / DEFINITION).read_text()
     definition = parse(text, Format.YAML).document
     _title(f"The workflow: {definition['description'][0].lower()}{definition['description'][1:]}")
@@ -93,53 +93,44 @@ async def _apply(channel: grpc.aio.Channel, metadata: Any) -> None:
             f"  {node['id']:<12} {node['module']:<12} {'after ' + ', '.join(sources) if sources else 'first'}"
         )
     request = workflows_pb2.ApplyWorkflowRequest(source=text)
-    answer = await WorkflowServiceStub(channel).ApplyWorkflow(
-        request, metadata=metadata, timeout=CALL_SECONDS
-    )
+    answer = await WorkflowServiceStub(channel).ApplyWorkflow(request, **given)
     _say(f"applied as version {answer.workflow.version}")
 
 
-async def _start(channel: grpc.aio.Channel, metadata: Any) -> str:
+async def _start(channel: grpc.aio.Channel, given: Any) -> str:
     _title(f"Starting it with {json.dumps(ORDER)}")
     request = executions_pb2.StartExecutionRequest(
         workflow="order-intake", input=ParseDict(ORDER, Struct()), request_id="demo"
     )
-    answer = await ExecutionServiceStub(channel).StartExecution(
-        request, metadata=metadata, timeout=CALL_SECONDS
-    )
+    answer = await ExecutionServiceStub(channel).StartExecution(request, **given)
     _say(f"execution {answer.execution.id} is durable; from here on nothing loses it")
     return str(answer.execution.id)
 
 
-async def _watch(channel: grpc.aio.Channel, metadata: Any, execution_id: str) -> None:
+async def _watch(channel: grpc.aio.Channel, given: Any, execution_id: str) -> None:
     _title("Its journal, as it is written")
     request = executions_pb2.WatchExecutionRequest(execution_id=execution_id)
     first = 0.0
-    async for answer in ExecutionServiceStub(channel).WatchExecution(request, metadata=metadata):
+    async for answer in ExecutionServiceStub(channel).WatchExecution(request, **given):
         event = answer.event
-        moment = event.time.seconds + event.time.nanos / 1e9
+        moment = _seconds(event.time)
         first = first or moment
         typer.echo(
             f"  {event.seq:>3}  +{(moment - first) * 1000:>5.0f} ms  {event.type:<20} {event.node}".rstrip()
         )
 
 
-async def _account(channel: grpc.aio.Channel, metadata: Any, execution_id: str) -> int:
-    found = await ExecutionServiceStub(channel).GetExecution(
-        executions_pb2.GetExecutionRequest(execution_id=execution_id), metadata=metadata, timeout=CALL_SECONDS
-    )
-    runs = await RunServiceStub(channel).ListRuns(
-        runs_pb2.ListRunsRequest(execution_id=execution_id, page_size=1000),
-        metadata=metadata,
-        timeout=CALL_SECONDS,
-    )
-    execution = found.execution
+async def _show_result(channel: grpc.aio.Channel, given: Any, execution_id: str) -> int:
+    request = executions_pb2.GetExecutionRequest(execution_id=execution_id)
+    execution = (await ExecutionServiceStub(channel).GetExecution(request, **given)).execution
+    page = runs_pb2.ListRunsRequest(execution_id=execution_id, page_size=1000)
+    runs = (await RunServiceStub(channel).ListRuns(page, **given)).runs
     _title("Every attempt at every node, and when it ran")
-    show_runs(runs.runs)
+    show_runs(runs)
     state = resources_pb2.Execution.State.Name(execution.state)
     _title(f"The result: {state} after {_seconds(execution.metrics.duration):.2f} s")
     typer.echo(json.dumps(plain(execution.output), indent=2))
-    _tell_what_happened(execution, runs.runs)
+    _tell_what_happened(execution, runs)
     return 0 if state == "SUCCESS" else 1
 
 
@@ -174,8 +165,9 @@ Kill any of the four (`{command} status` shows their pids) while one runs: it en
     )
 
 
-def _seconds(duration: Any) -> float:
-    return float(duration.seconds + duration.nanos / 1e9)
+def _seconds(span: Any) -> float:
+    """A duration, or the time since 1970."""
+    return float(span.seconds + span.nanos / 1e9)
 
 
 def _title(text: str) -> None:

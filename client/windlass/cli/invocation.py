@@ -1,4 +1,4 @@
-"""What to type for `windlass` here, in this shell, so that a command that is told works as told."""
+"""How `windlass` is called in this shell, so that a command that we print works when it is pasted."""
 
 import os
 import shutil
@@ -16,6 +16,6 @@ def program() -> str:
 
 
 def as_typed(command: str, home: Path) -> str:
-    """`command` as it works from here: our name for `windlass`, and the home where it is not the usual one."""
+    """`command` as it works from here, with the home unless it is the default one."""
     words = command.replace("windlass", program(), 1)
     return words if home.absolute() == DEFAULT_HOME.absolute() else f"{words} --home {os.path.relpath(home)}"

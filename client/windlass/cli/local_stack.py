@@ -1,8 +1,7 @@
-"""What a person sees of the local stack: start it, stop it from elsewhere, look at it. Each returns an exit
-code.
+"""Start the local stack, stop it from elsewhere, and look at it.
 
-Hazard: `down` trusts the home's lock, not up.json: the file of a killed stack may name a pid that is somebody
-else's by now.
+Hazard: `down` trusts the home's lock, not up.json: the file of a killed stack may name a pid that another process has
+by now.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from deploy.local.supervisor import Supervisor
 from windlass.cli.invocation import as_typed
 
 DONE, FAILED = 0, 1
-# A stop is promised within this; who waits longer waits for something that will not come.
+# A stop is promised within this time.
 DOWN_SECONDS = 15.0
 POLL_SECONDS = 0.1
 
@@ -79,7 +78,7 @@ def down(home: Home, say: Say) -> int:
 
 
 def status(home: Home, say: Say) -> dict[str, Any] | None:
-    """What up.json says while the stack it speaks of is up; else None, and a word about what there is instead."""
+    """The content of up.json while its stack is up. Otherwise None, after a message that says what there is."""
     pid = home.holder()
     if pid is None:
         say(f"nothing runs on {home.root}; start it with: {as_typed('windlass up', home.root)}")
@@ -92,7 +91,5 @@ def status(home: Home, say: Say) -> dict[str, Any] | None:
 
 
 def leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found.extend(leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    return found
+    nested = (leaves(each) if isinstance(each, BaseExceptionGroup) else [each] for each in group.exceptions)
+    return [leaf for each in nested for leaf in each]

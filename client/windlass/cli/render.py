@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import typer
@@ -17,9 +17,9 @@ STATE_COLOURS = {
     "LEASED": "cyan",
 }
 BAR_WIDTH = 40
-# Beyond it a double no longer holds every whole number, and its digits say more than it knows.
+# Above it a double does not hold every whole number.
 WHOLE_MAX = 2**53
-# Not a node of the graph: the run that renders the workflow's own output.
+# The run that renders the workflow's own output belongs to no node of the graph.
 OUTPUT_NODE, OUTPUT_SHOWN = "$output", "(output)"
 
 
@@ -34,7 +34,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def console() -> Any:
-    """Wide enough for whole ids when the output is a file or a pipe, where nobody's window limits it."""
+    """A file or a pipe gets lines wide enough for whole ids."""
     from rich.console import Console
 
     found = Console(highlight=False)
@@ -59,7 +59,7 @@ def compact(message: Any) -> str:
 
 
 def plain(message: Any) -> Any:
-    """Protobuf's JSON form. A Struct has only floats; whole ones are written as people wrote them, 2 and not 2.0."""
+    """Protobuf's JSON form. A Struct has only floats; whole ones are written as 2, not 2.0."""
     from google.protobuf.json_format import MessageToDict
 
     return _whole(MessageToDict(message))
@@ -121,12 +121,10 @@ def _here(timestamp: Any) -> datetime:
     try:
         return found.astimezone()
     except OverflowError:
-        # The last hours of the year 9999 are no date east of Greenwich: they show as in UTC.
+        # The last hours of the year 9999 have no local time east of Greenwich: they are shown in UTC.
         return found
 
 
 def _when(timestamp: Any) -> datetime:
-    from datetime import UTC
-
     found: datetime = timestamp.ToDatetime(tzinfo=UTC)
     return found

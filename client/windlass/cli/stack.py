@@ -17,7 +17,7 @@ from windlass.cli.invocation import DEFAULT_HOME, as_typed
 
 
 def _as_url(given: str | None) -> str | None:
-    """What is wrong with it is not repeated: it may hold a password."""
+    """The message never repeats the address, because it may hold a password."""
     if not given:
         return None
     import psycopg
@@ -111,7 +111,7 @@ def down(home: HomeOption = DEFAULT_HOME) -> None:
 
 
 def status(home: HomeOption = DEFAULT_HOME, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
-    """What runs, where, since when. Exit code 1 when nothing does, or the stack is starting or stopping."""
+    """Show what runs, where and since when. Exit code 1 unless the stack is up."""
     from deploy.local.home import Home
     from windlass.cli import local_stack as stack
 
@@ -163,14 +163,14 @@ def bootstrap(home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = No
 def verify(
     context: typer.Context, home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None
 ) -> None:
-    """Fold every journal anew and check the promises that rows can show; exit code 1 for a broken one.
+    """Fold every journal again and check the promises that rows can show; exit code 1 for a broken one.
 
-    Of the database of the home's stack while that runs, or of the one that is given.
+    Reads the database of the home's running stack, or the one that is given.
     """
     from deploy.local.home import Home
     from windlass.cli.verify import verify as run
 
-    # What was typed says more than what happens to be in the environment.
+    # A typed --home wins over a database address from the environment.
     is_home_meant = _is_typed(context, "home") and not _is_typed(context, "database_url")
     raise typer.Exit(run(Home(home), None if is_home_meant else database_url, _say, typer.echo))
 
@@ -213,26 +213,16 @@ def _show_processes(found: dict[str, Any]) -> None:
 
     rows = [_postgres_row(found["postgres"])]
     for each in found["processes"]:
-        state = each["start_time"] if each["ready"] else "starting"
-        rows.append(
-            (
-                each["service"],
-                str(each["replica"]),
-                str(each["pid"]),
-                each["grpc"],
-                each["metrics"],
-                state,
-            )
-        )
+        since = each["start_time"] if each["ready"] else "starting"
+        row = (each["service"], str(each["replica"]), str(each["pid"]), each["grpc"], each["metrics"], since)
+        rows.append(row)
     table(("service", "replica", "pid", "gRPC", "metrics", "since"), rows)
 
 
 def _postgres_row(entry: dict[str, Any]) -> tuple[str, ...]:
-    """A server that is not the stack's own has no start_time."""
+    """The entry of a server that is not the stack's own has no start_time."""
     is_own = "start_time" in entry
     pid = str(entry["pid"] or ("" if is_own else "elsewhere"))
-    # A stack of an older version does not say it, and has its own server here.
-    named = entry.get("host", "127.0.0.1")
-    host = f"[{named}]" if ":" in named else named
+    host = f"[{entry['host']}]" if ":" in entry["host"] else entry["host"]
     since = "" if not is_own else entry["start_time"] if entry["pid"] else "starting"
     return "postgres", "", pid, f"{host}:{entry['port']}", "", since

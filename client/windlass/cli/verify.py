@@ -1,4 +1,4 @@
-"""`windlass admin verify`: which database is meant, and its verdict; or one line about why there is none."""
+"""`windlass admin verify`: find the database and print its verdict, or one line that says why there is none."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,8 +16,8 @@ Say = Callable[[str], None]
 
 
 def verify(home: Home, url: str | None, say: Say, tell: Say) -> int:
-    """The verdict's lines go to `tell`, what a person needs to know to `say`. Without `url`: of the home's stack."""
-    setup_logging(service="verify", level="WARNING")  # it speaks to a person, by `say`
+    """The lines of the verdict go to `tell`, other messages to `say`. Without `url` it reads the home's stack."""
+    setup_logging(service="verify", level="WARNING")
     try:
         found = url or _of_stack(home)
     except (FileNotFoundError, NotADirectoryError):
@@ -35,14 +35,14 @@ def verify(home: Home, url: str | None, say: Say, tell: Say) -> int:
 
 
 def _of_stack(home: Home) -> str:
-    """Of one that was killed the address may still lie there."""
+    """The address is only valid while the stack runs: one that was killed leaves its file behind."""
     if not home.holder():
         raise FileNotFoundError
     return home.operator_url_file.read_text().strip()
 
 
 def explain(error: Exception) -> str:
-    """In one line; of a refused statement what the server said of it, and not the statement."""
+    """One line; for a refused statement the server's message without the statement."""
     said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     words = " ".join((said or str(error)).split())
     if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):

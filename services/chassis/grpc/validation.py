@@ -1,12 +1,11 @@
-"""Whether a request is well formed, by the rules that its own proto declares (protovalidate) and two of ours.
+"""Checks a request against the rules that its proto declares (protovalidate) and against two rules of ours: the bytes
+are a message of its type, and no text contains NUL (PostgreSQL cannot store it).
 
-Ours: bytes that are no such message, and NUL inside any text (PostgreSQL cannot store it). Both are the
-caller's fault and are told as such; without this they would surface far inside as internal errors.
-The validator is imported, and its rules are compiled, when a type with rules is served (`prepare`): some megabytes that
-a process without such a type does not have, and a good part of a second that no caller waits for.
+The validator is imported, and its rules are compiled, when a type with rules is served (`prepare`). This costs some
+megabytes, which a process without such a type saves, and a good part of a second, for which no caller waits.
 
-Hazard: the validator is shown a request without its free JSON. That has no rules, may hold millions of values, and at
-two thousandths of a millisecond each (over a million far more) the loop would be held for seconds, or minutes.
+Hazard: the validator gets a request without its free JSON. Free JSON has no rules and may hold millions of values; at
+2 µs each they would block the event loop for seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -25,16 +24,16 @@ from services.chassis.grpc.errors import Refusal, Violation
 from services.chassis.grpc.nul import nul_paths
 
 _RULES: Final = "buf/validate/validate.proto"
-# Of a smaller message an outline costs more than it saves.
+# For a smaller message an outline costs more than it saves.
 _OUTLINED_BYTES_MIN: Final = 1024
-# Of messages that hold free JSON, in one list: more than any rule of a list allows, so the verdict is the same.
+# Items of one list that an outline has at most. This is more than any rule allows, so the verdict is the same.
 _ITEMS_MAX: Final = 10_000
-# A tag and a length.
+# Each item has a tag and a length.
 _ITEM_BYTES_MIN: Final = 2
 _FREE_JSON: Final = frozenset(
     {"google.protobuf.Struct", "google.protobuf.ListValue", "google.protobuf.Value"}
 )
-# What the parser says of more than 100 levels of messages, as far as its text stays the same.
+# A part of the parser's error text for more than 100 levels of messages.
 _PARSER_TOO_DEEP: Final = "MaxDepth"
 _collect: Callable[[Message], list[Any]] | None = None
 
@@ -71,7 +70,7 @@ def decode(
 
 
 def _has_more_items(message: Message, items_max: int) -> bool:
-    """In all its lists, and those of their members; counts no more of them than it may have."""
+    """Count the items of all lists, nested ones too, and stop at the maximum."""
     left, ahead = items_max, [message]
     while ahead and left >= 0:
         for field, value in ahead.pop().ListFields():
@@ -88,7 +87,7 @@ def _holds_lists(descriptor: Descriptor) -> bool:
 
 
 def prepare(descriptor: Descriptor) -> None:
-    """Before the first request of this type."""
+    """Compile the rules of a type before its first request."""
     global _collect
     if not _has_rules(descriptor):
         return
@@ -108,16 +107,15 @@ def validate(message: Message) -> None:
         prepare(descriptor)
     assert _collect is not None
     if _may_hold_free_json(descriptor) and message.ByteSize() >= _OUTLINED_BYTES_MIN:
-        message = _outline(message)
-    found = _collect(message)
-    if found:
-        violations = [_violation(each.proto) for each in found]
-        raise _invalid(violations)
+        message, whole = type(message)(), message
+        _fill_outline(message, whole)
+    if found := _collect(message):
+        raise _invalid([_violation(each.proto) for each in found])
 
 
 @functools.cache
 def _has_rules(descriptor: Descriptor) -> bool:
-    """Whether it can be anything but well formed: a file that declares rules imports their language."""
+    """A file that declares rules imports the language of rules."""
     files = {each.file.name: each.file for each in reached(descriptor)}
     return any(used.name == _RULES for file in files.values() for used in file.dependencies)
 
@@ -127,40 +125,26 @@ def _may_hold_free_json(descriptor: Descriptor) -> bool:
     return any(each.full_name in _FREE_JSON for each in reached(descriptor))
 
 
-def _outline(message: Message) -> Message:
-    """All of it but what is inside its free JSON."""
-    outline = type(message)()
-    _fill_outline(outline, message)
-    return outline
-
-
 def _fill_outline(outline: Message, message: Message) -> None:
+    """Copy everything but free JSON, which no rule speaks about."""
     for field, value in message.ListFields():
-        inner = field.message_type
-        if inner is None or not _may_hold_free_json(inner):
-            _copy_field(outline, field, value)
+        inner, target = field.message_type, getattr(outline, field.name)
+        if inner is None and not field.is_repeated:
+            setattr(outline, field.name, value)
+        elif inner is None or not _may_hold_free_json(inner):
+            target.MergeFrom(value)
         elif inner.full_name in _FREE_JSON or inner.GetOptions().map_entry:
-            if not field.is_repeated:
-                getattr(outline, field.name).SetInParent()
+            continue
         elif field.is_repeated:
             for each in islice(value, _ITEMS_MAX):
-                _fill_outline(getattr(outline, field.name).add(), each)
+                _fill_outline(target.add(), each)
         else:
-            getattr(outline, field.name).SetInParent()
-            _fill_outline(getattr(outline, field.name), value)
-
-
-def _copy_field(target: Message, field: FieldDescriptor, value: Any) -> None:
-    if field.is_repeated:
-        getattr(target, field.name).MergeFrom(value)
-    elif field.message_type is not None:
-        getattr(target, field.name).CopyFrom(value)
-    else:
-        setattr(target, field.name, value)
+            target.SetInParent()
+            _fill_outline(target, value)
 
 
 def judge(message: Message) -> None:
-    """All that the guard asks of a request, asked of one message inside a batch of them."""
+    """Apply all checks of the guard to one message of a batch."""
     validate(message)
     if b"\x00" in message.SerializePartialToString():
         refuse_nul(message)
@@ -187,15 +171,8 @@ def _violation(proto: Any) -> Violation:
 
 def _path(field: Any) -> str:
     """`nodes[2].retry.attempts`, `labels["region"]`."""
-    if field is None:
-        return ""
-    parts: list[str] = []
-    for element in field.elements:
-        if parts:
-            parts.append(".")
-        parts.append(element.field_name)
-        parts.append(_subscript(element.subscript))
-    return "".join(parts)
+    elements = [] if field is None else field.elements
+    return ".".join(each.field_name + _subscript(each.subscript) for each in elements)
 
 
 def _subscript(subscript: Any) -> str:
