@@ -1,12 +1,12 @@
-"""What stands before every handler, in one pass: who calls, may he, is it well formed, how did it end.
+"""The guard before every handler: it identifies the caller, checks its rights and its request, and maps the outcome.
 
-One wrapper per method, made when the method is registered, instead of a chain of interceptors made anew for
-each call (each of those costs a unary call several times what all of this does). Order matters: the
-identity is settled before the request is read, so that nobody without a key learns what a well-formed
-request is; errors are mapped outermost, so that nothing of ours gets out.
-Every handler is registered as one of a stream of requests, also when it reads but one: gRPC calls the others when the
-request is there, and who never sends it would have calls of every method without being asked for a key.
-Hazard: cancellation (the caller has gone) passes through untouched; it is no failure of the handler.
+There is one wrapper per method, made when the method is registered. A chain of interceptors, which gRPC makes again for
+each call, costs a unary call several times as much. Order matters: the caller is identified before the request is read,
+so that nobody without a key learns what a well-formed request is. Errors are mapped outermost, so that no internal text
+gets out.
+Every handler is registered for a stream of requests, also when it reads only one. gRPC calls other handlers when their
+request has arrived; a stranger who never sends it could then hold calls of every method without a key.
+Hazard: cancellation (the caller has gone) passes through unchanged; it is no failure of the handler.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import grpc
@@ -53,11 +53,11 @@ from services.chassis.telemetry.tracing import (
 log = logger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Work: TypeAlias = Callable[[Any, Context], Coroutine[Any, Any, Any]]
 _BEARER: Final = "bearer "
-# Of a request without a key: strangers have the parser read no more than this.
+# The parser reads no more than this for a caller without a key.
 OPEN_BYTES_MAX: Final = 64 * 1024
-# Calls of one method that needs no key, streams and others: more than anyone needs, and far from all that a server
-# serves at once.
+# Calls of one method that needs no key, streams included. Nobody needs more, and a server can serve far more.
 OPEN_CALLS_MAX: Final = 1_000
 
 _handled = counter("grpc_server_handled_total", "Finished RPCs.", ["method", "code"])
@@ -66,49 +66,58 @@ _streams = gauge("grpc_server_streams", "Streams that are open.", ["method"])
 
 
 class _Served(NamedTuple):
-    """The span of one RPC: its own context, its caller's if that brought one, and what the handler notes on it."""
+    """The span of one RPC: its own context, its caller's if there is one, and the notes of the handler."""
 
     own: TraceContext
     parent: TraceContext | None
     notes: dict[str, AttributeValue]
 
 
-class _Gauges:
-    """The metric children of one method, looked up once."""
+class _MethodMetrics:
+    """The metrics of one method; their children are looked up once."""
 
     def __init__(self, method: str) -> None:
         self._method = method
         self._by_code: dict[str, Any] = {}
         self._seconds = _seconds.labels(method)
-        self.streams = _streams.labels(method)
+        self._streams = _streams.labels(method)
 
-    def ended(self, code: str) -> None:
+    def begin(self, is_unary: bool) -> float:
+        if not is_unary:
+            self._streams.inc()
+        return time.perf_counter()
+
+    def end(self, is_unary: bool, start: float, code: str) -> float:
+        """The seconds that the call took."""
+        took = time.perf_counter() - start
         child = self._by_code.get(code)
         if child is None:
             child = self._by_code[code] = _handled.labels(self._method, code)
         child.inc()
+        if is_unary:
+            self._seconds.observe(took)
+        else:
+            self._streams.dec()
+        return took
 
-    def took(self, seconds: float) -> None:
-        self._seconds.observe(seconds)
 
-
-class _Places:
-    """Of the calls of one open method. One is taken until gRPC is done with its call: whoever does not read the answer
-    keeps the call open after its handler.
+class _OpenCalls:
+    """Counts the calls of one open method. A call counts until gRPC is done with it: a caller that does not read the
+    answer keeps the call open after its handler has ended.
     """
 
     def __init__(self, method: str) -> None:
         self._method = method
-        self._taken = 0
+        self._count = 0
 
     def take(self, context: Any) -> None:
-        if self._taken >= OPEN_CALLS_MAX:
+        if self._count >= OPEN_CALLS_MAX:
             raise Refusal("OPEN_CALLS_EXCEEDED", f"{OPEN_CALLS_MAX} calls of {self._method} are open already")
-        self._taken += 1
+        self._count += 1
         context.add_done_callback(self._give_back)
 
     def _give_back(self, _: Any) -> None:
-        self._taken -= 1
+        self._count -= 1
 
 
 class Guard:
@@ -140,128 +149,53 @@ class Guard:
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """The same handler behind this guard."""
         rule = self.rule_of(method)
-        behaviour = _behaviour(handler)
+        behaviour = (
+            handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        )
         if not (inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)):
             raise TypeError(f"{method} is not implemented: its servicer method is not async")
         assert handler.request_deserializer is not None
         kind = getattr(handler.request_deserializer, "__self__", None)
         if not handler.request_streaming and kind is not None:
             prepare(kind.DESCRIPTOR)
-        if rule.is_open:
-            request_bytes_max = min(request_bytes_max, OPEN_BYTES_MAX)
         decoded = functools.partial(
             decode,
             handler.request_deserializer,
-            request_bytes_max,
+            min(request_bytes_max, OPEN_BYTES_MAX) if rule.is_open else request_bytes_max,
             refuses_nul=not rule.judges_text,
             items_max=rule.items_max,
         )
-        if handler.request_streaming or handler.response_streaming:
-            return self._wrap_stream(method, handler, decoded, rule)
-        return grpc.stream_unary_rpc_method_handler(
-            self._unary(method, behaviour, decoded, rule),
-            request_deserializer=None,
-            response_serializer=handler.response_serializer,
-        )
-
-    def _unary(
-        self, method: str, behaviour: Any, decoded: Callable[[bytes], Any], rule: Rule
-    ) -> Callable[[Any, Context], Awaitable[Any]]:
-        gauges = _Gauges(method)
-        seconds_max = rule.seconds_max
-        places = _Places(method) if rule.is_open else None
-
-        async def call(_: Any, context: Context) -> Any:
-            start = time.perf_counter()
-            code, trace, late = "OK", None, None
-            try:
-                if places is not None:
-                    places.take(context)
-                trace = await self._admit(context, method, rule)
-                has_time = _has_time(context, seconds_max)
-                if has_time:
-                    raw = await _raw_request(context)
-                else:
-                    assert seconds_max is not None
-                    # One for both: who sends the request at the last moment has no second time for its answer.
-                    deadline = asyncio.get_running_loop().time() + seconds_max
-                    late = asyncio.create_task(_raw_request(context))
-                    raw = await _within(late, seconds_max)
-                request = decoded(raw)
-                validate(request)
-                if has_time:
-                    return await behaviour(request, context)
-                async with asyncio.timeout_at(deadline):
-                    return await behaviour(request, context)
-            except BaseException as failure:
-                code, status = _outcome(failure, method)
-                if status is None:
-                    raise
-                await _abort(context, status)
-            finally:
-                took = time.perf_counter() - start
-                gauges.ended(code)
-                gauges.took(took)
-                if late is not None:
-                    late.cancel()
-                if trace is not None:
-                    _emit_served(method, trace, took, code)
-
-        return call
-
-    def _wrap_stream(
-        self,
-        method: str,
-        handler: grpc.RpcMethodHandler[Any, Any],
-        decoded: Callable[[bytes], Any],
-        rule: Rule,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
-        deserializer, prepare = _stream_input(handler, decoded)
+        work = _work(behaviour, None if handler.request_streaming else decoded)
+        is_unary = not (handler.request_streaming or handler.response_streaming)
         make = (
             grpc.stream_stream_rpc_method_handler
             if handler.response_streaming
             else grpc.stream_unary_rpc_method_handler
         )
-        wrapped = self._stream(method, _behaviour(handler), prepare, rule)
         return make(
-            wrapped,
-            request_deserializer=deserializer,
+            self._guarded(method, work, rule, is_unary=is_unary),
+            request_deserializer=decoded if handler.request_streaming else None,
             response_serializer=handler.response_serializer,
         )
 
-    def _stream(
-        self, method: str, behaviour: Any, prepare: Callable[[Any, Context], Awaitable[Any]], rule: Rule
-    ) -> Callable[[Any, Context], Any]:
-        gauges = _Gauges(method)
+    def _guarded(self, method: str, work: Work, rule: Rule, *, is_unary: bool) -> Work:
+        metrics = _MethodMetrics(method)
+        places = _OpenCalls(method) if rule.is_open else None
 
-        async def served(request: Any, context: Context) -> Any:
-            await self._admit(context, method, rule)
-            return await behaviour(await prepare(request, context), context)
-
-        async def generated(request: Any, context: Context) -> None:
-            await self._admit(context, method, rule)
-            # Closed here and now when the caller goes in the middle of a write, not when it is collected.
-            asked = await prepare(request, context)
-            async with contextlib.aclosing(behaviour(asked, context)) as responses:
-                async for response in responses:
-                    await context.write(response)
-
-        work = generated if inspect.isasyncgenfunction(behaviour) else served
-        seconds_max = rule.seconds_max
-        places = _Places(method) if rule.is_open else None
-
-        async def stream(request: Any, context: Context) -> Any:
-            code, late = "OK", None
-            gauges.streams.inc()
+        async def call(requests: Any, context: Context) -> Any:
+            code, span = "OK", None
+            late: asyncio.Task[Any] | None = None
+            start = metrics.begin(is_unary)
             try:
                 if places is not None:
                     places.take(context)
-                if _has_time(context, seconds_max):
-                    return await work(request, context)
-                late = asyncio.create_task(work(request, context))
-                return await _within(late, seconds_max)
+                span = await self._admit(context, method, rule)
+                if _has_time(context, rule.seconds_max):
+                    return await work(requests, context)
+                late = asyncio.create_task(work(requests, context))
+                return await _within(late, rule.seconds_max)
             except BaseException as failure:
-                if _is_unheard(failure, context):
+                if not is_unary and _is_unheard(failure, context):
                     log.info("a stream ended under its handler", method=method, error=repr(failure))
                     code = "CANCELLED"
                     return None
@@ -270,15 +204,16 @@ class Guard:
                     raise
                 await _abort(context, status)
             finally:
-                gauges.streams.dec()
-                gauges.ended(code)
+                took = metrics.end(is_unary, start, code)
                 if late is not None:
                     late.cancel()
+                if is_unary and span is not None:
+                    _emit_served(method, span, took, code)
 
-        return stream
+        return call
 
     async def _admit(self, context: Context, method: str, rule: Rule) -> _Served | None:
-        """Settle who calls; refuse who may not. The context of the server's span, if there is to be one."""
+        """Identify the caller or refuse the call. Returns the server's span, if there is to be one."""
         key = service = traceparent = None
         for name, value in context.invocation_metadata() or ():
             if name == "authorization":
@@ -308,8 +243,8 @@ class Guard:
             if name is None:
                 raise Refusal("KEY_INVALID", "the service credential does not fit")
             return Identity(CallerKind.SERVICE, name)
-        # Only a port that demands client certificates finds one here. Which port it is need not be known: where there
-        # is such a port, no header is taken (config.py), so whoever comes by the public one beside it is no service.
+        # Only a port that demands client certificates finds one here. The port need not be known: where there is such
+        # a port, no header is taken (config.py), so a caller on the public port beside it is never a service.
         for common_name in context.auth_context().get("x509_common_name", ()):
             return Identity(CallerKind.SERVICE, common_name.decode("utf-8", "replace"))
         raise Refusal("KEY_MISSING", "send the metadata `authorization: Bearer <key>`")
@@ -332,8 +267,8 @@ class Guard:
 
 
 async def _within(work: asyncio.Task[Any], seconds_max: float | None) -> Any:
-    """Its result, or TimeoutError. Nothing stops the work here: it may be in the middle of a read, and none is given up
-    before its call has been ended.
+    """The result of the work, or TimeoutError. The work is not cancelled here: it may be reading, and a read is only
+    cancelled after its call has been ended.
     """
     done, _ = await asyncio.wait([work], timeout=seconds_max)
     if not done:
@@ -342,9 +277,9 @@ async def _within(work: asyncio.Task[Any], seconds_max: float | None) -> Any:
 
 
 def _outcome(failure: BaseException, method: str) -> tuple[str, status_pb2.Status | None]:
-    """The code that is counted, and what the caller is told. None: the failure goes on as it is."""
+    """The code that is counted, and the status for the caller. None: the failure is raised unchanged."""
     if isinstance(failure, grpc.aio.AbortError):
-        # A library's handler that chose its own end.
+        # A handler of a library has called abort itself.
         return "ABORTED_BY_HANDLER", None
     if not isinstance(failure, Exception):
         return "CANCELLED", None
@@ -353,7 +288,7 @@ def _outcome(failure: BaseException, method: str) -> tuple[str, status_pb2.Statu
 
 
 def _is_unheard(failure: BaseException, context: Any) -> bool:
-    """Whether the other side has gone, so that there is nobody to tell of it."""
+    """The caller has gone, so nobody can receive the failure."""
     is_ours = isinstance(failure, Exception) and not isinstance(failure, grpc.aio.AbortError)
     return is_ours and (context.cancelled() or context.done())
 
@@ -363,7 +298,7 @@ async def _abort(context: Context, status: status_pb2.Status) -> None:
 
 
 def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
-    """What answers a call of a method that nobody serves. Streaming both ways, as which every call may be served."""
+    """Answers calls of a method that nobody serves. A handler that streams both ways fits every call."""
 
     async def refuse(requests: Any, context: Context) -> None:
         refusal = Refusal("UNIMPLEMENTED", f"there is no method {method}", metadata={"method": method})
@@ -372,24 +307,26 @@ def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Any:
-    return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+def _work(behaviour: Any, decoded: Callable[[bytes], Any] | None) -> Work:
+    """Reads a single request with `decoded`, or leaves a stream of requests to the handler; then runs the handler."""
 
-
-def _stream_input(
-    handler: grpc.RpcMethodHandler[Any, Any], decoded: Callable[[bytes], Any]
-) -> tuple[Callable[[bytes], Any] | None, Callable[[Any, Context], Awaitable[Any]]]:
-    """Who decodes: gRPC message by message for a stream of requests, the guard for a single one."""
-
-    async def all_of_them(requests: Any, context: Context) -> Any:
-        return requests
-
-    async def the_only_one(_: Any, context: Context) -> Any:
+    async def read(requests: Any, context: Context) -> Any:
+        if decoded is None:
+            return requests
         request = decoded(await _raw_request(context))
         validate(request)
         return request
 
-    return (decoded, all_of_them) if handler.request_streaming else (None, the_only_one)
+    async def served(requests: Any, context: Context) -> Any:
+        return await behaviour(await read(requests, context), context)
+
+    async def generated(requests: Any, context: Context) -> None:
+        # The generator is closed as soon as the caller goes, not when it is collected.
+        async with contextlib.aclosing(behaviour(await read(requests, context), context)) as responses:
+            async for response in responses:
+                await context.write(response)
+
+    return generated if inspect.isasyncgenfunction(behaviour) else served
 
 
 async def _raw_request(context: Context) -> bytes:
