@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from services.api.config import ApiSettings
 from services.api.store.bootstrap import FirstKeys, bootstrap
-from services.api.wiring import start
+from services.api.wiring import wire
 from services.chassis.identity.callers import ServiceCredential
 from services.chassis.process.lifecycle import Process
 from tests.support.postgres import Database, PostgresCluster
@@ -60,7 +60,7 @@ async def running_api(
     served: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def wire(process: Process) -> None:
-        served.set_result(await start(process, settings))
+        served.set_result(await wire(settings, process))
 
     running = asyncio.create_task(process.run(wire))
     try:
