@@ -1,12 +1,11 @@
-"""Who calls, and who may: identities, the rule that each RPC declares, and the credential between services.
+"""Identities of callers, the rule that each RPC declares, and the credential between services.
 
-Default deny: a method without a rule is not served (server.py refuses to start with one). A service
-credential is `<service>:<hex hmac-sha256(secret, "<product>-service:" + service)>`, so that the secret
-itself never travels. The secret file may hold several lines: the first signs, all are accepted, so that a
-secret is changed without an outage.
-Hazards: the credential is replayable by whoever reads the wire, so across machines use mTLS: the identity is
-then the common name of the client's certificate, and a header is not taken. Whoever the authority signs a name
-for is that service, so it signs for nobody else (docs/security.md).
+A method without a rule is not served: server.py refuses to start with one. A service credential is
+`<service>:<hex hmac-sha256(secret, "<product>-service:" + service)>`, so that the secret itself never travels. The
+secret file may hold several lines: the first signs, all are accepted, so that a secret is changed without an outage.
+Hazards: anyone who reads the wire can replay the credential, so use mTLS across machines. The identity is then the
+common name of the client's certificate, and no header is accepted. A process with a certificate for a service's name is
+that service, so the authority must sign for nobody else (docs/security.md).
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ class CallerKind(StrEnum):
 class Identity(NamedTuple):
     kind: CallerKind
     name: str  # id of the key (never the key), or name of the service
-    workspace: str = ""  # "" = none, or for a runner: every one
+    workspace: str = ""  # "" = none, or every workspace for a runner
     role: str = ""
 
     @property
     def grade(self) -> str:
-        """What rules speak of: `member:ADMIN`, `service:api`, `system`, `runner`."""
+        """The caller in the words of rules: `member:ADMIN`, `service:api`, `system`, `runner`."""
         if self.kind is CallerKind.MEMBER:
             return f"member:{self.role}"
         if self.kind is CallerKind.SERVICE:
@@ -51,25 +50,25 @@ _caller: ContextVar[Identity] = ContextVar("caller", default=ANONYMOUS)
 
 
 def caller() -> Identity:
-    """Who makes the RPC that this task serves."""
+    """The caller of the RPC that this task serves."""
     return _caller.get()
 
 
 def set_caller(identity: Identity) -> None:
-    """For the guard, and faces other than gRPC. Each RPC is a task with its own context: nothing to reset."""
+    """Called by the guard and by other servers. Each RPC is a task with its own context, so nothing is reset."""
     _caller.set(identity)
 
 
 class KeyReader(Protocol):
     async def identify(self, key: str) -> Identity:
-        """Whose key this is; raises a Refusal (KEY_INVALID, KEY_EXPIRED) when nobody's."""
+        """The owner of the key. Raises a Refusal (KEY_INVALID, KEY_EXPIRED) when there is none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may call one method, and for how long it may take, a stream from its first word to its last (None: as long as
-    the caller waits). Of a method without a key there are at most OPEN_CALLS_MAX calls at once (guard.py).
+    """The callers that may call one method, and the time limit of a call or stream (None: as long as the caller waits).
+    A method that needs no key serves at most OPEN_CALLS_MAX calls at once (guard.py).
     """
 
     allow: frozenset[str]
@@ -86,18 +85,18 @@ class Rule:
         return replace(self, seconds_max=seconds)
 
     def with_trace(self) -> Rule:
-        """Let the guard begin a trace here when the caller brought none and the sampler has one to give."""
+        """Let the guard begin a trace when the caller sent none and the sampler allows it."""
         return replace(self, is_traced=True)
 
     def judging_text(self) -> Rule:
-        """The handler itself deals with NUL in text. For streams of batches between services: looking through every
-        message costs more than the rest of its decoding, and one bad item would fail its whole batch.
+        """The handler itself checks text for NUL. This is for streams of batches between services: a search through
+        every message costs more than the rest of its decoding, and one bad item would fail its whole batch.
         """
         return replace(self, judges_text=True)
 
     def holding(self, items_max: int) -> Rule:
-        """How many members all the lists of one message have at most. For streams of batches, whose proto has no rule
-        for each: counted before anything looks at one of them.
+        """Limit the items in all lists of one message together. They are counted before any item is processed. This
+        is for streams of batches, whose proto has no rule for each list.
         """
         return replace(self, items_max=items_max)
 
@@ -105,7 +104,7 @@ class Rule:
         return self.is_open or identity.grade in self.allow
 
     def __str__(self) -> str:
-        return ", ".join(sorted(self.allow)) if not self.is_open else "anyone"
+        return "anyone" if self.is_open else ", ".join(sorted(self.allow))
 
 
 def members(*roles: str) -> Rule:
@@ -125,12 +124,12 @@ def runners() -> Rule:
 
 
 def anyone() -> Rule:
-    """No credential needed; one that is sent is not even looked at."""
+    """Needs no credential, and ignores one that is sent."""
     return Rule(frozenset(), is_open=True)
 
 
 class ServiceCredential:
-    """Signs for this process's own service and knows the others'."""
+    """Makes the credential of this service and verifies those of others."""
 
     def __init__(self, secrets: Sequence[bytes], service: str) -> None:
         if not secrets or any(len(secret) < 16 for secret in secrets):
@@ -155,11 +154,11 @@ class ServiceCredential:
         expected = self._expected.get(service)
         if expected is None:
             expected = tuple(_signature(secret, service).encode() for secret in self._secrets)
-        # No short cut over the secrets: the time tells nothing.
+        # Every secret is compared, so that the time reveals nothing.
         matches = [hmac.compare_digest(given, each) for each in expected]
         if not any(matches):
             return None
-        self._expected[service] = expected  # bounded: only names that were truly signed
+        self._expected[service] = expected  # bounded: only names with a valid signature
         return service
 
 

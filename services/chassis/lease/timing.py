@@ -1,6 +1,6 @@
 """The timing contract of each kind of lease. All of it scales together, so that tests run at a tenth."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Self
 
 
@@ -8,19 +8,18 @@ from typing import Self
 class LeaseTiming:
     """Seconds. The order term > self_fence > beat, and granted_again > term, is what makes the lease safe."""
 
-    # From a renewal, how long the holder's leases live by the database's clock.
+    # The life of a holder's leases after a renewal, by the database's clock.
     term: float
-    # How often the holder beats: several fit into a term, so that one lost beat is nothing.
+    # The time between two beats of a holder. Several fit into a term, so that one lost beat does no harm.
     beat: float
-    # From the sending of the last acknowledged beat, after how long the holder starts nothing new.
+    # A holder starts nothing new when its last acknowledged beat was sent longer ago than this.
     self_fence: float
-    # After how long without a beat the work is granted again. The difference to `term` is the second look
-    # of the sweep.
+    # Work is granted again after so long without a beat. The sweep's second look comes this much after `term`.
     granted_again: float
-    # How long the server waits after a stream closed for the holder to be heard elsewhere.
+    # After a stream closed, the server waits so long for the holder to be heard elsewhere.
     closed_grace: float
-    # How long a grant may wait to be sent before it goes to another holder; and how long a lost stream is
-    # awaited before what was sent on it may go elsewhere, if it is harmless to do twice.
+    # A grant that is not sent in this time goes to another holder. A grant that was sent on a lost stream goes to
+    # another holder after this time, if doing it twice is harmless.
     grant_answer: float = 5.0
 
     def __post_init__(self) -> None:
@@ -34,20 +33,13 @@ class LeaseTiming:
     def scaled(self, factor: float) -> Self:
         if factor <= 0:
             raise ValueError(f"the lease scale must be positive, not {factor}")
-        return type(self)(
-            self.term * factor,
-            self.beat * factor,
-            self.self_fence * factor,
-            self.granted_again * factor,
-            self.closed_grace * factor,
-            self.grant_answer * factor,
-        )
+        return type(self)(*(seconds * factor for seconds in astuple(self)))
 
     @property
     def silence(self) -> float:
-        """After how long without a word, while a beat is unanswered, a stream is dead though it is open.
+        """A stream is dead when a beat is unanswered and nothing has arrived for so long.
 
-        With the beat before it and the dial after it a dead stream is replaced within 10 s, also a runner's.
+        Together with the beat before it and the dial after it, a dead stream is replaced within 10 s.
         """
         return 2 * self.beat
 
@@ -57,7 +49,7 @@ class LeaseTiming:
         return self.granted_again - self.term
 
 
-# A coordinator's executions: after a closed stream at once, since all its effects are fenced writes.
+# For a coordinator's executions. All their effects are fenced writes, so they move soon after a stream is closed.
 EXECUTION = LeaseTiming(term=10.0, beat=2.0, self_fence=6.0, granted_again=12.0, closed_grace=1.0)
-# A runner's runs: longer, since user code may hold the process for seconds.
+# For a runner's runs. It is longer, because user code may block the process for seconds.
 RUN = LeaseTiming(term=15.0, beat=3.0, self_fence=8.0, granted_again=16.0, closed_grace=1.0)

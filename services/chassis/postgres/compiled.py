@@ -1,9 +1,8 @@
 """Statements composed with SQLAlchemy Core, as text and parameters for our own connections.
 
-Only the compiler of SQLAlchemy is used: no engine, no pool of its own, no greenlets. So composed statements
-have the deadlines and the shield of every other one.
-Hazard: types with a result processor (enums of Python, custom types) are not applied; rows are what psycopg
-gives.
+Only the compiler of SQLAlchemy is used, without its engine and pool. So composed statements have the same deadlines and
+the same protection from cancellation as every other one.
+Hazard: result processors of types (enums of Python, custom types) are not applied; rows are what psycopg gives.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ def seconds(count: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 class Composed:
-    """One statement with its `bindparam`s, composed once; called with their values it is text and parameters.
+    """One statement with `bindparam`s, compiled once. A call with their values gives the text and the parameters.
 
     _GET = Composed(select(shoes.c.size).where(shoes.c.name == bindparam("name")))
     await database.fetch(*_GET(name="clog"))
 
-    Lists are given as arrays (`== any_(…)`): how many placeholders `in_` needs is only known with its values.
+    Pass lists as arrays (`== any_(…)`): the number of placeholders that `in_` needs depends on its values.
     """
 
     def __init__(self, statement: Executable) -> None:

@@ -1,11 +1,11 @@
 """A child process for work that could take all memory or time. It has limits of its own and dies of them: while a
-library is at work in it, no Python code of ours runs that could obey a request to stop.
+library works in it, no Python code of ours runs that could obey a request to stop.
 
     parent ──length, request──► child ──length, head, length, answer──► parent
 
 The child sends one empty frame when it is ready. It ends with its input, so also when its parent is killed.
 
-This module loads next to nothing, because each such child pays for its imports when it starts.
+This module imports little, because each child pays for its imports when it starts.
 """
 
 import os
@@ -25,16 +25,16 @@ _LAST: Final = 2
 
 
 class ChildLimits(NamedTuple):
-    """Of one request: its CPU time, and its memory beyond what the child holds already."""
+    """The limits of one request: its CPU time, and its memory beyond what the child holds already."""
 
     cpu_seconds: float
     memory_bytes: int
 
 
 class Head(NamedTuple):
-    """What precedes each answer."""
+    """Precedes each answer."""
 
-    # Otherwise the answer is the text of a fault.
+    # If not, the answer is the text of a fault.
     is_good: bool
     # The child ends after this answer.
     is_last: bool
@@ -48,7 +48,7 @@ class Head(NamedTuple):
 
 
 def environment() -> dict[str, str]:
-    """The child's: it can load what this process can, and gets none of the settings."""
+    """The environment of the child: it can import what this process can, and gets no settings."""
     paths = [path or os.getcwd() for path in sys.path]  # noqa: PTH109 - a text for another's sys.path
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
@@ -78,7 +78,7 @@ def memory_bytes() -> int:
 
 
 def limit_memory(limit: int) -> None:
-    """Set the limit of address space, as far as whoever started the service allows it."""
+    """Set the limit of address space, up to the hard limit of the service."""
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
     if most != resource.RLIM_INFINITY:
         limit = most if limit == resource.RLIM_INFINITY else min(limit, most)
@@ -86,15 +86,15 @@ def limit_memory(limit: int) -> None:
 
 
 def _settle() -> None:
-    # Signals to the whole process group do not end it: it ends with its input, when its service has drained.
+    # Signals to the process group do not end the child. It ends with its input, when its service has drained.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # When the machine has no more memory, this process goes before any other.
+    # When the machine has no more memory, the kernel ends this process first.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:  # noqa: PTH123
         score.write("1000")
-    # A library that dies says so on standard error, which would be a line in the service's log.
+    # Otherwise the last words of a dying library would be a line in the service's log.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)

@@ -1,11 +1,10 @@
 """The sessions of one hop in PostgreSQL. The table belongs to the service (`tables.py`).
 
-Every time is the database's. Half-filled pages keep renewals HOT: they touch no indexed column.
+All times are the database's. Renewals touch no indexed column and pages are half full, so that updates stay HOT. The
+statements are plain SQL, because beats are on the hot path and the other statements are one protocol with them.
 
-Plain SQL, because beats are on the hot path and the others are one protocol with them.
-
-Hazard: renewals of several replicas touch the same rows. They lock them in the order of their ids, and the
-sweep skips what is locked (it is being renewed), so that none waits for another in a circle.
+Hazard: renewals of several replicas touch the same rows. They lock them in the order of their ids, and the sweep skips
+rows that are locked (they are being renewed), so that there is no deadlock.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,8 +18,7 @@ from services.chassis.lease.timing import LeaseTiming
 from services.chassis.process.crash import crash_point
 from services.chassis.session.store import CloseMark, EndedInstance
 
-# How long an ENDED row is kept for those who look; without it its instance is unknown, which is refused as
-# well.
+# How long an ENDED row is kept. An instance without a row is unknown, and is refused as well.
 _KEPT = "1 day"
 
 
@@ -36,7 +34,7 @@ class PostgresSessionStore:
     def __init__(self, database: Queries, table: str, timing: LeaseTiming) -> None:
         """`table` is our own identifier with its schema: "dispatcher.coordinator_sessions"."""
         self._database = database
-        # A statement that hangs longer than a beat tells nothing any more.
+        # The answer of a statement that takes longer than a beat comes too late to be useful.
         self._seconds = max(1.0, timing.beat)
         self._second_look = timing.second_look
         self._term = timing.term
@@ -49,16 +47,8 @@ class PostgresSessionStore:
     async def open(self, attach: Attach) -> bool:
         labels = {"labels": dict(attach.labels), "modules": list(attach.modules), "capacity": attach.capacity}
         crash_point("session.open.before_commit")
-        rows = await self._fetch(
-            self._open,
-            (
-                attach.instance_id,
-                attach.holder,
-                attach.version,
-                orjson.dumps(labels).decode(),
-                self._term,
-            ),
-        )
+        given = (attach.instance_id, attach.holder, attach.version, orjson.dumps(labels).decode(), self._term)
+        rows = await self._fetch(self._open, given)
         crash_point("session.open.after_commit")
         return bool(rows)
 
@@ -109,7 +99,7 @@ WHERE t.state = 'LIVE'
 RETURNING t.instance_id
 """
 
-# The subquery locks in a fixed order; after it waited for a row, that row's state is looked at again.
+# The subquery locks in a fixed order. After it has waited for a row, the state of that row is checked again.
 _RENEW = f"""
 WITH locked AS MATERIALIZED (
   SELECT instance_id FROM {{table}} WHERE instance_id = ANY(%s::text[]) AND state = 'LIVE'

@@ -1,8 +1,8 @@
-"""What a run brought, judged before it is journalled: a runner may be anybody's program.
+"""Checks the result of a run before it is journalled, because a runner may be any program.
 
-A journalled output is for ever: it is shown, put into other nodes' templates and handed on as it is. One that is no
-JSON would make its execution unreadable, and each list that it is on. So it is a failure of its run here, which no
-attempt mends; the size of an inline output is the core's to judge.
+A journalled output stays for ever: it is shown, and used by the templates of other nodes. An output that is no JSON
+would make its execution unreadable, and every list that contains it. So it is a permanent failure of its run here. The
+core checks the size of an inline output.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from services.coordinator.core.values import (
 from windlass.definition.limits import DEPTH_MAX
 
 BRANCH_CHARACTERS_MAX: Final = 255
-# Journalled with each beat that moves it, and part of each later grant.
+# A cursor is journalled with each beat that moves it, and is part of each later grant.
 CURSOR_BYTES_MAX: Final = 64 * 1024
 ERROR_MESSAGE_MAX: Final = 8_192
 ERROR_TYPE_MAX: Final = 256
@@ -36,8 +36,8 @@ def fault_of(value: Value, branch: str) -> Error | None:
     if len(branch) > BRANCH_CHARACTERS_MAX:
         return _permanent("BRANCH_TOO_LONG", f"a branch has at most {BRANCH_CHARACTERS_MAX} characters")
     if isinstance(value, OutputRef):
-        is_ref = _IS_KEY(value.key) and _IS_SHA256(value.sha256) and value.size_bytes >= 0
-        return None if is_ref else _permanent("OUTPUT_REF_INVALID", "no kept output has such a name")
+        is_valid = _IS_KEY(value.key) and _IS_SHA256(value.sha256) and value.size_bytes >= 0
+        return None if is_valid else _permanent("OUTPUT_REF_INVALID", "no kept output has such a name")
     if len(value) > INLINE_BYTES_MAX:
         return None
     fault = json_fault(value)
@@ -53,12 +53,12 @@ def is_cursor(cursor: bytes) -> bool:
 
 
 def json_fault(text: bytes) -> str:
-    """Why nobody can read it; "" when anybody can."""
+    """Says why the text is unreadable; "" when it is sound."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as fault:
         return f"the output is no JSON: {fault.msg}"
-    # Fewer brackets than levels: nothing to walk. So it is with almost every output.
+    # Almost every output has fewer brackets than levels are allowed, and need not be walked.
     is_flat = len(text) <= 2 * DEPTH_MAX or text.count(b"{") + text.count(b"[") <= DEPTH_MAX
     return "" if is_flat or _depth(value) <= DEPTH_MAX else f"the output is nested deeper than {DEPTH_MAX}"
 

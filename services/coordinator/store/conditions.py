@@ -1,10 +1,10 @@
 """Lists of executions under conditions, composed with SQLAlchemy Core.
 
-`Condition` of reads.proto says what a condition means; api's `core/filters.py` means the same in memory. A comparison
-with a column that is NULL is NULL here, which holds of nothing; only what negates has to say so, and does.
+`Condition` of reads.proto defines the meaning of a condition; api's `core/filters.py` does the same in memory. A
+comparison with NULL is NULL and selects nothing, so only negations have to treat NULL specially.
 
-Hazard: a condition on anything but the workspace reads along (workspace, execution_id) until the page is full; there is
-no index on columns that change, on purpose.
+Hazard: a condition on another column than the workspace reads along (workspace, execution_id) until the page is full.
+Columns that change have no index, on purpose.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _COLUMNS: Final = {
     "trigger.caller": executions.c.caller,
     "parent_execution_id": executions.c.parent_execution_id,
 }
-# What may stand in a row instead of NULL where there is nothing.
+# These values stand in a row for "nothing" instead of NULL.
 _NOTHING: Final = {
     "error.type": "",
     "error.node": "",
@@ -71,7 +71,7 @@ _OPERATORS: Final[dict[int, Callable[[Any, Any], Any]]] = {
 
 
 class ConditionUnknown(ValueError):
-    """A form, a field or a value that no statement can be made of; of a version to come, perhaps."""
+    """A form, a field or a value that no statement can be made of. A newer api may have sent it."""
 
 
 def execution_list(
@@ -96,7 +96,7 @@ def execution_list(
 def _holds(condition: Condition) -> ColumnElement[bool]:
     form = condition.WhichOneof("form")
     if form == "negated":
-        # Of NULL this is true, as it is to be of what is absent; the database's own NOT of it is NULL.
+        # For NULL this is true, as a negation of something absent must be; the database's NOT would give NULL.
         return _holds(condition.negated).is_not(true())
     if form == "all_of":
         return and_(*_each(condition.all_of.conditions))
@@ -109,7 +109,7 @@ def _holds(condition: Condition) -> ColumnElement[bool]:
 
 def _each(conditions: Sequence[Condition]) -> list[ColumnElement[bool]]:
     if not conditions:
-        raise ConditionUnknown("there is nothing to join")
+        raise ConditionUnknown("all_of or any_of is empty")
     return [_holds(each) for each in conditions]
 
 
@@ -124,7 +124,7 @@ def _comparison(condition: Condition) -> ColumnElement[bool]:
         if compare is operator.ne:
             return there.is_distinct_from(value)
         return there.is_(None) if value is None else there == value
-    # By code points, as it is in memory; the database's own order is that of some language.
+    # Ordered by code points, as in memory; the database's default order may be that of a language.
     ordered = collate(there, "C") if isinstance(there.type, Text) else there
     compared: ColumnElement[bool] = compare(ordered, _value(condition.field, there, condition.value))
     return compared
@@ -142,7 +142,7 @@ def _likeness(pattern: Pattern) -> ColumnElement[bool]:
 
 
 def _there(field: str) -> ColumnElement[Any]:
-    """What the execution has; NULL where it has nothing."""
+    """The value of the field; NULL where the execution has nothing."""
     if field.startswith(_LABELS):
         label: ColumnElement[Any] = executions.c.labels[field.removeprefix(_LABELS)].astext
         return label

@@ -1,6 +1,6 @@
-"""What is read of executions, runs and journals: rows as mappings by column, in the forms of the core.
+"""Reads executions, runs and journals: rows as mappings by column, in the types of the core.
 
-Every list is bounded and goes by primary key or by (workspace, execution_id).
+Every list is bounded and uses the primary key or (workspace, execution_id).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Row = Mapping[str, Any]
 
 class RunPage(NamedTuple):
     rows: list[Row]
-    # Shorter than it was asked for, since the outputs are large: there is more.
+    # The page is shorter than wanted because its outputs are large; there are more rows.
     is_cut: bool
 
 
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")
 _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 
-# Payloads are for those who ask for one: a list of large ones would not fit into memory.
+# Only a read of one execution has payloads: a list of large ones would not fit into memory.
 _PAYLOADS: Final[Row] = {"input": b"", "output": None}
 _LISTED: Final = tuple(column for column in EXECUTION_READ if column not in _PAYLOADS)
 
@@ -43,9 +43,9 @@ SELECT execution_id::text, last_seq, state FROM executions WHERE execution_id = 
 _STANDINGS: Final = """
 SELECT execution_id::text, workspace, state FROM executions WHERE execution_id = ANY(%s::uuid[])
 """
-# A page of runs ends where its outputs, counted from its first, reach this: what a client takes by default, halved.
+# A page of runs ends where the sum of its outputs reaches this: half of what a client accepts by default.
 PAGE_BYTES: Final = 2 * 1024 * 1024
-# For whoever would take a short page for the last one.
+# For callers that would take a short page for the last one.
 _UNCUT_BYTES: Final = 2**62
 _LAST_ID: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 # Rows of the journal that end after an event. Each holds at least one event.
@@ -79,7 +79,8 @@ class PostgresReads:
         is_ascending: bool,
         limit: int,
     ) -> list[Row]:
-        # Loaded at the first list: SQLAlchemy is a second of a start, and 17 MB that a coordinator may never need.
+        # Imported at the first list: SQLAlchemy costs a second of a start and 17 MB, and many coordinators never need
+        # it.
         from services.coordinator.store.conditions import execution_list
 
         statement = execution_list(
@@ -97,14 +98,14 @@ class PostgresReads:
     async def runs_of(
         self, execution_id: str, *, after: int, node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage:
-        """By their numbers."""
+        """Ordered by number."""
         given = {"execution_id": execution_id, "after": after, "most": limit}
         return await self._runs(given, node, state, _page_bytes(may_cut))
 
     async def runs_in(
         self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage:
-        """Newest execution first, inside it by their numbers."""
+        """Ordered by execution, the newest first, then by number."""
         execution_id, number = after
         given = {"execution_id": execution_id or _LAST_ID, "after": number, "most": limit}
         return await self._runs({**given, "workspace": workspace}, node, state, _page_bytes(may_cut))
@@ -115,8 +116,7 @@ class PostgresReads:
         return found.rows[0] if found.rows and found.rows[0]["number"] == number else None
 
     async def _runs(self, given: Mapping[str, Any], node: str, state: str, bytes_most: int) -> RunPage:
-        """Of a workspace, when one is given."""
-        # Loaded at the first list, as above.
+        # Imported at the first list, as above.
         from services.coordinator.store.run_pages import EXTRA, READ, run_page
 
         page = run_page(of_execution="workspace" not in given, with_node=bool(node), with_state=bool(state))

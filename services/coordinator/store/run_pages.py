@@ -1,7 +1,7 @@
 """Pages of runs, composed with SQLAlchemy Core: one statement for each kind of list and filter that occurs.
 
-A page ends where the outputs of its runs, counted from its first, reach a number of bytes; the lengths are known
-without reading the outputs.
+A page ends where the sum of its runs' outputs reaches a number of bytes. PostgreSQL knows the lengths without reading
+the outputs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _IN_WORKSPACE: Final = and_(
 
 @functools.cache
 def run_page(*, of_execution: bool, with_node: bool, with_state: bool) -> Composed:
-    """Takes `execution_id`, `after`, `most`, `bytes_most`, and what it is of or with."""
+    """The statement takes `execution_id`, `after`, `most`, `bytes_most`, and `workspace`, `node`, `state` as chosen."""
     order: list[Any] = [runs.c.number] if of_execution else [executions.c.execution_id.desc(), runs.c.number]
     output_bytes = func.coalesce(func.octet_length(runs.c.output), 0)
     bytes_before = func.sum(output_bytes).over(order_by=order, rows=(None, 0)) - output_bytes
