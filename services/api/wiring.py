@@ -53,12 +53,7 @@ from services.chassis.process.lifecycle import Hook, Process
 from services.chassis.telemetry.logs import setup_logging
 from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
 from services.chassis.telemetry.tracing import Sampler, flush_tracing, setup_tracing
-from windlass.api.v1 import (
-    executions_pb2_grpc,
-    runs_pb2_grpc,
-    workflows_pb2_grpc,
-    workspaces_pb2_grpc,
-)
+from windlass.api.v1 import executions_pb2_grpc, runs_pb2_grpc, workflows_pb2_grpc, workspaces_pb2_grpc
 from windlass.catalog.v1 import catalog_pb2_grpc
 
 SERVICE: Final = "api"

@@ -58,10 +58,7 @@ def create_key(
 @keys.command("list")
 @with_api_options
 def list_keys(
-    workspace: WorkspaceOption = "",
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
+    workspace: WorkspaceOption = "", *, api_options: ApiOptions, as_json: JsonOption = False
 ) -> None:
     """Keys of a workspace, without their secrets."""
     from windlass.api.v1 import workspaces_pb2 as messages

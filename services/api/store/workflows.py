@@ -14,14 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Boolean, Integer, Text, bindparam, case, cast, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from services.api.app.ports import (
-    Actor,
-    Applied,
-    NewVersion,
-    StartableRecord,
-    VersionRecord,
-    WorkflowRecord,
-)
+from services.api.app.ports import Actor, Applied, NewVersion, StartableRecord, VersionRecord, WorkflowRecord
 from services.api.store.audit import record, tell
 from services.api.store.tables import workflow_versions as versions
 from services.api.store.tables import workflows, workspaces

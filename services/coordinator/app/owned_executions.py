@@ -16,13 +16,7 @@ from services.chassis.lease.frames import Grant, Lease, Refused
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.coordinator.app.owned_execution import (
-    NOBODY,
-    Answer,
-    Input,
-    OwnedExecution,
-    owned_from,
-)
+from services.coordinator.app.owned_execution import NOBODY, Answer, Input, OwnedExecution, owned_from
 from services.coordinator.app.ports import Definitions, ExecutionLoader, MisroutedReports, RunnerSession
 from services.coordinator.app.received import (
     GrantedExecution,

@@ -75,12 +75,7 @@ class ConditionUnknown(ValueError):
 
 
 def execution_list(
-    workspace: str,
-    conditions: Sequence[Condition],
-    *,
-    from_execution_id: str,
-    is_ascending: bool,
-    limit: int,
+    workspace: str, conditions: Sequence[Condition], *, from_execution_id: str, is_ascending: bool, limit: int
 ) -> Select[str]:
     """The ids of one page."""
     key = executions.c.execution_id

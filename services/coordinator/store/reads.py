@@ -84,11 +84,7 @@ class PostgresReads:
         from services.coordinator.store.conditions import execution_list
 
         statement = execution_list(
-            workspace,
-            conditions,
-            from_execution_id=from_execution_id,
-            is_ascending=is_ascending,
-            limit=limit,
+            workspace, conditions, from_execution_id=from_execution_id, is_ascending=is_ascending, limit=limit
         )
         rows = await self._database.select(statement)
         found = await self._database.fetch(_LIST, (uuid_array([row[0] for row in rows]),))
