@@ -45,7 +45,6 @@ SETTINGS = {
     "unix_socket_directories": "",
     "max_connections": "200",
     "shared_buffers": "96MB",  # the hot tables are small, and memory here is taken from the services
-    "work_mem": "4MB",
     "maintenance_work_mem": "32MB",
     "max_locks_per_transaction": "256",  # partitioned tables lock each partition that a statement may touch
     "fsync": "on",
@@ -55,14 +54,12 @@ SETTINGS = {
     "max_wal_size": "2GB",
     "min_wal_size": "256MB",  # recycled segments are cheaper than new ones
     "checkpoint_timeout": "15min",
-    "checkpoint_completion_target": "0.9",
     "jit": "off",  # compiling a plan costs more than any statement of ours
     "max_parallel_workers_per_gather": "0",
     "io_method": "sync",  # everything hot is in memory; no worker processes for reads that do not happen
     "autovacuum_naptime": "5s",  # queue tables turn over completely within seconds
     "autovacuum_max_workers": "2",
     "autovacuum_vacuum_scale_factor": "0.05",
-    "autovacuum_analyze_scale_factor": "0.1",
     "client_connection_check_interval": "1s",  # a statement of a killed service does not keep its locks
     "tcp_keepalives_idle": "30",
     "timezone": "UTC",
@@ -70,7 +67,6 @@ SETTINGS = {
     "log_line_prefix": "%m [%p] %q%u@%d ",
     "log_connections": "",
     "log_checkpoints": "off",
-    "logging_collector": "off",
 }
 
 # With these settings of glibc a backend keeps a statement's memory for the next one. Returning it and faulting it in

@@ -43,10 +43,6 @@ class StartCommand(NamedTuple):
     timeout: int
 
 
-class Started(NamedTuple):
-    order: start_pb2.StartOrder
-
-
 class Existing(NamedTuple):
     """An earlier start with the same request_id."""
 
@@ -128,14 +124,14 @@ class Starter:
         used = {each.request_id: each for each in await self._used.requests(workspace, asked)}
         return [_recalled(workspace, command, used.get(command.request_id)) for command in commands]
 
-    def submit(self, item: queue_pb2.EnqueueItem) -> Coroutine[Any, Any, Started | Existing]:
+    def submit(self, item: queue_pb2.EnqueueItem) -> Coroutine[Any, Any, start_pb2.StartOrder | Existing]:
         """Send the start at once; it is durable when the answer comes."""
         crash_point("api.start.before_enqueue")
         return self._settled(item, self._enqueuer.enqueue(item, self._enqueue_seconds))
 
     async def _settled(
         self, item: queue_pb2.EnqueueItem, answering: Awaitable[queue_pb2.EnqueueAnswer]
-    ) -> Started | Existing:
+    ) -> start_pb2.StartOrder | Existing:
         answer = await answering
         crash_point("api.start.after_enqueue")
         order = item.start
@@ -143,7 +139,7 @@ class Starter:
             existing = answer.existing_execution_id
             # Its own id means that we have sent it twice.
             is_new = existing in ("", order.execution_id)
-            return Started(order) if is_new else Existing(order.workspace, existing)
+            return order if is_new else Existing(order.workspace, existing)
         if answer.outcome == _Outcome.WORKSPACE_CLOSED:
             self._startables.forget(order.workspace)
         raise _refusal(answer, item)

@@ -19,7 +19,7 @@ from services.api.app.authenticator import Authenticator
 from services.api.app.executions import FINAL, Executions
 from services.api.app.ports import StartWatches, Watch
 from services.api.app.schema_reader import VIOLATIONS_MAX
-from services.api.app.starts import Existing, StartCommand, Started, Starter
+from services.api.app.starts import Existing, StartCommand, Starter
 from services.api.rpc import translate
 from services.api.rpc.structs import holding
 from services.chassis.grpc.errors import Refusal, status_of
@@ -30,6 +30,7 @@ from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.tracing import AttributeValue, Sampler, TraceContext, emit_span, new_trace
 from windlass.api.v1 import executions_pb2
 from windlass.coordinator.v1 import reads_pb2
+from windlass.types.v1.start_pb2 import StartOrder
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Response = executions_pb2.StartExecutionResponse
@@ -45,7 +46,7 @@ _METHOD: Final = "/windlass.api.v1.ExecutionService/StartExecution"
 
 class _Begun(NamedTuple):
     request: executions_pb2.StartExecutionRequest
-    started: Coroutine[Any, Any, Started | Existing] | Existing
+    started: Coroutine[Any, Any, StartOrder | Existing] | Existing
     # Set when the caller waits for the end of a new execution.
     watch: Watch | None
 
@@ -194,16 +195,16 @@ class Starting:
             if begun.watch is not None:
                 begun.watch.close()
 
-    async def _answer(self, begun: _Begun, started: Started | Existing) -> Response:
+    async def _answer(self, begun: _Begun, started: StartOrder | Existing) -> Response:
         if isinstance(started, Existing):
             record = await self._executions.find(*started)
             return _told(record, is_existing=True)
-        return holding(Response, execution=translate.pending(started.order, begun.request.input))
+        return holding(Response, execution=translate.pending(started, begun.request.input))
 
-    async def _wait_for_end(self, started: Started, watch: Watch, end: float) -> Response:
+    async def _wait_for_end(self, started: StartOrder, watch: Watch, end: float) -> Response:
         final = await self._executions.wait(watch, end - self._clock.monotonic())
         if final is None:
-            final = await self._executions.find(started.order.workspace, started.order.execution_id)
+            final = await self._executions.find(started.workspace, started.execution_id)
         return _told(final)
 
     async def _wait_for_existing(self, existing: Existing, end: float) -> Response:

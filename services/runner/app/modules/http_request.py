@@ -65,12 +65,8 @@ class _TracedCall:
         self._host = _host(url)
         self._parent = parse_traceparent(traceparent)
         self._own = None if self._parent is None else self._parent.child()
-        self._start_ns = 0
-
-    @property
-    def traceparent(self) -> str:
-        """Sent with the request."""
-        return "" if self._own is None else self._own.header()
+        # Sent with the request.
+        self.traceparent = "" if self._own is None else self._own.header()
 
     async def __aenter__(self) -> None:
         self._start_ns = time.time_ns()
@@ -78,16 +74,14 @@ class _TracedCall:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._own is None:
             return
-        attributes: dict[str, str | int] = {"http.request.method": self.method, "server.address": self._host}
-        if self.status:
-            attributes["http.response.status_code"] = self.status
+        status = {"http.response.status_code": self.status} if self.status else {}
         emit_span(
             f"http {self.method}",
             self._own,
             parent=self._parent,
             start_ns=self._start_ns,
             end_ns=time.time_ns(),
-            attributes=attributes,
+            attributes={"http.request.method": self.method, "server.address": self._host, **status},
             error="" if kind is None else kind.__name__,
             kind="client",
         )

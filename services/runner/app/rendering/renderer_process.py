@@ -48,16 +48,10 @@ _FAULTS: Final = {
 }
 
 
-class _Silent(Exception):
-    """Nothing could be read or written for too long."""
-
-
-class _Ended(Exception):
-    """The other end is closed."""
-
-
 class _Child:
-    """One process and its pipes."""
+    """One process and its pipes. `send` and `receive` raise TimeoutError when nothing moves for too long, and EOFError
+    when the other end is closed.
+    """
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -88,7 +82,7 @@ class _Child:
                 try:
                     rest = rest[os.write(self._stdin.fileno(), rest) :]
                 except BrokenPipeError:
-                    raise _Ended from None
+                    raise EOFError from None
 
     def _exactly(self, count: int, deadline: float) -> bytes:
         found = bytearray()
@@ -96,17 +90,9 @@ class _Child:
             _await(self._stdout.fileno(), select.POLLIN, deadline)
             part = os.read(self._stdout.fileno(), min(count - len(found), 1 << 20))
             if not part:
-                raise _Ended
+                raise EOFError
             found += part
         return bytes(found)
-
-    def end(self) -> int:
-        """The return code. A child that still runs is killed."""
-        return self._reaped(0.0)
-
-    def ended(self) -> int:
-        """The same, after a moment for a child that has closed its pipes and is ending."""
-        return self._reaped(1.0)
 
     @property
     def is_over(self) -> bool:
@@ -115,7 +101,8 @@ class _Child:
     def kill(self) -> None:
         self._process.kill()
 
-    def _reaped(self, seconds: float) -> int:
+    def end(self, seconds: float = 0.0) -> int:
+        """The return code. A child that still runs after `seconds` is killed."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -171,10 +158,10 @@ class RendererProcess:
                 child.send(request, seconds)
                 head = child.receive(seconds)
                 body = child.receive(seconds)
-            except _Silent:
+            except TimeoutError:
                 self._give_up()
                 raise TransientError("the child that renders does not answer", type="RENDERER_LOST") from None
-            except _Ended:
+            except EOFError:
                 raise self._lost() from None
             except BaseException:
                 # The pipes hold half an answer.
@@ -199,7 +186,7 @@ class RendererProcess:
                 self._child.kill()
             try:
                 self._child.receive(START_SECONDS_MAX)
-            except (_Silent, _Ended):
+            except (TimeoutError, EOFError):
                 self._give_up()
                 raise TransientError("no child to render in could be started", type="RENDERER_LOST") from None
         return self._child
@@ -207,7 +194,7 @@ class RendererProcess:
     def _lost(self) -> ModuleError:
         child, self._child = self._child, None
         assert child is not None
-        fault = _FAULTS.get(signal.Signals(-code)) if (code := child.ended()) < 0 else None
+        fault = _FAULTS.get(signal.Signals(-code)) if (code := child.end(1.0)) < 0 else None
         if fault is not None:
             return PermanentError(fault, type="TEMPLATE_ERROR")
         # Something else killed it. The template may be innocent, and the attempts of its node are limited.
@@ -237,4 +224,4 @@ def _await(fd: int, event: int, deadline: float) -> None:
     waiting.register(fd, event)
     # Polled once even after the deadline: this process may have been stopped while the answer came.
     if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        raise _Silent
+        raise TimeoutError
