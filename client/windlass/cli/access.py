@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from windlass.cli import render
+from windlass.cli import messages, render
 from windlass.cli.connection import ApiOptions, JsonOption, with_api_options
 
 keys = typer.Typer(help="API keys of a workspace.", no_args_is_help=True, rich_markup_mode=None)
@@ -43,8 +43,6 @@ def create_key(
     as_json: JsonOption = False,
 ) -> None:
     """Make a key; it is shown this once."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-
     wanted = messages.Role.Value(role.value)
     request = messages.CreateApiKeyRequest(workspace=workspace, role=wanted, title=title)
     answer = api_options.call(request, key=_key_for(workspace))
@@ -61,8 +59,6 @@ def list_keys(
     workspace: WorkspaceOption = "", *, api_options: ApiOptions, as_json: JsonOption = False
 ) -> None:
     """Keys of a workspace, without their secrets."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-
     request = messages.ListApiKeysRequest(workspace=workspace, page_size=1000)
     answer = api_options.whole(request, key=_key_for(workspace))
     if as_json:
@@ -86,8 +82,6 @@ def list_keys(
 @with_api_options
 def revoke_key(key_id: Annotated[str, typer.Argument(metavar="KEY_ID")], *, api_options: ApiOptions) -> None:
     """Refuse a key from now on."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-
     api_options.call(messages.RevokeApiKeyRequest(key_id=key_id))
     typer.echo(f"{key_id} is refused from now on")
 
@@ -105,8 +99,6 @@ def create_workspace(
     as_json: JsonOption = False,
 ) -> None:
     """Make a workspace."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-
     request = messages.CreateWorkspaceRequest(
         workspace=workspace,
         tier=messages.Tier.Value(tier.value),
@@ -123,8 +115,6 @@ def create_workspace(
 @with_api_options
 def list_workspaces(*, api_options: ApiOptions, as_json: JsonOption = False) -> None:
     """All workspaces with their limits."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-
     answer = api_options.whole(messages.ListWorkspacesRequest(page_size=1000), key="system")
     if as_json:
         render.as_json(answer)
@@ -146,8 +136,6 @@ def list_workspaces(*, api_options: ApiOptions, as_json: JsonOption = False) -> 
 @with_api_options
 def get_workspace(workspace: WorkspaceArgument, *, api_options: ApiOptions) -> None:
     """A workspace with its limits and etag, as JSON."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-
     request = messages.GetWorkspaceRequest(workspace=workspace)
     render.as_json(api_options.call(request, key="system").workspace)
 
@@ -164,8 +152,6 @@ def update_workspace(
     api_options: ApiOptions,
 ) -> None:
     """Change its tier or limits; a lower limit ends no running execution."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-
     changed = messages.Workspace(workspace=workspace)
     request = messages.UpdateWorkspaceRequest(workspace=changed, etag=etag)
     if tier is not None:
@@ -188,8 +174,6 @@ def delete_workspace(
 ) -> None:
     """Close it for good: its keys are refused at once, queued executions become dead letters, and its name is never
     given again."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-
     if not yes:
         typer.confirm(f"Close {workspace!r} for good?", abort=True)
     request = messages.DeleteWorkspaceRequest(workspace=workspace)

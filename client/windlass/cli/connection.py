@@ -93,7 +93,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class ApiOptions:
-    """Where the api is and whose key is used, as typed. `with_api_options` makes the fields options of a command."""
+    """The options that select an api and a key, as typed. `with_api_options` makes the fields options of a command."""
 
     home: HomeOption = DEFAULT_HOME
     address: AddressOption = None

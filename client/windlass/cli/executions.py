@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from windlass.cli import render
+from windlass.cli import messages, render
 from windlass.cli.connection import (
     TRY_AGAIN_SECONDS,
     ApiOptions,
@@ -50,8 +50,6 @@ def start(
 ) -> None:
     """Start an execution."""
     values, labels = _input(input_), _labels(label or ())
-    from windlass.api.v1 import executions_pb2 as messages
-
     request = messages.StartExecutionRequest(
         workflow=workflow,
         version=version,
@@ -91,8 +89,6 @@ def watch(
 
 def get(execution_id: IdArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
     """Show an execution and its result."""
-    from windlass.api.v1 import executions_pb2 as messages
-
     request = messages.GetExecutionRequest(execution_id=execution_id)
     execution = api_options.call(request).execution
     _show(execution, as_json=as_json)
@@ -106,8 +102,6 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """Executions, newest first."""
-    from windlass.api.v1 import executions_pb2 as messages
-
     request = messages.ListExecutionsRequest(filter=filter_, page_size=limit)
     answer = api_options.call(request)
     if as_json:
@@ -128,8 +122,6 @@ def cancel(
     as_json: JsonOption = False,
 ) -> None:
     """End an execution; its running nodes are told to stop."""
-    from windlass.api.v1 import executions_pb2 as messages
-
     request = messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)
     execution = api_options.call(request).execution
     _show(execution, as_json=as_json)
@@ -137,8 +129,6 @@ def cancel(
 
 def runs(execution_id: IdArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
     """Every attempt at every node of an execution, and when it ran."""
-    from windlass.api.v1 import runs_pb2 as messages
-
     request = messages.ListRunsRequest(execution_id=execution_id, page_size=1000)
     answer = api_options.whole(request)
     if as_json:
@@ -149,8 +139,6 @@ def runs(execution_id: IdArgument, *, api_options: ApiOptions, as_json: JsonOpti
 
 def events(execution_id: IdArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
     """Its journal so far."""
-    from windlass.api.v1 import executions_pb2 as messages
-
     with api_options.connected() as api:
         token = ""
         while True:
@@ -184,22 +172,17 @@ def show_runs(found: Any) -> None:
 
 
 def run_state(run: Any) -> str:
-    from windlass.api.v1 import resources_pb2
-
-    return str(resources_pb2.Run.State.Name(run.state))
+    return str(messages.Run.State.Name(run.state))
 
 
 def _state(message: Any) -> str:
-    from windlass.api.v1 import resources_pb2
-
-    return str(resources_pb2.Execution.State.Name(message.state))
+    return str(messages.Execution.State.Name(message.state))
 
 
 def _events_of(api: Connection, execution_id: str, after_seq: int) -> Iterator[Any]:
     """Every event once and in order; after the loss of a stream the next one continues behind its last event."""
     import grpc
 
-    from windlass.api.v1 import executions_pb2 as messages
     from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 
     stub: Any = ExecutionServiceStub(api.channel)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from windlass.cli import render
+from windlass.cli import messages, render
 from windlass.cli.connection import ApiOptions, JsonOption, with_api_options
 
 app = typer.Typer(help="Definitions and their versions.", no_args_is_help=True, rich_markup_mode=None)
@@ -28,8 +28,6 @@ def apply(
 ) -> None:
     """Create a workflow, or a new version of it."""
     source = read_source(file)
-    from windlass.api.v1 import workflows_pb2 as messages
-
     request = messages.ApplyWorkflowRequest(**source._asdict(), etag=etag)
     answer = api_options.call(request)
     if as_json:
@@ -54,8 +52,6 @@ def validate(
 ) -> None:
     """Name every fault of a definition; record nothing. Exit code 1 when there is one."""
     source = read_source(file)
-    from windlass.api.v1 import workflows_pb2 as messages
-
     if offline:
         answer = _validated_here(source)
     else:
@@ -80,8 +76,6 @@ def get(
     as_json: JsonOption = False,
 ) -> None:
     """Print a definition as it was written, or all that is known of it as JSON."""
-    from windlass.api.v1 import workflows_pb2 as messages
-
     request = messages.GetWorkflowRequest(workflow=workflow, version=version)
     found = api_options.call(request).workflow
     if as_json:
@@ -101,8 +95,6 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """All workflows, by name."""
-    from windlass.api.v1 import workflows_pb2 as messages
-
     request = messages.ListWorkflowsRequest(page_size=1000, show_archived=archived)
     answer = api_options.whole(request)
     if as_json:
@@ -125,8 +117,6 @@ def list_(
 @with_api_options
 def versions(workflow: NameArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
     """All versions of a workflow, newest first."""
-    from windlass.api.v1 import workflows_pb2 as messages
-
     request = messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000)
     answer = api_options.whole(request)
     if as_json:
@@ -141,8 +131,6 @@ def versions(workflow: NameArgument, *, api_options: ApiOptions, as_json: JsonOp
 @with_api_options
 def archive(workflow: NameArgument, *, api_options: ApiOptions) -> None:
     """Let no new execution of it start."""
-    from windlass.api.v1 import workflows_pb2 as messages
-
     api_options.call(messages.ArchiveWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} is archived; undo it with: windlass workflow restore {workflow}")
 
@@ -151,8 +139,6 @@ def archive(workflow: NameArgument, *, api_options: ApiOptions) -> None:
 @with_api_options
 def restore(workflow: NameArgument, *, api_options: ApiOptions) -> None:
     """Undo archive."""
-    from windlass.api.v1 import workflows_pb2 as messages
-
     api_options.call(messages.RestoreWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} can be started again")
 
@@ -176,14 +162,13 @@ def read_source(file: Path) -> Source:
 
 def _validated_here(source: Source) -> Any:
     """The answer of ValidateWorkflow, as far as it is known without a stack."""
-    from windlass.api.v1 import resources_pb2, workflows_pb2
     from windlass.definition.examination import examine_text, warnings_of
     from windlass.definition.parsing import Format
 
     verdict = examine_text(source.source, Format(source.source_format))
-    return workflows_pb2.ValidateWorkflowResponse(
-        faults=[resources_pb2.Fault(**fault._asdict()) for fault in verdict.faults],
-        warnings=[resources_pb2.Fault(**warning._asdict()) for warning in warnings_of(verdict, ())],
+    return messages.ValidateWorkflowResponse(
+        faults=[messages.Fault(**fault._asdict()) for fault in verdict.faults],
+        warnings=[messages.Fault(**warning._asdict()) for warning in warnings_of(verdict, ())],
     )
 
 

@@ -17,7 +17,7 @@ from windlass.dispatcher.v1 import queue_pb2
 
 
 class Actor(NamedTuple):
-    """Who asked for a change, for the audit."""
+    """The key that asked for a change, for the audit."""
 
     key_id: str
     # "" for the system key.
@@ -96,7 +96,7 @@ class Applied(NamedTuple):
 
 
 class StartableRecord(NamedTuple):
-    """What a start must know about a version and its workspace."""
+    """The data of a version and its workspace that a start needs."""
 
     version_id: str
     version: int

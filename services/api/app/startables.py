@@ -1,4 +1,4 @@
-"""Caches what a start must know about a workflow's version and its workspace.
+"""Caches the data of a workflow's version and its workspace that a start needs.
 
 A version never changes, but the newest version, the limits and archiving do. So each entry is read again after a few
 seconds, and dropped at once when this replica or (by notification) another one changes something.

@@ -41,9 +41,9 @@ def holding(kind: type[Made], **fields: Any) -> Made:
 
 
 def to_dict(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict[str, Any]:
-    """What can be kept; `field` names the Struct in a refusal. NUL is the guard's to refuse.
+    """The content of the Struct, or a refusal that names it `field`. The guard has refused NUL already.
 
-    What is surely over `bytes_max` as JSON is refused before it is converted; the rest is its caller's to measure.
+    A Struct that is surely over `bytes_max` as JSON is refused before it is converted. The caller measures the others.
     """
     if is_surely_over(struct, bytes_max):
         raise invalid_field(field, "TOO_LARGE", f"at most {bytes_max} bytes")

@@ -337,7 +337,7 @@ async def _raw_request(context: Context) -> bytes:
 
 
 def _has_time(context: Context, seconds_max: float | None) -> bool:
-    """Whether the caller's own deadline, which gRPC enforces, already keeps this call inside the cap."""
+    """The caller's own deadline, which gRPC enforces, is not later than the limit of the rule."""
     if seconds_max is None:
         return True
     remaining: float | None = context.time_remaining()  # None without a deadline, whatever its stubs say
