@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from deploy.audit.findings import Findings
-from services.coordinator.core.projection import (
-    EXECUTION_COLUMNS,
-    RUN_COLUMNS,
-    execution_row,
-    run_row,
-)
+from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS, execution_row, run_row
 from services.coordinator.core.state import Execution
 
 _RUN_ROW: Final = RUN_COLUMNS[1:]

@@ -1,11 +1,11 @@
-"""One child process: started through the launcher, watched, started again when it dies, stopped within its
-time.
+"""One child process: it is started through the launcher, watched, restarted when it dies, and stopped in time.
 
-Hazards: children are started from the main thread (launch.py says why). A child is its own process group, and
-the whole group is killed when it does not end in time, so that what a runner's module started goes with it.
+Hazards: children are started from the main thread (launch.py says why). A child has its own process group. The whole
+group is killed when the child does not end in time, so that processes of a runner's modules end with it.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,13 +25,13 @@ PROBE_SECONDS = 0.05
 PROBE_TIMEOUT_SECONDS = 1.0
 BACKOFF_SECONDS_FIRST = 0.2
 BACKOFF_SECONDS_MAX = 2.0
-# Who has lived this long was well; its next death starts the backoff anew.
+# After a life of this length the backoff begins at its first value again.
 STEADY_SECONDS = 10.0
 LOG_LINES_SHOWN = 15
-# What a child gets when the supervisor dies without a word. PostgreSQL is then ending too, so there is
-# nothing to drain into, and the ports are free at once for the next start.
+# The signal for a child when the supervisor dies. PostgreSQL ends then too, so a drain is pointless, and the ports are
+# free at once for the next start.
 DEATH_SIGNAL = "SIGKILL"
-# A port that is not open yet is tried again at the pace of our probes, not of gRPC's default of seconds.
+# A port that is not open yet is tried again as often as we probe; gRPC's default is seconds.
 CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
@@ -76,12 +76,12 @@ class Child:
         self._changed()
 
     async def keep(self, *, restart: bool) -> None:
-        """Follow the process to its end; start it again, later each time it dies young."""
+        """Wait for the end of the process and start it again, with backoff when it dies young."""
         pause = BACKOFF_SECONDS_FIRST
         while True:
             assert self._process is not None
             code = await self._process.wait()
-            self._kill_group()  # what it left behind
+            self._kill_group()
             self.is_ready = False
             self._changed()
             self._say(f"{self.member.name} ended ({_reason(code)})" + ("" if restart else ", and is left so"))
@@ -98,7 +98,7 @@ class Child:
             self._say(f"{self.member.name} runs again as process {self.pid}")
 
     async def stop(self, seconds: float) -> None:
-        """SIGTERM, and SIGKILL when the time is over. Nobody may keep it any more."""
+        """Send SIGTERM, and SIGKILL when the time is over. `keep` must have ended before."""
         if self._process is None or self._process.returncode is not None:
             return
         tell(self._process.pid, signal.SIGTERM)
@@ -115,7 +115,7 @@ class Child:
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *launcher(DEATH_SIGNAL),
-                # -P: a folder named `services` where the person happens to be must not be taken for ours.
+                # -P: a folder named `services` in the current directory must not hide ours.
                 *(sys.executable, "-P", "-m", f"services.{self.member.service}"),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -127,19 +127,14 @@ class Child:
 
     def _kill_group(self) -> None:
         assert self._process is not None
-        try:
+        # These errors mean that the whole group has ended.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass  # all of it has ended
 
     def _obituary(self, code: int) -> str:
         lines = self._log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-        return "\n".join(
-            [
-                f"{self.member.name} ended before it was ready ({_reason(code)}); the end of {self._log}:",
-                *lines,
-            ]
-        )
+        head = f"{self.member.name} ended before it was ready ({_reason(code)}); the end of {self._log}:"
+        return "\n".join([head, *lines])
 
 
 async def serving_at(address: str) -> None:

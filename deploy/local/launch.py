@@ -1,12 +1,11 @@
-"""Become another program: own process group, fewer rights, and a death tied to the parent's.
+"""Become another program with its own process group, fewer rights, and a death signal when the parent dies.
 
-Run as `python -I -S launch.py OPTIONS -- PROGRAM ARG…`: a program of its own and not a `preexec_fn`, because
-code between fork and exec in a process with threads (gRPC, psycopg) may hang on a lock that a vanished thread
-holds.
+It runs as `python -I -S launch.py OPTIONS -- PROGRAM ARG…`. A `preexec_fn` would run between fork and exec; in a
+process with threads (gRPC, psycopg) it may hang on a lock of a thread that does not exist there.
 
-Hazards: the order below matters. The kernel forgets the death signal when the user id changes, so it is asked
-for last; and a parent that died before that is only seen by comparing its pid. The signal comes when the
-*thread* that forked ends: start children from the main thread.
+Hazards: the order below matters. The kernel forgets the death signal when the user id changes, so it is set last. A
+parent that died before that is only noticed by its pid. The signal is sent when the *thread* that forked ends, so start
+children from the main thread.
 """
 
 import argparse
@@ -19,23 +18,21 @@ PR_SET_PDEATHSIG = 1
 
 
 def launcher(death_signal: str, *rights: str) -> tuple[str, ...]:
-    """The command line that comes before a program's own; `rights` are further options."""
+    """The command line that precedes a program's own; `rights` are further options."""
     parent = ("--parent", str(os.getpid()), "--death-signal", death_signal)
     return (sys.executable, "-I", "-S", os.path.abspath(__file__), *parent, *rights, "--")  # noqa: PTH100
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--parent", type=int, required=True, help="pid whose death is to be followed")
-    parser.add_argument(
-        "--death-signal", required=True, help="name of the signal that the parent's death sends"
-    )
+    parser.add_argument("--parent", type=int, required=True, help="pid of the parent")
+    parser.add_argument("--death-signal", required=True, help="name of the signal sent when the parent dies")
     parser.add_argument("--uid", type=int)
     parser.add_argument("--gid", type=int)
     parser.add_argument("program", nargs="+")
     args = parser.parse_args()
 
-    os.setpgid(0, 0)  # a Ctrl-C at the terminal is the supervisor's to pass on, in its order
+    os.setpgid(0, 0)  # the supervisor passes on a Ctrl-C at the terminal, in its own order
     os.umask(0o077)
     if args.uid is not None:
         os.setgroups([])

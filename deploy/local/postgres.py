@@ -1,24 +1,21 @@
-"""The embedded PostgreSQL: made, started, watched and stopped by us.
+"""The embedded PostgreSQL: we make, start, watch and stop it.
 
-The promises of a production server are kept: fsync on, scram passwords, loopback only, an unprivileged user.
-What is ours to add is the life cycle:
+It is configured like a production server: fsync on, scram passwords, loopback only, an unprivileged user. We add the
+life cycle:
 
-- Made whole or not at all. initdb writes beside the data directory and the result is renamed into place.
-- One server per data directory. The server *inherits* a lock on `<data>.lock`; while the server or any
-  backend of it lives, even orphaned, the lock is taken and a next start waits (and says for whom).
-- It dies with its supervisor. The death signal is SIGINT, PostgreSQL's fast shutdown: sessions are ended, a
-  checkpoint is written, the next start needs no recovery. SIGQUIT would be quicker by that checkpoint, and
-  pay for it with a replay at the next start; nothing waits for a server whose supervisor is gone, so the
-  clean way is the cheaper one.
-- After a SIGKILL of everything it recovers from its log, for as long as that takes: readiness is a login that
-  works, and there is no limit but the death of the process.
+- The data directory is made whole or not at all: initdb writes beside it, and the result is renamed into place.
+- There is one server per data directory. The server *inherits* a lock on `<data>.lock`. While it or one of its backends
+  lives, even orphaned, the lock is taken, and the next start waits and says so.
+- The server dies with its supervisor. The death signal is SIGINT, PostgreSQL's fast shutdown: it ends sessions and
+  writes a checkpoint, so that the next start needs no recovery.
+- After a SIGKILL of everything it recovers from its log, however long that takes. It is ready when a login works.
 
-Hazards: `postmaster.pid` outlives a SIGKILL, and its pid may since belong to an innocent process of the same
-user, which makes PostgreSQL refuse to start; holding the lock proves that no server of this directory lives,
-so the file is removed.
+Hazard: `postmaster.pid` survives a SIGKILL. Another process of the same user may have its pid by now, which makes
+PostgreSQL refuse to start. Our lock proves that no server of this directory lives, so the file is removed.
 """
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import secrets
@@ -48,7 +45,6 @@ SETTINGS = {
     "unix_socket_directories": "",
     "max_connections": "200",
     "shared_buffers": "96MB",  # the hot tables are small, and memory here is taken from the services
-    "work_mem": "4MB",
     "maintenance_work_mem": "32MB",
     "max_locks_per_transaction": "256",  # partitioned tables lock each partition that a statement may touch
     "fsync": "on",
@@ -58,14 +54,12 @@ SETTINGS = {
     "max_wal_size": "2GB",
     "min_wal_size": "256MB",  # recycled segments are cheaper than new ones
     "checkpoint_timeout": "15min",
-    "checkpoint_completion_target": "0.9",
     "jit": "off",  # compiling a plan costs more than any statement of ours
     "max_parallel_workers_per_gather": "0",
     "io_method": "sync",  # everything hot is in memory; no worker processes for reads that do not happen
     "autovacuum_naptime": "5s",  # queue tables turn over completely within seconds
     "autovacuum_max_workers": "2",
     "autovacuum_vacuum_scale_factor": "0.05",
-    "autovacuum_analyze_scale_factor": "0.1",
     "client_connection_check_interval": "1s",  # a statement of a killed service does not keep its locks
     "tcp_keepalives_idle": "30",
     "timezone": "UTC",
@@ -73,11 +67,10 @@ SETTINGS = {
     "log_line_prefix": "%m [%p] %q%u@%d ",
     "log_connections": "",
     "log_checkpoints": "off",
-    "logging_collector": "off",
 }
 
-# Of glibc: a statement's memory stays with its backend instead of being given back and faulted in again for the next,
-# which took an eighth of what a flush of the coordinator costs the server.
+# With these settings of glibc a backend keeps a statement's memory for the next one. Returning it and faulting it in
+# again took an eighth of the server's cost of a flush of the coordinator.
 ENVIRONMENT = {
     "PATH": os.defpath,
     "LC_ALL": "C",
@@ -85,6 +78,14 @@ ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": "16777216",
     "MALLOC_TOP_PAD_": "1048576",
 }
+
+INITDB = (
+    "--auth=scram-sha-256",
+    "--encoding=UTF8",
+    "--locale-provider=builtin",
+    "--builtin-locale=C.UTF-8",
+    "--locale=C",
+)
 
 Report = Callable[[str], None]
 
@@ -96,8 +97,7 @@ class PostgresFailed(Exception):
 class PostgresServer:
     """One data directory and, while it runs, the server on it.
 
-    `directory` is where the caller wants the data; as root it may be kept elsewhere
-    (binaries.reachable_place).
+    The caller wants the data in `directory`; for root it may be elsewhere (binaries.reachable_place).
     """
 
     def __init__(
@@ -123,11 +123,11 @@ class PostgresServer:
         return self._password_file.read_text().strip()
 
     def url(self, database: str = "postgres") -> str:
-        """The superuser's address; for making roles and databases, never for a service."""
+        """The superuser's address, for making roles and databases; services never use it."""
         return f"postgresql://{SUPERUSER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     async def start(self) -> None:
-        """Return when logins work. A data directory is made first where there is none."""
+        """Return when logins work. Makes the data directory if there is none."""
         if self.data != self._wanted:
             self._report(
                 f"PostgreSQL never runs as root and cannot reach {self._wanted}; its data is in {self.data}"
@@ -144,12 +144,12 @@ class PostgresServer:
         await self._ready()
 
     async def wait(self) -> int:
-        """Return the exit code when the server has ended, for whatever reason."""
+        """Return the exit code when the server has ended."""
         assert self._process is not None, "not started"
         return await self._process.wait()
 
     async def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT: fast, clean. SIGQUIT: immediate, recovery at the next start. SIGKILL: as a crash would."""
+        """SIGINT: fast and clean. SIGQUIT: immediate, with recovery at the next start. SIGKILL: like a crash."""
         if self._process is not None:
             if self._process.returncode is None:
                 tell(self._process.pid, how)
@@ -157,8 +157,7 @@ class PostgresServer:
         self._release_lock()
 
     async def _take_lock(self) -> None:
-        # Anew at a restart too: backends of a killed server may live on for a moment, and hold what they
-        # inherited.
+        # Also at a restart: backends of a killed server may live on for a moment and hold the lock they inherited.
         self._release_lock()
         lock = os.open(
             self.data.with_name(self.data.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
@@ -175,13 +174,12 @@ class PostgresServer:
                 return
 
     def _end_orphan(self) -> None:
-        """Ask a server that outlived its supervisor to end. It is ours if it works in our data."""
-        try:
+        """Ask a server that outlived its supervisor to end. It is ours if our data is its working directory."""
+        # Errors mean that there is none, or that it has ended. The lock alone decides.
+        with contextlib.suppress(OSError, ValueError):
             pid = int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
             if Path(f"/proc/{pid}/cwd").readlink() == self.data:
                 os.kill(pid, signal.SIGINT)
-        except (OSError, ValueError):
-            pass  # none, gone, or not ours: the lock alone decides
 
     def _release_lock(self) -> None:
         if self._lock is not None:
@@ -197,30 +195,10 @@ class PostgresServer:
         aside.mkdir(mode=0o700)
         handed = aside.with_name(aside.name + ".pw")
         write_private(handed, password)
-        if self._account is not None:
-            for path in (aside, handed):
-                os.chown(path, self._account.uid, self._account.gid)
+        self._hand_over(aside, handed)
+        options = ["-D", str(aside), f"--username={SUPERUSER}", f"--pwfile={handed}", *INITDB]
         try:
-            process = await self._launch(
-                "initdb",
-                [
-                    *(
-                        "-D",
-                        str(aside),
-                        "--username",
-                        SUPERUSER,
-                        f"--pwfile={handed}",
-                        "--auth=scram-sha-256",
-                    ),
-                    *(
-                        "--encoding=UTF8",
-                        "--locale-provider=builtin",
-                        "--builtin-locale=C.UTF-8",
-                        "--locale=C",
-                    ),
-                ],
-                death_signal="SIGKILL",
-            )
+            process = await self._launch("initdb", options, death_signal="SIGKILL")
             code = await process.wait()
         finally:
             handed.unlink(missing_ok=True)
@@ -230,29 +208,31 @@ class PostgresServer:
         sync_directory(self.data.parent)
 
     def _write_settings(self) -> None:
-        """The whole of postgresql.conf is ours and written at every start, so that no old value lingers."""
+        """Write the whole postgresql.conf at every start, so that no old value remains."""
         lines = [f"{name} = '{value}'\n" for name, value in {**SETTINGS, "port": str(self.port)}.items()]
         path = self.data / "postgresql.conf"
         path.write_text(
             "# Written at every start by deploy/local/postgres.py; changes here are lost.\n" + "".join(lines)
         )
+        self._hand_over(path)
+
+    def _hand_over(self, *paths: Path) -> None:
+        """Make the account of the server the owner."""
         if self._account is not None:
-            os.chown(path, self._account.uid, self._account.gid)
+            for path in paths:
+                os.chown(path, self._account.uid, self._account.gid)
 
     async def _launch(
         self, program: str, args: Sequence[str], *, death_signal: str
     ) -> asyncio.subprocess.Process:
-        rights = (
-            []
-            if self._account is None
-            else ["--uid", str(self._account.uid), "--gid", str(self._account.gid)]
-        )
+        account = self._account
+        rights = [] if account is None else ["--uid", str(account.uid), "--gid", str(account.gid)]
         self._log.parent.mkdir(parents=True, exist_ok=True)
         assert self._lock is not None
         with self._log.open("ab") as log:
             return await asyncio.create_subprocess_exec(
                 *launcher(death_signal, *rights),
-                *(str(binaries.programs(self._account) / program), *args),
+                *(str(binaries.programs(account) / program), *args),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -266,9 +246,8 @@ class PostgresServer:
         waiting = _Waiting(self._report, "PostgreSQL is recovering")
         while True:
             if self._process.returncode is not None:
-                raise PostgresFailed(
-                    f"PostgreSQL ended with {self._process.returncode} while starting; see {self._log}"
-                )
+                code = self._process.returncode
+                raise PostgresFailed(f"PostgreSQL ended with {code} while starting; see {self._log}")
             try:
                 connection = await psycopg.AsyncConnection.connect(
                     self.url(), connect_timeout=CONNECT_TIMEOUT_SECONDS
@@ -285,11 +264,11 @@ class PostgresServer:
 
 
 class _Waiting:
-    """Pauses that grow to half a second, and a word to the person every five."""
+    """Pauses that grow to half a second, and a report every five seconds."""
 
-    def __init__(self, report: Report, what: str) -> None:
+    def __init__(self, report: Report, text: str) -> None:
         self._report = report
-        self._what = what
+        self._text = text
         self._pause = PROBE_SECONDS_MIN
         self._began = self._told = time.monotonic()
 
@@ -297,6 +276,6 @@ class _Waiting:
         now = time.monotonic()
         if now - self._told >= REPORT_EVERY_SECONDS:
             self._told = now
-            self._report(f"{self._what} ({now - self._began:.0f} s so far)")
+            self._report(f"{self._text} ({now - self._began:.0f} s so far)")
         await asyncio.sleep(self._pause)
         self._pause = min(self._pause * 1.5, PROBE_SECONDS_MAX)

@@ -1,14 +1,13 @@
 """The composition root of api: the only file that names concrete classes. Read it from the top down.
 
-Hazard: the order of the hooks is the order of the end. First the waiting callers are told to ask elsewhere, then the
-server gives what is under way its time, then the streams and connections go.
+Hazard: hooks run in their order here. First the waiting callers are told to ask another api, then the server finishes
+the calls that are under way, then the streams and connections are closed.
 """
 
 from __future__ import annotations
 
 import gc
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -50,16 +49,11 @@ from services.chassis.postgres.database import Database
 from services.chassis.postgres.notifications import Notifications
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import SystemClock
-from services.chassis.process.lifecycle import Process
+from services.chassis.process.lifecycle import Hook, Process
 from services.chassis.telemetry.logs import setup_logging
 from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
 from services.chassis.telemetry.tracing import Sampler, flush_tracing, setup_tracing
-from windlass.api.v1 import (
-    executions_pb2_grpc,
-    runs_pb2_grpc,
-    workflows_pb2_grpc,
-    workspaces_pb2_grpc,
-)
+from windlass.api.v1 import executions_pb2_grpc, runs_pb2_grpc, workflows_pb2_grpc, workspaces_pb2_grpc
 from windlass.catalog.v1 import catalog_pb2_grpc
 
 SERVICE: Final = "api"
@@ -76,144 +70,154 @@ def main(settings: ApiSettings) -> int:
         endpoint=settings.otlp_endpoint,
     )
 
-    async def wire(process: Process) -> None:
-        await start(process, settings)
-        # What stands now stays; requests leave no cycles behind, so the collector need not look often.
+    async def wired(process: Process) -> None:
+        await wire(settings, process)
+        # The objects made so far live as long as the process, and requests leave no cycles: collections can be rare.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
 
-    # A fifth of the time of a start goes by in the loop itself.
-    return Process(SERVICE, drain_seconds=settings.drain_seconds).main(wire, new_loop=uvloop.new_event_loop)
+    # A fifth of the time of a start is spent in the event loop itself.
+    return Process(SERVICE, drain_seconds=settings.drain_seconds).main(wired, new_loop=uvloop.new_event_loop)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stores:
-    keys: PostgresKeys
-    workspaces: PostgresWorkspaces
-    workflows: PostgresWorkflows
-
-
-@dataclass(frozen=True, slots=True)
-class _Peers:
-    """The ways to the other services."""
-
-    dispatchers: Replicas
-    enqueuer: EnqueueStreams
-    queue: DispatcherQueue
-    reads: CoordinatorReads
-    watches: WatchStreams
-
-
-async def start(process: Process, settings: ApiSettings) -> int:
-    """Everything of one api process; the port that it serves."""
-    clock = SystemClock()
+async def wire(settings: ApiSettings, process: Process) -> int:
+    """Start everything. Returns the gRPC port that was bound."""
     await migrations.check(settings.database_url, SERVICE, MIGRATIONS)
-    database = Database(settings.database_url, name=SERVICE, connections=settings.database_connections)
-    process.on_close("database", database.close)
-    stores = _Stores(PostgresKeys(database), PostgresWorkspaces(database), PostgresWorkflows(database))
-    authenticator = Authenticator(stores.keys, clock)
-    startables = Startables(stores.workflows, clock)
-    limits_changed = Level()
-    peers = _connect(process, settings)
-    sampler = Sampler(settings.traces_per_second)
-    credential = settings.credential(SERVICE)
-    server = GrpcServer(
-        settings.grpc_address,
-        guard=Guard(RULES, keys=authenticator, credential=credential, sampler=sampler),
-        tls=settings.tls,
-        public=settings.public,
-    )
-    executions = Executions(peers.reads, peers.queue, peers.watches, clock)
-    process.loop("admissions", AdmissionReader(peers.watches, executions).run)
-    checkers = Checkers(settings.checkers)
-    process.on_close("checkers", checkers.close)
-    starter = Starter(
-        startables,
-        peers.enqueuer,
-        peers.queue,
-        checkers,
-        Identifiers(clock),
-        clock,
-        enqueue_seconds=settings.enqueue_seconds,
-    )
-    watcher = EventWatcher(executions, peers.reads, peers.watches)
-    workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(
-        WorkflowServicer(stores.workflows, startables, peers.reads, checkers),
-        server,
-    )
-    executions_pb2_grpc.add_ExecutionServiceServicer_to_server(
-        ExecutionServicer(
-            Starting(starter, executions, peers.watches, authenticator, sampler, clock),
-            executions,
-            watcher,
-            peers.reads,
-            authenticator,
-        ),
-        server,
-    )
-    runs_pb2_grpc.add_RunServiceServicer_to_server(RunServicer(executions, peers.reads), server)
-    workspaces_pb2_grpc.add_WorkspaceServiceServicer_to_server(
-        WorkspaceServicer(stores.workspaces, startables, authenticator, limits_changed), server
-    )
-    workspaces_pb2_grpc.add_ApiKeyServiceServicer_to_server(
-        ApiKeyServicer(stores.keys, stores.workspaces, authenticator, _key_mint(settings), clock), server
-    )
-    catalog_pb2_grpc.add_CatalogServiceServicer_to_server(
-        CatalogServicer(stores.workflows, authenticator), server
-    )
-    changes = Changes(authenticator, startables, limits_changed)
-    listener = Notifications(settings.database_url, [CHANNEL], changes.heard, name="api-listen")
-    process.loop("changes", listener.run)
-    process.loop("limits", LimitsConfigurer(stores.workspaces, peers.dispatchers, limits_changed).run)
-    process.loop("health", lambda: server.health.follow(database.probe))
-    await _serve_metrics(process, settings)
-    port = await server.start()
-    process.on_drain("waiting callers", peers.watches.drain)
-    process.on_drain("server", lambda: server.stop(settings.drain_seconds * 0.8))
+    service = ApiService(settings)
+    for name, run in service.loops():
+        process.loop(name, run)
+    process.on_close("database", service.database.close)
+    process.on_close("dispatchers", service.dispatchers.close)
+    process.on_close("coordinators", service.coordinators.close)
+    process.on_close("checkers", service.checkers.close)
+    if settings.metrics_address:
+        metrics = MetricsEndpoint(settings.metrics_address)
+        await metrics.start()
+        process.on_close("metrics", metrics.stop)
+    port = await service.server.start()
+    process.on_drain("waiting callers", service.watches.drain)
+    process.on_drain("server", lambda: service.server.stop(settings.drain_seconds * 0.8))
     process.on_close("spans", flush_tracing)
     return port
 
 
+class ApiService:
+    """The parts of one api, joined; nothing runs yet."""
+
+    def __init__(self, settings: ApiSettings) -> None:
+        self._settings = settings
+        self._clock = SystemClock()
+        self._sampler = Sampler(settings.traces_per_second)
+        self._limits_changed = Level()
+        self._connect()
+        self._join_peers()
+        self._join_use_cases()
+        self._serve()
+
+    # ── database and stores ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _connect(self) -> None:
+        settings = self._settings
+        self.database = Database(
+            settings.database_url, name=SERVICE, connections=settings.database_connections
+        )
+        self._keys = PostgresKeys(self.database)
+        self._workspaces = PostgresWorkspaces(self.database)
+        self._workflows = PostgresWorkflows(self.database)
+
+    # ── peers ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _join_peers(self) -> None:
+        settings = self._settings
+        # Each service has a channel pool of its own, so that neither affects the connections of the other.
+        self.dispatchers, self.coordinators = (
+            Replicas(
+                name,
+                AddressBook(source),
+                ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls),
+                call_seconds=settings.read_seconds,
+            )
+            for name, source in (
+                ("the dispatcher", settings.dispatchers),
+                ("the coordinator", settings.coordinators),
+            )
+        )
+        self.watches = WatchStreams()
+        # A caller that waits for a start subscribes just before the start is sent.
+        self._enqueuer = EnqueueStreams(before_send=self.watches.flush)
+        self._queue = DispatcherQueue(self.dispatchers)
+        self._reads = CoordinatorReads(self.coordinators)
+        self.dispatchers.keep(self._enqueuer.serve)
+        self.coordinators.keep(self.watches.serve)
+
+    # ── use cases ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _join_use_cases(self) -> None:
+        self._authenticator = Authenticator(self._keys, self._clock)
+        self._startables = Startables(self._workflows, self._clock)
+        self._executions = Executions(self._reads, self._queue, self.watches, self._clock)
+        self.checkers = Checkers(self._settings.checkers)
+        self._starter = Starter(
+            self._startables,
+            self._enqueuer,
+            self._queue,
+            self.checkers,
+            Identifiers(self._clock),
+            self._clock,
+            enqueue_seconds=self._settings.enqueue_seconds,
+        )
+
+    # ── servicers ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _serve(self) -> None:
+        settings, authenticator = self._settings, self._authenticator
+        credential = settings.credential(SERVICE)
+        server = self.server = GrpcServer(
+            settings.grpc_address,
+            guard=Guard(RULES, keys=authenticator, credential=credential, sampler=self._sampler),
+            tls=settings.tls,
+            public=settings.public,
+        )
+        starting = Starting(
+            self._starter, self._executions, self.watches, authenticator, self._sampler, self._clock
+        )
+        watcher = EventWatcher(self._executions, self._reads, self.watches)
+        executions = ExecutionServicer(starting, self._executions, watcher, self._reads, authenticator)
+        workflows = WorkflowServicer(self._workflows, self._startables, self._reads, self.checkers)
+        workspaces = WorkspaceServicer(
+            self._workspaces, self._startables, authenticator, self._limits_changed
+        )
+        keys = ApiKeyServicer(self._keys, self._workspaces, authenticator, _key_mint(settings), self._clock)
+        runs = RunServicer(self._executions, self._reads)
+        workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(workflows, server)
+        executions_pb2_grpc.add_ExecutionServiceServicer_to_server(executions, server)
+        runs_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
+        workspaces_pb2_grpc.add_WorkspaceServiceServicer_to_server(workspaces, server)
+        workspaces_pb2_grpc.add_ApiKeyServiceServicer_to_server(keys, server)
+        catalog = CatalogServicer(self._workflows, authenticator)
+        catalog_pb2_grpc.add_CatalogServiceServicer_to_server(catalog, server)
+
+    # ── loops ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def loops(self) -> list[tuple[str, Hook]]:
+        changes = Changes(self._authenticator, self._startables, self._limits_changed)
+        listener = Notifications(self._settings.database_url, [CHANNEL], changes.heard, name="api-listen")
+        limits = LimitsConfigurer(self._workspaces, self.dispatchers, self._limits_changed)
+        return [
+            ("dispatchers", self.dispatchers.run),
+            ("coordinators", self.coordinators.run),
+            ("late starts", self._enqueuer.sweep),
+            ("long waits", self.watches.sweep),
+            ("admissions", AdmissionReader(self.watches, self._executions).run),
+            ("changes", listener.run),
+            ("limits", limits.run),
+            ("health", lambda: self.server.health.follow(self.database.probe)),
+            ("loop lag", LoopLag().run),
+        ]
+
+
 def _key_mint(settings: ApiSettings) -> KeyMint:
     file = settings.key_secret_file or settings.service_secret_file
-    # Without either nobody calls api but clients: repeats are then known within this process only.
+    # Without either file only clients call api, and a repeat is recognised within this process only.
     return KeyMint(secrets.token_bytes(32)) if file is None else KeyMint.from_file(file)
-
-
-def _connect(process: Process, settings: ApiSettings) -> _Peers:
-    credential = settings.credential(SERVICE)
-    # A pool for each service: what one does to its connections is nothing to the other.
-    dispatchers, coordinators = (
-        Replicas(
-            name,
-            AddressBook(source),
-            ChannelPool(credential=credential, tls=settings.tls),
-            call_seconds=settings.read_seconds,
-        )
-        for name, source in (
-            ("the dispatcher", settings.dispatchers),
-            ("the coordinator", settings.coordinators),
-        )
-    )
-    watches = WatchStreams()
-    # Whoever waits for a start subscribes just before the start goes out.
-    enqueuer = EnqueueStreams(before_send=watches.flush)
-    dispatchers.keep(enqueuer.serve)
-    coordinators.keep(watches.serve)
-    queue = DispatcherQueue(dispatchers)
-    process.loop("dispatchers", dispatchers.run)
-    process.loop("coordinators", coordinators.run)
-    process.loop("late starts", enqueuer.sweep)
-    process.loop("long waits", watches.sweep)
-    process.on_close("dispatchers", dispatchers.close)
-    process.on_close("coordinators", coordinators.close)
-    return _Peers(dispatchers, enqueuer, queue, CoordinatorReads(coordinators), watches)
-
-
-async def _serve_metrics(process: Process, settings: ApiSettings) -> None:
-    process.loop("loop lag", LoopLag().run)
-    if settings.metrics_address:
-        endpoint = MetricsEndpoint(settings.metrics_address)
-        await endpoint.start()
-        process.on_close("metrics", endpoint.stop)

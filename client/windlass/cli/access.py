@@ -1,10 +1,11 @@
 """`windlass keys …` with an ADMIN key, `windlass workspace …` with the system key."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from windlass.cli import messages, render
 from windlass.cli.connection import ApiOptions, JsonOption, with_api_options
 
 keys = typer.Typer(help="API keys of a workspace.", no_args_is_help=True, rich_markup_mode=None)
@@ -42,15 +43,11 @@ def create_key(
     as_json: JsonOption = False,
 ) -> None:
     """Make a key; it is shown this once."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-    from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
-
-    with api_options.connected(key=_key_for(workspace)) as api:
-        wanted = messages.Role.Value(role.value)
-        request = messages.CreateApiKeyRequest(workspace=workspace, role=wanted, title=title)
-        answer = api.call(ApiKeyServiceStub, "CreateApiKey", request)
+    wanted = messages.Role.Value(role.value)
+    request = messages.CreateApiKeyRequest(workspace=workspace, role=wanted, title=title)
+    answer = api_options.call(request, key=_key_for(workspace))
     if as_json:
-        _json(answer)
+        render.as_json(answer)
         return
     typer.echo(f"key {answer.api_key.key_id} of workspace {answer.api_key.workspace}; shown once:", err=True)
     typer.echo(answer.key)
@@ -59,49 +56,33 @@ def create_key(
 @keys.command("list")
 @with_api_options
 def list_keys(
-    workspace: WorkspaceOption = "",
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
+    workspace: WorkspaceOption = "", *, api_options: ApiOptions, as_json: JsonOption = False
 ) -> None:
     """Keys of a workspace, without their secrets."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-    from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
-    from windlass.cli.render import date, table
-
-    with api_options.connected(key=_key_for(workspace)) as api:
-        request = messages.ListApiKeysRequest(workspace=workspace, page_size=1000)
-        answer = api.whole(ApiKeyServiceStub, "ListApiKeys", request)
+    request = messages.ListApiKeysRequest(workspace=workspace, page_size=1000)
+    answer = api_options.whole(request, key=_key_for(workspace))
     if as_json:
-        _json(answer)
+        render.as_json(answer)
         return
     rows = [
         (
             each.key_id,
             messages.Role.Name(each.role),
             each.title,
-            date(each.create_time),
-            date(each.expire_time),
-            date(each.revoke_time),
+            render.date(each.create_time),
+            render.date(each.expire_time),
+            render.date(each.revoke_time),
         )
         for each in answer.api_keys
     ]
-    table(("key", "role", "title", "made", "expires", "revoked"), rows)
+    render.table(("key", "role", "title", "made", "expires", "revoked"), rows)
 
 
 @keys.command("revoke")
 @with_api_options
-def revoke_key(
-    key_id: Annotated[str, typer.Argument(metavar="KEY_ID")],
-    *,
-    api_options: ApiOptions,
-) -> None:
+def revoke_key(key_id: Annotated[str, typer.Argument(metavar="KEY_ID")], *, api_options: ApiOptions) -> None:
     """Refuse a key from now on."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-    from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
-
-    with api_options.connected() as api:
-        api.call(ApiKeyServiceStub, "RevokeApiKey", messages.RevokeApiKeyRequest(key_id=key_id))
+    api_options.call(messages.RevokeApiKeyRequest(key_id=key_id))
     typer.echo(f"{key_id} is refused from now on")
 
 
@@ -118,40 +99,25 @@ def create_workspace(
     as_json: JsonOption = False,
 ) -> None:
     """Make a workspace."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-    from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
-
     request = messages.CreateWorkspaceRequest(
         workspace=workspace,
         tier=messages.Tier.Value(tier.value),
         limits=messages.Limits(executions_max=executions_max),
     )
-    with api_options.connected(key="system") as api:
-        answer = api.call(WorkspaceServiceStub, "CreateWorkspace", request)
+    answer = api_options.call(request, key="system")
     if as_json:
-        _json(answer)
+        render.as_json(answer)
     else:
         typer.echo(f"{workspace} is made; its first key: windlass keys create ADMIN --workspace {workspace}")
 
 
 @workspaces.command("list")
 @with_api_options
-def list_workspaces(
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
-) -> None:
+def list_workspaces(*, api_options: ApiOptions, as_json: JsonOption = False) -> None:
     """All workspaces with their limits."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-    from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
-    from windlass.cli.render import date, table
-
-    with api_options.connected(key="system") as api:
-        answer = api.whole(
-            WorkspaceServiceStub, "ListWorkspaces", messages.ListWorkspacesRequest(page_size=1000)
-        )
+    answer = api_options.whole(messages.ListWorkspacesRequest(page_size=1000), key="system")
     if as_json:
-        _json(answer)
+        render.as_json(answer)
         return
     rows = [
         (
@@ -159,27 +125,19 @@ def list_workspaces(
             messages.Tier.Name(each.tier),
             str(each.limits.executions_max),
             str(each.limits.queued_max),
-            date(each.create_time),
+            render.date(each.create_time),
         )
         for each in answer.workspaces
     ]
-    table(("workspace", "tier", "at once", "queued", "made"), rows)
+    render.table(("workspace", "tier", "at once", "queued", "made"), rows)
 
 
 @workspaces.command("get")
 @with_api_options
-def get_workspace(
-    workspace: WorkspaceArgument,
-    *,
-    api_options: ApiOptions,
-) -> None:
+def get_workspace(workspace: WorkspaceArgument, *, api_options: ApiOptions) -> None:
     """A workspace with its limits and etag, as JSON."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-    from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
-
-    with api_options.connected(key="system") as api:
-        request = messages.GetWorkspaceRequest(workspace=workspace)
-        _json(api.call(WorkspaceServiceStub, "GetWorkspace", request).workspace)
+    request = messages.GetWorkspaceRequest(workspace=workspace)
+    render.as_json(api_options.call(request, key="system").workspace)
 
 
 @workspaces.command("update")
@@ -193,10 +151,7 @@ def update_workspace(
     *,
     api_options: ApiOptions,
 ) -> None:
-    """Change its tier or limits; a lower limit ends nothing that is going."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-    from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
-
+    """Change its tier or limits; a lower limit ends no running execution."""
     changed = messages.Workspace(workspace=workspace)
     request = messages.UpdateWorkspaceRequest(workspace=changed, etag=etag)
     if tier is not None:
@@ -206,8 +161,7 @@ def update_workspace(
         if value is not None:
             setattr(request.workspace.limits, name, value)
             request.update_mask.paths.append(f"limits.{name}")
-    with api_options.connected(key="system") as api:
-        _json(api.call(WorkspaceServiceStub, "UpdateWorkspace", request).workspace)
+    render.as_json(api_options.call(request, key="system").workspace)
 
 
 @workspaces.command("delete")
@@ -218,24 +172,14 @@ def delete_workspace(
     *,
     api_options: ApiOptions,
 ) -> None:
-    """Close it for good: its keys are refused at once, what is queued becomes a dead letter, its name is never given
-    again."""
-    from windlass.api.v1 import workspaces_pb2 as messages
-    from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
-
+    """Close it for good: its keys are refused at once, queued executions become dead letters, and its name is never
+    given again."""
     if not yes:
         typer.confirm(f"Close {workspace!r} for good?", abort=True)
-    with api_options.connected(key="system") as api:
-        request = messages.DeleteWorkspaceRequest(workspace=workspace)
-        api.call(WorkspaceServiceStub, "DeleteWorkspace", request)
+    request = messages.DeleteWorkspaceRequest(workspace=workspace)
+    api_options.call(request, key="system")
     typer.echo(f"{workspace} is closed")
 
 
 def _key_for(workspace: str) -> str:
     return "system" if workspace else "admin"
-
-
-def _json(message: Any) -> None:
-    from windlass.cli.render import as_json
-
-    as_json(message)

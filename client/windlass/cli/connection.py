@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -42,11 +42,9 @@ AuthorityFileOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
-Answer = TypeVar("Answer")
-
 
 class Unusable(Exception):
-    """Where to call, or with which key, is not to be found; the message says what to do."""
+    """No address or no key was found; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,19 @@ class Connection:
     channel: Any
     key: str
 
-    def call(self, stub: Callable[[Any], Any], method: str, request: Any) -> Any:
-        """One unary call, repeated while the api (or what it depends on) is away."""
+    def call(self, request: Any) -> Any:
+        """The one RPC that takes this request, repeated while the api (or what it depends on) is away."""
         import grpc
+        from google.protobuf.message_factory import GetMessageClass
 
-        callable_ = getattr(stub(self.channel), method)
+        services = request.DESCRIPTOR.file.services_by_name.values()
+        methods = (method for service in services for method in service.methods)
+        method = next(each for each in methods if each.input_type.full_name == request.DESCRIPTOR.full_name)
+        callable_ = self.channel.unary_unary(
+            f"/{method.containing_service.full_name}/{method.name}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=GetMessageClass(method.output_type).FromString,
+        )
         for attempt in range(1, TRIES + 1):
             try:
                 return callable_(request, timeout=CALL_SECONDS, metadata=self.metadata)
@@ -70,12 +76,12 @@ class Connection:
                 time.sleep(TRY_AGAIN_SECONDS * attempt)
         raise AssertionError("the last try returns or raises")
 
-    def whole(self, stub: Callable[[Any], Any], method: str, request: Any) -> Any:
-        """A list to its end, as one answer: pages are shorter than asked for when what is in them is large."""
-        answer = self.call(stub, method, request)
+    def whole(self, request: Any) -> Any:
+        """All pages of a list as one answer. A page of large items is shorter than it was asked to be."""
+        answer = self.call(request)
         while answer.next_page_token:
             request.page_token = answer.next_page_token
-            more = self.call(stub, method, request)
+            more = self.call(request)
             answer.MergeFrom(more)
             answer.next_page_token = more.next_page_token
         return answer
@@ -87,7 +93,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class ApiOptions:
-    """Where the api is and who asks, as it was typed. `with_api_options` makes the fields options of a command."""
+    """The options that select an api and a key, as typed. `with_api_options` makes the fields options of a command."""
 
     home: HomeOption = DEFAULT_HOME
     address: AddressOption = None
@@ -96,8 +102,8 @@ class ApiOptions:
 
     @contextlib.contextmanager
     def connected(self, *, key: str = "admin") -> Iterator[Connection]:
-        """A connection; an error inside the block is told in words and ends the command with 1. The stack of a home
-        speaks plain text on this machine, whatever authority is told of an address elsewhere."""
+        """A connection. An error inside the block is printed and ends the command with exit code 1. The authority
+        counts for --address only: the stack of a home speaks plain text on this machine."""
         import grpc
 
         try:
@@ -112,6 +118,14 @@ class ApiOptions:
         except grpc.RpcError as error:
             _tell(error, self.home, target if authority_file is None else f"{target} over TLS")
             raise typer.Exit(1) from None
+
+    def call(self, request: Any, *, key: str = "admin") -> Any:
+        with self.connected(key=key) as api:
+            return api.call(request)
+
+    def whole(self, request: Any, *, key: str = "admin") -> Any:
+        with self.connected(key=key) as api:
+            return api.whole(request)
 
 
 def with_api_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -145,7 +159,7 @@ def _channel(target: str, authority_file: Path | None) -> Any:
 
 
 def free_json(document: Any) -> Any:
-    """A JSON object as a Struct; ParseError, TypeError or ValueError when it is none."""
+    """A JSON object as a Struct; anything else raises ParseError, TypeError or ValueError."""
     from google.protobuf.json_format import ParseDict
     from google.protobuf.struct_pb2 import Struct
 
@@ -188,7 +202,7 @@ def _tell(error: Any, home: Path, target: str) -> None:
     from grpc_status import rpc_status
 
     status = rpc_status.from_call(error)
-    # Without a status it is no service that speaks, but gRPC: nobody answers at all.
+    # An error without a status comes from gRPC itself: nobody answers.
     is_away = status is None and error.code().name == "UNAVAILABLE"
     said = error.details()
     if is_away:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from windlass.cli import messages, render
 from windlass.cli.connection import (
     TRY_AGAIN_SECONDS,
     ApiOptions,
@@ -49,9 +50,6 @@ def start(
 ) -> None:
     """Start an execution."""
     values, labels = _input(input_), _labels(label or ())
-    from windlass.api.v1 import executions_pb2 as messages
-    from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
-
     request = messages.StartExecutionRequest(
         workflow=workflow,
         version=version,
@@ -63,12 +61,12 @@ def start(
     if timeout is not None:
         request.timeout.FromNanoseconds(round(timeout * 1e9))
     with api_options.connected() as api:
-        execution = api.call(ExecutionServiceStub, "StartExecution", request).execution
+        execution = api.call(request).execution
         if wait:
             for _event in _events_of(api, execution.id, 0):
                 pass
             found = messages.GetExecutionRequest(execution_id=execution.id)
-            execution = api.call(ExecutionServiceStub, "GetExecution", found).execution
+            execution = api.call(found).execution
     _show(execution, as_json=as_json)
     raise typer.Exit(1 if wait and _state(execution) != "SUCCESS" else 0)
 
@@ -89,19 +87,10 @@ def watch(
     raise typer.Exit(0 if last is None or _state(last) == "SUCCESS" else 1)
 
 
-def get(
-    execution_id: IdArgument,
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
-) -> None:
-    """An execution and what became of it."""
-    from windlass.api.v1 import executions_pb2 as messages
-    from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
-
-    with api_options.connected() as api:
-        request = messages.GetExecutionRequest(execution_id=execution_id)
-        execution = api.call(ExecutionServiceStub, "GetExecution", request).execution
+def get(execution_id: IdArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
+    """Show an execution and its result."""
+    request = messages.GetExecutionRequest(execution_id=execution_id)
+    execution = api_options.call(request).execution
     _show(execution, as_json=as_json)
 
 
@@ -113,13 +102,8 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """Executions, newest first."""
-    from windlass.api.v1 import executions_pb2 as messages
-    from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
-    from windlass.cli import render
-
-    with api_options.connected() as api:
-        request = messages.ListExecutionsRequest(filter=filter_, page_size=limit)
-        answer = api.call(ExecutionServiceStub, "ListExecutions", request)
+    request = messages.ListExecutionsRequest(filter=filter_, page_size=limit)
+    answer = api_options.call(request)
     if as_json:
         render.as_json(answer)
         return
@@ -138,50 +122,28 @@ def cancel(
     as_json: JsonOption = False,
 ) -> None:
     """End an execution; its running nodes are told to stop."""
-    from windlass.api.v1 import executions_pb2 as messages
-    from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
-
-    with api_options.connected() as api:
-        request = messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)
-        execution = api.call(ExecutionServiceStub, "CancelExecution", request).execution
+    request = messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)
+    execution = api_options.call(request).execution
     _show(execution, as_json=as_json)
 
 
-def runs(
-    execution_id: IdArgument,
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
-) -> None:
+def runs(execution_id: IdArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
     """Every attempt at every node of an execution, and when it ran."""
-    from windlass.api.v1 import runs_pb2 as messages
-    from windlass.api.v1.runs_pb2_grpc import RunServiceStub
-    from windlass.cli import render
-
-    with api_options.connected() as api:
-        request = messages.ListRunsRequest(execution_id=execution_id, page_size=1000)
-        answer = api.whole(RunServiceStub, "ListRuns", request)
+    request = messages.ListRunsRequest(execution_id=execution_id, page_size=1000)
+    answer = api_options.whole(request)
     if as_json:
         render.as_json(answer)
         return
     show_runs(answer.runs)
 
 
-def events(
-    execution_id: IdArgument,
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
-) -> None:
+def events(execution_id: IdArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
     """Its journal so far."""
-    from windlass.api.v1 import executions_pb2 as messages
-    from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
-
     with api_options.connected() as api:
         token = ""
         while True:
             request = messages.ListEventsRequest(execution_id=execution_id, page_size=1000, page_token=token)
-            answer = api.call(ExecutionServiceStub, "ListEvents", request)
+            answer = api.call(request)
             for event in answer.events:
                 _show_event(event, as_json=as_json)
             if not (token := answer.next_page_token):
@@ -190,8 +152,6 @@ def events(
 
 def show_runs(found: Any) -> None:
     """A table of attempts and, below it, their timeline."""
-    from windlass.cli import render
-
     rows = [
         (
             each.id.rpartition(".")[2],
@@ -212,22 +172,17 @@ def show_runs(found: Any) -> None:
 
 
 def run_state(run: Any) -> str:
-    from windlass.api.v1 import resources_pb2
-
-    return str(resources_pb2.Run.State.Name(run.state))
+    return str(messages.Run.State.Name(run.state))
 
 
 def _state(message: Any) -> str:
-    from windlass.api.v1 import resources_pb2
-
-    return str(resources_pb2.Execution.State.Name(message.state))
+    return str(messages.Execution.State.Name(message.state))
 
 
 def _events_of(api: Connection, execution_id: str, after_seq: int) -> Iterator[Any]:
-    """Every event once and in order; a stream that is lost is taken up again where it was."""
+    """Every event once and in order; after the loss of a stream the next one continues behind its last event."""
     import grpc
 
-    from windlass.api.v1 import executions_pb2 as messages
     from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 
     stub: Any = ExecutionServiceStub(api.channel)
@@ -247,11 +202,10 @@ def _events_of(api: Connection, execution_id: str, after_seq: int) -> Iterator[A
 
 
 def _show(execution: Any, *, as_json: bool) -> None:
-    from windlass.cli import render
-
     if as_json:
         render.as_json(execution)
         return
+    error, metrics = execution.error, execution.metrics
     facts = {
         "execution": execution.id,
         "workflow": f"{execution.workflow}@{execution.version}",
@@ -261,26 +215,20 @@ def _show(execution: Any, *, as_json: bool) -> None:
         "input": render.compact(execution.input),
         "output": render.compact(execution.output) if execution.HasField("output") else "",
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
-        "error": f"{render.node_name(execution.error.node)} {execution.error.type}: {execution.error.message}".strip()
-        if execution.HasField("error")
+        "error": f"{render.node_name(error.node)} {error.type}: {error.message}".strip()
+        if error.type
         else "",
-        **{
-            name: ", ".join(getattr(execution.summary, name))
-            for name in ("succeeded", "failed", "skipped", "blocked")
-        },
-        "runs": f"{execution.metrics.runs}, {execution.metrics.retries} of them retries"
-        if execution.metrics.runs
-        else "",
-        "trace": execution.trace_id,
     }
+    for name in ("succeeded", "failed", "skipped", "blocked"):
+        facts[name] = ", ".join(getattr(execution.summary, name))
+    facts["runs"] = f"{metrics.runs}, {metrics.retries} of them retries" if metrics.runs else ""
+    facts["trace"] = execution.trace_id
     for name, value in facts.items():
         if value:
             render.console().print(f"{name:<10} {render.coloured(value)}", soft_wrap=True)
 
 
 def _show_event(event: Any, *, as_json: bool) -> None:
-    from windlass.cli import render
-
     if as_json:
         typer.echo(render.compact(event))
         return
@@ -290,8 +238,6 @@ def _show_event(event: Any, *, as_json: bool) -> None:
 
 
 def _took(execution: Any) -> str:
-    from windlass.cli import render
-
     return render.duration(execution.metrics.duration)
 
 

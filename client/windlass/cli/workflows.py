@@ -6,6 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from windlass.cli import messages, render
 from windlass.cli.connection import ApiOptions, JsonOption, with_api_options
 
 app = typer.Typer(help="Definitions and their versions.", no_args_is_help=True, rich_markup_mode=None)
@@ -25,16 +26,12 @@ def apply(
     api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a workflow, or a new version of it."""
+    """Create a workflow, or a new version of it."""
     source = read_source(file)
-    from windlass.api.v1 import workflows_pb2 as messages
-    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
-
-    with api_options.connected() as api:
-        request = messages.ApplyWorkflowRequest(**source._asdict(), etag=etag)
-        answer = api.call(WorkflowServiceStub, "ApplyWorkflow", request)
+    request = messages.ApplyWorkflowRequest(**source._asdict(), etag=etag)
+    answer = api_options.call(request)
     if as_json:
-        _json(answer)
+        render.as_json(answer)
         return
     change = messages.ApplyWorkflowResponse.Change.Name(answer.change)
     typer.echo(f"{answer.workflow.workflow} version {answer.workflow.version} {change}")
@@ -47,7 +44,7 @@ def validate(
     file: FileArgument,
     offline: Annotated[
         bool,
-        typer.Option("--offline", help="Without a stack; nobody is asked which modules runners announce."),
+        typer.Option("--offline", help="Needs no stack; modules that runners announce are not known then."),
     ] = False,
     *,
     api_options: ApiOptions,
@@ -55,17 +52,12 @@ def validate(
 ) -> None:
     """Name every fault of a definition; record nothing. Exit code 1 when there is one."""
     source = read_source(file)
-    from windlass.api.v1 import workflows_pb2 as messages
-    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
-
     if offline:
         answer = _validated_here(source)
     else:
-        with api_options.connected() as api:
-            request = messages.ValidateWorkflowRequest(**source._asdict())
-            answer = api.call(WorkflowServiceStub, "ValidateWorkflow", request)
+        answer = api_options.call(messages.ValidateWorkflowRequest(**source._asdict()))
     if as_json:
-        _json(answer)
+        render.as_json(answer)
     else:
         _show_faults("fault", answer.faults)
         _show_faults("warning", answer.warnings)
@@ -84,16 +76,12 @@ def get(
     as_json: JsonOption = False,
 ) -> None:
     """Print a definition as it was written, or all that is known of it as JSON."""
-    from windlass.api.v1 import workflows_pb2 as messages
-    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
-
-    with api_options.connected() as api:
-        request = messages.GetWorkflowRequest(workflow=workflow, version=version)
-        found = api.call(WorkflowServiceStub, "GetWorkflow", request).workflow
+    request = messages.GetWorkflowRequest(workflow=workflow, version=version)
+    found = api_options.call(request).workflow
     if as_json:
-        _json(found)
+        render.as_json(found)
         return
-    # Beside what is printed, so that this can be compared with the file.
+    # On standard error, so that standard output can be compared with the file.
     typer.echo(f"# {found.workflow} version {found.version}, etag {found.etag}", err=True)
     typer.echo(found.source, nl=not found.source.endswith("\n"))
 
@@ -107,74 +95,51 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """All workflows, by name."""
-    from windlass.api.v1 import workflows_pb2 as messages
-    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
-    from windlass.cli.render import date, table
-
-    with api_options.connected() as api:
-        request = messages.ListWorkflowsRequest(page_size=1000, show_archived=archived)
-        answer = api.whole(WorkflowServiceStub, "ListWorkflows", request)
+    request = messages.ListWorkflowsRequest(page_size=1000, show_archived=archived)
+    answer = api_options.whole(request)
     if as_json:
-        _json(answer)
+        render.as_json(answer)
         return
     rows = [
-        (each.workflow, str(each.version), date(each.update_time), date(each.archive_time), each.description)
+        (
+            each.workflow,
+            str(each.version),
+            render.date(each.update_time),
+            render.date(each.archive_time),
+            each.description,
+        )
         for each in answer.workflows
     ]
-    table(("workflow", "version", "changed", "archived", "description"), rows)
+    render.table(("workflow", "version", "changed", "archived", "description"), rows)
 
 
 @app.command()
 @with_api_options
-def versions(
-    workflow: NameArgument,
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
-) -> None:
+def versions(workflow: NameArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
     """All versions of a workflow, newest first."""
-    from windlass.api.v1 import workflows_pb2 as messages
-    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
-    from windlass.cli.render import date, table
-
-    with api_options.connected() as api:
-        request = messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000)
-        answer = api.whole(WorkflowServiceStub, "ListWorkflowVersions", request)
+    request = messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000)
+    answer = api_options.whole(request)
     if as_json:
-        _json(answer)
+        render.as_json(answer)
         return
-    table(("version", "made"), [(str(each.version), date(each.create_time)) for each in answer.versions])
+    render.table(
+        ("version", "made"), [(str(each.version), render.date(each.create_time)) for each in answer.versions]
+    )
 
 
 @app.command()
 @with_api_options
-def archive(
-    workflow: NameArgument,
-    *,
-    api_options: ApiOptions,
-) -> None:
+def archive(workflow: NameArgument, *, api_options: ApiOptions) -> None:
     """Let no new execution of it start."""
-    from windlass.api.v1 import workflows_pb2 as messages
-    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
-
-    with api_options.connected() as api:
-        api.call(WorkflowServiceStub, "ArchiveWorkflow", messages.ArchiveWorkflowRequest(workflow=workflow))
+    api_options.call(messages.ArchiveWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} is archived; undo it with: windlass workflow restore {workflow}")
 
 
 @app.command()
 @with_api_options
-def restore(
-    workflow: NameArgument,
-    *,
-    api_options: ApiOptions,
-) -> None:
+def restore(workflow: NameArgument, *, api_options: ApiOptions) -> None:
     """Undo archive."""
-    from windlass.api.v1 import workflows_pb2 as messages
-    from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
-
-    with api_options.connected() as api:
-        api.call(WorkflowServiceStub, "RestoreWorkflow", messages.RestoreWorkflowRequest(workflow=workflow))
+    api_options.call(messages.RestoreWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} can be started again")
 
 
@@ -185,7 +150,7 @@ class Source(NamedTuple):
 
 
 def read_source(file: Path) -> Source:
-    """The text of a definition; what cannot be read, or is nothing, is a usage error."""
+    """The text of a definition. A file that is unreadable or empty is a usage error."""
     try:
         text = (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -196,15 +161,14 @@ def read_source(file: Path) -> Source:
 
 
 def _validated_here(source: Source) -> Any:
-    """What ValidateWorkflow would answer, as far as it is known without a stack."""
-    from windlass.api.v1 import resources_pb2, workflows_pb2
+    """The answer of ValidateWorkflow, as far as it is known without a stack."""
     from windlass.definition.examination import examine_text, warnings_of
     from windlass.definition.parsing import Format
 
     verdict = examine_text(source.source, Format(source.source_format))
-    return workflows_pb2.ValidateWorkflowResponse(
-        faults=[resources_pb2.Fault(**fault._asdict()) for fault in verdict.faults],
-        warnings=[resources_pb2.Fault(**warning._asdict()) for warning in warnings_of(verdict, ())],
+    return messages.ValidateWorkflowResponse(
+        faults=[messages.Fault(**fault._asdict()) for fault in verdict.faults],
+        warnings=[messages.Fault(**warning._asdict()) for warning in warnings_of(verdict, ())],
     )
 
 
@@ -215,9 +179,3 @@ def _show_faults(kind: str, faults: Any) -> None:
         place = place_of(fault.node, fault.line)
         where = "".join(f"{part}: " for part in (kind, place, fault.path) if part)
         typer.echo(f"{where}{fault.message} ({fault.reason})")
-
-
-def _json(message: Any) -> None:
-    from windlass.cli.render import as_json
-
-    as_json(message)

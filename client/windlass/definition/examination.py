@@ -1,8 +1,8 @@
-"""Whether a workflow's definition can be carried out: every fault at once, each with its path.
+"""Finds every fault of a workflow's definition, each with its path.
 
-In layers: what is no JSON is told and taken out; what makes the rest unreadable (no object, too large) ends the
-examination; then each field by itself; then nodes and edges as a graph; then templates against that graph. A later
-layer works on what an earlier one left whole, so that one slip does not show as ten.
+It works in layers. Values that are no JSON are named and taken out. A definition that is no object or too large ends
+the examination. Then come single fields, then nodes and edges as a graph, then templates against that graph. A later
+layer only uses what an earlier one found sound, so that one mistake does not show as ten faults.
 """
 
 import re
@@ -26,21 +26,20 @@ from windlass.definition.limits import (
 )
 from windlass.definition.parsing import Format, LineOf, Parsed, parse
 
-# What the references of the workflow's `output` are found under; no node can have this id.
+# The references of the workflow's `output` have this key; no node can have this id.
 OUTPUT: Final = "$output"
 _OUTCOMES: Final = frozenset({"success", "failure", "always"})
-# Fields that are expressions as they stand: what would stand between the braces of a template.
+# Fields that hold an expression without the braces of a template.
 _EXPRESSIONS: Final = {
     "condition@1": re.compile(r"\.config\.expression"),
     "switch@1": re.compile(r"\.config\.cases\[\d+\]\.when"),
 }
 
-
-# Why a value is no JSON Schema that can be used; None when it is one.
+# Says why a value is no usable JSON Schema; None when it is one.
 SchemaFault = Callable[[Any], str | None]
-# More are counted, not named.
+# A message names so many branches; of more it gives the count.
 BRANCHES_TOLD_MAX: Final = 20
-# Where a node's id is found for a path that leads into it, or into an edge that leaves it.
+# A path that leads into a node or an edge.
 _IN_NODE: Final = re.compile(r"(nodes|edges)\[(\d+)\]")
 
 
@@ -49,10 +48,10 @@ class Verdict:
     """Without faults the definition can be applied; `canonical` is then what is stored."""
 
     faults: list[Fault] = field(default_factory=Faults)
-    # The nodes that the templates of each node read (and those of `output`, under OUTPUT); None: all before it. Nodes
-    # whose templates read none are left out.
+    # For each node, and for OUTPUT, the nodes that its templates read; None: all nodes before it. A node whose
+    # templates read no node is left out.
     references: dict[str, list[str] | None] = field(default_factory=dict)
-    # Modules that are somebody's own, each with the warning that it is worth while no runner announces it.
+    # Modules that are not built in, each with its warning for the case that no runner announces it.
     own_modules: list[tuple[str, Fault]] = field(default_factory=list)
     name: str = ""
     canonical: bytes = b""
@@ -60,14 +59,14 @@ class Verdict:
 
 @dataclass
 class _Graph:
-    """Nodes that have an id, by place; what cannot be placed is left out."""
+    """The nodes that have an id of their own, and the edges between them."""
 
-    nodes: list[Mapping[str, Any]]
-    # Place in the definition's list of each node in `nodes`.
-    places: list[int]
-    by_id: dict[str, int]
+    nodes: list[Mapping[str, Any]] = field(default_factory=list)
+    # For each of `nodes` its place in the definition's list.
+    places: list[int] = field(default_factory=list)
+    by_id: dict[str, int] = field(default_factory=dict)
     edges: list[tuple[int, int]] = field(default_factory=list)
-    # By node that edges leave; see modules.branches_of.
+    # The branches of each node that has outgoing edges; see modules.branches_of.
     branches: dict[int, frozenset[str] | None] = field(default_factory=dict)
 
 
@@ -98,12 +97,12 @@ _NODE: Final[Mapping[str, fields.Check | None]] = {
 
 
 def examine_text(text: str, format_: Format) -> Verdict:
-    """All that can be said of a definition as its author wrote it."""
+    """Examine a definition as its author wrote it."""
     return examine_parsed(parse(text, format_))
 
 
 def examine_parsed(parsed: Parsed, schemas: SchemaFault = schema_fault) -> Verdict:
-    """The same for who has to know the inputSchema first."""
+    """The same for a parsed text, with another judge of its inputSchema."""
     if parsed.document is None and parsed.faults:
         return Verdict(parsed.faults)
     verdict = examine(parsed.document, schemas, parsed.line_of, parsed.faults)
@@ -117,13 +116,13 @@ def examine(
     line_of: LineOf | None = None,
     known: Sequence[Fault] = (),
 ) -> Verdict:
-    """All that can be said of a definition, beside the faults that are known already."""
+    """Examine a parsed definition; `known` are the faults of its text."""
     sifted = json_values.sift(document)
     verdict = Verdict()
     verdict.faults.extend(_unreadable(sifted.value, verdict))
     if not verdict.faults:
         _examine_parts(sifted.value, schemas, verdict)
-    # A gap is no second fault where it is, and none of the schema around it.
+    # A value that was taken out is no second fault at its place, and no fault of the schema around it.
     rest = [fault for fault in verdict.faults if not _is_of_gap(fault, sifted.gaps)]
     faults = [*known, *sifted.faults, *rest][:FAULTS_MAX]
     verdict.faults = [_placed(fault, sifted.value, line_of) for fault in faults]
@@ -132,7 +131,7 @@ def examine(
 
 
 def _placed(fault: Fault, document: Any, line_of: LineOf | None) -> Fault:
-    """With the node that its path leads into, and its line."""
+    """The fault with its line and its node: the one that its path leads into, or whose edge it is."""
     line = fault.line or (0 if line_of is None else line_of(fault.path))
     inside = _IN_NODE.match(fault.path)
     if inside is None or not isinstance(document, dict):
@@ -149,7 +148,7 @@ def too_large(how: str = "") -> Fault:
 
 
 def warnings_of(verdict: Verdict, announced: Collection[str]) -> list[Fault]:
-    """Modules that are neither built in nor announced by a runner: accepted, but their work waits."""
+    """Modules that are neither built in nor announced by a runner. They are accepted, but their work waits."""
     return [warning for module, warning in verdict.own_modules if module not in announced]
 
 
@@ -189,7 +188,7 @@ def _examine_fields(document: Mapping[str, Any], schemas: SchemaFault, verdict: 
 
 
 def _graph(document: Mapping[str, Any], verdict: Verdict) -> _Graph:
-    graph = _Graph([], [], {})
+    graph = _Graph()
     policy = document.get("retry")
     inherited = policy if isinstance(policy, dict) else None
     for place, node in enumerate(_listed(document, "nodes", verdict)):
@@ -292,16 +291,15 @@ def _when(value: Any, path: str) -> Iterator[Fault]:
 
 
 def _tell_twice(edges: Any, verdict: Verdict) -> None:
-    """The same ends under the same condition; under different ones both are meant (branches that meet again)."""
-    seen: dict[tuple[str, str, str], int] = {}
+    """Edges with equal ends are duplicates only under the same condition: branches may meet again."""
+    seen: dict[tuple[Any, Any, Any], int] = {}
     for place, edge in enumerate(edges if isinstance(edges, list) else ()):
         if not isinstance(edge, dict):
             continue
         ends = (edge.get("from"), edge.get("to"), edge.get("when", "success"))
         if not all(isinstance(end, str) for end in ends):
             continue
-        first = seen.setdefault((str(ends[0]), str(ends[1]), str(ends[2])), place)
-        if first != place:
+        if (first := seen.setdefault(ends, place)) != place:
             verdict.faults.append(
                 Fault(f"edges[{place}]", "DUPLICATE_EDGE", f"is the same as edges[{first}]")
             )
@@ -328,7 +326,7 @@ def _examine_templates(document: Mapping[str, Any], graph: _Graph, verdict: Verd
 
 
 def _texts_of_node(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
-    """Its templates, each with its path."""
+    """The templates of a node, each with its path."""
     expression = _EXPRESSIONS.get(str(node.get("module")))
     for key in ("config", "inputs"):
         for text, where in templates.texts_of(node.get(key), f"{path}.{key}"):
@@ -346,7 +344,7 @@ def _examine_texts(
     graph: _Graph,
     verdict: Verdict,
 ) -> None:
-    """`reader`: whose templates they are. `before`: the nodes that these may read, as bits."""
+    """`reader` has these templates. `before`: the nodes that they may read, as bits."""
     seen: set[str | None] = set()
     for text, where in texts:
         if len(verdict.faults) >= FAULTS_MAX:

@@ -1,14 +1,14 @@
-"""Whether an inputSchema is a JSON Schema that stands on its own, as jsonschema-rs reads it.
+"""Compiles an inputSchema with jsonschema-rs. It must be complete in itself.
 
-Hazards: by default the library follows `$ref` to http and files: the retriever here refuses whatever it is asked for.
-Patterns run on an engine without backtracking, so no input can make one take for ever.
+Hazards: by default the library follows `$ref` to http and files; the retriever here refuses every request. Patterns run
+on an engine without backtracking, so that no input makes one run for ever.
 """
 
 from typing import Any, NoReturn
 
 
 class SchemaFault(Exception):
-    """It is no schema, or points outside itself; the text is for its author."""
+    """The value is no schema, or it points outside itself; the text is for its author."""
 
 
 def compiled(schema: Any) -> Any:
@@ -22,13 +22,13 @@ def compiled(schema: Any) -> Any:
             schema, retriever=_refuse, pattern_options=jsonschema_rs.RegexOptions()
         )
     except ValueError as failure:
-        # Without the instance, which the library adds to the text.
+        # `message` lacks the instance, which the library adds to its text.
         raise SchemaFault(_told(getattr(failure, "message", failure))) from None
 
 
 def schema_fault(schema: Any) -> str | None:
-    """Why this is no JSON Schema that stands on its own; None when it is one. A service, which must not spend too much
-    work on the schema of a stranger, has another process compile it."""
+    """Says why this is no usable JSON Schema; None when it is one. A service has a limited child compile it instead,
+    because the schema of a stranger may cost too much."""
     try:
         compiled(schema)
     except SchemaFault as fault:

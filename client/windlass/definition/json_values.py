@@ -1,7 +1,7 @@
-"""Free JSON: what of it can be kept, and its one canonical form.
+"""Free JSON: its canonical form, and the values in it that cannot be stored.
 
-PostgreSQL cannot store U+0000, JSON knows no NaN, and nobody can read what is nested a thousand deep: such values
-are named by their path here, at the edge, before anything inside meets them.
+PostgreSQL cannot store U+0000, JSON has no NaN, and parsers stop at some depth. Such values are named by their paths at
+the border of a service, before any code inside meets them.
 """
 
 import json
@@ -22,8 +22,8 @@ def canonical(value: Any) -> bytes:
 
 
 def number(value: float) -> int | float:
-    """The one form of a number, whichever way it came (JSON, YAML, protobuf's double): what is whole is an int as far
-    as a double holds every whole number, everything else is a double. NaN and infinities stay, for `sift` to name."""
+    """The one form of a number from JSON, YAML or protobuf: a whole number is an int where a double holds every whole
+    number; every other number is a double. NaN and infinities stay, for `sift` to name."""
     if -_WHOLE_MAX <= value <= _WHOLE_MAX:
         whole = int(value)
         return whole if whole == value else value
@@ -34,21 +34,21 @@ def number(value: float) -> int | float:
 
 
 class Sifted(NamedTuple):
-    # As it was given, with null for what cannot be kept.
+    # The given value, with null for each value that cannot be stored.
     value: Any
     faults: Faults
-    # Where something was taken out: of each fault that is told.
+    # The paths at which a value was taken out.
     gaps: set[str]
 
 
 def sift(value: Any, path: str = "") -> Sifted:
-    """NaN, infinities, NUL and too deep nesting anywhere in `value`, and what is left without them."""
+    """Find NaN, infinities, NUL and too deep nesting in `value`, and take them out."""
     found = Sifted(None, Faults(), set())
     return found._replace(value=_sifted(value, path, 0, found))
 
 
 def _is_sound(value: Any) -> bool:
-    """Without a look inside: of a million values no path is made."""
+    """Checked before a path is made, because there may be a million values."""
     kind = type(value)
     if kind is str:
         return "\x00" not in value
@@ -58,7 +58,7 @@ def _is_sound(value: Any) -> bool:
 
 
 def _sifted(value: Any, path: str, depth: int, found: Sifted) -> Any:
-    """Recursive, because it never goes deeper than DEPTH_MAX."""
+    """The recursion ends at DEPTH_MAX."""
     match value:
         case dict() | list() if depth >= DEPTH_MAX:
             fault = Fault(path[:200], "TOO_DEEP", f"JSON is nested deeper than {DEPTH_MAX}")

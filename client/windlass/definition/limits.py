@@ -1,14 +1,13 @@
-"""What is too much for a definition, and the forms of the names in it."""
+"""The limits of a definition, and the forms of the names in it."""
 
 from typing import Final
 
-# Of the canonical JSON, and of the text that it was read from.
+# For the canonical JSON, and for the text that it was read from.
 DEFINITION_BYTES_MAX: Final = 1024 * 1024
 NODES_MAX: Final = 2_000
 EDGES_MAX: Final = 20_000
-# Levels of objects and lists: of a definition, an input, and whatever a module returns. Parsers of protobuf stop at 100
-# levels of messages. An object of free JSON is three of them (Struct, map entry and Value), and it stands inside a few
-# others.
+# Levels of objects and lists in a definition, an input and the output of a module. Parsers of protobuf stop at 100
+# levels of messages; an object of free JSON takes three (Struct, map entry and Value), inside a few others.
 DEPTH_MAX: Final = 30
 FAULTS_MAX: Final = 1_000
 

@@ -1,6 +1,6 @@
-"""The text of a definition → the JSON value in it, and the line of everything there.
+"""Parses the text of a definition into a JSON value, and knows the line of each path in YAML (`yaml_text.py`).
 
-JSON is read as JSON, YAML by `yaml_text.py`. In both, a key that is there twice in one object is a fault.
+In JSON and YAML, a key that is there twice in one object is a fault.
 """
 
 import json
@@ -12,7 +12,7 @@ from windlass.definition.faults import Fault, Faults, shown_key
 from windlass.definition.json_values import number
 from windlass.definition.limits import DEFINITION_BYTES_MAX
 
-# Of a path; 0 where it is unknown.
+# The line of a path; 0 when it is unknown.
 LineOf = Callable[[str], int]
 
 
@@ -27,7 +27,7 @@ def _nowhere(path: str) -> int:
 
 class Parsed(NamedTuple):
     document: Any
-    # What the text itself has wrong; the document is None where it could not be read.
+    # The faults of the text itself. The document is None when the text could not be parsed.
     faults: Faults
     line_of: LineOf = _nowhere
 
@@ -62,7 +62,7 @@ def _parse_json(text: str) -> Parsed:
         return members
 
     try:
-        # Strict about NaN, half characters and what is beyond a double, which the standard library takes.
+        # orjson refuses NaN, lone surrogates and numbers beyond a double, which the standard library accepts.
         orjson.loads(text)
         document = json.loads(text, object_pairs_hook=unique, parse_int=_number, parse_float=_number)
     except orjson.JSONDecodeError as error:

@@ -1,7 +1,7 @@
-"""JSON as it travels: what a module returns, what it keeps as its cursor, what its templates became.
+"""Encodes the outputs, cursors and rendered templates of modules as JSON.
 
-Hazards: the encoder alone would write NaN as null, and would nest deeper than any reader of ours follows; both are
-told here, before anything is reported that nobody could read again.
+Hazards: the encoder alone would write NaN as null, and would nest deeper than our readers follow. Both are refused
+here, before a value is reported that nobody could read again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from windlass.definition.limits import DEPTH_MAX
 
 
 class NotJson(ValueError):
-    """The value is no JSON, with why."""
+    """The value is no JSON; the text says why."""
 
 
 def encoded(value: Any, *, is_canonical: bool = False) -> bytes:
@@ -24,14 +24,14 @@ def encoded(value: Any, *, is_canonical: bool = False) -> bytes:
         data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS if is_canonical else None)
     except TypeError as error:
         raise NotJson(str(error)) from None
-    # Almost every value is told by its bytes alone: too few brackets to be deep, and no null that was a NaN.
+    # The bytes are enough for almost every value: too few brackets to be deep, and no null that could be a NaN.
     if b"null" in data or data.count(b"[") + data.count(b"{") > DEPTH_MAX:
         _look_into(value)
     return data
 
 
 def _look_into(value: Any) -> None:
-    """Layer by layer, so that depth is not paid for in stack."""
+    """Goes layer by layer, so that a deep value needs no deep stack."""
     layer, depth = [value], 0
     while layer:
         if any(isinstance(each, float) and not math.isfinite(each) for each in layer):

@@ -1,7 +1,6 @@
-"""What the handlers need of the world, as Protocols and the plain records that cross them.
+"""The Protocols that the use cases and servicers need, and the records that cross them.
 
-Hazard: a record never holds a key or a secret that is not needed to answer; `effect_secret` leaves with
-`VersionRecord` alone, towards coordinators.
+Hazard: a record holds no key and no secret, except `VersionRecord.effect_secret`, which goes to coordinators.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from windlass.dispatcher.v1 import queue_pb2
 
 
 class Actor(NamedTuple):
-    """Who asked for a change, for the audit."""
+    """The key that asked for a change, for the audit."""
 
     key_id: str
     # "" for the system key.
@@ -28,7 +27,7 @@ class Actor(NamedTuple):
 class KeyRecord(NamedTuple):
     key_id: str
     role: str
-    # "": none, or for a runner: every one.
+    # "": none, or every workspace for the key of a runner.
     workspace: str
     title: str
     create_time: datetime
@@ -47,7 +46,7 @@ class NewKey(NamedTuple):
 
 
 class KeyIdTaken(Exception):
-    """The id is that of another key: the request it was made from came before, with other content."""
+    """Another key has this id: the same request came before, with other content."""
 
 
 class WorkspaceRecord(NamedTuple):
@@ -67,9 +66,9 @@ class NewVersion(NamedTuple):
     version_id: str
     # Canonical JSON.
     definition: bytes
-    # JSON: the nodes that the templates of each node read; null: all before it.
+    # JSON: the nodes that the templates of each node read; null: all nodes before it.
     template_references: bytes
-    # As its author wrote it, and in which format: JSON or YAML.
+    # The text of the author, and its format: JSON or YAML.
     source: str
     source_format: str
 
@@ -80,16 +79,16 @@ class WorkflowRecord(NamedTuple):
     definition: bytes
     revision: int
     create_time: datetime
-    # Of this version.
+    # When this version was applied.
     update_time: datetime
     archive_time: datetime | None
-    # Of one that was asked for by name; lists leave them empty.
+    # Lists leave both empty.
     source: str = ""
     source_format: str = ""
 
 
 class Applied(NamedTuple):
-    """`change`: by the numbers of ApplyWorkflowResponse.Change; 0 = refused for the reason beside it."""
+    """`change` is a number of ApplyWorkflowResponse.Change; 0: refused, for the reason in `refusal`."""
 
     change: int
     workflow: WorkflowRecord | None
@@ -97,7 +96,7 @@ class Applied(NamedTuple):
 
 
 class StartableRecord(NamedTuple):
-    """One version with all that a start must know of it and of its workspace."""
+    """The data of a version and its workspace that a start needs."""
 
     version_id: str
     version: int
@@ -133,14 +132,14 @@ class ApiKeys(Protocol):
     async def find(self, key_hash: bytes) -> KeyRecord | None: ...
 
     async def add(self, actor: Actor, key: NewKey) -> KeyRecord | None:
-        """Also when just this key was added before. None: there is no such open workspace. KeyIdTaken: the id is
-        that of another key."""
+        """Adding the same key again succeeds. None: there is no such open workspace. Raises KeyIdTaken when another
+        key has the id."""
         ...
 
     async def page(self, workspace: str, after: str, limit: int) -> Sequence[KeyRecord]: ...
 
     async def revoke(self, actor: Actor, key_id: str) -> KeyRecord | None:
-        """None: the actor's workspace has no such key. The system's actor may revoke any."""
+        """None: the actor's workspace has no such key. The system's actor may revoke any key."""
         ...
 
 
@@ -160,7 +159,7 @@ class Workspaces(Protocol):
     async def change(
         self, actor: Actor, workspace: str, revision: int, values: Mapping[str, int]
     ) -> WorkspaceRecord | None:
-        """Set `values` if the revision is still this one (0: whatever it is); None: it is not, or it is closed."""
+        """Set `values` if the revision is still this one (0: any). None: it has another, or it is closed."""
         ...
 
     async def close(self, actor: Actor, workspace: str) -> bool: ...
@@ -196,14 +195,14 @@ class Workflows(Protocol):
 
 class Enqueuer(Protocol):
     def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> Awaitable[queue_pb2.EnqueueAnswer]:
-        """On its way at once; the answer comes after the commit that holds it. An answer without an outcome means
-        that no dispatcher gave one in time."""
+        """Send the item at once. The answer comes after its commit; an answer without an outcome means that no
+        dispatcher answered in time."""
         ...
 
 
 class Checker(Protocol):
-    """Checks that may take long, without holding up anybody else. Workspaces take turns; a call that waits too long
-    for its turn raises DependencyUnavailable. Schemas and documents are given as JSON."""
+    """Checks that may take long, without blocking other work. Workspaces take turns; a call that waits too long for its
+    turn raises DependencyUnavailable. Schemas and documents are given as JSON."""
 
     async def fault(self, workspace: str, schema: bytes) -> str | None:
         """Why this is no JSON Schema that stands on its own; None when it is one."""
@@ -212,7 +211,7 @@ class Checker(Protocol):
     async def violations(
         self, workspace: str, schema: bytes, document: bytes, most: int
     ) -> Sequence[Violation]:
-        """The first of them; empty when the document fits."""
+        """The first violations; empty when the document fits."""
         ...
 
 
@@ -220,7 +219,7 @@ class UsedRequests(Protocol):
     """Any dispatcher."""
 
     async def requests(self, workspace: str, request_ids: Sequence[str]) -> Sequence[queue_pb2.UsedRequest]:
-        """What they were used for; those that were not are left out."""
+        """The starts that used these request ids. Unused ones are left out."""
         ...
 
 
@@ -236,8 +235,8 @@ class ExecutionQueue(Protocol):
     async def cancel(
         self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int
     ) -> bool:
-        """Puts a cancel into the execution's mailbox; a repeat is the same message. False: there is no such execution,
-        or it is over."""
+        """Put a cancel into the execution's mailbox; a repeat is the same message. False: there is no such execution,
+        or it has ended."""
         ...
 
 
@@ -262,10 +261,10 @@ class AnnouncedModules(Protocol):
 
 
 class Watch(Protocol):
-    """One execution as the coordinators tell of it from now on."""
+    """The updates of one execution that coordinators send from now on."""
 
     async def next(self, seconds: float) -> reads_pb2.Update | None:
-        """The next update in the order of arrival; None when the time is over or the stream was cut: read anew."""
+        """The next update in the order of arrival. None: the time is over or the stream was cut, so read again."""
         ...
 
     def close(self) -> None: ...
@@ -275,26 +274,26 @@ class Watches(Protocol):
     def open(
         self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False
     ) -> Watch:
-        """Every coordinator is told at once; of an execution that is about to be started, only those that would not
-        know by its `watcher`, just before its start goes out: nothing that is committed later is missed. While one of
-        them is out of reach the others are told all the same, because it may be the one that is granted it."""
+        """Subscribe at every coordinator at once. For a new execution (`is_new`) only those that ignore `watcher` are
+        told, just before the start is sent; so nothing that is committed later is missed. A coordinator that is out of
+        reach does not delay the others."""
         ...
 
 
 class StartWatches(Watches, Protocol):
     @property
     def name(self) -> str:
-        """What a start carries as its `watcher`."""
+        """The `watcher` of a start."""
         ...
 
 
 class WaitingCallers(Protocol):
-    """Who waits here for the end of an execution."""
+    """The callers that wait here for the end of an execution."""
 
     def waiting_since(self, time: float) -> Sequence[str]:
-        """The executions that somebody has waited for since before `time` (of the event loop's clock)."""
+        """The executions for which a caller has waited since before `time` (of the event loop's clock)."""
         ...
 
     def final(self, record: reads_pb2.ExecutionRecord) -> None:
-        """Tells them that it has ended."""
+        """Tell the waiting callers that it has ended."""
         ...

@@ -1,6 +1,6 @@
-"""Every refusal of api in words for its caller, each with the command that inspects or fixes the matter.
+"""The refusals of api. Each has a message for the caller, and the command that inspects or fixes the matter.
 
-The reasons are the contract (docs/errors.md); what status code a reason has is the chassis' business.
+The reasons are the contract (docs/errors.md). The chassis maps them to status codes.
 """
 
 from __future__ import annotations
@@ -15,23 +15,14 @@ QUEUE_RETRY_SECONDS = 5.0
 
 
 def workflow_not_found(workflow: str) -> Refusal:
-    return Refusal(
-        "WORKFLOW_NOT_FOUND",
-        f"there is no workflow {workflow!r} in this workspace",
-        metadata={"workflow": workflow, "try": "windlass workflow list"},
-    )
+    message = f"there is no workflow {workflow!r} in this workspace"
+    return _refusal("WORKFLOW_NOT_FOUND", message, "windlass workflow list", workflow=workflow)
 
 
 def version_not_found(workflow: str, version: int) -> Refusal:
-    return Refusal(
-        "VERSION_NOT_FOUND",
-        f"workflow {workflow!r} has no version {version}",
-        metadata={
-            "workflow": workflow,
-            "version": str(version),
-            "try": f"windlass workflow versions {workflow}",
-        },
-    )
+    message = f"workflow {workflow!r} has no version {version}"
+    hint = f"windlass workflow versions {workflow}"
+    return _refusal("VERSION_NOT_FOUND", message, hint, workflow=workflow, version=str(version))
 
 
 def version_id_not_found(version_id: str) -> Refusal:
@@ -39,19 +30,13 @@ def version_id_not_found(version_id: str) -> Refusal:
 
 
 def workflow_archived(workflow: str) -> Refusal:
-    return Refusal(
-        "WORKFLOW_ARCHIVED",
-        f"workflow {workflow!r} is archived",
-        metadata={"workflow": workflow, "try": f"windlass workflow restore {workflow}"},
-    )
+    message = f"workflow {workflow!r} is archived"
+    return _refusal("WORKFLOW_ARCHIVED", message, f"windlass workflow restore {workflow}", workflow=workflow)
 
 
 def etag_mismatch(subject: str, inspect: str) -> Refusal:
-    return Refusal(
-        "ETAG_MISMATCH",
-        f"{subject!r} was changed meanwhile; read it again and decide anew",
-        metadata={"subject": subject, "try": inspect},
-    )
+    message = f"{subject!r} was changed meanwhile; read it again and decide anew"
+    return _refusal("ETAG_MISMATCH", message, inspect, subject=subject)
 
 
 def invalid_definition(faults: Iterable[Fault]) -> Refusal:
@@ -98,31 +83,19 @@ def input_mismatch(workflow: str, violations: Sequence[Violation]) -> Refusal:
 
 
 def execution_not_found(execution_id: str) -> Refusal:
-    return Refusal(
-        "EXECUTION_NOT_FOUND",
-        "there is no such execution in this workspace",
-        metadata={"execution_id": execution_id, "try": "windlass list"},
-    )
+    message = "there is no such execution in this workspace"
+    return _refusal("EXECUTION_NOT_FOUND", message, "windlass list", execution_id=execution_id)
 
 
 def execution_final(execution_id: str, state: str) -> Refusal:
-    return Refusal(
-        "EXECUTION_FINAL",
-        f"the execution has already ended: {state}",
-        metadata={
-            "execution_id": execution_id,
-            "state": state,
-            "try": f"windlass get {execution_id}",
-        },
-    )
+    message = f"the execution has already ended: {state}"
+    hint = f"windlass get {execution_id}"
+    return _refusal("EXECUTION_FINAL", message, hint, execution_id=execution_id, state=state)
 
 
 def run_not_found(run_id: str) -> Refusal:
-    return Refusal(
-        "RUN_NOT_FOUND",
-        "there is no such run in this workspace",
-        metadata={"run_id": run_id, "try": f"windlass runs {quote(run_id.partition('.')[0])}"},
-    )
+    hint = f"windlass runs {quote(run_id.partition('.')[0])}"
+    return _refusal("RUN_NOT_FOUND", "there is no such run in this workspace", hint, run_id=run_id)
 
 
 def request_id_reused(request_id: str, existing: str) -> Refusal:
@@ -145,27 +118,18 @@ def queue_full(workspace: str, queued_max: int) -> Refusal:
 
 
 def workspace_not_found(workspace: str) -> Refusal:
-    return Refusal(
-        "WORKSPACE_NOT_FOUND",
-        f"there is no workspace {workspace!r}",
-        metadata={"workspace": workspace, "try": "windlass workspace list"},
-    )
+    message = f"there is no workspace {workspace!r}"
+    return _refusal("WORKSPACE_NOT_FOUND", message, "windlass workspace list", workspace=workspace)
 
 
 def workspace_exists(workspace: str) -> Refusal:
-    return Refusal(
-        "WORKSPACE_EXISTS",
-        f"there is, or was, a workspace {workspace!r} with other settings; names are given once",
-        metadata={"workspace": workspace, "try": f"windlass workspace get {workspace}"},
-    )
+    message = f"there is, or was, a workspace {workspace!r} with other settings; names are given once"
+    return _refusal("WORKSPACE_EXISTS", message, f"windlass workspace get {workspace}", workspace=workspace)
 
 
 def api_key_not_found(key_id: str) -> Refusal:
-    return Refusal(
-        "API_KEY_NOT_FOUND",
-        "there is no such key in this workspace",
-        metadata={"key_id": key_id, "try": "windlass keys list"},
-    )
+    message = "there is no such key in this workspace"
+    return _refusal("API_KEY_NOT_FOUND", message, "windlass keys list", key_id=key_id)
 
 
 def key_invalid() -> Refusal:
@@ -174,3 +138,7 @@ def key_invalid() -> Refusal:
 
 def key_expired() -> Refusal:
     return Refusal("KEY_EXPIRED", "this key has expired")
+
+
+def _refusal(reason: str, message: str, hint: str, **metadata: str) -> Refusal:
+    return Refusal(reason, message, metadata={**metadata, "try": hint})

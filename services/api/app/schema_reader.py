@@ -1,4 +1,4 @@
-"""Inputs checked against a version's schema: here where that is plain, by a child otherwise."""
+"""Checks inputs against a version's schema: here when the check is plain, otherwise in a child."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VIOLATIONS_MAX: Final = 50
 
 
 class InputCheck:
-    """The schema of one version, which was compiled once before it was stored."""
+    """The schema of one version. It was compiled successfully before it was stored."""
 
     def __init__(self, schema: Any) -> None:
         self._source = orjson.dumps(schema)

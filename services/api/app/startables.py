@@ -1,7 +1,7 @@
-"""What a start must know of a workflow's version and of its workspace, kept ready for the next one.
+"""Caches the data of a workflow's version and its workspace that a start needs.
 
-A version never changes, but which is the newest does, and so do limits and archiving: each entry is read again after
-a few seconds, and dropped at once when this replica or (by notification) another changes something.
+A version never changes, but the newest version, the limits and archiving do. So each entry is read again after a few
+seconds, and dropped at once when this replica or (by notification) another one changes something.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Startable(NamedTuple):
     version: int
     is_archived: bool
     check: InputCheck | None
-    # In microseconds; 0: none.
+    # In microseconds; 0: no timeout.
     timeout: int
     limits: queue_pb2.TenantLimits
 
@@ -41,14 +41,14 @@ class Startables:
         )
 
     async def get(self, workspace: str, workflow: str, version: int) -> Startable:
-        """`version` 0: the newest. Refused when it cannot be started."""
+        """`version` 0: the newest. Raises a refusal when it cannot be started."""
         known = await self._known.get((workspace, workflow, version))
         if known.is_archived:
             raise refusals.workflow_archived(workflow)
         return known
 
     def forget(self, workspace: str, workflow: str = "") -> None:
-        """What is known of a workflow, or of all of a workspace."""
+        """Drop the entries of a workflow, or of the whole workspace."""
         self._known.forget_where(lambda key: key[0] == workspace and workflow in ("", key[1]))
 
     def forget_all(self) -> None:

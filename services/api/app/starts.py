@@ -1,9 +1,9 @@
-"""Starting executions: check against the version, mint the id, put it into the queue, say what became of it.
+"""Starts executions: check the input against the version, make the id, queue the start, return the outcome.
 
-Order matters. The id exists before anything is sent, so that whoever waits for the end can subscribe before the
-execution can possibly run; the queue decides whether a request_id was used before, in the transaction that would
-store it, so two replicas of api can never both start it. A start that fails its check may still be the repeat of one
-that passed it, before a stricter version or the archiving: `recall` asks the queue, which costs good starts nothing.
+Order matters. The id exists before anything is sent, so that a caller that waits for the end can subscribe before the
+execution can run. The queue decides whether a request_id was used before, in the transaction that would store the
+start, so that two replicas of api never both start it. A start that fails its check may still repeat one that passed,
+before a stricter version was applied or the workflow was archived; only then does `recall` ask the queue.
 """
 
 from __future__ import annotations
@@ -39,16 +39,12 @@ class StartCommand(NamedTuple):
     request_id: str
     labels: Mapping[str, str]
     priority: int
-    # Nanoseconds; 0: none.
+    # In nanoseconds; 0: no timeout.
     timeout: int
 
 
-class Started(NamedTuple):
-    order: start_pb2.StartOrder
-
-
 class Existing(NamedTuple):
-    """The same request_id had started it before."""
+    """An earlier start with the same request_id."""
 
     workspace: str
     execution_id: str
@@ -82,7 +78,7 @@ class Starter:
         trace: TraceContext,
         violations_max: int = VIOLATIONS_MAX,
     ) -> queue_pb2.EnqueueItem:
-        """All that can be refused without asking the queue is refused here."""
+        """Raise every refusal that is possible without asking the queue."""
         startable = await self._startables.get(workspace, command.workflow, command.version)
         content = orjson.dumps(command.input)
         if len(content) > INPUT_BYTES_MAX:
@@ -95,7 +91,7 @@ class Starter:
             )
             if violations:
                 raise refusals.input_mismatch(command.workflow, violations)
-        # Tables keep microseconds: what is answered now must equal what is read later.
+        # Tables keep microseconds: the answer now must equal what is read later.
         now = self._clock.epoch_ns() // 1_000 * 1_000
         order = start_pb2.StartOrder(
             execution_id=self._identifiers.mint(),
@@ -123,32 +119,27 @@ class Starter:
     async def recall(
         self, workspace: str, commands: Sequence[StartCommand]
     ) -> Sequence[Existing | Refusal | None]:
-        """What the queue would say of each by its request_id alone; None where it was not used before."""
+        """The queue's answer to each request_id; None where it was not used before."""
         asked = sorted({command.request_id for command in commands})
         used = {each.request_id: each for each in await self._used.requests(workspace, asked)}
         return [_recalled(workspace, command, used.get(command.request_id)) for command in commands]
 
-    def submit(self, item: queue_pb2.EnqueueItem) -> Coroutine[Any, Any, Started | Existing]:
-        """On its way at once; durable when the answer comes."""
+    def submit(self, item: queue_pb2.EnqueueItem) -> Coroutine[Any, Any, start_pb2.StartOrder | Existing]:
+        """Send the start at once; it is durable when the answer comes."""
         crash_point("api.start.before_enqueue")
         return self._settled(item, self._enqueuer.enqueue(item, self._enqueue_seconds))
 
     async def _settled(
         self, item: queue_pb2.EnqueueItem, answering: Awaitable[queue_pb2.EnqueueAnswer]
-    ) -> Started | Existing:
+    ) -> start_pb2.StartOrder | Existing:
         answer = await answering
         crash_point("api.start.after_enqueue")
         order = item.start
-        match answer.outcome:
-            case _Outcome.QUEUED:
-                return Started(order)
-            case _Outcome.EXISTING:
-                existing = answer.existing_execution_id
-                # Its own id: it was sent twice by ourselves.
-                is_new = existing in ("", order.execution_id)
-                return Started(order) if is_new else Existing(order.workspace, existing)
-            case _:
-                pass
+        if answer.outcome in (_Outcome.QUEUED, _Outcome.EXISTING):
+            existing = answer.existing_execution_id
+            # Its own id means that we have sent it twice.
+            is_new = existing in ("", order.execution_id)
+            return order if is_new else Existing(order.workspace, existing)
         if answer.outcome == _Outcome.WORKSPACE_CLOSED:
             self._startables.forget(order.workspace)
         raise _refusal(answer, item)
@@ -182,18 +173,11 @@ def _refusal(answer: queue_pb2.EnqueueAnswer, item: queue_pb2.EnqueueItem) -> Re
 
 
 def _shorter(one: int, other: int) -> int:
-    """Of two spans of which 0 means none."""
+    """The shorter of two timeouts; 0 means no timeout."""
     return min(one, other) if one and other else one or other
 
 
 def _request_hash(command: StartCommand) -> bytes:
-    """What makes two starts the same; the trace and the time of asking do not."""
-    same = (
-        command.workflow,
-        command.version,
-        command.input,
-        dict(command.labels),
-        command.priority,
-        command.timeout,
-    )
+    """Equal for two starts that are the same, whatever their trace and the time of the call."""
+    same = [*command._replace(labels=dict(command.labels), request_id="")]
     return hashlib.sha256(orjson.dumps(same, option=orjson.OPT_SORT_KEYS)).digest()

@@ -1,8 +1,8 @@
-"""A start from the request to its answer, in two steps: begun (checked and on its way), then ended (durable, final).
+"""A start from the request to its answer, in two steps: begun (checked and sent), then ended (durable, or final).
 
-Two steps, because a batch begins all of its starts before it waits for the first: they share commits, and cost no task
-each. Each start of a batch has a fate, a trace and a span of its own, and is judged by itself: the guard looks only at
-the batch.
+A batch begins all of its starts before it waits for the first, so that they share commits and need no task each. Each
+start of a batch is checked by itself, because the guard only looks at the batch, and has an outcome, a trace and a span
+of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from services.api.app.authenticator import Authenticator
 from services.api.app.executions import FINAL, Executions
 from services.api.app.ports import StartWatches, Watch
 from services.api.app.schema_reader import VIOLATIONS_MAX
-from services.api.app.starts import Existing, StartCommand, Started, Starter
+from services.api.app.starts import Existing, StartCommand, Starter
 from services.api.rpc import translate
 from services.api.rpc.structs import holding
 from services.chassis.grpc.errors import Refusal, status_of
@@ -30,23 +30,24 @@ from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.tracing import AttributeValue, Sampler, TraceContext, emit_span, new_trace
 from windlass.api.v1 import executions_pb2
 from windlass.coordinator.v1 import reads_pb2
+from windlass.types.v1.start_pb2 import StartOrder
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Response = executions_pb2.StartExecutionResponse
 Item = executions_pb2.BatchStartExecutionsResponse.Item
-# What is left of a caller's deadline for the answer itself.
+# This part of a caller's deadline is left for the answer itself.
 ANSWER_SECONDS: Final = 0.1
-# Of a batch, before others have their turn: each may hold as much as a request of its own.
+# Starts of a batch that are begun before other calls have their turn.
 TRIED_AT_ONCE: Final = 10
-# Shared out among the items of a batch, each of which names one at least: so many can be told in time.
+# Shared out among the items of a batch; each item names at least one.
 VIOLATIONS_OF_A_BATCH: Final = 1_000
 _METHOD: Final = "/windlass.api.v1.ExecutionService/StartExecution"
 
 
 class _Begun(NamedTuple):
     request: executions_pb2.StartExecutionRequest
-    started: Coroutine[Any, Any, Started | Existing] | Existing
-    # Set when the caller waits for the end of a new one.
+    started: Coroutine[Any, Any, StartOrder | Existing] | Existing
+    # Set when the caller waits for the end of a new execution.
     watch: Watch | None
 
     def abandon(self) -> None:
@@ -57,7 +58,7 @@ class _Begun(NamedTuple):
 
 
 class _Refused(NamedTuple):
-    """It cannot be started now; its request_id says whether it was before."""
+    """A start that is refused, unless its request_id was used for an earlier one."""
 
     request: executions_pb2.StartExecutionRequest
     command: StartCommand
@@ -87,7 +88,7 @@ class Starting:
         self._clock = clock
 
     def answer_by(self, context: Context) -> float:
-        """Monotonic: what the caller's own deadline leaves for waiting."""
+        """The caller's deadline, less the time for the answer, on the monotonic clock."""
         remaining: float | None = context.time_remaining()
         return math.inf if remaining is None else self._clock.monotonic() + remaining - ANSWER_SECONDS
 
@@ -119,7 +120,7 @@ class Starting:
                 items.append(await self._item(each, answer_by))
                 self._emit(traces[len(items) - 1], incoming, items[-1])
         finally:
-            # The caller has gone; what is on its way is started all the same.
+            # The caller has gone. Starts that were sent happen all the same.
             for rest in tried[len(items) :]:
                 if isinstance(rest, _Begun):
                     rest.abandon()
@@ -128,11 +129,10 @@ class Starting:
     async def _try(
         self, request: executions_pb2.StartExecutionRequest, trace: TraceContext, violations_max: int
     ) -> _Begun | _Refused | Exception:
-        """One of a batch: each has a fate of its own."""
         try:
             judge(request)
             return await self._begin(request, trace, violations_max)
-        except Exception as failure:  # noqa: BLE001 - it is told in place of a result
+        except Exception as failure:  # noqa: BLE001 - it is the item's outcome
             return failure
 
     async def _begin(
@@ -152,19 +152,19 @@ class Starting:
             return _Refused(request, command, refusal)
         watch = None
         if request.HasField("wait"):
-            # Before the execution exists for anybody: its end cannot be missed.
+            # The watch is opened before the execution exists, so that its end is not missed.
             watch = self._watches.open(item.start.execution_id, is_new=True)
             item.start.watcher = self._watches.name
         try:
             return _Begun(request, self._starter.submit(item), watch)
         except BaseException:
-            # Too many are on their way: it is not begun, and nobody else knows its watch.
+            # Too many starts are on their way. This one is not begun, and nobody else closes its watch.
             if watch is not None:
                 watch.close()
             raise
 
     async def _recalled(self, tried: Sequence[_Begun | _Refused | Exception]) -> list[_Begun | Exception]:
-        """Where a start is refused, what its request_id had started before counts: all are asked for at once."""
+        """Replace refused starts by what their request_ids had started before. The queue is asked once for all."""
         refused = [each for each in tried if isinstance(each, _Refused)]
         if not refused:
             return [each for each in tried if not isinstance(each, _Refused)]
@@ -172,10 +172,10 @@ class Starting:
         try:
             known = await self._starter.recall(caller().workspace, [each.command for each in refused])
             fates = map(_fate, refused, known)
-        except Exception as failure:  # noqa: BLE001 - whether they were started cannot be told now; of the others it can
+        except Exception as failure:  # noqa: BLE001 - the outcome of the refused ones is unknown
             fates = itertools.repeat(failure)
             if isinstance(failure, Refusal) and failure.reason == "UNIMPLEMENTED":
-                # A dispatcher that is older than the question never has an answer: each is refused for what it is.
+                # An older dispatcher does not know the question: each start is refused for its own reason.
                 fates = (each.refusal for each in refused)
         return [next(fates) if isinstance(each, _Refused) else each for each in tried]
 
@@ -195,23 +195,23 @@ class Starting:
             if begun.watch is not None:
                 begun.watch.close()
 
-    async def _answer(self, begun: _Begun, started: Started | Existing) -> Response:
+    async def _answer(self, begun: _Begun, started: StartOrder | Existing) -> Response:
         if isinstance(started, Existing):
             record = await self._executions.find(*started)
             return _told(record, is_existing=True)
-        return holding(Response, execution=translate.pending(started.order, begun.request.input))
+        return holding(Response, execution=translate.pending(started, begun.request.input))
 
-    async def _wait_for_end(self, started: Started, watch: Watch, end: float) -> Response:
+    async def _wait_for_end(self, started: StartOrder, watch: Watch, end: float) -> Response:
         final = await self._executions.wait(watch, end - self._clock.monotonic())
         if final is None:
-            final = await self._executions.find(started.order.workspace, started.order.execution_id)
+            final = await self._executions.find(started.workspace, started.execution_id)
         return _told(final)
 
     async def _wait_for_existing(self, existing: Existing, end: float) -> Response:
         workspace, execution_id = existing
         watch = self._watches.open(execution_id)
         try:
-            # It may have ended long ago: then nobody will tell.
+            # It may have ended long ago; then no update will come.
             record = await self._executions.find(workspace, execution_id)
             if record.execution.state not in FINAL:
                 final = await self._executions.wait(watch, end - self._clock.monotonic())
@@ -225,7 +225,7 @@ class Starting:
             if isinstance(begun, Exception):
                 raise begun
             return holding(Item, result=await self._end(begun, answer_by))
-        except Exception as failure:  # noqa: BLE001 - each item has a fate of its own
+        except Exception as failure:  # noqa: BLE001 - each item has an outcome of its own
             return Item(status=status_of(failure, where=_METHOD))
 
     def _trace(self, incoming: TraceContext | None) -> _Traced:
@@ -262,7 +262,7 @@ def _told(record: reads_pb2.ExecutionRecord, *, is_existing: bool = False) -> Re
 
 
 def span_attributes(response: Response) -> dict[str, AttributeValue]:
-    """By which people find a trace: the root span carries what its children do."""
+    """People find a trace by the attributes of its root span."""
     return {
         "execution.id": response.execution.id,
         "workspace": caller().workspace,

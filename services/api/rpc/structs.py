@@ -1,8 +1,7 @@
-"""`google.protobuf.Struct` to Python values and back, at the only edge where Struct exists.
+"""`google.protobuf.Struct` to Python values and back, at the only border where Struct exists.
 
-Struct knows no integers: a number that is whole becomes an int again, as its author wrote it, while it is small
-enough for a double to hold every whole number (2^53). NaN and infinities come through as they are, for whoever names
-them by their paths; unnamed they would be lost, because JSON has none and orjson turns them into null in silence.
+Struct has no integers: a whole number becomes an int again while a double holds every whole number (up to 2^53). NaN
+and infinities are passed on, so that they are refused by their paths; otherwise orjson would silently make them null.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from services.api.app.refusals import invalid_field, invalid_fields
 from windlass.definition.json_values import number, sift
 from windlass.definition.limits import DEPTH_MAX
 
-# As JSON the least value has two bytes, a digit and a comma; a member of an object its key too, and three around that.
+# The smallest value in JSON has two bytes, a digit and a comma. A member of an object has its key and three more.
 _VALUE_BYTES_MIN: Final = 2
 _MEMBER_BYTES_MIN: Final = 5
-# What null, a truth or a text has more than a digit has, at the least.
+# The bytes that null, a boolean or a text has at least beyond those of a digit.
 _WORD_BYTES_MORE: Final = {None: 3, "null_value": 3, "bool_value": 3, "string_value": 1}
 Made = TypeVar("Made", bound=Message)
 
 
 def holding(kind: type[Made], **fields: Any) -> Made:
-    """`kind(**fields)` for what may hold free JSON. The constructor itself would write and parse each message anew."""
+    """`kind(**fields)` for messages with free JSON. The constructor would serialise and parse each message again."""
     made = kind()
     for name, value in fields.items():
         if isinstance(value, Message):
@@ -42,9 +41,9 @@ def holding(kind: type[Made], **fields: Any) -> Made:
 
 
 def to_dict(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict[str, Any]:
-    """What can be kept; `field` names the Struct in a refusal. NUL is the guard's to refuse.
+    """The content of the Struct, or a refusal that names it `field`. The guard has refused NUL already.
 
-    What is surely over `bytes_max` as JSON is refused before it is converted; the rest is its caller's to measure.
+    A Struct that is surely over `bytes_max` as JSON is refused before it is converted. The caller measures the others.
     """
     if is_surely_over(struct, bytes_max):
         raise invalid_field(field, "TOO_LARGE", f"at most {bytes_max} bytes")
@@ -56,14 +55,14 @@ def to_dict(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict[str, 
 
 
 def document_of(struct: struct_pb2.Struct) -> dict[str, Any]:
-    """All that is in it, to the first level that is too deep, which is empty then."""
+    """The content of the Struct. A level that is too deep is empty."""
     return _converted(struct, [])
 
 
 def is_surely_over(struct: struct_pb2.Struct, bytes_max: int) -> bool:
-    """Whether it holds more values than JSON of so many bytes can. Looks at no more of them than that."""
+    """It holds more values than JSON of so many bytes can. At most that many values are looked at."""
     left = bytes_max
-    if struct.ByteSize() <= left // _VALUE_BYTES_MIN:  # a value has two bytes there too
+    if struct.ByteSize() <= left // _VALUE_BYTES_MIN:  # a value has two bytes in protobuf too
         return False
     ahead: list[Any] = [struct]
     while ahead:
@@ -90,7 +89,7 @@ def is_surely_over(struct: struct_pb2.Struct, bytes_max: int) -> bool:
 
 
 def _converted(struct: struct_pb2.Struct, odd: list[Any]) -> dict[str, Any]:
-    """`odd` gets each value that cannot be kept: to see that there is none costs a start nothing so."""
+    """`odd` collects each value that cannot be stored, so that a good start needs no second pass."""
     return {key: _value(value, 1, odd) for key, value in struct.fields.items()}
 
 
@@ -120,7 +119,7 @@ def _value(value: struct_pb2.Value, depth: int, odd: list[Any]) -> Any:
 
 
 def fill(struct: struct_pb2.Struct, content: bytes) -> None:
-    """A JSON object into `struct`; what is no object becomes `{"value": …}`."""
+    """Parse a JSON object into `struct`; any other value becomes `{"value": …}`."""
     if not content:
         return
     document = orjson.loads(content)

@@ -32,19 +32,15 @@ Request = workflows_pb2.ApplyWorkflowRequest | workflows_pb2.ValidateWorkflowReq
 Context = grpc.aio.ServicerContext[Any, Any]
 T = TypeVar("T")
 SHA256_BYTES: Final = 32
-# How long a warning is worth waiting for.
+# How long an answer waits for the announced modules, which only matter for warnings.
 ANNOUNCED_SECONDS: Final = 1.0
-# A larger definition may take a good part of a second: in a thread, one at a time, so that all others go on meanwhile.
+# A larger definition may take a good part of a second. It is read in a thread, one at a time.
 READ_HERE_BYTES_MAX: Final = 16 * 1024
 
 
 class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
     def __init__(
-        self,
-        workflows: Workflows,
-        startables: Startables,
-        announced: AnnouncedModules,
-        checker: Checker,
+        self, workflows: Workflows, startables: Startables, announced: AnnouncedModules, checker: Checker
     ) -> None:
         self._workflows = workflows
         self._startables = startables
@@ -55,7 +51,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
     async def ApplyWorkflow(
         self, request: workflows_pb2.ApplyWorkflowRequest, context: Context
     ) -> workflows_pb2.ApplyWorkflowResponse:
-        # The guard leaves text to us here, so that a NUL in the definition is one of its faults.
+        # The guard does not check text here, so that a NUL in the definition becomes one of its faults.
         for field in ("etag", "source"):
             if "\x00" in getattr(request, field):
                 raise refusals.invalid_field(field, "NUL", "contains a NUL character")
@@ -64,18 +60,10 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
             raise refusals.invalid_definition(verdict.faults)
         warnings = await self._warnings(verdict)
         identity = caller()
-        applied = await self._workflows.apply(
-            Actor(identity.name, identity.workspace),
-            verdict.name,
-            NewVersion(
-                str(uuid.uuid4()),
-                verdict.canonical,
-                orjson.dumps(verdict.references),
-                source,
-                format_.value,
-            ),
-            request.etag,
-        )
+        actor = Actor(identity.name, identity.workspace)
+        references = orjson.dumps(verdict.references)
+        new = NewVersion(str(uuid.uuid4()), verdict.canonical, references, source, format_.value)
+        applied = await self._workflows.apply(actor, verdict.name, new, request.etag)
         self._startables.forget(identity.workspace, verdict.name)
         crash_point("api.workflow.before_answer")
         if applied.workflow is None:
@@ -157,14 +145,14 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
     async def _warnings(self, verdict: Verdict) -> list[resources_pb2.Fault]:
         announced: Collection[str] = ()
         if verdict.own_modules:
-            # Only a warning hangs on it: a definition is not refused because nobody can say who runs.
+            # Only warnings depend on the answer, so an unavailable coordinator does not refuse a definition.
             with contextlib.suppress(DependencyUnavailable, TimeoutError, Refusal):
                 async with asyncio.timeout(ANNOUNCED_SECONDS):
                     announced = await self._announced.modules(caller().workspace)
         return [translate.fault(warning) for warning in warnings_of(verdict, announced)]
 
     async def _examine(self, request: Request) -> tuple[Verdict, str, Format]:
-        """What can be said of it, and the text to keep."""
+        """The verdict, and the text to store."""
         if not request.source and not request.HasField("definition"):
             raise refusals.invalid_field("definition", "REQUIRED", "must be set, or source")
         size_bytes = request.ByteSize()
@@ -224,15 +212,15 @@ def _parsed(request: Request) -> Parsed:
 
 
 def _input_schema(document: Any) -> bytes | None:
-    """As JSON for a child to judge. What is taken out is a fault of its own, and could be too deep to be written."""
+    """The inputSchema as JSON, for a child to compile. Values that are no JSON are faults of their own."""
     if not isinstance(document, dict) or "inputSchema" not in document:
         return None
     schema = orjson.dumps(sift(document["inputSchema"]).value)
-    # The definition is refused for its size otherwise.
+    # A larger one is not compiled: the definition is refused for its size.
     return schema if len(schema) <= DEFINITION_BYTES_MAX else None
 
 
 def _written(parsed: Parsed, verdict: Verdict) -> str:
-    """A Struct keeps no order of its keys: this is the one in which they came. For people, while it is small."""
+    """The text of a definition that came as a Struct, in the order of its keys there; indented while it is small."""
     layout = orjson.OPT_INDENT_2 if len(verdict.canonical) <= READ_HERE_BYTES_MAX else None
     return orjson.dumps(parsed.document, option=layout).decode()

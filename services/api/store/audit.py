@@ -1,4 +1,4 @@
-"""Who changed what, written in the transaction of the change itself, so that neither exists without the other."""
+"""The audit of changes, written in the transaction of the change itself, so that neither exists without the other."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,11 +16,8 @@ CHANNEL = "api_changes"
 
 _INSERT = Composed(
     insert(audit).values(
-        workspace=bindparam("workspace"),
-        actor=bindparam("actor"),
-        action=bindparam("action"),
-        subject=bindparam("subject"),
-        details=cast(bindparam("details", type_=Text), JSONB),
+        {name: bindparam(name) for name in ("workspace", "actor", "action", "subject")}
+        | {"details": cast(bindparam("details", type_=Text), JSONB)}
     )
 )
 _NOTIFY = Composed(select(func.pg_notify(CHANNEL, bindparam("changed", type_=Text))))
@@ -40,5 +37,5 @@ async def record(
 
 
 async def tell(connection: Connection, changed: str) -> None:
-    """Every replica drops what it has cached of this, at the commit. Changes are rare: NOTIFY may ride along here."""
+    """At the commit every replica drops what it has cached of this. NOTIFY locks at commit, but changes are rare."""
     await connection.execute(*_NOTIFY(changed=changed))

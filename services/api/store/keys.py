@@ -17,15 +17,8 @@ from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
 
-_COLUMNS = (
-    api_keys.c.key_id,
-    api_keys.c.role,
-    api_keys.c.workspace,
-    api_keys.c.title,
-    api_keys.c.create_time,
-    api_keys.c.expire_time,
-    api_keys.c.revoke_time,
-)
+# In the order of KeyRecord; the last column says whether the workspace is closed.
+_COLUMNS = tuple(api_keys.c[name] for name in KeyRecord._fields if name != "is_workspace_closed")
 _FIND = Composed(
     select(*_COLUMNS, workspaces.c.close_time.is_not(None))
     .select_from(api_keys.outerjoin(workspaces))
@@ -58,7 +51,7 @@ _PAGE = Composed(
     .order_by(api_keys.c.key_id)
     .limit(bindparam("limit"))
 )
-# The system's actor may revoke any.
+# The system's actor may revoke any key.
 _IS_MEANT = (
     api_keys.c.key_id == bindparam("key_id"),
     or_(bindparam("is_system", type_=Boolean), api_keys.c.workspace == bindparam("workspace")),
@@ -104,11 +97,8 @@ class PostgresKeys:
             return None
 
         async def work(connection: Connection) -> KeyRecord | None:
-            meant = {
-                "key_id": identity,
-                "is_system": actor.workspace == "",
-                "workspace": actor.workspace,
-            }
+            is_system = actor.workspace == ""
+            meant = {"key_id": identity, "is_system": is_system, "workspace": actor.workspace}
             revoked = await (await connection.execute(*_REVOKE(**meant))).fetchone()
             if revoked is not None:
                 await record(connection, actor, "RevokeApiKey", str(identity))
@@ -130,7 +120,5 @@ async def _added_before(connection: Connection, key: NewKey) -> KeyRecord | None
 
 
 def _record(row: tuple[Any, ...]) -> KeyRecord:
-    key_id, role, workspace, title, create_time, expire_time, revoke_time, is_closed = row[:8]
-    return KeyRecord(
-        str(key_id), role, workspace or "", title, create_time, expire_time, revoke_time, is_closed
-    )
+    record = KeyRecord(*row[:8])
+    return record._replace(key_id=str(record.key_id), workspace=record.workspace or "")

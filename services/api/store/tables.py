@@ -6,7 +6,6 @@ from typing import Final
 from sqlalchemy import (
     BigInteger,
     Column,
-    DateTime,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -21,22 +20,20 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
+from services.chassis.postgres.columns import TIME, key, needed, optional
+
 metadata: Final = MetaData(schema="api")
-_TIME: Final = DateTime(timezone=True)
 
 workspaces: Final = Table(
     "workspaces",
     metadata,
-    Column("workspace", Text, primary_key=True),
-    Column("tier", SmallInteger, nullable=False),
-    Column("executions_max", Integer, nullable=False),
-    Column("queued_max", Integer, nullable=False),
-    Column("revision", BigInteger, nullable=False),
-    Column("configured_revision", BigInteger, nullable=False),
-    Column("effect_secret", LargeBinary, nullable=False),
-    Column("create_time", _TIME, nullable=False),
-    Column("update_time", _TIME, nullable=False),
-    Column("close_time", _TIME),
+    *key(Text, "workspace"),
+    *needed(SmallInteger, "tier"),
+    *needed(Integer, "executions_max queued_max"),
+    *needed(BigInteger, "revision configured_revision"),
+    *needed(LargeBinary, "effect_secret"),
+    *needed(TIME, "create_time update_time"),
+    *optional(TIME, "close_time"),
 )
 Index(
     "workspaces_unconfigured",
@@ -47,14 +44,12 @@ Index(
 api_keys: Final = Table(
     "api_keys",
     metadata,
-    Column("key_id", Uuid, primary_key=True),
+    *key(Uuid, "key_id"),
     Column("key_hash", LargeBinary, nullable=False, unique=True),
-    Column("role", Text, nullable=False),
     Column("workspace", Text, ForeignKey(workspaces.c.workspace)),
-    Column("title", Text, nullable=False),
-    Column("create_time", _TIME, nullable=False),
-    Column("expire_time", _TIME),
-    Column("revoke_time", _TIME),
+    *needed(Text, "role title"),
+    *needed(TIME, "create_time"),
+    *optional(TIME, "expire_time revoke_time"),
 )
 Index("api_keys_by_workspace", api_keys.c.workspace, api_keys.c.key_id)
 
@@ -62,26 +57,21 @@ workflows: Final = Table(
     "workflows",
     metadata,
     Column("workspace", Text, ForeignKey(workspaces.c.workspace), primary_key=True),
-    Column("workflow", Text, primary_key=True),
-    Column("version", Integer, nullable=False),
-    Column("revision", BigInteger, nullable=False),
-    Column("create_time", _TIME, nullable=False),
-    Column("archive_time", _TIME),
+    *key(Text, "workflow"),
+    *needed(Integer, "version"),
+    *needed(BigInteger, "revision"),
+    *needed(TIME, "create_time"),
+    *optional(TIME, "archive_time"),
 )
 
 workflow_versions: Final = Table(
     "workflow_versions",
     metadata,
-    Column("version_id", Uuid, primary_key=True),
-    Column("workspace", Text, nullable=False),
-    Column("workflow", Text, nullable=False),
-    Column("version", Integer, nullable=False),
-    Column("definition", LargeBinary, nullable=False),
-    Column("definition_hash", LargeBinary, nullable=False),
-    Column("template_references", LargeBinary, nullable=False),
-    Column("source", Text, nullable=False),
-    Column("source_format", Text, nullable=False),
-    Column("create_time", _TIME, nullable=False),
+    *key(Uuid, "version_id"),
+    *needed(Text, "workspace workflow source source_format"),
+    *needed(Integer, "version"),
+    *needed(LargeBinary, "definition definition_hash template_references"),
+    *needed(TIME, "create_time"),
     UniqueConstraint("workspace", "workflow", "version"),
     ForeignKeyConstraint(
         ["workspace", "workflow"],
@@ -94,12 +84,10 @@ workflow_versions: Final = Table(
 audit: Final = Table(
     "audit",
     metadata,
-    Column("audit_id", BigInteger, primary_key=True),
-    Column("audit_time", _TIME, nullable=False),
-    Column("workspace", Text),
-    Column("actor", Text, nullable=False),
-    Column("action", Text, nullable=False),
-    Column("subject", Text, nullable=False),
-    Column("details", JSONB, nullable=False),
+    *key(BigInteger, "audit_id"),
+    *needed(TIME, "audit_time"),
+    *optional(Text, "workspace"),
+    *needed(Text, "actor action subject"),
+    *needed(JSONB, "details"),
 )
 Index("audit_by_workspace", audit.c.workspace, audit.c.audit_id)

@@ -1,7 +1,7 @@
 """Workflows and their versions in PostgreSQL.
 
-Applies of one workflow are one after the other (its row is locked first), so versions are 1, 2, 3… without a gap
-and the same definition applied twice at once makes one version.
+The row of a workflow is locked while a definition is applied. So versions are 1, 2, 3… without a gap, and the same
+definition applied twice at once makes one version.
 """
 
 from __future__ import annotations
@@ -14,14 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Boolean, Integer, Text, bindparam, case, cast, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from services.api.app.ports import (
-    Actor,
-    Applied,
-    NewVersion,
-    StartableRecord,
-    VersionRecord,
-    WorkflowRecord,
-)
+from services.api.app.ports import Actor, Applied, NewVersion, StartableRecord, VersionRecord, WorkflowRecord
 from services.api.store.audit import record, tell
 from services.api.store.tables import workflow_versions as versions
 from services.api.store.tables import workflows, workspaces
@@ -75,7 +68,7 @@ _RECORD: Final = (
     workflows.c.archive_time,
 )
 _WITH_VERSIONS: Final = workflows.join(versions)
-# Of 0, the newest.
+# 0 means the newest version.
 _WANTED: Final = bindparam("version", type_=Integer)
 _IS_WANTED: Final = versions.c.version == case((_WANTED == 0, workflows.c.version), else_=_WANTED)
 _GET: Final = Composed(
@@ -109,29 +102,18 @@ _ARCHIVE: Final = Composed(
     .where(*_IS_NAMED, workflows.c.archive_time.is_(None) == _IS_ARCHIVED)
     .values(archive_time=case((_IS_ARCHIVED, func.now())), revision=workflows.c.revision + 1)
 )
+# In the order of StartableRecord.
 _STARTABLE: Final = Composed(
     select(
-        cast(versions.c.version_id, Text),
-        versions.c.version,
-        versions.c.definition,
+        *(cast(versions.c.version_id, Text), versions.c.version, versions.c.definition),
         workflows.c.archive_time.is_not(None),
-        workspaces.c.tier,
-        workspaces.c.executions_max,
-        workspaces.c.queued_max,
-        workspaces.c.revision,
+        *(workspaces.c[name] for name in ("tier", "executions_max", "queued_max", "revision")),
     )
     .select_from(_WITH_VERSIONS.join(workspaces, workspaces.c.workspace == workflows.c.workspace))
     .where(_IS_WANTED, *_IS_NAMED)
 )
 _VERSION: Final = Composed(
-    select(
-        versions.c.workspace,
-        versions.c.workflow,
-        versions.c.version,
-        versions.c.definition,
-        versions.c.template_references,
-        workspaces.c.effect_secret,
-    )
+    select(*((workspaces if name == "effect_secret" else versions).c[name] for name in VersionRecord._fields))
     .select_from(versions.join(workspaces, workspaces.c.workspace == versions.c.workspace))
     .where(versions.c.version_id == bindparam("version_id"))
 )
@@ -145,16 +127,10 @@ class PostgresWorkflows:
         async def work(connection: Connection) -> Applied:
             change = await _apply(connection, actor, workflow, new, etag)
             if isinstance(change, str):
-                # Nothing of a refused apply may stay, the empty row of a new workflow included.
+                # A refused apply leaves nothing behind, not even the empty row of a new workflow.
                 await connection.execute(*_DROP_EMPTY(**_named(actor.workspace, workflow)))
                 return Applied(REFUSED, None, change)
-            cursor = await connection.execute(
-                *_GET(version=0, **_named(actor.workspace, workflow)), binary=True
-            )
-            row = await cursor.fetchone()
-            assert row is not None
-            crash_point("api.workflow.before_commit")
-            return Applied(change, WorkflowRecord(*row))
+            return Applied(change, await _newest(connection, actor.workspace, workflow))
 
         return await self._database.transaction(work)
 
@@ -185,12 +161,7 @@ class PostgresWorkflows:
                 action = "ArchiveWorkflow" if is_archived else "RestoreWorkflow"
                 await record(connection, actor, action, workflow)
                 await tell(connection, f"workflow:{actor.workspace}/{workflow}")
-            cursor = await connection.execute(
-                *_GET(version=0, **_named(actor.workspace, workflow)), binary=True
-            )
-            row = await cursor.fetchone()
-            crash_point("api.workflow.before_commit")
-            return None if row is None else WorkflowRecord(*row)
+            return await _newest(connection, actor.workspace, workflow)
 
         return await self._database.transaction(work)
 
@@ -210,7 +181,7 @@ class PostgresWorkflows:
 async def _apply(
     connection: Connection, actor: Actor, workflow: str, new: NewVersion, etag: str
 ) -> int | str:
-    """The change that was made, or the reason against it."""
+    """The change that was made, or the reason why it was refused."""
     key = {"workspace": actor.workspace, "workflow": workflow}
     named = _named(actor.workspace, workflow)
     await connection.execute(*_MAKE(**key))
@@ -221,7 +192,8 @@ async def _apply(
         return "WORKFLOW_ARCHIVED"
     definition_hash = hashlib.sha256(new.definition).digest()
     newest = await (await connection.execute(*_HASH(version=version, **key), binary=True)).fetchone()
-    # Before the etag: whoever repeats a call whose answer was lost has an old etag, and what he wants is there.
+    # Checked before the etag: a caller that repeats a call whose answer was lost has an old etag, and its definition is
+    # already stored.
     if newest is not None and newest[0] == definition_hash:
         return UNCHANGED
     if etag and (version == 0 or etag != str(revision)):
@@ -239,6 +211,14 @@ async def _apply(
     await record(connection, actor, "ApplyWorkflow", workflow, {"version": version + 1})
     await tell(connection, f"workflow:{actor.workspace}/{workflow}")
     return NEW_VERSION if version else CREATED
+
+
+async def _newest(connection: Connection, workspace: str, workflow: str) -> WorkflowRecord | None:
+    """The answer to a change, read before the commit."""
+    cursor = await connection.execute(*_GET(version=0, **_named(workspace, workflow)), binary=True)
+    row = await cursor.fetchone()
+    crash_point("api.workflow.before_commit")
+    return None if row is None else WorkflowRecord(*row)
 
 
 def _named(workspace: str, workflow: str) -> dict[str, str]:

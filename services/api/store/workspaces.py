@@ -16,16 +16,7 @@ from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
 
-_COLUMNS = (
-    workspaces.c.workspace,
-    workspaces.c.tier,
-    workspaces.c.executions_max,
-    workspaces.c.queued_max,
-    workspaces.c.revision,
-    workspaces.c.create_time,
-    workspaces.c.update_time,
-    workspaces.c.close_time,
-)
+_COLUMNS = tuple(workspaces.c[name] for name in WorkspaceRecord._fields)
 _IS_NAMED = workspaces.c.workspace == bindparam("named")
 _IS_OPEN = workspaces.c.close_time.is_(None)
 _GET = Composed(select(*_COLUMNS).where(_IS_NAMED))
@@ -35,14 +26,10 @@ _PAGE = Composed(
     .order_by(workspaces.c.workspace)
     .limit(bindparam("limit"))
 )
+_GIVEN = ("workspace", "tier", "executions_max", "queued_max", "effect_secret")
 _INSERT = Composed(
     insert(workspaces)
-    .values(
-        {
-            name: bindparam(name)
-            for name in ("workspace", "tier", "executions_max", "queued_max", "effect_secret")
-        }
-    )
+    .values({name: bindparam(name) for name in _GIVEN})
     .on_conflict_do_nothing()
     .returning(*_COLUMNS)
 )
@@ -55,12 +42,7 @@ _CHANGE = Composed(
         _IS_OPEN,
         bindparam("expected", type_=BigInteger).in_([literal_column("0"), workspaces.c.revision]),
     )
-    .values(
-        {
-            column: func.coalesce(bindparam(f"new_{column.name}", type_=column.type), column)
-            for column in _SETTABLE
-        }
-    )
+    .values({each: func.coalesce(bindparam(f"new_{each.name}", type_=each.type), each) for each in _SETTABLE})
     .values(_RAISED)
     .returning(*_COLUMNS)
 )
@@ -101,9 +83,7 @@ class PostgresWorkspaces:
             row = await (await connection.execute(*statement)).fetchone()
             if row is None:
                 return None
-            await record(connection, actor, "CreateWorkspace", workspace, {"tier": tier})
-            await tell(connection, f"workspace:{workspace}")
-            crash_point("api.workspace.before_commit")
+            await _record_change(connection, actor, "CreateWorkspace", workspace, {"tier": tier})
             return WorkspaceRecord(*row)
 
         return await self._database.transaction(work)
@@ -117,9 +97,7 @@ class PostgresWorkspaces:
             row = await (await connection.execute(*statement)).fetchone()
             if row is None:
                 return None
-            await record(connection, actor, "UpdateWorkspace", workspace, dict(values))
-            await tell(connection, f"workspace:{workspace}")
-            crash_point("api.workspace.before_commit")
+            await _record_change(connection, actor, "UpdateWorkspace", workspace, values)
             return WorkspaceRecord(*row)
 
         return await self._database.transaction(work)
@@ -128,9 +106,7 @@ class PostgresWorkspaces:
         async def work(connection: Connection) -> bool:
             if (await connection.execute(*_CLOSE(named=workspace))).rowcount == 0:
                 return False
-            await record(connection, actor, "DeleteWorkspace", workspace)
-            await tell(connection, f"workspace:{workspace}")
-            crash_point("api.workspace.before_commit")
+            await _record_change(connection, actor, "DeleteWorkspace", workspace, {})
             return True
 
         return await self._database.transaction(work)
@@ -140,3 +116,11 @@ class PostgresWorkspaces:
 
     async def confirm(self, workspace: str, revision: int) -> None:
         await self._database.execute(*_CONFIRM(named=workspace, confirmed=revision))
+
+
+async def _record_change(
+    connection: Connection, actor: Actor, action: str, workspace: str, details: Mapping[str, int]
+) -> None:
+    await record(connection, actor, action, workspace, details)
+    await tell(connection, f"workspace:{workspace}")
+    crash_point("api.workspace.before_commit")

@@ -1,6 +1,6 @@
-"""What is looked for from time to time, behind every wake-up: work, due times, leases and grants that went astray.
+"""The statements of the periodic rounds: find waiting work, due times, lost grants and old rows.
 
-Every statement leaves alone what another transaction has locked; the next round finds it again.
+They skip rows that another transaction has locked; the next round finds them again.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ from services.dispatcher.store.tables import (
     requests,
 )
 
-# A loose scan: one step in the index for each workspace, however many wait in it.
+# A loose index scan: one step for each workspace, however many executions wait in it.
 _WORKSPACES: Final = """
 WITH RECURSIVE workspace AS (
   (SELECT workspace FROM dispatcher.queue WHERE state = 1 AND NOT ends_only ORDER BY workspace LIMIT 1)
@@ -78,22 +78,16 @@ def _changed(due: Any, **values: Any) -> Composed:
 
 _WAKE: Final = _changed(_due(queue.c.wake_time, is_parked), state=int(State.PENDING), wake_time=None)
 _EXPIRE: Final = _changed(_due(queue.c.deadline_time, is_waiting), ends_only=True)
-_NEXT_WAKE: Final = select(func.min(queue.c.wake_time)).where(is_parked, queue.c.wake_time.is_not(None))
-_NEXT_DEADLINE: Final = select(func.min(queue.c.deadline_time)).where(
-    is_waiting, queue.c.deadline_time.is_not(None)
+
+
+def _earliest(time: Any, *conditions: Any) -> Any:
+    return select(func.min(time)).where(*conditions, time.is_not(None)).scalar_subquery()
+
+
+_NEXT_TIME: Final = func.least(
+    _earliest(queue.c.wake_time, is_parked), _earliest(queue.c.deadline_time, is_waiting)
 )
-_NEXT: Final = Composed(
-    select(
-        cast(
-            extract(
-                "epoch",
-                func.least(_NEXT_WAKE.scalar_subquery(), _NEXT_DEADLINE.scalar_subquery())
-                - func.clock_timestamp(),
-            ),
-            Double,
-        )
-    )
-)
+_NEXT: Final = Composed(select(cast(extract("epoch", _NEXT_TIME - func.clock_timestamp()), Double)))
 
 _MARK: Final = """
 WITH taken AS MATERIALIZED (
@@ -104,7 +98,7 @@ WITH taken AS MATERIALIZED (
 UPDATE dispatcher.queue q SET state = 3 FROM taken WHERE q.execution_id = taken.execution_id
 """
 
-# Committed, but never acknowledged: whoever granted them may have died before it sent them.
+# Grants that were committed but never acknowledged: the dispatcher may have died before it sent them.
 _ASTRAY: Final = Composed(
     select(execution_id_text, queue.c.epoch, queue.c.holder)
     .where(is_in(State.CLAIMED), queue.c.granted_time < func.now() - seconds(bindparam("older_than")))
@@ -112,25 +106,28 @@ _ASTRAY: Final = Composed(
 )
 
 
-def _counted(waiting: Any, going: Any, since: Any, lease_since: Any, counted: Any) -> Any:
-    return (
-        select(
-            queue.c.workspace.label("workspace"),
-            waiting.label("waiting"),
-            going.label("going"),
-            since.label("since"),
-            lease_since.label("lease_since"),
-        )
-        .where(counted)
-        .group_by(queue.c.workspace)
-    )
+def _counted(counted: Any, **columns: Any) -> Any:
+    labelled = [column.label(name) for name, column in columns.items()]
+    return select(queue.c.workspace.label("workspace"), *labelled).where(counted).group_by(queue.c.workspace)
 
 
 _NOBODY: Final[Any] = literal_column("0")
 _NEVER: Final = cast(null(), DateTime(timezone=True))
 _EACH: Final = union_all(
-    _counted(func.count(), _NOBODY, func.min(queue.c.enqueue_time), _NEVER, is_waiting),
-    _counted(_NOBODY, func.count(), _NEVER, func.min(queue.c.granted_time), is_going),
+    _counted(
+        is_waiting,
+        waiting=func.count(),
+        going=_NOBODY,
+        since=func.min(queue.c.enqueue_time),
+        lease_since=_NEVER,
+    ),
+    _counted(
+        is_going,
+        waiting=_NOBODY,
+        going=func.count(),
+        since=_NEVER,
+        lease_since=func.min(queue.c.granted_time),
+    ),
 ).subquery()
 
 
@@ -148,7 +145,7 @@ _MEASURE: Final = Composed(
     ).group_by(_EACH.c.workspace)
 )
 
-# In pieces, so that no deletion holds many rows at once.
+# Deleted in pieces, so that no statement locks many rows at once.
 _OLD: Final = (
     select(requests.c.workspace, requests.c.request_id)
     .where(requests.c.create_time < func.now() - seconds(bindparam("older_than")))
@@ -173,7 +170,7 @@ class PostgresHousekeeping:
         return [row[0] for row in workspaces], bool(ending[0][0])
 
     async def wake(self) -> tuple[list[Woken], float | None]:
-        """Wake what is due; in how many seconds the next will be."""
+        """Wake the executions that are due. Also returns the seconds until the next one is due."""
         crash_point("dispatcher.wake.before_commit")
         woken, expired, following = await self._database.pipeline([_WAKE(), _EXPIRE(), _NEXT()])
         crash_point("dispatcher.wake.after_commit")
@@ -194,5 +191,5 @@ class PostgresHousekeeping:
         return [Measure(*row) for row in await self._database.fetch(*_MEASURE())]
 
     async def forget_requests(self, kept_seconds: float) -> int:
-        """Some of those that are older; how many."""
+        """Delete some that are older; returns how many."""
         return await self._database.execute(*_FORGET_REQUESTS(older_than=kept_seconds))

@@ -1,7 +1,7 @@
-"""Leases that end otherwise than by a batch: handed back, withdrawn, or their holder's instance has ended.
+"""Ends leases outside the batches: they are handed back, have failed, or their holder's instance has ended.
 
-Outside the batch on purpose, on other connections: these are rare, and a batch must not wait for them. They take no
-lock on a workspace, since they only ever free slots.
+These statements are rare and use other connections, so that a batch never waits for them. They lock no workspace,
+because they only free slots.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,16 +27,12 @@ from services.dispatcher.store.tables import (
     queue,
 )
 
-_TOLD: Final = """
-told AS MATERIALIZED (
+# Every writer of several rows locks them in the order of their ids.
+_HAND_BACK: Final = """
+WITH given AS MATERIALIZED (
   SELECT * FROM unnest(%s::text[]::uuid[], %s) AS t (execution_id, epoch)
-)
-"""
-
-# Rows in the order of their ids, as every writer of several rows takes them.
-_HAND_BACK: Final = f"""
-WITH {_TOLD}, held AS MATERIALIZED (
-  SELECT q.execution_id, q.epoch FROM dispatcher.queue q JOIN told t USING (execution_id)
+), held AS MATERIALIZED (
+  SELECT q.execution_id, q.epoch FROM dispatcher.queue q JOIN given t USING (execution_id)
   WHERE q.epoch = t.epoch AND q.state + 0 IN (2, 3) ORDER BY q.execution_id FOR UPDATE OF q
 )
 UPDATE dispatcher.queue q SET state = 1, urgent = true, holder = NULL, granted_time = NULL
@@ -44,7 +40,7 @@ FROM held h WHERE q.execution_id = h.execution_id AND q.epoch = h.epoch AND q.st
 RETURNING q.execution_id::text, q.workspace, q.ends_only
 """
 
-# What another transaction has at hand is left to it: it ends the lease itself, or the next sweep finds it.
+# Rows that another transaction has locked are skipped: it ends the lease itself, or the next sweep finds it.
 _HELD: Final = (
     select(queue.c.execution_id)
     .where(queue.c.holder == any_(bindparam("holders", type_=ARRAY(Text))), is_held)
@@ -56,13 +52,7 @@ _HELD: Final = (
 _END_HELD: Final = Composed(
     update(queue)
     .where(queue.c.execution_id == _HELD.c.execution_id)
-    .values(
-        state=int(State.PENDING),
-        urgent=True,
-        holder=None,
-        granted_time=None,
-        epoch=epochs.next_value(),
-    )
+    .values(state=int(State.PENDING), urgent=True, holder=None, granted_time=None, epoch=epochs.next_value())
     .returning(execution_id_text, queue.c.workspace, queue.c.ends_only)
 )
 
@@ -109,7 +99,7 @@ class PostgresLeases:
         self._lease_scale = lease_scale
 
     async def hand_back(self, leases: Sequence[tuple[str, int]]) -> list[Returned]:
-        """Execution and epoch of each; those whose lease is another's by now are left alone."""
+        """Takes execution and epoch of each lease. A lease that another holder has by now is not touched."""
         crash_point("dispatcher.hand_back.before_commit")
         rows = await self._database.fetch(
             _HAND_BACK, (Texts([each[0] for each in leases]), BigInts([each[1] for each in leases]))
@@ -118,18 +108,18 @@ class PostgresLeases:
         return [Returned(*row) for row in rows]
 
     async def end(self, instances: Sequence[str]) -> list[Returned]:
-        """All that these instances hold waits again, under a higher epoch."""
+        """Put all executions that these instances hold back into the queue, under a higher epoch."""
         crash_point("dispatcher.end.before_commit")
         rows = await self._database.fetch(*_END_HELD(holders=Texts(list(instances))))
         crash_point("dispatcher.end.after_commit")
         return [Returned(*row) for row in rows]
 
     async def holders_gone(self) -> list[str]:
-        """Instances that hold something and are not live."""
+        """Instances that hold executions and are not live."""
         return [row[0] for row in await self._database.fetch(*_UNHELD())]
 
     async def fail(self, report: LeaseReleased) -> tuple[str, Fate] | None:
-        """A failed dispatch: the workspace and what became of the row. None: the lease is another's."""
+        """Record a failed dispatch. Returns the workspace and the new state; None: another holder has the lease."""
         scale = self._lease_scale
 
         async def work(connection: Connection) -> tuple[str, Fate] | None:
@@ -162,6 +152,6 @@ class PostgresLeases:
         return {row[0]: LeasedRow(row[1], State(row[2]), row[3]) for row in rows}
 
     async def reasons(self, reports: Sequence[LeaseReport]) -> list[LateReason | None]:
-        """Why each report had no effect; None: it had, when it came before."""
+        """Why each report has no effect; None: an earlier copy of it had its effect."""
         found = await self.find({report.execution_id for report in reports})
         return [late_reason(report, found.get(report.execution_id)) for report in reports]

@@ -1,8 +1,8 @@
-"""Messages on their way to an execution: rows until the holder has them in its journal.
+"""The mailbox: messages to an execution are rows until its holder has them in its journal.
 
-Hazard: a message must never fall between a holder that parks an execution and the mailbox. The row of the queue is
-locked in a statement of its own before anything is looked at, here as in the batch: whoever comes second sees what the
-first has done. So whoever counts what is in a mailbox counts all of it.
+Hazard: a message must not be lost between the mailbox and a holder that parks the execution. Here, as in the batch, a
+statement of its own locks the row of the queue before anything is read. So the second transaction sees what the first
+has done, and a count of a mailbox is complete.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _LOCK: Final = """
 SELECT 1 FROM dispatcher.queue WHERE execution_id = ANY(%s::text[]::uuid[]) ORDER BY execution_id FOR UPDATE
 """
 
-# A message that is here already counts once, and is taken again. One that finds no room wakes nobody.
+# A message that is stored already counts once and is accepted again. One that finds no room wakes nothing.
 _DELIVER: Final = f"""
 WITH told AS MATERIALIZED (
   SELECT * FROM unnest(%s, %s::text[]::uuid[], %s, %s, %s) WITH ORDINALITY
@@ -76,10 +76,10 @@ _FORGET: Final = Composed(
     delete(mailbox).where(mailbox.c.message_id == any_(bindparam("message_ids", type_=ARRAY(Text))))
 )
 
-# Those that were there before the holder's grant went with it; younger ones were pushed. What is still here after
-# a while was lost on the way. The oldest of each execution, in rounds: the first of each before the second of any, and
-# each round begins behind the execution at which the last look ended. So whatever does not get read, and however
-# much of it there is, comes last where others wait. The bodies are fetched for those alone that are said.
+# Messages older than the grant went with it, and younger ones were pushed. A message that is still here after a while
+# was lost on the way and is sent again. Executions take turns: the first message of each comes before the second of
+# any, and each call begins behind the execution at which the last one ended. So an execution whose messages are never
+# read does not delay others. Only the bodies of the chosen messages are fetched.
 _UNREAD: Final = f"""
 SELECT m.body, t.holder, t.execution_id::text FROM (
   SELECT s.*, sum(s.bytes) OVER (
@@ -99,7 +99,7 @@ SELECT m.body, t.holder, t.execution_id::text FROM (
 ORDER BY t.nth, t.is_passed, t.execution_id
 """
 
-# Of executions that ended in the same moment as something was sent to them.
+# Messages to executions that ended just when the message was sent.
 _SWEEP: Final = Composed(
     delete(mailbox).where(
         mailbox.c.create_time < func.now() - timedelta(minutes=1),
@@ -116,24 +116,17 @@ class PostgresMailbox:
         self._last_said = str(UUID(int=0))
 
     async def deliver(self, messages: Sequence[MailboxMessage]) -> list[Delivery | None]:
-        """What each met; None: no such execution waits or is leased."""
+        """The outcome of each message; None: no such execution waits or is leased."""
         ids = Texts([message.execution_id for message in messages])
-        crash_point("dispatcher.deliver.before_commit")
-        _, rows = await self._database.pipeline(
-            [
-                (_LOCK, (ids,)),
-                (
-                    _DELIVER,
-                    (
-                        Texts([message.message_id for message in messages]),
-                        ids,
-                        Texts([message.workspace for message in messages]),
-                        Bytes([message.body for message in messages]),
-                        Bools([message.is_ending for message in messages]),
-                    ),
-                ),
-            ]
+        given = (
+            Texts([message.message_id for message in messages]),
+            ids,
+            Texts([message.workspace for message in messages]),
+            Bytes([message.body for message in messages]),
+            Bools([message.is_ending for message in messages]),
         )
+        crash_point("dispatcher.deliver.before_commit")
+        _, rows = await self._database.pipeline([(_LOCK, (ids,)), (_DELIVER, given)])
         crash_point("dispatcher.deliver.after_commit")
         deliveries: list[Delivery | None] = [None] * len(messages)
         for n, workspace, state, holder, ends_only, is_refused in rows:
@@ -143,13 +136,13 @@ class PostgresMailbox:
         return deliveries
 
     async def forget(self, message_ids: Sequence[str]) -> None:
-        """They are in the journal."""
+        """Delete messages that are in the journal."""
         crash_point("dispatcher.forget.before_commit")
         await self._database.execute(*_FORGET(message_ids=Texts(message_ids)))
         crash_point("dispatcher.forget.after_commit")
 
     async def unread(self) -> list[Unread]:
-        """Messages that their holders should have acknowledged by now, as many as may be said at once."""
+        """Messages that their holders should have acknowledged by now, as many as may be sent at once."""
         rows = await self._database.fetch(_UNREAD, (self._last_said, self._redeliver_seconds))
         if rows:
             self._last_said = rows[-1][2]

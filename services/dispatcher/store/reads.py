@@ -1,5 +1,6 @@
 """Reads of the queue for lists and lookups, and the limits of workspaces."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,14 +14,10 @@ from services.chassis.process.crash import crash_point
 from services.dispatcher.core.items import QueuedRow, State, UsedRequest, WorkspaceLimits
 from services.dispatcher.store.tables import execution_id_text, is_asked_for, is_in, queue, requests, tenants
 
-_COLUMNS: Final = (
-    queue.c.state,
-    queue.c.start,
-    queue.c.attempts,
-    queue.c.failure_reason,
-    queue.c.failure_message,
-    queue.c.failure_time,
-)
+_COLUMNS: Final = [
+    queue.c[name]
+    for name in ("state", "start", "attempts", "failure_reason", "failure_message", "failure_time")
+]
 _GET: Final = Composed(select(*_COLUMNS).where(is_asked_for))
 _REQUESTS: Final = Composed(
     select(requests.c.request_id, requests.c.hash, cast(requests.c.execution_id, Text)).where(
@@ -30,6 +27,7 @@ _REQUESTS: Final = Composed(
 )
 
 
+@functools.cache
 def _page(*, is_ascending: bool, is_first: bool) -> Composed:
     key = queue.c.execution_id
     statement = select(*_COLUMNS).where(queue.c.workspace == bindparam("workspace"))
@@ -38,13 +36,6 @@ def _page(*, is_ascending: bool, is_first: bool) -> Composed:
         statement = statement.where(key > start if is_ascending else key < start)
     return Composed(statement.order_by(key.asc() if is_ascending else key.desc()).limit(bindparam("limit")))
 
-
-# By direction, and whether it is the first page.
-_PAGES: Final = {
-    (is_ascending, is_first): _page(is_ascending=is_ascending, is_first=is_first)
-    for is_ascending in (True, False)
-    for is_first in (True, False)
-}
 
 _LIMITS: Final = ("executions_max", "queued_max", "revision", "closed")
 _NEW: Final = insert(tenants).values({name: bindparam(name) for name in ("workspace", *_LIMITS)})
@@ -62,8 +53,8 @@ _CONFIGURE: Final = Composed(
     )
 )
 
-# Only what never started: an execution with a journal ends there. After the tenant's row is locked by the statement
-# above, no batch lets anything of this workspace in or out.
+# Only executions that never started: one with a journal ends there. The statement above has locked the tenant's row, so
+# no batch adds or admits an execution of this workspace.
 _CLOSE: Final = Composed(
     update(queue)
     .where(
@@ -94,7 +85,7 @@ class PostgresQueueReads:
     async def list_of(
         self, workspace: str, *, from_execution_id: str, is_ascending: bool, limit: int
     ) -> list[QueuedRow]:
-        page = _PAGES[is_ascending, not from_execution_id]
+        page = _page(is_ascending=is_ascending, is_first=not from_execution_id)
         start: dict[str, Any] = {"from_execution_id": from_execution_id} if from_execution_id else {}
         rows = await self._database.fetch(*page(workspace=workspace, limit=limit, **start))
         return [_row(row) for row in rows]
@@ -104,7 +95,7 @@ class PostgresQueueReads:
         return [UsedRequest(*row) for row in rows]
 
     async def configure(self, workspace: str, limits: WorkspaceLimits, is_closed: bool) -> list[str]:
-        """Store the limits; the executions that became dead messages because the workspace closed."""
+        """Store the limits. Returns the executions that became dead letters because the workspace was closed."""
         crash_point("dispatcher.configure.before_commit")
         values = {"workspace": workspace, "closed": is_closed, **limits._asdict()}
         statements: list[Statement] = [_CONFIGURE(**values)]

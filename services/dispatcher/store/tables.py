@@ -6,8 +6,6 @@ from typing import Final
 from sqlalchemy import (
     BigInteger,
     Boolean,
-    Column,
-    DateTime,
     Index,
     Integer,
     LargeBinary,
@@ -27,51 +25,41 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.elements import ColumnElement
 
+from services.chassis.postgres.columns import TIME, key, needed, optional
 from services.chassis.session.tables import session_table
 from services.dispatcher.core.items import State
 
 metadata: Final = MetaData(schema="dispatcher")
-_TIME: Final = DateTime(timezone=True)
+_ID: Final = Uuid(as_uuid=False)
 
 epochs: Final = Sequence("epochs", metadata=metadata)
 
 tenants: Final = Table(
     "tenants",
     metadata,
-    Column("workspace", Text, primary_key=True),
-    Column("executions_max", Integer, nullable=False),
-    Column("queued_max", Integer, nullable=False),
-    Column("revision", BigInteger, nullable=False),
-    Column("closed", Boolean, nullable=False),
-    Column("lowered_epoch", BigInteger, nullable=False),
+    *key(Text, "workspace"),
+    *needed(Integer, "executions_max queued_max"),
+    *needed(BigInteger, "revision lowered_epoch"),
+    *needed(Boolean, "closed"),
 )
 
 queue: Final = Table(
     "queue",
     metadata,
-    Column("execution_id", Uuid(as_uuid=False), primary_key=True),
-    Column("workspace", Text, nullable=False),
-    Column("state", SmallInteger, nullable=False),
-    Column("priority", SmallInteger, nullable=False),
-    Column("attempts", SmallInteger, nullable=False),
-    Column("urgent", Boolean, nullable=False),
-    Column("ends_only", Boolean, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("holder", Text),
-    Column("enqueue_time", _TIME, nullable=False),
-    Column("granted_time", _TIME),
-    Column("wake_time", _TIME),
-    Column("deadline_time", _TIME),
-    Column("failure_time", _TIME),
-    Column("failure_reason", Text),
-    Column("failure_message", Text),
-    Column("request_id", Text),
-    Column("start", LargeBinary, nullable=False),
+    *key(_ID, "execution_id"),
+    *needed(Text, "workspace"),
+    *needed(SmallInteger, "state priority attempts"),
+    *needed(Boolean, "urgent ends_only"),
+    *needed(BigInteger, "epoch"),
+    *optional(Text, "holder request_id failure_reason failure_message"),
+    *needed(TIME, "enqueue_time"),
+    *optional(TIME, "granted_time wake_time deadline_time failure_time"),
+    *needed(LargeBinary, "start"),
 )
 
 
 def is_in(*states: State) -> ColumnElement[bool]:
-    """The state of a row, as text of the statement: the planner takes a partial index only for what it can read."""
+    """The states are literals in the statement: the planner uses a partial index only for a condition it can see."""
     return queue.c.state.in_([literal_column(str(int(state))) for state in states])
 
 
@@ -100,7 +88,7 @@ Index(
 )
 Index("queue_listed", queue.c.workspace, queue.c.execution_id)
 
-# Many executions at once, given as `Texts`.
+# `execution_ids` are given as `Texts`.
 is_asked_for: Final = queue.c.execution_id == any_(
     cast(bindparam("execution_ids", type_=ARRAY(Text)), ARRAY(Uuid(as_uuid=False)))
 )
@@ -109,21 +97,20 @@ execution_id_text: Final = cast(queue.c.execution_id, Text)
 requests: Final = Table(
     "requests",
     metadata,
-    Column("workspace", Text, primary_key=True),
-    Column("request_id", Text, primary_key=True),
-    Column("hash", LargeBinary, nullable=False),
-    Column("execution_id", Uuid(as_uuid=False), nullable=False),
-    Column("create_time", _TIME, nullable=False),
+    *key(Text, "workspace request_id"),
+    *needed(LargeBinary, "hash"),
+    *needed(_ID, "execution_id"),
+    *needed(TIME, "create_time"),
 )
 Index("requests_age", requests.c.create_time, postgresql_using="brin")
 
 mailbox: Final = Table(
     "mailbox",
     metadata,
-    Column("message_id", Text, primary_key=True),
-    Column("execution_id", Uuid(as_uuid=False), nullable=False),
-    Column("create_time", _TIME, nullable=False),
-    Column("body", LargeBinary, nullable=False),
+    *key(Text, "message_id"),
+    *needed(_ID, "execution_id"),
+    *needed(TIME, "create_time"),
+    *needed(LargeBinary, "body"),
 )
 Index("mailbox_of", mailbox.c.execution_id)
 

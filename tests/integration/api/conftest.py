@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from services.api.config import ApiSettings
 from services.api.store.bootstrap import FirstKeys, bootstrap
-from services.api.wiring import start
+from services.api.wiring import wire
 from services.chassis.identity.callers import ServiceCredential
 from services.chassis.process.lifecycle import Process
 from tests.support.postgres import Database, PostgresCluster
@@ -59,10 +59,10 @@ async def running_api(
     process = Process("api", drain_seconds=1.0)
     served: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    async def wire(process: Process) -> None:
-        served.set_result(await start(process, settings))
+    async def wired(process: Process) -> None:
+        served.set_result(await wire(settings, process))
 
-    running = asyncio.create_task(process.run(wire))
+    running = asyncio.create_task(process.run(wired))
     try:
         await asyncio.wait({running, served}, return_when=asyncio.FIRST_COMPLETED)
         yield RunningApi(served.result(), keys, database.url("api"))

@@ -186,5 +186,5 @@ async def test_child_that_somebody_ends_while_it_waits_is_replaced(
 
 
 async def test_stored_schema_that_is_none_is_no_fault_of_the_input(checkers: Checkers) -> None:
-    with pytest.raises(RuntimeError, match="a stored schema is none"):
+    with pytest.raises(RuntimeError, match="a stored schema is invalid"):
         await found(checkers, 3, {})

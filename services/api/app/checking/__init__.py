@@ -1,7 +1,7 @@
-"""Checking inputs against a JSON Schema.
+"""Checks inputs against a JSON Schema.
 
-What a check costs cannot be told from a schema and an input: while the library is at work, its process does nothing
-else. So this process checks only what is plain (`core/plain_schemas.py`). All other checks, the compiling of schemas
-when a definition is applied, and the words for what does not fit are for children (`children.py`), which end by their
-limits. Workspaces wait for them in a fair line (`line.py`).
+The cost of a check cannot be known from the schema and the input, and while the library works, its process does nothing
+else. So this process only does checks that are plain (`core/plain_schemas.py`). Children (`children.py`) do all other
+checks, compile schemas when a definition is applied, and describe misfits; they end by their limits. Workspaces wait
+for them in a fair line (`line.py`).
 """

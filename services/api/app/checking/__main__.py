@@ -1,7 +1,7 @@
-"""`python -m services.api.app.checking`: the child that checks inputs for an api; not for people to start.
+"""`python -m services.api.app.checking`: the child that checks inputs for an api, which starts it.
 
-`services/chassis/process/child_limits.py` says how requests come and answers go. A request is a head, the schema, and
-the input, both as JSON; the answer is the misfits as JSON, or the fault of the schema as text.
+`services/chassis/process/child_limits.py` describes the pipes. A request is a head, the schema and the input, both as
+JSON; the answer is the misfits as JSON, or the fault of the schema as text.
 """
 
 import os
@@ -16,7 +16,7 @@ from services.chassis.process.child_limits import ChildLimits, serve
 from windlass.definition.input_schemas import SchemaFault, compiled
 
 MEMORY_BYTES_MAX: Final = 512 * 1024 * 1024
-# Compiled schemas that are kept. Together they are bounded by the memory that a child may keep.
+# Compiled schemas in the cache; the memory that a child may keep bounds them too.
 SCHEMAS_KEPT_MAX: Final = 64
 
 
@@ -33,7 +33,7 @@ def answered(frame: bytes) -> tuple[bool, bytes]:
     except SchemaFault as fault:
         return False, str(fault).encode()
     except MemoryError:
-        # Like any other end by the limits.
+        # The parent takes this as the end by the limit of memory.
         os.abort()
     return True, orjson.dumps([tuple(misfit) for misfit in found])
 

@@ -1,10 +1,10 @@
-"""The children that check schemas and inputs: few, warm, and replaced when one ends.
+"""The children that check schemas and inputs. They are few, stay warm, and are replaced when they end.
 
     wait for a turn ──► a warm child, or a new one ──► its answer
           │                       └──► it died of its limits: the check takes too long
           └──► no turn came: try again later
 
-Hazard: a caller who goes while a child works for it leaves the pipes in the middle of something; that child is killed.
+Hazard: a caller that goes while a child works for it leaves a half-read answer in the pipes, so that child is killed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from services.chassis.grpc.errors import DependencyUnavailable, Violation
 from services.chassis.process.child_limits import LENGTH_BYTES, Head, environment
 
 TURN_SECONDS_MAX: Final = 5.0
-# The dearest input that means no harm (256 KiB of fractions against an enum of integers) was seen to take half a
-# second, and a caller should have an answer within one.
+# The most expensive honest input (256 KiB of fractions against an enum of integers) took half a second, and a caller
+# should have an answer within a second.
 CPU_SECONDS_MAX: Final = 0.8
-# Compiling a schema when its definition is applied.
+# For compiling a schema when its definition is applied.
 COMPILE_CPU_SECONDS_MAX: Final = 0.5
-# Finding all misfits instead of the first one may take far longer: then the first one has to do.
+# Finding all misfits may take far longer than finding the first; beyond this time only the first is answered.
 ALL_CPU_SECONDS_MAX: Final = 0.1
-# A child's CPU time ends it long before; only a full machine, or somebody who stops it, keeps it silent so long.
+# The limit of CPU time ends a child long before. Only an overloaded machine or a stopped child takes so long.
 SILENT_SECONDS_MAX: Final = 15.0
 _RETRY_SECONDS: Final = 5.0
-# The signals by which its limits end it: time, memory (allocators abort), and the stack.
+# The signals by which the limits end a child: time, memory (allocators abort), and the stack.
 _LIMITS: Final = (signal.SIGPROF, signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 _TOO_LONG: Final = "takes too long to check against the inputSchema"
 
@@ -58,7 +58,7 @@ class _Child:
         )
         child = cls(process)
         try:
-            # Empty: it is ready.
+            # The child sends an empty frame when it is ready.
             await child._frame()
         except BaseException:
             await child.end()
@@ -101,7 +101,7 @@ class Checkers:
     async def fault(self, workspace: str, schema: bytes) -> str | None:
         """Why this is no schema that an input could be checked against."""
         try:
-            # What cannot be told of the empty input cannot be told of any: so a circle shows at once.
+            # The empty input is checked too: a schema that refers to itself without end fails for every input.
             is_good, answer = await self._asked(workspace, Request(schema, b"{}", 1, COMPILE_CPU_SECONDS_MAX))
         except _OverLimit:
             return "takes too long to compile, or to check even an empty input"
@@ -132,7 +132,7 @@ class Checkers:
     async def _found(self, workspace: str, request: Request) -> Sequence[Violation]:
         is_good, answer = await self._asked(workspace, request)
         if not is_good:
-            raise RuntimeError(f"a stored schema is none: {answer.decode()}")
+            raise RuntimeError(f"a stored schema is invalid: {answer.decode()}")
         return [Violation(*misfit) for misfit in orjson.loads(answer)]
 
     async def _asked(self, workspace: str, request: Request) -> tuple[bool, bytes]:
@@ -145,7 +145,7 @@ class Checkers:
     async def _answered(self, request: bytes) -> tuple[bool, bytes]:
         child = self._idle.pop() if self._idle else await _Child.start()
         if child.is_over:
-            # It ended while nobody used it.
+            # It ended while it was idle.
             child = await _Child.start()
         try:
             head, answer = await child.answer(request)

@@ -1,7 +1,6 @@
-"""How an input does not fit its schema, as jsonschema-rs tells it.
+"""Finds where an input does not fit its schema, with jsonschema-rs.
 
-Hazard: the library holds the interpreter's lock for as long as it is at work, and nothing but the end of its process
-stops it.
+Hazard: the library holds the interpreter's lock while it works; only the end of the process stops it.
 """
 
 from itertools import islice
@@ -14,7 +13,7 @@ PATH_CHARACTERS_MAX: Final = 200
 
 
 class Misfit(NamedTuple):
-    """Where an input does not fit, which keyword was not kept, and how."""
+    """The place in the input, the keyword of the schema that it breaks, and a description."""
 
     path: str
     reason: str
@@ -22,7 +21,7 @@ class Misfit(NamedTuple):
 
 
 def first_misfit(validator: Any, document: Any) -> list[Misfit]:
-    """At most one, found much sooner than all of them are."""
+    """At most one misfit; much faster than finding all."""
     try:
         validator.validate(document)
     except jsonschema_rs.ValidationError as error:
@@ -31,7 +30,7 @@ def first_misfit(validator: Any, document: Any) -> list[Misfit]:
 
 
 def misfits(validator: Any, document: Any, most: int) -> list[Misfit]:
-    """The first of them. The library finds all before it gives one, which may take long and much memory."""
+    """The first `most` misfits. The library finds all of them first, which may take much time and memory."""
     return [_misfit(error) for error in islice(validator.iter_errors(document), most)]
 
 
@@ -40,12 +39,11 @@ def _misfit(error: jsonschema_rs.ValidationError) -> Misfit:
 
 
 def _path(instance_path: list[str | int]) -> str:
-    parts = ["input"]
-    parts.extend(f"[{part}]" if isinstance(part, int) else f".{part}" for part in instance_path)
-    return "".join(parts)[:PATH_CHARACTERS_MAX]
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in instance_path)
+    return f"input{''.join(parts)}"[:PATH_CHARACTERS_MAX]
 
 
 def _reason(error: jsonschema_rs.ValidationError) -> str:
-    """`required` → REQUIRED: the keyword of the schema that was not kept."""
+    """The broken keyword of the schema: `minLength` → MIN_LENGTH."""
     keyword = str(error.schema_path[-1]) if error.schema_path else "schema"
     return "".join(f"_{letter}" if letter.isupper() else letter for letter in keyword).upper()

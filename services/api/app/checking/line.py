@@ -1,7 +1,7 @@
 """A fair line for few places: workspaces take turns, and each has at most one place at a time.
 
-So a workspace that asks for much waits for itself. Another one's next request waits at most for the turns that are
-going on and one turn of each workspace that came before it.
+So a workspace with many requests waits for itself. The next request of another workspace waits at most for the running
+turns and for one turn of each workspace that came before it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FairLine:
             async with asyncio.timeout(seconds):
                 await place.wait()
         except BaseException:
-            # The turn may have come just as its owner gave up.
+            # The turn may have come just before the caller gave up.
             if place.is_set():
                 self._leave(workspace)
             else:

@@ -1,4 +1,4 @@
-"""What a child is asked, as bytes."""
+"""A request to a child, as bytes."""
 
 import struct
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ _HEAD: Final = struct.Struct(">fII")
 class Request(NamedTuple):
     schema: bytes
     document: bytes
-    # Misfits that are wanted.
+    # How many misfits are wanted.
     most: int
     cpu_seconds: float
 

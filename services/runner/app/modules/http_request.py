@@ -1,17 +1,18 @@
-"""http.request@1: one HTTP request, its answer as output.
+"""http.request@1 makes one HTTP request; its output is the answer.
 
-config: method (GET), url, headers{}, query{}, body, timeout. A body that is text goes as it is, anything else as JSON,
-or as a form when the content-type says so; `json` is a body that is always JSON. Output: {status, headers, body}, body
-parsed when the answer says it is JSON. 5xx, 408, 425, 429 and network faults are TRANSIENT (Retry-After is honoured, in
-seconds or as a date), other 4xx PERMANENT. Every request carries `Idempotency-Key: <effect key>`, so that a second
-attempt need be no second effect.
+config: method (GET), url, headers{}, query{}, body, timeout. A text body is sent unchanged, anything else as JSON, or
+as a form when the content-type says so; `json` is a body that is always JSON. Output: {status, headers, body}; the body
+is parsed when the answer is JSON. 5xx, 408, 425, 429 and network faults are TRANSIENT (Retry-After counts, in seconds
+or as a date), other 4xx PERMANENT. Every request carries `Idempotency-Key: <effect key>`, so that the server can
+recognise a second attempt.
 
-Hazards: the address is checked after the name was resolved, at each connection, so that redirects and rebinding cannot
-reach what is denied; bodies are cut off at a bound rather than read into memory.
+Hazards: the address is checked at each connection, after the name was resolved, so that redirects and rebinding reach
+no denied address. An answer over the limit fails, so that it does not fill the memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 import time
@@ -38,12 +39,12 @@ REDIRECTS_MAX = 5
 FORM = "application/x-www-form-urlencoded"
 _SECONDS = 30.0
 
-# Cloud metadata lives here; no workflow has business with it.
+# Addresses of cloud metadata, which no workflow needs.
 DENIED = tuple(ipaddress.ip_network(net) for net in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128"))
 
 
 class _Denied(Exception):
-    """The resolved address is one that no node may call."""
+    """No node may call the resolved address."""
 
 
 def _guarded_socket(info: Any) -> socket.socket:
@@ -56,7 +57,7 @@ def _guarded_socket(info: Any) -> socket.socket:
 
 
 class _TracedCall:
-    """The span of a request, below its run's. It tells the host only: paths and queries may hold secrets."""
+    """The span of a request, below its run's. It names the host only, because paths and queries may hold secrets."""
 
     def __init__(self, traceparent: str, method: str, url: str) -> None:
         self.method = method
@@ -64,12 +65,8 @@ class _TracedCall:
         self._host = _host(url)
         self._parent = parse_traceparent(traceparent)
         self._own = None if self._parent is None else self._parent.child()
-        self._start_ns = 0
-
-    @property
-    def traceparent(self) -> str:
-        """For whom we call."""
-        return "" if self._own is None else self._own.header()
+        # Sent with the request.
+        self.traceparent = "" if self._own is None else self._own.header()
 
     async def __aenter__(self) -> None:
         self._start_ns = time.time_ns()
@@ -77,18 +74,15 @@ class _TracedCall:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._own is None:
             return
-        attributes: dict[str, str | int] = {"http.request.method": self.method, "server.address": self._host}
-        if self.status:
-            attributes["http.response.status_code"] = self.status
-        error = "" if kind is None else kind.__name__
+        status = {"http.response.status_code": self.status} if self.status else {}
         emit_span(
             f"http {self.method}",
             self._own,
             parent=self._parent,
             start_ns=self._start_ns,
             end_ns=time.time_ns(),
-            attributes=attributes,
-            error=error,
+            attributes={"http.request.method": self.method, "server.address": self._host, **status},
+            error="" if kind is None else kind.__name__,
             kind="client",
         )
 
@@ -96,14 +90,13 @@ class _TracedCall:
 def _host(url: str) -> str:
     try:
         return urlsplit(url).hostname or ""
-    except ValueError:  # refused with a better message by the request itself
+    except ValueError:  # the request itself refuses it with a better message
         return ""
 
 
 @BUILT_IN.declare("http.request@1")
 async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
-    """One request."""
-    # Loaded at the first request: a third of a runner's start, for something that many never do.
+    # Imported at the first request: it costs a third of a runner's start, and many runners never need it.
     import aiohttp
 
     url = config.get("url")
@@ -145,7 +138,7 @@ async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
 
 
 def _body(config: Any, headers: dict[str, str]) -> bytes | None:
-    """As it goes out; its content-type is set unless the config has one."""
+    """The bytes to send. Sets the content-type unless the config has one."""
     key = "body" if config.get("json") is None else "json"
     body = config.get(key)
     if body is None:
@@ -169,20 +162,19 @@ async def _output(answer: aiohttp.ClientResponse) -> Returned:
         if error_class is ErrorClass.PERMANENT:
             raise PermanentError(message, type=kind)
         raise TransientError(message, type=kind, retry_after=_retry_after(answer))
-    text = body.decode(answer.charset or "utf-8", "replace")
-    if answer.content_type.endswith("json"):
-        try:
-            parsed = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            parsed = text
-    else:
-        parsed = text
     return {
         "status": answer.status,
-        # Bytes that are no UTF-8 come as lone surrogates, which no JSON holds.
+        # Bytes that are no UTF-8 come as lone surrogates, which JSON cannot hold.
         "headers": {k.lower(): v.encode("utf-8", "replace").decode() for k, v in answer.headers.items()},
-        "body": parsed,
+        "body": _parsed(answer, body),
     }
+
+
+def _parsed(answer: aiohttp.ClientResponse, body: bytes) -> Any:
+    if answer.content_type.endswith("json"):
+        with contextlib.suppress(orjson.JSONDecodeError):
+            return orjson.loads(body)
+    return body.decode(answer.charset or "utf-8", "replace")
 
 
 async def _bounded_body(answer: aiohttp.ClientResponse) -> bytes:

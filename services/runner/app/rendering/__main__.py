@@ -1,7 +1,6 @@
-"""`python -m services.runner.app.rendering`: the child that renders for a runner; not for people to start.
+"""`python -m services.runner.app.rendering`: the child that renders for a runner, which starts it.
 
-`services/chassis/process/child_limits.py` says how requests come and answers go. The limits of memory and CPU time are
-set anew for each request.
+`services/chassis/process/child_limits.py` describes the pipes. Each request has its own limits of memory and CPU time.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from services.runner.app.rendering.renderer_process import BYTES_PER_SECOND
 from windlass.sdk import PermanentError
 from windlass.sdk.encoding import NotJson, encoded
 
-# CPU time of one request. A template out of fuel has used a fraction of it.
+# CPU time of one request. A template that runs out of fuel has used a fraction of it.
 CPU_SECONDS_MAX: Final = 3.0
-# Beyond what the process has at its start; data takes several times its bytes when it is parsed.
+# Memory beyond what the process has at its start. Parsed data takes several times its bytes.
 MEMORY_BYTES_MAX: Final = 512 * 1024 * 1024
 MEMORY_PER_REQUEST_BYTE: Final = 16
 
 
 def answered(renderer: Renderer, request: bytes) -> tuple[bool, bytes]:
-    """Whether it is good, and the value as JSON or the fault as text."""
+    """True with the value as JSON, or False with the fault as text."""
     try:
         asked = orjson.loads(request)
         if "expression" in asked:
@@ -42,7 +41,7 @@ def answered(renderer: Renderer, request: bytes) -> tuple[bool, bytes]:
 
 
 def _rendered(value: Any, path: str) -> bytes:
-    """Part by part, so that each may be as deep as it may be where it goes."""
+    """Encoded part by part: the limit of depth counts for each part, not for the whole."""
     if isinstance(value, dict) and not path:
         return orjson.dumps({key: orjson.Fragment(_json(part, key)) for key, part in value.items()})
     return _json(value, path)
@@ -58,7 +57,7 @@ def _json(value: Any, path: str) -> bytes:
 
 
 def _evaluated(value: Any, path: str) -> bytes:
-    """A module may do with a value what JSON could not carry: numbers of any size travel too."""
+    """Numbers beyond JSON are sent too, because a module may compute with them."""
     try:
         return encoded(value)
     except NotJson as fault:
@@ -75,6 +74,6 @@ def limits(request: bytes) -> ChildLimits:
 
 
 if __name__ == "__main__":
-    # What templates compute comes after what services do.
+    # Services go before templates.
     os.nice(5)
     serve(partial(answered, Renderer()), limits)

@@ -1,15 +1,14 @@
-"""Renders in a child process, whose end by a template is a failure of that template's run and of nothing else.
+"""Renders in a child process. A template that ends the child fails its own run and nothing else.
 
     no child ──first need──► idle ──request──► at work ──answer──► idle
         ▲                                        │ it ends, or says nothing for too long: killed
         └────────────────────────────────────────┘
 
-One child for the runner, one rendering at a time. Calls block, so the thread of an event loop is refused: runs stand in
-`queue.py`, and only modules that evaluate something themselves wait here, each in the thread that it has anyway.
+A runner has one child, which renders one request at a time. Calls block, so they are refused on the thread of an event
+loop: runs wait in `queue.py`, and only modules that evaluate expressions themselves wait here, in their own threads.
 
-The child is started as a program of its own: a fork of this process would carry gRPC's threads in a state they cannot
-go on from. It ends by the end of its input, so also when this process is killed, and by its own timer when a template
-keeps it from reading.
+The child is a program of its own: a fork of this process would copy gRPC's threads in an unusable state. It ends with
+its input, so also when this process is killed, and by its own timer when a template keeps it busy.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from services.chassis.process.child_limits import LENGTH_BYTES, Head, environmen
 from windlass.sdk import ModuleError, PermanentError, TransientError
 
 FRAME_BYTES_MAX: Final = 2**32 - 1
-# For what no CPU time is used in: the child does nothing but work, so only a full machine, or somebody who stops it,
-# keeps it so long. A template's own time is measured in the child, as CPU time.
+# The time of a template is measured in the child, as CPU time. Only an overloaded machine or a stopped child takes
+# longer than this.
 SILENT_SECONDS_MAX: Final = 10.0
 START_SECONDS_MAX: Final = 30.0
-# More data may take longer, by a second for so many bytes.
+# Each request may take one second more for so many bytes.
 BYTES_PER_SECOND: Final = 16 * 1024 * 1024
 
 _TOO_LARGE = "the templates take too much memory"
-# Signals a child ends by that a template can bring about, and what it has done then.
+# A template can end the child by these signals, for these reasons.
 _FAULTS: Final = {
     signal.SIGPROF: "the templates take too much time",
     signal.SIGABRT: _TOO_LARGE,
@@ -49,16 +48,10 @@ _FAULTS: Final = {
 }
 
 
-class _Silent(Exception):
-    """Nothing came, and nothing went, for too long."""
-
-
-class _Ended(Exception):
-    """The other end is closed."""
-
-
 class _Child:
-    """One process and its pipes."""
+    """One process and its pipes. `send` and `receive` raise TimeoutError when nothing moves for too long, and EOFError
+    when the other end is closed.
+    """
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -89,7 +82,7 @@ class _Child:
                 try:
                     rest = rest[os.write(self._stdin.fileno(), rest) :]
                 except BrokenPipeError:
-                    raise _Ended from None
+                    raise EOFError from None
 
     def _exactly(self, count: int, deadline: float) -> bytes:
         found = bytearray()
@@ -97,17 +90,9 @@ class _Child:
             _await(self._stdout.fileno(), select.POLLIN, deadline)
             part = os.read(self._stdout.fileno(), min(count - len(found), 1 << 20))
             if not part:
-                raise _Ended
+                raise EOFError
             found += part
         return bytes(found)
-
-    def end(self) -> int:
-        """What it has ended by, as a return code; one that goes on is killed."""
-        return self._reaped(0.0)
-
-    def ended(self) -> int:
-        """The same, with a moment for one that has closed its pipes and is on its way."""
-        return self._reaped(1.0)
 
     @property
     def is_over(self) -> bool:
@@ -116,7 +101,8 @@ class _Child:
     def kill(self) -> None:
         self._process.kill()
 
-    def _reaped(self, seconds: float) -> int:
+    def end(self, seconds: float = 0.0) -> int:
+        """The return code. A child that still runs after `seconds` is killed."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -137,23 +123,23 @@ class RendererProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the child; None without one."""
+        """The child's; None without a child."""
         child = self._child
-        return child.pid if child is not None else None
+        return None if child is None else child.pid
 
     def render(self, value: Any, scope: Mapping[str, Any], *, path: str = "") -> Any:
-        """As `Renderer.render`; what was rendered to no JSON is a failure already here."""
+        """Like `Renderer.render`. A value that is no JSON fails here already."""
         request = {"value": value, "scope": scope, "path": path}
         return orjson.loads(self._asked(orjson.dumps(request)))
 
     def evaluate(self, expression: str, scope: Mapping[str, Any], *, path: str = "expression") -> Any:
-        """As `Renderer.evaluate`."""
+        """Like `Renderer.evaluate`."""
         request = {"expression": expression, "scope": scope, "path": path}
-        # Unlike the faster one it reads numbers of any size, and those that are none.
+        # Unlike orjson this reads numbers of any size, NaN and infinities.
         return json.loads(self._asked(orjson.dumps(request)))
 
     def close(self) -> None:
-        """End the child, whatever it is at; whoever waits for it is told that it is lost."""
+        """End the child at once. A call that waits for it fails with RENDERER_LOST."""
         self._closed.set()
         child = self._child
         if child is not None:
@@ -172,13 +158,13 @@ class RendererProcess:
                 child.send(request, seconds)
                 head = child.receive(seconds)
                 body = child.receive(seconds)
-            except _Silent:
+            except TimeoutError:
                 self._give_up()
                 raise TransientError("the child that renders does not answer", type="RENDERER_LOST") from None
-            except _Ended:
+            except EOFError:
                 raise self._lost() from None
             except BaseException:
-                # The pipes are in the middle of something.
+                # The pipes hold half an answer.
                 self._give_up()
                 raise
             verdict = Head.decoded(head)
@@ -192,7 +178,7 @@ class RendererProcess:
         if self._closed.is_set():
             raise TransientError("the runner ends", type="RENDERER_LOST")
         if self._child is not None and self._child.is_over:
-            # While nobody used it.
+            # It ended while it was idle.
             self._give_up()
         if self._child is None:
             self._child = _Child()
@@ -200,7 +186,7 @@ class RendererProcess:
                 self._child.kill()
             try:
                 self._child.receive(START_SECONDS_MAX)
-            except (_Silent, _Ended):
+            except (TimeoutError, EOFError):
                 self._give_up()
                 raise TransientError("no child to render in could be started", type="RENDERER_LOST") from None
         return self._child
@@ -208,10 +194,10 @@ class RendererProcess:
     def _lost(self) -> ModuleError:
         child, self._child = self._child, None
         assert child is not None
-        fault = _FAULTS.get(signal.Signals(-code)) if (code := child.ended()) < 0 else None
+        fault = _FAULTS.get(signal.Signals(-code)) if (code := child.end(1.0)) < 0 else None
         if fault is not None:
             return PermanentError(fault, type="TEMPLATE_ERROR")
-        # By somebody else's hand: the template may be innocent, and the attempts of its node are counted.
+        # Something else killed it. The template may be innocent, and the attempts of its node are limited.
         return TransientError("the child that rendered is lost", type="RENDERER_LOST")
 
     def _give_up(self) -> None:
@@ -221,7 +207,7 @@ class RendererProcess:
 
 
 def _refuse_event_loop() -> None:
-    """A wait on its thread would be one of every run of this process, and of its leases."""
+    """A wait on the thread of the event loop would stop all runs of this process, and its beats."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -236,6 +222,6 @@ def _refuse_event_loop() -> None:
 def _await(fd: int, event: int, deadline: float) -> None:
     waiting = select.poll()
     waiting.register(fd, event)
-    # Looked at once in any case: this process may have been stopped meanwhile, and the answer be there.
+    # Polled once even after the deadline: this process may have been stopped while the answer came.
     if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        raise _Silent
+        raise TimeoutError
