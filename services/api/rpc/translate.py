@@ -45,24 +45,7 @@ def start_command(request: executions_pb2.StartExecutionRequest) -> StartCommand
 
 def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> resources_pb2.Execution:
     """The execution that was just queued, from its order."""
-<<<<<<< HEAD
     execution = queued.pending(order)
-=======
-    trace = parse_traceparent(order.traceparent)
-    execution = resources_pb2.Execution(
-        id=order.execution_id,
-        workflow=order.workflow,
-        version=order.version,
-        state=resources_pb2.Execution.PENDING,
-        labels=order.labels,
-        priority=order.priority,
-        trigger=resources_pb2.Execution.Trigger(
-            type=resources_pb2.Execution.Trigger.MANUAL, caller=order.caller
-        ),
-        create_time=order.create_time,
-        trace_id="" if trace is None else trace.trace_id_hex,
-    )
->>>>>>> read-dispatcher
     execution.input.CopyFrom(given)
     return execution
 
