@@ -1,12 +1,10 @@
-"""`python -m services.runner`: one runner, configured by its environment."""
+"""`python -m services.runner`: one runner process, configured by its environment."""
 
 import sys
 
 from services.chassis.process.config import read_or_exit
-from services.chassis.process.lifecycle import Process
 from services.runner.config import RunnerSettings
-from services.runner.wiring import wire
+from services.runner.wiring import main
 
 if __name__ == "__main__":
-    settings = read_or_exit(RunnerSettings)
-    sys.exit(Process("runner", drain_seconds=settings.drain_seconds).main(wire(settings)))
+    sys.exit(main(read_or_exit(RunnerSettings)))

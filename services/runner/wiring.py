@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
@@ -33,6 +33,7 @@ from windlass.sdk import registry
 
 log = logger(__name__)
 
+SERVICE: Final = "runner"
 VERSION: Final = version("windlass")
 # The share of the drain's time in which going runs may finish. In the rest they are handed back and acknowledged.
 FINISHING_SHARE: Final = 0.7
@@ -41,61 +42,33 @@ FINISHING_SHARE: Final = 0.7
 SESSIONS: Final = "windlass.coordinator.v1.RunnerSessions"
 
 
-def wire(settings: RunnerSettings) -> Callable[[Process], Awaitable[None]]:
-    """What `Process.main` runs."""
+def main(settings: RunnerSettings) -> int:
+    setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
+    # The lines of modules are shown at our level, those of libraries from WARNING on.
+    MODULE_LOG.setLevel(settings.log_level.upper())
 
-    async def start(process: Process) -> None:
-        setup_logging(service="runner", replica=settings.replica, level=settings.log_level)
-        # The lines of modules are shown at our level, those of libraries from WARNING on.
-        MODULE_LOG.setLevel(settings.log_level.upper())
-        setup_tracing(
-            service="runner", version=VERSION, instance=settings.name, endpoint=settings.otlp_endpoint
-        )
-        process.on_close("spans", flush_tracing)
-        modules = load_modules(settings)
+    async def wired(process: Process) -> None:
+        await wire(settings, process)
 
-        key_file = settings.runner_key_file
-        key = key_file.read_text(encoding="utf-8").strip() if key_file else None
-        channels = ChannelPool(credential=None, bearer=key, tls=settings.tls)
-        process.on_close("channels", channels.close)
+    return Process(SERVICE, drain_seconds=settings.drain_seconds).main(wired)
 
-        outputs = DirectoryOutputs(settings.output_store)
-        await outputs.sweep()
 
-        clock = SystemClock()
-        sessions = CoordinatorSessions(clock)
-        rendering = Rendering()
-        process.on_close("rendering", lambda: asyncio.to_thread(rendering.close))
-        worker = Worker(
-            registry=registry,
-            rendering=rendering,
-            outputs=outputs,
-            holder=sessions,
-            clock=clock,
-            concurrency=settings.runner_concurrency,
-        )
-
-        holder = SessionHolder(
-            profile=profile(settings, modules),
-            capacity=settings.runner_concurrency,
-            timing=RUN.scaled(settings.lease_scale),
-            codec=CODEC,
-            open_stream=lambda address: RunnerSessionsStub(channels.get(address)).Session(),
-            owner=sessions,
-            forget=channels.forget,
-        )
-        sessions.join(holder, worker)
-        process.on_close("sessions", holder.stop)
-
-        await serve(process, settings, worker)
-
-        process.loop("sessions", lambda: holder.run(AddressBook(settings.coordinators).changes()))
-        process.loop("loop lag", LoopLag().run)
-        process.loop("worker", worker.run)
-        process.on_drain("work", lambda: drained(worker, holder, settings.drain_seconds))
-        log.info("runner ready", runner=settings.name, modules=len(modules))
-
-    return start
+async def wire(settings: RunnerSettings, process: Process) -> None:
+    setup_tracing(service=SERVICE, version=VERSION, instance=settings.name, endpoint=settings.otlp_endpoint)
+    process.on_close("spans", flush_tracing)
+    modules = load_modules(settings)
+    service = RunnerService(settings, modules)
+    process.on_close("service", service.close)
+    await service.outputs.sweep()
+    if settings.metrics_address:
+        metrics = MetricsEndpoint(settings.metrics_address)
+        await metrics.start()
+        process.on_close("metrics", metrics.stop)
+    await service.server.start()
+    for name, run in service.loops():
+        process.loop(name, run)
+    process.on_drain("work", service.drain)
+    log.info("runner ready", runner=settings.name, modules=len(modules))
 
 
 def load_modules(settings: RunnerSettings) -> list[str]:
@@ -106,44 +79,92 @@ def load_modules(settings: RunnerSettings) -> list[str]:
     return list(registry)
 
 
-def profile(settings: RunnerSettings, modules: Sequence[str]) -> HolderProfile:
-    return HolderProfile(
-        settings.name,
-        version=VERSION,
-        labels=settings.labels,
-        modules=modules,
-        idempotent_modules=registry.idempotent,
-    )
+class RunnerService:
+    """The parts of one runner, joined. Nothing runs yet."""
 
+    def __init__(self, settings: RunnerSettings, modules: Sequence[str]) -> None:
+        self._settings = settings
+        self._connect()
+        self.outputs = DirectoryOutputs(settings.output_store)
+        self._join_use_cases()
+        self._join_coordinators(modules)
+        self._serve()
 
-async def serve(process: Process, settings: RunnerSettings, worker: Worker) -> None:
-    """Serve health, and metrics unless their address is empty."""
+    def _connect(self) -> None:
+        key_file = self._settings.runner_key_file
+        key = key_file.read_text(encoding="utf-8").strip() if key_file else None
+        self._channels = ChannelPool(credential=None, bearer=key, tls=self._settings.tls)
 
-    async def can_work() -> bool:
-        return worker.can_work()
+    def _join_use_cases(self) -> None:
+        clock = SystemClock()
+        self._sessions = CoordinatorSessions(clock)
+        self._rendering = Rendering()
+        self._worker = Worker(
+            registry=registry,
+            rendering=self._rendering,
+            outputs=self.outputs,
+            holder=self._sessions,
+            clock=clock,
+            concurrency=self._settings.runner_concurrency,
+        )
 
-    server = GrpcServer(
-        settings.grpc_address,
-        guard=Guard({}, keys=SystemKey(settings.system_key_hash_file)),
-        tls=settings.tls,
-        public=settings.public,
-    )
-    server.health.set(SESSIONS, False)
-    await server.start()
-    process.on_close("server", lambda: server.stop(1.0))
-    process.loop("health", lambda: server.health.follow(can_work, services=(SESSIONS,), every_seconds=0.2))
-    if settings.metrics_address:
-        metrics = MetricsEndpoint(settings.metrics_address)
-        await metrics.start()
-        process.on_close("metrics", metrics.stop)
+    def _join_coordinators(self, modules: Sequence[str]) -> None:
+        settings, channels = self._settings, self._channels
+        profile = HolderProfile(
+            settings.name,
+            version=VERSION,
+            labels=settings.labels,
+            modules=modules,
+            idempotent_modules=registry.idempotent,
+        )
+        self._holder = SessionHolder(
+            profile=profile,
+            capacity=settings.runner_concurrency,
+            timing=RUN.scaled(settings.lease_scale),
+            codec=CODEC,
+            open_stream=lambda address: RunnerSessionsStub(channels.get(address)).Session(),
+            owner=self._sessions,
+            forget=channels.forget,
+        )
+        self._sessions.join(self._holder, self._worker)
 
+    def _serve(self) -> None:
+        settings = self._settings
+        self.server = GrpcServer(
+            settings.grpc_address,
+            guard=Guard({}, keys=SystemKey(settings.system_key_hash_file)),
+            tls=settings.tls,
+            public=settings.public,
+        )
+        self.server.health.set(SESSIONS, False)
 
-async def drained(worker: Worker, holder: SessionHolder, seconds: float) -> None:
-    """Let going runs finish, hand back the rest, and return when everything is acknowledged."""
-    worker.drain()
-    try:
-        async with asyncio.timeout(seconds * FINISHING_SHARE):
-            await holder.drain()
-    except TimeoutError:
-        worker.hand_back_going("DRAINING")
-        await holder.drain()
+    def loops(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        """Each loop with its name. One that dies takes the process with it."""
+        return (
+            ("sessions", lambda: self._holder.run(AddressBook(self._settings.coordinators).changes())),
+            ("worker", self._worker.run),
+            ("loop lag", LoopLag().run),
+            ("health", self._follow_health),
+        )
+
+    async def _follow_health(self) -> None:
+        async def can_work() -> bool:
+            return self._worker.can_work()
+
+        await self.server.health.follow(can_work, services=(SESSIONS,), every_seconds=0.2)
+
+    async def drain(self) -> None:
+        """Let going runs finish, hand back the rest, and return when everything is acknowledged."""
+        self._worker.drain()
+        try:
+            async with asyncio.timeout(self._settings.drain_seconds * FINISHING_SHARE):
+                await self._holder.drain()
+        except TimeoutError:
+            self._worker.hand_back_going("DRAINING")
+            await self._holder.drain()
+
+    async def close(self) -> None:
+        await self.server.stop(1.0)
+        await self._holder.stop()
+        await asyncio.to_thread(self._rendering.close)
+        await self._channels.close()
