@@ -17,10 +17,9 @@ import pytest
 
 from deploy.local.plan import Options
 from services.chassis.process.crash import VARIABLE, crash_points_in
-from tests.chaos.history import cases, faults_of
 from tests.chaos.load import Load
 from tests.chaos.stimuli import Stimuli
-from tests.chaos.verify import TAKE_OVER, verify_under_load
+from tests.chaos.verify import TAKE_OVER, verify_history
 from tests.support.pace import pause
 from tests.support.postgres import reachable_directory
 from tests.support.probe import until
@@ -85,11 +84,7 @@ async def test_dying_at_each_named_point_nothing_is_lost_and_nothing_done_again(
                 for replica, share in enumerate(shares):
                     lives.create_task(_die_at_each(stack, service, replica, share, plans[replica], stimuli))
             is_over.set()
-        history = await load.history()
-        assert not faults_of(history)
-        assert all(cases(history).values()), cases(history)
-        await load.final(await load.start("chaos-row"))
-        await verify_under_load(stack, load, *([TAKE_OVER] if is_taken_over else []))
+        await verify_history(stack, load, await load.history(), *([TAKE_OVER] if is_taken_over else []))
 
 
 async def _die_at_each(

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.history import cases, faults_of
 from tests.chaos.load import Load
-from tests.chaos.verify import verify_under_load
+from tests.chaos.verify import verify_history
 from tests.support.pace import pause
 from tests.support.probe import until
 from tests.support.stack import Stack, running_stack
@@ -51,12 +50,9 @@ async def test_stopped_for_two_terms_its_late_word_is_refused_and_nothing_double
         history = await load.history()
         # Nobody can keep a stopped process from finishing a call that it had begun; its effect key makes it harmless.
         history.calls = _without_late_ends(history.calls, zombies)
-        assert not faults_of(history)
-        assert all(cases(history).values()), cases(history)
         assert _shown(stack, service), "nothing came late: the stop proved nothing"
         assert stack.pid(service, 0) == zombies[0][0], "it ended itself"
-        await load.final(await load.start("chaos-row"))
-        await verify_under_load(stack, load)
+        await verify_history(stack, load, history)
 
 
 async def _keep_starting(load: Load, is_over: asyncio.Event) -> None:

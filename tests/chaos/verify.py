@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+from tests.chaos.history import History, cases, faults_of
 from tests.chaos.load import Load
 from tests.support.stack import Stack
 
@@ -29,6 +30,14 @@ async def verify(stack: Stack, shown: set[str] = SHOWN) -> None:
     assert child.returncode == 0, f"{[line for line in lines if line.get('broken')]}\n{errors.decode()}"
     seen = {line["promise"]: line["cases"] for line in lines}
     assert {promise for promise in shown if not seen.get(promise)} == set(), seen
+
+
+async def verify_history(stack: Stack, load: Load, history: History, *also: str) -> None:
+    """Nothing is lost and nothing is done again; the stack still works, and its rows keep the promises."""
+    assert not faults_of(history)
+    assert all(cases(history).values()), cases(history)
+    await load.final(await load.start("chaos-row"))
+    await verify_under_load(stack, load, *also)
 
 
 async def verify_under_load(stack: Stack, load: Load, *also: str) -> None:

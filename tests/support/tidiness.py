@@ -20,19 +20,8 @@ FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
 
 # A name that says nothing about what is inside; such a file collects what nobody wanted to place.
-VAGUE_NAMES = {
-    "utils",
-    "util",
-    "common",
-    "helpers",
-    "helper",
-    "base",
-    "misc",
-    "manager",
-    "managers",
-    "stuff",
-    "shared",
-}
+VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc"}
+VAGUE_NAMES |= {"manager", "managers", "stuff", "shared"}
 # A second file with a suffix instead of a changed first.
 SECOND_FILE = re.compile(r"(?:_(?:v?\d+|new|old|final|copy|bak|backup|tmp|temp|fixed|improved|orig))$")
 # Words that speak of how the tree came to be rather than of the product.
@@ -90,11 +79,6 @@ def rule(function: Rule) -> Rule:
     """Adds a rule to those that run over the tree."""
     RULES.append(function)
     return function
-
-
-def breaches(source: Source) -> list[str]:
-    """All that is wrong with one file."""
-    return [breach for check in RULES for breach in check(source)]
 
 
 def called(node: ast.AST) -> str:

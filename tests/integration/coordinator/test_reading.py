@@ -140,14 +140,6 @@ async def test_modules_are_those_of_the_runners_that_are_attached(on_stage: Stag
     assert await modules() == ["noop@1", "transform@1", "x.y@1"]
 
 
-async def test_only_api_may_read(on_stage: Stage) -> None:
-    address, _ = await on_stage.coordinator()
-    reads = ReadServiceStub(on_stage.channel(address))
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await reads.GetRun(pb.GetRunRequest(run_id="x.1"), timeout=5)
-    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-
-
 async def test_a_watch_catches_up_and_ends_with_the_final_record(on_stage: Stage) -> None:
     address, id_ = await finished(on_stage)
     call: Any = WatchServiceStub(on_stage.channel(address)).Watch(metadata=on_stage.api_metadata)

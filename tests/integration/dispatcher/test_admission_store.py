@@ -10,6 +10,7 @@ from services.dispatcher.core.batch import AdmissionBatch
 from services.dispatcher.core.items import (
     EnqueueOutcome,
     LateReason,
+    LeaseFinished,
     LeaseParked,
     LeaseReleased,
     MailboxMessage,
@@ -259,8 +260,6 @@ async def test_late_reports_have_reasons_and_repeated_ones_have_none(rig: Rig) -
     await rig.finish(finished)
     parked = LeaseParked(moved.execution_id, moved.epoch, None)
     await rig.queue.commit(AdmissionBatch(now=datetime.now(UTC), parked=[parked]))
-    from services.dispatcher.core.items import LeaseFinished
-
     assert await rig.leases.reasons(
         [
             LeaseFinished(finished.execution_id, finished.epoch),

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from services.dispatcher.app.ports import PendingReport
 from services.dispatcher.core.items import EnqueueOutcome, LeaseFinished
 from tests.integration.dispatcher.conftest import LIMITS, Rig, new_start
 from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator
@@ -65,11 +64,10 @@ async def test_workspace_is_told_to_be_at_capacity_once_each_time_it_comes_to_it
     # All come to their end; the slots are free, and fill again.
     ended = 0
     while ended < LIMITS.executions_max + 2:
-        reports = [LeaseFinished(claim.execution_id, claim.epoch) for claim in stage.recorder.claims[ended:]]
-        stage.admission_loop.report(
-            [PendingReport(each.execution_id, each, stage.recorder) for each in reports]
-        )
-        ended += len(reports)
+        claims = stage.recorder.claims[ended:]
+        for claim in claims:
+            stage.report(claim.execution_id, LeaseFinished(claim.execution_id, claim.epoch))
+        ended += len(claims)
         await stage.admission_loop.run_once()
     stage.bring(new_start("full"))
     await stage.admission_loop.run_once()

@@ -9,9 +9,9 @@ import pytest
 
 from services.chassis.grpc.errors import remote_error
 from services.dispatcher.core.mailbox_limits import MEBIBYTE
-from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, channels_of
+from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator
 from tests.support.probe import eventually, until
-from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2
+from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
 from windlass.types.v1 import start_pb2
 
 QUEUED = queue_pb2.EnqueueAnswer.QUEUED
@@ -296,12 +296,3 @@ async def test_request_id_is_known_for_what_it_was_used_in_its_own_workspace(api
     assert await found("asked", "r1", "r2") == [used]
     assert await found("another", "r1") == []
     assert await found("asked") == []
-
-
-async def test_only_the_named_services_may_call(address: str) -> None:
-    channels = channels_of("runner")
-    stub = queue_pb2_grpc.QueueServiceStub(channels.get(address))
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await stub.GetQueued(queue_pb2.GetQueuedRequest())
-    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
-    await channels.close()
