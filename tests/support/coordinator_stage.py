@@ -121,9 +121,6 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
         # What is delivered goes to the session that was granted the execution last; or the test does that.
         self.carries_on = True
         self._holders: dict[str, Any] = {}
-        # Executions whose mailbox takes nothing more, and how often it was tried all the same.
-        self.full: set[str] = set()
-        self.refusals = 0
 
     async def Session(  # type: ignore[override] # reads and writes by the context
         self, request_iterator: Any, context: Any
@@ -131,9 +128,6 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
         await self.registry.serve(context)
 
     async def Deliver(self, request: Any, context: Any) -> Any:
-        if request.message.execution_id in self.full:
-            self.refusals += 1
-            raise Refusal("MAILBOX_FULL", "too many messages for this execution wait to be read")
         self.delivered.append(request.message)
         holder = self._holders.get(request.message.execution_id)
         if self.carries_on and holder:
@@ -388,6 +382,22 @@ class Stage:
         self.spawn(runner.holder.run(runner.addresses.changes()))
         await eventually(lambda: runner.holder.sessions_live)
         return runner
+
+    async def with_runner(
+        self, replica: str = "0", *, is_silent: bool = False, **more: Any
+    ) -> tuple[Any, StageRunner]:
+        """The session of a coordinator, and a runner at it, which answers nothing by itself when it is silent."""
+        address, session = await self.coordinator(replica)
+        runner = await self.runner(address, **more)
+        if is_silent:
+            runner.work = lambda grant: None
+        return session, runner
+
+    def start(self, session: Any, version: str, **more: Any) -> Any:
+        """The order of a new execution, which this session is granted; with `id_` and `resumed`, of an old one."""
+        order = self.dispatcher.order(version, **more)
+        self.dispatcher.grant(session, [order])
+        return order
 
     async def attach_also(self, runner: StageRunner, address: str) -> None:
         """A second coordinator for a runner that has one."""

@@ -47,8 +47,7 @@ async def test_event_of_a_newer_version_gives_its_execution_back_unharmed_and_ot
     rest = on_stage.catalog.add(
         "v-rest", name="w", nodes=[{**SLEEP, "config": {"duration": "3600s"}}], edges=[]
     )
-    address, session = await on_stage.coordinator()
-    await on_stage.runner(address)
+    session, _ = await on_stage.with_runner()
     newer = on_stage.dispatcher.order(rest)
     id_ = newer.lease.lease_id
     on_stage.dispatcher.grant(session, [newer])
