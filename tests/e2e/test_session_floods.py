@@ -286,11 +286,6 @@ async def test_frame_of_a_million_items_is_refused_unread(stack: Stack, hop: Hop
     await assert_refused(stack, hop, frame, "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
 
 
-async def test_frame_beyond_four_mebibytes_is_refused_by_its_size(stack: Stack) -> None:
-    frame = b"\xff" * (4 * 1024 * 1024 + 1)
-    await assert_refused(stack, HOPS["coordinator"], frame, "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
-
-
 async def assert_refused(stack: Stack, hop: Hop, frame: bytes, code: str, reason: str) -> None:
     """With a status, since it is no frame of the protocol; and whoever calls meanwhile is served."""
     async with session(hop.on(stack)) as holder:
@@ -339,15 +334,6 @@ async def test_reports_of_what_is_not_its_own_are_refused(stack: Stack, hop: Hop
 
 
 # ── floods ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def legal_beats(target: Target) -> None:
-    async with session(target, FLOOD_SECONDS) as holder:
-        await holder.attach()
-        for number in range(1, 2_001):
-            await holder.say(control_of(target.hop, beat={"number": number, "full": True}))
-            while (await holder.heard()).control.beat.number != number:
-                pass
 
 
 async def bad_reports(target: Target) -> None:
@@ -444,7 +430,6 @@ async def many_sessions(target: Target) -> None:
 FLOODS = {
     flood.__name__: flood
     for flood in (
-        legal_beats,
         bad_reports,
         reports_unread,
         empty_frames,

@@ -6,6 +6,7 @@ import re
 import urllib.request
 from collections.abc import AsyncIterator
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -52,6 +53,15 @@ async def client(stack: Stack) -> Client:
     return made
 
 
+async def traced(
+    client: Client, spans: Collector, name: str, nodes: list[dict[str, Any]], *, count: int = 1, **more: Any
+) -> tuple[resources_pb2.Execution, Trace]:
+    """An execution of these nodes, and its trace once it has so many spans."""
+    await client.apply(name, nodes, **more)
+    execution = await client.run(name)
+    return execution, await spans.trace(execution.trace_id, names=EVERY_HOP, count=count)
+
+
 async def test_every_hop_of_an_execution_is_in_one_connected_trace(client: Client, spans: Collector) -> None:
     execution = await client.run("traced")
     assert execution.state == STATE.SUCCESS
@@ -59,10 +69,7 @@ async def test_every_hop_of_an_execution_is_in_one_connected_trace(client: Clien
     assert trace.shape() == ONE_STEP_TREE, str(trace)
     assert len(trace.spans) == len(EVERY_HOP), str(trace)
     assert not [span.name for span in trace.spans if span.is_error]
-
-
-async def test_hops_follow_each_other_in_time(client: Client, spans: Collector) -> None:
-    trace = await spans.trace((await client.run("traced")).trace_id, names=EVERY_HOP)
+    # They follow each other in time.
     wait, grant = trace.one("dispatcher.wait"), trace.one("dispatcher.grant")
     lease, execute = trace.one("run.lease"), trace.one("run.execute")
     starts = [trace.one("api.StartExecution").start, wait.start, grant.start, lease.start, execute.start]
@@ -97,11 +104,9 @@ async def test_spans_name_their_service_and_what_they_are_about(client: Client, 
 async def test_retries_are_spans_with_the_backoff_between_them(client: Client, spans: Collector) -> None:
     config = {"type": "TRANSIENT", "message": "not yet", "untilAttempt": 3}
     retry = {"attempts": 3, "initialDelay": "0.05s", "factor": 1}
-    await client.apply("retried", [{"id": "flaky", "module": "fail@1", "config": config, "retry": retry}])
-    execution = await client.run("retried")
-    assert execution.state == STATE.SUCCESS
+    nodes = [{"id": "flaky", "module": "fail@1", "config": config, "retry": retry}]
     # The three attempts add a lease and an execution each, and the waits between them two.
-    trace = await spans.trace(execution.trace_id, names=EVERY_HOP, count=len(EVERY_HOP) + 2 * 2 + 2)
+    _, trace = await traced(client, spans, "retried", nodes, count=len(EVERY_HOP) + 2 * 2 + 2)
     attempts = trace.all("run.execute")
     assert [span.attributes["attempt"] for span in attempts] == [1, 2, 3]
     assert [span.is_error for span in attempts] == [True, True, False]
@@ -117,10 +122,9 @@ async def test_retries_are_spans_with_the_backoff_between_them(client: Client, s
 
 async def test_a_failed_execution_records_its_error(client: Client, spans: Collector) -> None:
     config = {"type": "PERMANENT", "message": "no such order"}
-    await client.apply("failing", [{"id": "lost", "module": "fail@1", "config": config}])
-    execution = await client.run("failing")
+    nodes = [{"id": "lost", "module": "fail@1", "config": config}]
+    execution, trace = await traced(client, spans, "failing", nodes)
     assert execution.state == STATE.FAILED
-    trace = await spans.trace(execution.trace_id, names=EVERY_HOP)
     failed = {span.name for span in trace.spans if span.is_error}
     assert failed == {"run.execute", "run.lease", "coordinator.complete"}
     assert "no such order" in trace.one("coordinator.complete").error
@@ -129,9 +133,7 @@ async def test_a_failed_execution_records_its_error(client: Client, spans: Colle
 async def test_parallel_nodes_and_their_join_are_one_tree(client: Client, spans: Collector) -> None:
     nodes = [{"id": name, "module": "noop@1"} for name in ("a", "b", "c")]
     edges = [{"from": "a", "to": "c"}, {"from": "b", "to": "c"}]
-    await client.apply("joined", nodes, edges=edges)
-    execution = await client.run("joined")
-    trace = await spans.trace(execution.trace_id, names=EVERY_HOP, count=len(EVERY_HOP) + 2 * 2)
+    _, trace = await traced(client, spans, "joined", nodes, edges=edges, count=len(EVERY_HOP) + 2 * 2)
     for execute in trace.all("run.execute"):
         lease = some(trace.parent_of(execute))
         assert lease.name == "run.lease"
@@ -145,10 +147,7 @@ async def test_waiting_for_a_runner_is_visible(client: Client, spans: Collector)
         {"id": f"n{number}", "module": "delay@1", "config": {"duration": "0.3s"}}
         for number in range(3 * RUNNER_CONCURRENCY)
     ]
-    await client.apply("crowded", nodes)
-    execution = await client.run("crowded")
-    assert execution.state == STATE.SUCCESS
-    trace = await spans.trace(execution.trace_id, names=EVERY_HOP, count=len(EVERY_HOP) + 2 * len(nodes))
+    _, trace = await traced(client, spans, "crowded", nodes, count=len(EVERY_HOP) + 2 * len(nodes))
     leases = {span.attributes["run.id"]: span for span in trace.all("run.lease")}
     waits = trace.all("run.wait")
     assert 0 < len(waits) < len(nodes), str(trace)

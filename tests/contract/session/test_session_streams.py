@@ -75,7 +75,7 @@ async def test_lease_goes_down_and_its_report_up(store: AwayStore):
         assert worker.holder.may_start()
         await until(lambda: len(replica.owner.taken) == 2, SECONDS, "the count of the grants")
         worker.done("1", "x")
-        await until(lambda: worker.reports_taken, SECONDS, "the acknowledgement")
+        await until(lambda: worker.taken, SECONDS, "the acknowledgement")
         assert dict(worker.holder.leases) == {"y": 1}
         await until(lambda: session.holds("y", 1) and not session.holds("x", 1), SECONDS, "a beat")
 
@@ -102,7 +102,7 @@ async def test_acknowledgement_and_count_that_find_no_company_go_alone():
         grant(session, "x")
         await until(lambda: replica.owner.taken, SECONDS, "the count of the grant")
         worker.done("1", "x")
-        await until(lambda: worker.reports_taken, SECONDS, "the acknowledgement")
+        await until(lambda: worker.taken, SECONDS, "the acknowledgement")
 
 
 async def test_notes_go_with_the_beats_as_the_hop_has_them(store: AwayStore):
@@ -119,7 +119,7 @@ async def test_thousands_of_items_share_frames(store: AwayStore):
         await until(lambda: len(worker.grants) == 3_000, SECONDS, "the grants")
         for number, each in enumerate(worker.grants):
             worker.done(str(number), each.lease_id)
-        await until(lambda: len(worker.reports_taken) == 3_000, SECONDS, "the acknowledgements")
+        await until(lambda: len(worker.taken) == 3_000, SECONDS, "the acknowledgements")
         assert dict(worker.holder.leases) == {}
 
 
@@ -191,7 +191,7 @@ async def test_reports_of_a_dead_replica_go_to_another(store: AwayStore):
         await until(lambda: one.owner.reports, SECONDS, "the report at the first replica")
         first = worker.holder.instance_id
         await one.kill()
-        await until(lambda: worker.reports_taken, SECONDS, "the acknowledgement by the second")
+        await until(lambda: worker.taken, SECONDS, "the acknowledgement by the second")
         assert [each.report_id for each in two.owner.reports] == ["1"]
         assert worker.holder.instance_id == first
         assert two.owner.ended == []

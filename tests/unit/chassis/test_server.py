@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import descriptor_pb2
-from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
@@ -104,11 +103,6 @@ def health_stub(counter: Counter) -> Any:
     return health_pb2_grpc.HealthStub(counter.channel())
 
 
-def channelz_stub(counter: Counter, bearer: str) -> Any:
-    channel: Any = counter.channel(bearer=bearer)
-    return channelz_pb2_grpc.ChannelzStub(channel)
-
-
 async def check(counter: Counter, service: str) -> Any:
     stub = health_stub(counter)
     return (await stub.Check(health_pb2.HealthCheckRequest(service=service))).status
@@ -156,14 +150,6 @@ async def test_a_probe_that_fails_or_raises_says_no() -> None:
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     assert seen[:5] == [SERVING, SERVING, NOT_SERVING, SERVING, NOT_SERVING]
-
-
-async def test_channelz_is_the_operators(counter: Counter) -> None:
-    request = channelz_pb2.GetServersRequest()
-    servers = await channelz_stub(counter, "system").GetServers(request)
-    assert servers.server
-    refusal = await refused(channelz_stub(counter, "admin").GetServers(request))
-    assert refusal.reason == "ROLE_REQUIRED"
 
 
 @pytest.mark.parametrize(("size", "is_accepted"), [(4 * 1024 * 1024, True), (4 * 1024 * 1024 + 1, False)])
