@@ -8,6 +8,7 @@ import signal
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 from google.protobuf import json_format
 
@@ -81,6 +82,9 @@ class Stimuli:
         }
         return next((do for start, do in known.items() if point.startswith(start)), self._nothing)
 
+    async def _ask(self, method: Any, request: Any, metadata: Any = None) -> None:
+        await method(request, metadata=metadata or self._admin, timeout=CALL_SECONDS)
+
     async def _nothing(self) -> None:
         """The load does it."""
 
@@ -88,9 +92,7 @@ class Stimuli:
         for channel in self._channels:
             request = executions_pb2.StartExecutionRequest(workflow=QUICK, request_id=uuid.uuid4().hex)
             json_format.ParseDict({"n": 42}, request.input)
-            await ExecutionServiceStub(channel).StartExecution(
-                request, metadata=self._admin, timeout=CALL_SECONDS
-            )
+            await self._ask(ExecutionServiceStub(channel).StartExecution, request)
 
     async def crowd(self) -> None:
         """More at once than the other runners take: the one that has just come back gets its share."""
@@ -103,9 +105,7 @@ class Stimuli:
             request = executions_pb2.CancelExecutionRequest(
                 execution_id=await self._sleeping(NAP, NAP_DURATION)
             )
-            await ExecutionServiceStub(channel).CancelExecution(
-                request, metadata=self._admin, timeout=CALL_SECONDS
-            )
+            await self._ask(ExecutionServiceStub(channel).CancelExecution, request)
 
     async def nap(self) -> None:
         await self._sleeping(NAP, NAP_DURATION)
@@ -115,28 +115,21 @@ class Stimuli:
             graph = {"name": "chaos-other", "nodes": [{"id": f"n{next(self._numbers)}", "module": "noop@1"}]}
             request = workflows_pb2.ApplyWorkflowRequest()
             json_format.ParseDict(graph, request.definition)
-            await WorkflowServiceStub(channel).ApplyWorkflow(
-                request, metadata=self._admin, timeout=CALL_SECONDS
-            )
+            await self._ask(WorkflowServiceStub(channel).ApplyWorkflow, request)
 
     async def workspaces_everywhere(self) -> None:
         for channel in self._channels:
             name = f"w{next(self._numbers)}"
-            await WorkspaceServiceStub(channel).CreateWorkspace(
-                workspaces_pb2.CreateWorkspaceRequest(workspace=name, tier=workspaces_pb2.PRO),
-                metadata=self._system,
-                timeout=CALL_SECONDS,
-            )
-            await WorkspaceServiceStub(channel).DeleteWorkspace(
-                workspaces_pb2.DeleteWorkspaceRequest(workspace=name),
-                metadata=self._system,
-                timeout=CALL_SECONDS,
-            )
+            workspaces = WorkspaceServiceStub(channel)
+            made = workspaces_pb2.CreateWorkspaceRequest(workspace=name, tier=workspaces_pb2.PRO)
+            await self._ask(workspaces.CreateWorkspace, made, self._system)
+            closed = workspaces_pb2.DeleteWorkspaceRequest(workspace=name)
+            await self._ask(workspaces.DeleteWorkspace, closed, self._system)
 
     async def keys_everywhere(self) -> None:
         for channel in self._channels:
             request = workspaces_pb2.CreateApiKeyRequest(role=workspaces_pb2.VIEWER, title="chaos")
-            await ApiKeyServiceStub(channel).CreateApiKey(request, metadata=self._admin, timeout=CALL_SECONDS)
+            await self._ask(ApiKeyServiceStub(channel).CreateApiKey, request)
 
     async def end_a_coordinator(self, how: signal.Signals) -> None:
         """Each dispatcher has a stream to it, and each gives back what it held."""

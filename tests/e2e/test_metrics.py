@@ -208,10 +208,3 @@ async def test_no_identifier_of_an_execution_is_a_label(stack: Stack, client: Cl
     for service in SERVICES:
         labels = {value for _, pairs in await scrape(stack, service) for _, value in pairs}
         assert not [label for label in labels if execution.id in label], service
-
-
-async def test_nothing_but_a_scrape_is_answered(stack: Stack) -> None:
-    for service in SERVICES:
-        address = stack.member(service).metrics
-        assert "404" in (await request(address, "GET /"))[0]
-        assert "405" in (await request(address, "POST /metrics"))[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable
 from typing import Any
 
@@ -13,7 +12,7 @@ from tests.integration.runner.test_rendering import HOSTILE
 from tests.support.api import Client
 from tests.support.probe import eventually
 from tests.support.stack import Stack
-from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2
+from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2
 
 SUCCESS = resources_pb2.Execution.SUCCESS
 
@@ -37,22 +36,6 @@ async def test_a_sleep_whose_config_holds_templates_is_rendered_first(
     assert execution.state == SUCCESS, execution.error
     rest = next(run for run in await client.runs_of(execution.id) if run.node == "rest")
     assert rest.module == "sleep@1"
-
-
-async def test_what_a_module_logs_is_in_the_log_of_its_runner_with_its_run(
-    shared_stack: Stack, client: Client
-) -> None:
-    await client.apply("say", [{"id": "sheep", "module": "test.says@1", "inputs": {"flock": "north"}}])
-    execution = await client.run("say")
-    assert execution.state == SUCCESS, execution.error
-    lines = [
-        json.loads(line) for line in shared_stack.log("runner").splitlines() if "counted 7 sheep" in line
-    ]
-    (run,) = await client.runs_of(execution.id)
-    told = [
-        (each["execution_id"], each["run_id"], each["node"], each["attempt"], each["flock"]) for each in lines
-    ]
-    assert told == [(execution.id, run.id, "sheep", 1, "north")]
 
 
 async def test_templates_that_take_all_memory_fail_their_nodes_and_leave_the_runner(
@@ -151,24 +134,3 @@ async def test_own_module_is_warned_of_only_while_no_runner_announces_it(client:
 
 async def _equal(answer: Awaitable[Any], expected: Any) -> bool:
     return bool(await answer == expected)
-
-
-async def test_a_page_of_runs_with_large_outputs_ends_before_a_client_cannot_take_it(client: Client) -> None:
-    nodes: list[dict[str, Any]] = [
-        {"id": f"n{number}", "module": "transform@1", "inputs": {"text": "{{ input.text }}"}}
-        for number in range(25)
-    ]
-    await client.apply("large", nodes)
-    execution = await client.run("large", input={"text": "x" * 200_000})
-    assert execution.state == SUCCESS, execution.error
-    request = runs_pb2.ListRunsRequest(execution_id=execution.id)
-    pages: list[list[str]] = []
-    while not pages or request.page_token:
-        # The channel takes 4 MiB, as everybody's does by default.
-        answer = await client.call(client.runs.ListRuns, request)
-        pages.append([run.node for run in answer.runs])
-        request.page_token = answer.next_page_token
-    assert len(pages) > 2
-    assert sorted(node for page in pages for node in page if node != "$output") == sorted(
-        node["id"] for node in nodes
-    )

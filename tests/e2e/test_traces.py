@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from services.chassis.telemetry.tracing import new_trace
 from tests.support.api import Client, new_workspace
 from tests.support.otlp import EVERY_HOP, ONE_STEP_TREE, Collector, Trace, collector
-from tests.support.probe import eventually, some, until
+from tests.support.probe import eventually, some
 from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import resources_pb2
 
@@ -201,38 +200,6 @@ async def test_requests_of_a_run_hang_below_it_and_carry_the_trace_on(
     assert call.attributes["http.response.status_code"] == 200
     assert "hush" not in str(call.attributes)
     assert f"traceparent: 00-{execution.trace_id}-{call.span_id}-01" in heard[0]
-
-
-async def test_a_callers_own_trace_is_continued(client: Client, spans: Collector) -> None:
-    outer = new_trace(sampled=True)
-    execution = await client.run("traced", ("traceparent", outer.header()))
-    assert execution.trace_id == outer.trace_id_hex
-
-    def arrived() -> Trace | None:
-        found = spans.now(outer.trace_id_hex)
-        return found if set(found.names) >= EVERY_HOP else None
-
-    trace = await until(arrived, 20, "the spans below the caller's")
-    # The caller's span is nobody's here: the only link that leaves what we hold.
-    assert [span.name for span in trace.orphans] == ["api.StartExecution"], str(trace)
-    assert trace.orphans[0].parent_id == f"{outer.span_id:016x}"
-
-
-async def test_a_caller_may_decide_against_a_trace(client: Client, spans: Collector) -> None:
-    outer = new_trace(sampled=False)
-    unseen = await client.run("traced", ("traceparent", outer.header()))
-    assert unseen.trace_id == outer.trace_id_hex
-    seen = await client.run("traced")
-    await spans.trace(seen.trace_id, names=EVERY_HOP)
-    assert outer.trace_id_hex not in spans.trace_ids
-
-
-async def test_each_execution_of_a_batch_has_a_trace(client: Client, spans: Collector) -> None:
-    ids = [execution.trace_id for execution in await client.start_many("traced", 3)]
-    assert len(set(ids)) == 3
-    for trace_id in ids:
-        trace = await spans.trace(trace_id, names=EVERY_HOP)
-        assert [span.name for span in trace.roots] == ["api.StartExecution"]
 
 
 async def test_queueing_for_a_slot_is_visible(stack: Stack, client: Client, spans: Collector) -> None:

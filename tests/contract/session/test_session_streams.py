@@ -9,7 +9,6 @@ import pytest
 
 from services.chassis.lease.frames import (
     REPORTS_FLOOD,
-    Attach,
     Credit,
     HolderFrame,
     Lease,
@@ -57,6 +56,15 @@ async def session_of(replica: Replica, credit: int = 1) -> ServerSession:
 def grant(session: ServerSession, *lease_ids: str, epoch: int = 1) -> None:
     assert session.take_credit(len(lease_ids)) == len(lease_ids)
     assert session.grant([grant_of(lease_id, epoch) for lease_id in lease_ids])
+
+
+async def granted_to(holder: RawHolder, replica: Replica, *lease_ids: str) -> None:
+    """The holder has heard of these grants, and said nothing of them."""
+    await holder.attach()
+    await holder.say(HolderFrame(credit=Credit(1, len(lease_ids))))
+    grant(await session_of(replica), *lease_ids)
+    while not some(await holder.hear()).grants:
+        pass
 
 
 # ── the ordinary way ─────────────────────────────────────────────────────────────────────────────────────────
@@ -322,12 +330,7 @@ async def test_stopping_server_ends_no_instance(store: AwayStore):
 async def test_grants_in_doubt_are_settled_by_the_next_attach(store: AwayStore):
     async with serving(store) as replica:
         async with raw(replica) as holder:
-            await holder.attach()
-            await holder.say(HolderFrame(credit=Credit(1, 2)))
-            grant(await session_of(replica), "got", "lost")
-            frame: ServerFrame | None = ServerFrame()
-            while frame is not None and not frame.grants:
-                frame = await holder.hear()
+            await granted_to(holder, replica, "got", "lost")
         await until(lambda: replica.owner.closed, SECONDS, "the loss of the stream")
         async with raw(replica) as holder:
             await holder.attach(held=[Lease("got", 1)])
@@ -342,12 +345,7 @@ async def test_grants_in_doubt_are_nobody_elses_while_the_holder_lives_and_stays
     timing = replace(FAST, closed_grace=SECONDS)
     async with serving(store, timing=timing) as replica:
         async with raw(replica) as holder:
-            await holder.attach()
-            await holder.say(HolderFrame(credit=Credit(1, 1)))
-            grant(await session_of(replica), "x")
-            frame: ServerFrame | None = ServerFrame()
-            while frame is not None and not frame.grants:
-                frame = await holder.hear()
+            await granted_to(holder, replica, "x")
         await until(lambda: replica.owner.in_doubt, SECONDS, "word of the doubt")
         assert [each.lease_id for each in replica.owner.in_doubt] == ["x"]
         assert (replica.owner.withdrawn, replica.owner.refused) == ([], [])
@@ -385,17 +383,6 @@ async def fault_after(replica: Replica, *frames: HolderFrame, attach: bool = Tru
                 reason = answer.fault.reason if answer.fault is not None else ""
         assert await holder.call.code() is grpc.StatusCode.OK
     return reason
-
-
-async def test_words_before_the_attach_is_answered_are_a_fault(store: AwayStore):
-    async with serving(store) as replica, raw(replica) as holder:
-        replica.owner.may_admit.clear()
-        await holder.say(HolderFrame(attach=Attach("raw", "raw", 1)))
-        await holder.say(HolderFrame(reports=[report_of("1", "x")]))
-        assert (await holder.fault()).reason == "ATTACH_PENDING"
-        replica.owner.may_admit.set()
-        assert await holder.hear() is None
-        assert replica.owner.attached == []
 
 
 async def test_silent_stranger_is_shown_the_door(store: AwayStore):

@@ -69,16 +69,12 @@ async def running_dispatcher(url: str, replica: str = "0") -> AsyncIterator[str]
 class Coordinator(HolderOwner):
     """Collects grants; reports what the test tells it to."""
 
-    def __init__(
-        self, *addresses: str, capacity: int = 100, name: str = "coordinator-t", may_miss: int = 0
-    ) -> None:
-        """`may_miss`: of the addresses, how many need not answer yet."""
+    def __init__(self, *addresses: str, capacity: int = 100, name: str = "coordinator-t") -> None:
         super().__init__()
         self.grants: list[sessions_pb2.ExecutionGrant] = []
         self.messages: list[sessions_pb2.ExecutionMessage] = []
         self.refuses_with = ""
         self._addresses = addresses
-        self._sessions_min = len(addresses) - may_miss
         self._channels = channels_of("coordinator")
         self.holder = SessionHolder(
             profile=HolderProfile(holder=name, version="test"),
@@ -93,7 +89,7 @@ class Coordinator(HolderOwner):
 
     async def __aenter__(self) -> Coordinator:
         self._run = asyncio.create_task(self.holder.run(self._present()))
-        await until(lambda: self.holder.sessions_live >= self._sessions_min, SECONDS, "sessions")
+        await until(lambda: self.holder.sessions_live >= len(self._addresses), SECONDS, "sessions")
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -115,6 +111,11 @@ class Coordinator(HolderOwner):
     def finish(self, *grants: sessions_pb2.ExecutionGrant) -> None:
         for grant in grants:
             self._report(grant, finished=sessions_pb2.ExecutionReport.Finished())
+
+    async def finished(self, *grants: sessions_pb2.ExecutionGrant) -> None:
+        """Finish them, and hear that every report is taken or refused."""
+        self.finish(*grants)
+        await self.reported()
 
     def park(self, grant: sessions_pb2.ExecutionGrant, **parked: Any) -> None:
         self._report(grant, parked=sessions_pb2.ExecutionReport.Parked(**parked))

@@ -111,8 +111,7 @@ async def test_grant_and_its_taking_are_told(address: str, api: Api, log: Log) -
             "holder": "taker",
             "log_level": "info",
         }
-        coordinator.finish(grant)
-        await coordinator.reported()
+        await coordinator.finished(grant)
 
 
 async def test_execution_that_failed_to_start_is_an_error_each_time_and_the_last_gives_it_up(
@@ -145,8 +144,7 @@ async def test_execution_that_failed_to_start_is_an_error_each_time_and_the_last
             for attempt in (1, 2, 3)
         ]
         await api.enqueue(item("failing", executions_max=1))
-        coordinator.finish((await coordinator.granted(4))[3])
-        await coordinator.reported()
+        await coordinator.finished((await coordinator.granted(4))[3])
 
 
 async def test_malformed_item_is_an_error(api: Api, log: Log) -> None:
@@ -193,5 +191,4 @@ async def test_late_report_is_told_with_who_brought_it_and_why_it_is_refused(
             "reason": "EPOCH_STALE",
             "log_level": "warning",
         }
-        coordinator.finish(grant)
-        await coordinator.reported()
+        await coordinator.finished(grant)

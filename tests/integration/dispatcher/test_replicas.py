@@ -25,8 +25,7 @@ async def finish_all(coordinator: Coordinator, count: int) -> None:
     while done < count:
         grants = await coordinator.granted(done + 1)
         finished, done = grants[done:], len(grants)
-        coordinator.finish(*finished)
-    await coordinator.reported()
+        await coordinator.finished(*finished)
 
 
 async def test_slots_freed_at_one_replica_serve_what_waits_at_the_other(addresses: list[str]) -> None:
@@ -69,8 +68,7 @@ async def test_grant_that_its_holder_cannot_have_is_granted_again(
         (lost,) = (await rig.enqueue(new_start(workspace), holders=1, holder=holder)).claims
         (grant,) = await coordinator.granted(1)
         assert (grant.lease.lease_id, grant.lease.epoch > lost.epoch) == (lost.execution_id, True)
-        coordinator.finish(grant)
-        await coordinator.reported()
+        await coordinator.finished(grant)
 
 
 async def test_going_execution_keeps_its_lease_when_a_replica_goes(database: Database) -> None:
@@ -82,8 +80,7 @@ async def test_going_execution_keeps_its_lease_when_a_replica_goes(database: Dat
             async with Api(goes) as api:
                 await api.enqueue(item("moved"))
                 (grant,) = await coordinator.granted(1)
-        coordinator.finish(grant)
-        await coordinator.reported()
+        await coordinator.finished(grant)
         assert coordinator.taken == [grant.lease.lease_id]
         assert not coordinator.ended
         await coordinator.__aexit__()
@@ -97,5 +94,4 @@ async def test_messages_reach_a_holder_whatever_replica_takes_them(addresses: li
             request = cancel(grant.lease.lease_id, f"cross-{number}", "crossed")
             assert (await api.queue.Deliver(request)).found
         await until(lambda: len({m.message_id for m in coordinator.messages}) == 2, SECONDS, "both messages")
-        coordinator.finish(grant)
-        await coordinator.reported()
+        await coordinator.finished(grant)

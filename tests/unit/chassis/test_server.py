@@ -15,7 +15,7 @@ from services.chassis.grpc.errors import RemoteError
 from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.health import HealthBoard
 from services.chassis.grpc.reflection import METHOD, V1, V1ALPHA
-from services.chassis.grpc.server import PUBLIC, GrpcServer, ServerLimits, server_options
+from services.chassis.grpc.server import GrpcServer, ServerLimits
 from services.chassis.identity.callers import members
 from tests.unit.chassis.shop import SHOP_METHODS, Counter, Shop, guard_of, open_shop, refused, servicer_of
 
@@ -51,10 +51,6 @@ async def test_a_port_that_is_taken_is_named(counter: Counter) -> None:
     second = GrpcServer(counter.address, guard=guard_of())
     with pytest.raises(OSError, match=counter.address):
         await second.start()
-
-
-async def test_the_server_knows_all_that_it_serves(counter: Counter) -> None:
-    assert set(SHOP_METHODS) < counter.server.methods
 
 
 @pytest.mark.parametrize("method", ["/shoes.v1.ShopService/Steal", "/shoes.v1.NoService/Buy"])
@@ -212,12 +208,6 @@ async def test_a_burst_of_calls_is_served_not_cancelled(counter: Counter) -> Non
     stub = counter.stub(bearer="admin", call_seconds=60)
     answers = await asyncio.gather(*(stub.Buy(counter.order()) for _ in range(3_000)))
     assert len(answers) == 3_000
-
-
-def test_idle_clients_may_ping() -> None:
-    options = dict(server_options(PUBLIC))
-    assert options["grpc.keepalive_permit_without_calls"] == 1
-    assert options["grpc.http2.min_recv_ping_interval_without_data_ms"] <= 10_000
 
 
 async def test_stopping_waits_for_what_is_under_way(shop: Shop) -> None:

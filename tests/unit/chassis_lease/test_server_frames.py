@@ -340,10 +340,6 @@ def test_leases_of_an_attach_that_is_never_accepted_are_forgotten(
     assert session.attach is not None
 
 
-def test_newest_beat_that_was_heard_is_known():
-    assert [live().beat_number, beating().beat_number] == [1, 2]
-
-
 def test_sign_of_life_says_the_demand_again():
     session = live()
     session.set_demand(3)
