@@ -224,23 +224,6 @@ async def test_after_a_lost_answer_the_repeat_gets_the_same_and_nothing_is_done_
         assert await case.count(calls, request) == 1
 
 
-@pytest.mark.chaos
-async def test_a_start_whose_answer_was_lost_is_known_to_exist(calls: Calls) -> None:
-    request = await _start(calls)
-    await calls.unheard("StartExecution", request)
-    assert (await calls("StartExecution", request)).existing
-
-
-@pytest.mark.chaos
-async def test_a_key_that_nobody_heard_is_listed_and_can_be_revoked(calls: Calls) -> None:
-    request = await _key(calls)
-    await calls.unheard("CreateApiKey", request)
-    listed = await calls("ListApiKeys", workspaces_pb2.ListApiKeysRequest(page_size=1000))
-    (lost,) = (each for each in listed.api_keys if each.title == request.title)
-    revoked = await calls("RevokeApiKey", workspaces_pb2.RevokeApiKeyRequest(key_id=lost.key_id))
-    assert revoked.api_key.HasField("revoke_time")
-
-
 def _lasting(answer: Message) -> Any:
     return _kept(json_format.MessageToDict(answer))
 

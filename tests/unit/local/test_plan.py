@@ -30,19 +30,6 @@ def test_ports_follow_service_offset_and_replica(tmp_path: Path) -> None:
     ]
 
 
-def test_environment_names_files_and_never_secrets(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    home.take()
-    password = home.password("api")
-    home.ensure_service_secret()
-    secret = home.service_secret.read_text().strip()
-    for member in members(Options(home=tmp_path), home):
-        values = " ".join(member.env.values())
-        assert password not in values
-        assert secret not in values
-        assert ("WINDLASS_DATABASE_URL_FILE" in member.env) == (member.service != "runner")
-
-
 def test_peers_are_listed_for_those_who_call_them(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.take()
