@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.support.reasons import named_in, refusal_reasons, run_error_types
 
 ROOT = Path(__file__).resolve().parents[1]
-# Who makes the errors of runs and executions.
+# These folders make the errors of runs and executions.
 MAKERS = ("services/runner", "services/coordinator", "client/windlass/sdk")
 
 

@@ -21,7 +21,7 @@ PROSE = {".md", ".toml", ".yaml", ".yml", ".proto", ".sql", ".sh", ".ts", ".tsx"
 
 
 def files() -> Iterator[Path]:
-    """What is ours to keep tidy: not generated, not vendored, not built."""
+    """Every file that is neither generated nor vendored nor built."""
     for folder in CODE:
         for path in sorted((ROOT / folder).rglob("*")):
             inside = path.relative_to(ROOT).as_posix()
@@ -84,7 +84,7 @@ def test_every_dependency_has_its_line() -> None:
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "ARCHITECTURE.md"])
 def test_page_names_files_that_are_there(page: str) -> None:
-    """By their path from here, or from the folder of a service."""
+    """A page names files by their path from the root or from the folder of a service."""
     named = set(re.findall(r"`([\w./-]*/[\w./-]*)`", (ROOT / page).read_text()))
     assert named
     roots = [ROOT, *(ROOT / "services").iterdir()]
@@ -146,7 +146,7 @@ def installed_by(extra: str) -> set[str]:
 
 
 def matches(pattern: str) -> bool:
-    """Whether a module, or one at least for a pattern, is in the tree."""
+    """True when the module, or at least one that fits the pattern, is in the tree."""
     path = pattern.replace(".", "/")
     return any(
         list(ROOT.glob(start + path + end))

@@ -1,4 +1,4 @@
-"""What is asked of a history after the killing: the clients' log, the ledger of effects, the engine's own rows.
+"""The questions asked of a history after the killing: the clients' log, the ledger of effects, the engine's rows.
 
 Each question counts the cases it saw; one that saw none proves nothing and fails.
 """
@@ -109,7 +109,7 @@ EFFECTS = {
 
 
 class Work(NamedTuple):
-    """What attempts are made at: one effect, whoever causes it."""
+    """One effect; all attempts at it share this key."""
 
     execution: str
     node: str
@@ -119,7 +119,7 @@ class Work(NamedTuple):
 
 @dataclass
 class History:
-    """What happened, from three sides."""
+    """One history, seen by the clients, the ledger and the engine."""
 
     executions: dict[str, resources_pb2.Execution] = field(default_factory=dict)
     runs: dict[str, list[resources_pb2.Run]] = field(default_factory=dict)
@@ -250,7 +250,7 @@ def _begun_works(history: History) -> Iterator[tuple[dict[str, Any], Work]]:
 
 
 def _work_has_one_key_of_its_own(history: History) -> list[str]:
-    """What third parties are told apart by: equal over all attempts at one work, and no other work's."""
+    """Third parties tell works apart by this key: all attempts at one work share it, and no other work has it."""
     shown = {run.id: run.effect_key for runs in history.runs.values() for run in runs}
     keys_of: dict[Work, set[str]] = defaultdict(set)
     works_of: dict[str, set[Work]] = defaultdict(set)

@@ -22,7 +22,7 @@ from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 from windlass.api.v1.runs_pb2_grpc import RunServiceStub
 from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
-# What a client may meet while things die; anything else is a fault of ours.
+# A client may meet these codes while things die; any other code is a fault of ours.
 PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 CALL_SECONDS = 5.0
 FINAL_SECONDS = 120.0

@@ -1,4 +1,4 @@
-"""What a client or an operator does that makes a service pass a named crash point."""
+"""Actions of a client or an operator that make a service pass a named crash point."""
 
 import asyncio
 import contextlib
@@ -22,20 +22,20 @@ from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
 from windlass.dispatcher.v1.queue_pb2 import EnqueueItem
 
-# Of the mixed load: over as soon as it is begun.
+# This workflow of the mixed load ends as soon as it has begun.
 QUICK = "chaos-branch"
 # Slept for long enough (10 s and more) to be parked.
 NAP, NAP_DURATION = "chaos-nap", "12s"
 # Never parked: a coordinator holds it all the while.
 DOZE, DOZE_DURATION = "chaos-doze", "3s"
-# At once, so that each of the coordinators holds some.
+# So many are started at once that each coordinator holds some.
 DOZES = 4
 # Between two deaths that only serve to bring another service to its point.
 SETTLE_SECONDS = 1.5
 
 
 class Stimuli:
-    """By the point that they lead to and the replica that is to pass it; what the mixed load reaches needs none."""
+    """An action for each point and the replica that is to pass it; the mixed load itself reaches the other points."""
 
     def __init__(self, stack: Stack, load: Load) -> None:
         self._stack = stack
@@ -45,11 +45,11 @@ class Stimuli:
         self._admin = stack.metadata()
         self._system = stack.metadata("system")
         self._dispatchers: dict[int, OneDispatcher] = {}
-        # What is started at one dispatcher, by workflow.
+        # The start that one dispatcher is sent, by workflow.
         self._items: dict[str, EnqueueItem] = {}
 
     async def prepare(self) -> None:
-        """To be awaited before anything dies."""
+        """Await this before anything dies."""
         await self._apply_sleeper(DOZE, DOZE_DURATION)
         self._items = {name: await newest(self._stack, name) for name in (QUICK, DOZE)}
 

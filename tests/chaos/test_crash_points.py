@@ -39,7 +39,7 @@ BOOTSTRAP = "api.bootstrap.before_commit"
 IDLE = ("configure", "wake", "partitions", "session.open", "session.renew", "session.sweep")
 # The first life is told by api of the only workspace; a later one hears of it with what it is brought to start.
 LATER = (*IDLE, "limits")
-# Who serves sessions also dies at the points of those.
+# These services also die at the points of the sessions that they serve.
 SESSIONS = SERVICES / "chassis" / "session"
 SERVERS = {"dispatcher", "coordinator"}
 
@@ -92,7 +92,7 @@ async def _die_at_each(
 ) -> None:
     for place, point in enumerate(points):
         times = points[: place + 1].count(point)
-        # In a group: a stimulus that breaks fails the test, instead of leaving it to wait for nothing.
+        # A task group, so that a stimulus that breaks fails the test at once.
         async with asyncio.TaskGroup() as group:
             provoking = group.create_task(_provoke(stimuli.of(service, point, replica)))
             await until(
@@ -106,7 +106,7 @@ async def _die_at_each(
 
 
 def _arm(plan: Path, point: str) -> None:
-    """For the next life; the present one has read its own."""
+    """Plan the death of the next process; the present one has read its plan already."""
     plan.write_text(point)
 
 
@@ -115,7 +115,7 @@ def _has_died_at(stack: Stack, service: str, replica: int, point: str, times: in
 
 
 async def _provoke(stimulus: Callable[[], Awaitable[None]]) -> None:
-    """What makes a process pass the point, again and again; it fails whenever the process dies over it."""
+    """Repeat the stimulus; it fails whenever the process dies over it."""
     while True:
         with contextlib.suppress(grpc.aio.AioRpcError):
             await stimulus()

@@ -17,7 +17,7 @@ from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2
 
 CALL_SECONDS = 10.0
-# What an answer says of the moment at which it was given, not of what was done.
+# These fields tell of the moment of the answer, not of what was done.
 _MOMENTARY = {"existing", "updateTime", "change"}
 # An execution goes on between two answers; this of it stays.
 _LASTING = {"id", "workflow", "version", "input", "requestId", "createTime", "labels"}
@@ -26,7 +26,7 @@ FILES = (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
 
 
 class Calls:
-    """Of one stack, by the name of the method."""
+    """Calls the methods of one stack by their names."""
 
     def __init__(self, stack: Stack) -> None:
         self.address = stack.member("api").grpc

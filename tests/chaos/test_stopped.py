@@ -16,11 +16,11 @@ from tests.support.stack import Stack, running_stack
 
 MODULES = Path(__file__).with_name("ledger_modules.py")
 COORDINATORS = RUNNERS = 2
-# Of a run's lease, the longer one, at a tenth.
+# The term of a run's lease, which is the longer one, at a tenth.
 TERM_SECONDS = 1.5
 STOPPED_SECONDS = 2.4 * TERM_SECONDS
 ROUNDS = 2
-# As the logs call it: an append, a report at its execution's holder, one at another coordinator, at the runner.
+# Each service logs a refused append or report in these words.
 SHOWN = {
     "coordinator": ("fenced: another holder goes on with it",),
     "runner": ("late report refused",),
@@ -79,7 +79,7 @@ def _lines(ledger: Path) -> list[str]:
 
 
 def _without_late_ends(calls: list[dict[str, Any]], zombies: list[tuple[int, int]]) -> list[dict[str, Any]]:
-    """Without the ends of those calls over which their process was stopped."""
+    """Drop the ends of calls during which their process was stopped."""
     begun = {call["run"]: call["monotonic_ns"] for call in calls if call["phase"] == "begin"}
     return [
         call

@@ -9,7 +9,7 @@ from tests.chaos.history import History, cases, faults_of
 from tests.chaos.load import Load
 from tests.support.stack import Stack
 
-# What any workload must have shown at least one case of.
+# Any workload must have shown at least one case of each of these.
 SHOWN = {"S1", "S2", "S3", "S6", "S7", "S8", "S9", "S10", "S11", "S12"}
 # And one whose starts have request keys, while something of it is going.
 SHOWN_UNDER_LOAD = SHOWN | {"S4", "S5", "S13", "S14"}
@@ -41,6 +41,6 @@ async def verify_history(stack: Stack, load: Load, history: History, *also: str)
 
 
 async def verify_under_load(stack: Stack, load: Load, *also: str) -> None:
-    """What is going is what the slots, the leases and their holders are judged by."""
+    """Verify while executions are going, so that there are slots, leases and holders to judge."""
     async with load.held(HELD):
         await verify(stack, SHOWN_UNDER_LOAD | set(also))

@@ -1,4 +1,4 @@
-"""As production runs it: the services know each other by their certificates, everybody else shows a key."""
+"""A stack as production runs it: services know each other by certificates, everybody else shows a key."""
 
 import json
 import subprocess

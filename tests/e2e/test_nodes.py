@@ -1,4 +1,4 @@
-"""What nodes do, from a definition to what their execution says."""
+"""Nodes from their definition to the result of their execution."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_templates_that_take_all_memory_fail_their_nodes_and_leave_the_run
     execution = await client.run("hostile", input={"a": "a", "n": 6})
     assert execution.state == resources_pb2.Execution.FAILED
     runs = await client.runs_of(execution.id)
-    # Of the others some are handed back, for they have waited long for those before them.
+    # Some of the others are handed back, because they waited too long behind the hostile ones.
     ended = sorted(
         (run.node, run.state, run.error.type) for run in runs if run.state != resources_pb2.Run.CANCELLED
     )
@@ -64,7 +64,7 @@ async def test_templates_that_take_all_memory_fail_their_nodes_and_leave_the_run
 
 
 async def begun(client: Client, workflow: str) -> resources_pb2.Execution:
-    """With a run that its runner has told to be going."""
+    """Start it, and wait until its runner has said that a run is going."""
     execution = await client.start(workflow)
 
     async def is_going() -> bool:
@@ -75,7 +75,7 @@ async def begun(client: Client, workflow: str) -> resources_pb2.Execution:
 
 
 async def cancellations(client: Client, execution_id: str) -> list[tuple[str, bool]]:
-    """Of an ended execution: each run that was stopped, and whether its runner said so."""
+    """Each run of an ended execution that was stopped, and whether its runner said so."""
     answer = await client.call(
         client.executions.ListEvents, executions_pb2.ListEventsRequest(execution_id=execution_id)
     )

@@ -1,4 +1,4 @@
-"""What each process serves of itself beside health: channelz, to the operator and to nobody else."""
+"""Each process serves channelz to the operator, and to nobody else."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -114,7 +114,7 @@ class Session:
         self.call = call(metadata=target.metadata, timeout=seconds)
 
     async def say(self, *frames: Any) -> None:
-        """What the server does not want to hear any more is not said."""
+        """Write the frames until the server ends the stream."""
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             for frame in frames:
                 await self.call.write(frame)
@@ -278,7 +278,7 @@ async def test_frame_of_a_million_items_is_refused_unread(stack: Stack, hop: Hop
 
 
 async def assert_refused(stack: Stack, hop: Hop, frame: bytes, code: str, reason: str) -> None:
-    """With a status, since it is no frame of the protocol; and whoever calls meanwhile is served."""
+    """The frame is refused with a status, since it breaks the protocol; other callers are served meanwhile."""
     async with session(hop.on(stack)) as holder:
         await holder.attach()
         saying = asyncio.create_task(holder.say(frame))
@@ -366,7 +366,7 @@ async def empty_frames(target: Target) -> None:
 
 
 async def notes_and_refusals(target: Target) -> None:
-    """Of leases that it never had; nothing of it is answered."""
+    """Notes and refusals about leases that the holder never had; the server answers none of them."""
     frame = control_of(target.hop)
     for _ in range(100):
         frame.control.refusals.add(lease_id=stranger_of(target.hop), epoch=1, reason="NOT_HELD")
@@ -383,7 +383,7 @@ async def notes_and_refusals(target: Target) -> None:
 
 
 async def full_frames(target: Target) -> None:
-    """Of as many items as there may be; each holds a NUL byte, so that every text in it is searched for one."""
+    """Beats with as many items as a frame may have."""
     note: Any = (
         "none" if target.hop.service == "dispatcher" else runs.RunProgress(run_id="none", fraction=1.0)
     )
@@ -434,7 +434,7 @@ FLOODS = {
 
 @contextlib.contextmanager
 def flooding(flood: str, target: Target) -> Iterator[Any]:
-    """From a process of its own: what is slow meanwhile is slow at the server."""
+    """Flood from a process of its own, so that only the server can be slow."""
     command = [sys.executable, "-m", "tests.e2e.test_session_floods", flood]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -531,7 +531,7 @@ async def rows(stack: Stack) -> dict[str, int]:
 
 
 async def live_instances(stack: Stack) -> set[str]:
-    """Of the stack's own."""
+    """The live instances of the stack's own coordinator and runner."""
     own = " UNION ALL ".join(f"SELECT * FROM {hop.table} WHERE holder <> 'stranger'" for hop in HOPS.values())
     found = await fetched(stack.superuser_url(), f"SELECT instance_id FROM ({own}) s WHERE state = 'LIVE'")
     assert len(found) == 2

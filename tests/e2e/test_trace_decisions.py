@@ -67,7 +67,7 @@ async def test_beyond_the_rate_nothing_is_traced(client: Client, spans: Collecto
     ids = {execution.trace_id for execution in ended}
     assert len(ids) == BATCH
     traced = ids & spans.trace_ids
-    # What the bucket held, and what ran into it while the batch was taken apart.
+    # The bucket's content, and what flowed into it while the batch was taken apart.
     assert TRACES_PER_SECOND <= len(traced) <= TRACES_PER_SECOND + BATCH // 10
     for trace_id in traced:
         trace = await spans.trace(trace_id, names=["coordinator.complete"])

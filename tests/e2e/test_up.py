@@ -250,13 +250,13 @@ async def test_another_server_serves_and_a_dead_child_is_left_so_on_request(home
         assert len(stack.entries("api")) == 1
         address = stack.home.operator_url_file.read_text()
     assert not stack.home.operator_url_file.exists()
-    # As after a kill of everything.
+    # The file is there again, as it is after a kill of everything.
     stack.home.operator_url_file.write_text(address)
     assert "nothing runs on" in windlass("admin", "verify", "--home", home).stderr
 
 
 def when_ended(pid: int, look: Callable[[], list[int]]) -> asyncio.Future[list[int]]:
-    """What `look` sees at the moment at which the process has ended."""
+    """The answer of `look` at the moment at which the process has ended."""
     loop, handle = asyncio.get_running_loop(), os.pidfd_open(pid)
     seen: asyncio.Future[list[int]] = loop.create_future()
 

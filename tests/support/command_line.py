@@ -10,7 +10,7 @@ SECONDS = 60
 def windlass(
     *arguments: object, given: str | None = None, **environment: object
 ) -> subprocess.CompletedProcess[str]:
-    """What `windlass` says to these arguments and this standard input."""
+    """Run `windlass` with these arguments and this standard input."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
     return subprocess.run(
         [sys.executable, "-m", "windlass.cli", *map(str, arguments)],

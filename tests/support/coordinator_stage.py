@@ -122,7 +122,7 @@ class StageDispatcher(
         self.acknowledged: list[str] = []
         self.delivered: list[sessions_pb2.ExecutionMessage] = []
         self._epoch = int(time.time() * 1000)
-        # What is delivered goes to the session that was granted the execution last; or the test does that.
+        # When true, messages go on to the session that was granted the execution last; otherwise the test sends them.
         self.carries_on = True
         self._holders: dict[str, Any] = {}
 

@@ -1,4 +1,4 @@
-"""What a holder's session tells its owner, written down for a test to look at."""
+"""An owner of a holder that writes down what its session tells it."""
 
 from collections.abc import Sequence
 

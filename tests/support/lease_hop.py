@@ -91,7 +91,7 @@ class AwayStore(MemorySessionStore):
         return await super().sweep()
 
     async def end(self, instance_id: str) -> None:
-        """As another replica would."""
+        """End the instance as another replica would."""
         assert await self.end_if_unheard(await self.mark_closed(instance_id)) is not None
 
 
@@ -341,7 +341,7 @@ class RawHolder:
         return None if message is grpc.aio.EOF else CODEC.decode_server_frame(message)
 
     async def fault(self) -> StreamFault:
-        """What the next frame says is wrong."""
+        """The fault in the next frame."""
         return some(some(await self.hear()).fault)
 
     async def attach(self, instance_id: str = "raw", **more: Any) -> ServerFrame:

@@ -87,7 +87,7 @@ def called(node: ast.AST) -> str:
 
 
 def has_keyword(node: ast.Call, name: str) -> bool:
-    """Whether the call gives this keyword, and gives it something."""
+    """True when the call gives this keyword a value."""
     return any(
         keyword.arg == name and ast.unparse(keyword.value) not in {"''", "None"} for keyword in node.keywords
     )
@@ -161,12 +161,12 @@ def ignores_name_their_rule(source: Source) -> Iterator[str]:
 
 @rule
 def nothing_unfinished(source: Source) -> Iterator[str]:
-    """What is not done is an issue, not a remark."""
+    """Open work is an issue, not a remark."""
     for line, comment in source.comments:
         if UNFINISHED.search(comment):
             yield source.at(line, "an unfinished mark")
     for node in source.nodes:
-        # With a message it refuses part of somebody else's interface; bare, it is a gap.
+        # A bare one is a gap; one with a message refuses part of somebody else's interface.
         raised = ast.unparse(node.exc) if isinstance(node, ast.Raise) and node.exc else ""
         if raised.rstrip("()") in {"NotImplementedError", "NotImplemented"}:
             yield source.at(node, "NotImplementedError: write it, or declare a Protocol")

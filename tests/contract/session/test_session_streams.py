@@ -349,7 +349,7 @@ async def test_grants_in_doubt_are_nobody_elses_while_the_holder_lives_and_stays
         await until(lambda: replica.owner.in_doubt, SECONDS, "word of the doubt")
         assert [each.lease_id for each in replica.owner.in_doubt] == ["x"]
         assert (replica.owner.withdrawn, replica.owner.refused) == ([], [])
-        # Whoever ends the instance: this replica asks after it on behalf of what is in doubt.
+        # Another replica ends the instance; this one asks after it because of the grant in doubt.
         await store.end("raw")
         await until(lambda: replica.owner.ended, SECONDS, "the end of the instance")
 

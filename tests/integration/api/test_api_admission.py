@@ -47,7 +47,7 @@ EACH = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name
 
 
 async def refusal(api: RunningApi, method: Method, metadata: list[tuple[str, str]]) -> RemoteError:
-    """What an empty request is answered; every method refuses one, or has nothing to refuse."""
+    """The answer to an empty request; every method refuses one, or has nothing to refuse."""
     make: Any = api.channel().unary_stream if method.streams else api.channel().unary_unary
     call = make(method.name, request_serializer=bytes, response_deserializer=method.response.FromString)
     try:

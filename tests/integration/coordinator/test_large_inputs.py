@@ -12,7 +12,7 @@ COUNT = INPUTS_BYTES_MAX // INLINE_BYTES_MAX + 2
 
 
 def summing(count: int) -> dict[str, object]:
-    """What sees them all, what goes on when that failed, and an output that sees them too."""
+    """Many sources, a node and an output that see all of them, and a node that follows a failure."""
     sources = [f"n{number}" for number in range(count)]
     sums = {"id": "sum", "module": "transform@1", "inputs": {"x": "{{ nodes|length }}"}}
     return {

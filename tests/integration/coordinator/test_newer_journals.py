@@ -27,7 +27,7 @@ async def rows_of(tables: Database, execution_id: str) -> list[Any]:
 
 
 async def append_newer(tables: Database, execution_id: str) -> None:
-    """What a newer coordinator does that held it meanwhile."""
+    """Append an event as a newer coordinator that held the execution meanwhile."""
     ((last_seq, epoch),) = await tables.fetch(
         "SELECT last_seq, epoch FROM executions WHERE execution_id = %s", (execution_id,)
     )

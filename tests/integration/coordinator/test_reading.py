@@ -1,4 +1,4 @@
-"""What api reads of a coordinator: rows, runs, events, and the watch of one execution."""
+"""The reads of api at a coordinator: rows, runs, events, and the watch of one execution."""
 
 import asyncio
 from typing import Any

@@ -72,7 +72,7 @@ async def test_a_load_that_is_given_up_keeps_no_fence_locked(
         return bool(await tables.fetch(free, (ids[0],)))
 
     url = database.url("coordinator")
-    # By itself the server would not look, and let it wait for longer than this test.
+    # The server would notice the lost client too late for this test otherwise.
     await tables.execute("ALTER ROLE CURRENT_USER SET client_connection_check_interval = 0")
     reader = PgConnection(
         url, name="r", statement_seconds=0.5, settings={**LOADING, "statement_timeout": "60s"}

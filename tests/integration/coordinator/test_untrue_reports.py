@@ -1,4 +1,4 @@
-"""What a runner says of runs that it does not have, or in a form that nobody can use: refused, and nobody else hurt."""
+"""Reports of runs that a runner does not have, or that nobody can use, are refused, and nobody else is hurt."""
 
 from typing import Any
 

@@ -120,7 +120,7 @@ async def rig(database: TestDatabase) -> AsyncIterator[Rig]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def empty_rig(postgres: PostgresCluster) -> AsyncIterator[Rig]:
-    """On a database of the test's own, for tests that look at the whole queue."""
+    """A rig on a database of the test's own, for tests that look at the whole queue."""
     made = await postgres.database(migrated=True)
     rig = Rig(made.url("dispatcher"))
     yield rig
@@ -141,7 +141,7 @@ async def api(address: str) -> AsyncIterator[Api]:
 
 
 def slots_in_use(url: str, workspace: str) -> int:
-    """By another connection: what is committed."""
+    """The slots in use that are committed, read over another connection."""
     with psycopg.connect(url) as connection:
         row = connection.execute(
             "SELECT count(*) FROM dispatcher.queue WHERE workspace = %s AND state IN (2, 3) AND NOT ends_only",

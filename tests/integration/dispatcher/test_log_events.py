@@ -20,7 +20,7 @@ Line = MutableMapping[str, Any]
 
 
 class Log:
-    """What was logged since the test began."""
+    """The lines logged since the test began."""
 
     def __init__(self, lines: list[Line]) -> None:
         self._lines = lines

@@ -1,4 +1,4 @@
-"""What comes back into the queue: kept until it is committed, answered once, safe to repeat."""
+"""Returns to the queue are kept until they are committed, answered once, and safe to repeat."""
 
 from __future__ import annotations
 

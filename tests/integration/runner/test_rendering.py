@@ -153,7 +153,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 def children() -> list[int]:
-    """Of this process, those that render."""
+    """The children of this process that render."""
     found = psutil.Process().children(recursive=True)
     return [each.pid for each in found if "services.runner.app.rendering" in each.cmdline()]
 
@@ -253,7 +253,7 @@ async def test_an_async_module_evaluates_what_computes_in_a_thread(bench: Bench)
 
 
 def has_input(pid: int) -> bool:
-    """Whether something was sent to it that it has not read."""
+    """True when the child has not read all that was sent to it."""
     pipe = os.open(f"/proc/{pid}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
     try:
         return any(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))

@@ -1,4 +1,4 @@
-"""Who may call what: one rule for each method of the contract, and nobody gets in by another way."""
+"""One rule for each method of the contract says who may call it, and no method is without one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALLERS = {
 }
 READERS = {"viewer", "workflow", "admin"}
 WRITERS = {"workflow", "admin"}
-# By what the name of the method begins with; told a second time on purpose, in other words than the rules.
+# Callers by the beginning of the method's name; a second statement of the rules on purpose.
 MEMBERS = {
     "Get": READERS,
     "List": READERS,

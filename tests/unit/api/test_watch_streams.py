@@ -22,7 +22,7 @@ from windlass.coordinator.v1.reads_pb2_grpc import add_WatchServiceServicer_to_s
 
 SECONDS = 20.0
 OTHER_ID = ID[:-1] + "0"
-# What two seconds last here.
+# Two seconds of a coordinator last so long here.
 SCALE = 0.01
 
 
@@ -80,7 +80,7 @@ class Api:
         await self.is_known(len(self._serving))
 
     async def is_known(self, count: int) -> None:
-        """To so many coordinators, who follow what names it."""
+        """Wait until so many coordinators follow what names this api."""
         await until(
             lambda: sum(stream.knows_us for stream in self.watches.streams) == count, SECONDS, "known streams"
         )
@@ -152,7 +152,7 @@ async def test_end_is_told_of_a_start_that_is_granted_to_a_coordinator_unknown_h
 
 
 async def taken_back(api: Api, coordinators: list[Coordinator]) -> None:
-    """What was cancelled before this has been heard by all."""
+    """Wait until all coordinators have heard every earlier cancellation."""
     barrier = api.watches.open(OTHER_ID)
     for each in coordinators:
         await until(partial(each.follows, OTHER_ID), SECONDS, "the next word")

@@ -1,4 +1,4 @@
-"""What is asked of a history after the killing finds what is wrong with one, and counts what it looked at."""
+"""The questions asked of a history find its faults, and count the cases that they saw."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def test_history_without_a_fault_has_none_and_tells_what_was_looked_at() -> None
 
 
 def falsified(run: str, key: str, *, is_shown: bool) -> list[str]:
-    """What is found when this run was called with this key; its row may tell the same."""
+    """The faults of a history in which this run was called with this key, and its row may show that key."""
     made = history()
     for each in made.calls:
         if each["run"] == run:

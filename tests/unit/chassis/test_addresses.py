@@ -1,4 +1,4 @@
-"""Where peers are: lists, files that change, names."""
+"""Peers from lists, from files that change, and from names."""
 
 import asyncio
 from pathlib import Path

@@ -50,7 +50,7 @@ async def test_one_channel_per_address_until_it_is_forgotten(counter: Counter) -
 
 
 def pings_sent(port: int) -> int:
-    """By all channels of this process to that port, as gRPC itself counts them."""
+    """The pings of all channels of this process to that port, as gRPC counts them."""
     ask: Any = channelz.ChannelzServicer  # typed for a context that it does not use
     tops = ask.GetTopChannels(channelz_pb2.GetTopChannelsRequest(), None).channel
     total = 0

@@ -32,7 +32,7 @@ async def paused(pacer: AdaptivePacer, clock: ManualClock, seconds: float) -> No
 
 
 async def used_to(pacer: AdaptivePacer, clock: ManualClock, items: int, seconds: float) -> None:
-    """As after many such turns, the last of them just over."""
+    """Take many such turns; the last of them is just over."""
     for _ in range(40):
         clock.advance(TURN_SECONDS)
         await turn(pacer, clock, items, seconds)

@@ -1,4 +1,4 @@
-"""What a holder does with its leases, reports, credit and time."""
+"""A holder's leases, reports, credit and time."""
 
 import itertools
 from collections.abc import Sequence

@@ -195,7 +195,7 @@ ATTACHES: dict[str, str] = {
     "attach with a long lease": "ATTACH_INVALID",
 }
 
-# What each state answers to each frame: the names of the actions, or the reason of the fault.
+# The answer of each state to each frame: the names of the actions, or the reason of the fault.
 TABLE: dict[str, dict[str, str]] = {
     "new": dict.fromkeys(FRAMES, "ATTACH_EXPECTED") | ATTACHES,
     "opening": dict.fromkeys(FRAMES, "ATTACH_PENDING"),

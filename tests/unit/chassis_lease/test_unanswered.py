@@ -1,4 +1,4 @@
-"""What unanswered reports hold, until each is answered."""
+"""Unanswered reports hold memory until each is answered."""
 
 from services.chassis.lease.frames import REPORT_COST_BYTES, Report
 from services.chassis.lease.unanswered import Unanswered

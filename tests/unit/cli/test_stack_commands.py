@@ -1,4 +1,4 @@
-"""What the commands of the local stack say when there is no stack, when it is not ready, or when it is not all here."""
+"""The commands of the local stack when there is no stack, when it is not ready, or when an extra is missing."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_status_tells_where_a_database_elsewhere_is(tmp_path: Path) -> None:
 
 
 def running_on(place: Path, database_url: str) -> None:
-    """As by a stack, which holds the home for as long as it runs."""
+    """Hold the home as a running stack does."""
     home = Home(place)
     home.take(RUNNING)
     write_private(home.operator_url_file, database_url)

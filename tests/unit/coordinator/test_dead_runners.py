@@ -1,4 +1,4 @@
-"""What becomes of a dead runner's runs, and how often it is news."""
+"""A dead runner's runs are given away in time, and its death is counted once."""
 
 from typing import cast
 

@@ -1,4 +1,4 @@
-"""What the tables are asked for on behalf of those who watch, and how a watch stream ends."""
+"""Reads of the tables for watchers, and the end of a watch stream."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

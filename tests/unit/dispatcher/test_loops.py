@@ -27,7 +27,7 @@ class Store:
 
     def __init__(self) -> None:
         self.is_away = False
-        # What fails though the rest does not.
+        # The one call that fails.
         self.fails = ""
         self.marked: list[Sequence[tuple[str, int]]] = []
         self.said: list[str] = []

@@ -122,7 +122,7 @@ def test_changed_limits_may_have_opened_slots() -> None:
 
 
 def counted(waiting: int, queued_max: int) -> WorkspaceQueues:
-    """As counted at 0.0."""
+    """A workspace whose waiting rows were counted at 0.0."""
     queues = WorkspaceQueues()
     queues.limits_stored("a", 1, queued_max)
     queues.saw(WorkspaceView("a", 5, free=5, taken=0, has_more=True, queued=waiting), 0.0)
