@@ -361,6 +361,8 @@ def test_lost_stream_gives_its_credit_to_the_others():
     holder = attached(A, B)
     holder.lost(A)
     assert said(holder, B).credit == Credit(2, 10)
+    holder.lost(A)
+    assert list(holder.streams) == [B], "it is lost already"
 
 
 # ── beats and the fence ──────────────────────────────────────────────────────────────────────────────────────

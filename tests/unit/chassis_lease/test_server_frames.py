@@ -368,6 +368,7 @@ def test_answer_to_another_beat_than_the_pending_one_is_ignored():
 
 def test_unanswered_beat_is_at_least_said_to_be_heard():
     session = beating()
+    assert (live().beat_number, session.beat_number) == (1, 2)
     assert session.tick(0.4) == []
     assert session.take_frame(0.4) is None
     owed = [session.owes_beat_heard]
