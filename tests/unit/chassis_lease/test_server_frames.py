@@ -140,20 +140,9 @@ FRAMES: dict[str, HolderFrame] = {
     "drain": HolderFrame(is_draining=True),
 }
 
-SERVED: dict[str, str] = {
+ATTACHING = [name for name in FRAMES if name.startswith("attach")]
+SERVED: dict[str, str] = dict.fromkeys(ATTACHING, "ATTACHED_ALREADY") | {
     "nothing": "",
-    "attach": "ATTACHED_ALREADY",
-    "attach with more": "ATTACHED_ALREADY",
-    "attach without instance": "ATTACHED_ALREADY",
-    "attach with negative capacity": "ATTACHED_ALREADY",
-    "attach with a NUL": "ATTACHED_ALREADY",
-    "attach with a long name": "ATTACHED_ALREADY",
-    "attach with too many labels": "ATTACHED_ALREADY",
-    "attach with too many modules": "ATTACHED_ALREADY",
-    "attach with too many idempotent modules": "ATTACHED_ALREADY",
-    "attach with a long idempotent module": "ATTACHED_ALREADY",
-    "attach with too many leases": "ATTACHED_ALREADY",
-    "attach with a long lease": "ATTACHED_ALREADY",
     "next beat": "RenewInstance",
     "old beat": "BEAT_OUT_OF_ORDER",
     "beat after a gap": "BEAT_OUT_OF_ORDER",
@@ -181,18 +170,10 @@ SERVED: dict[str, str] = {
     "drain": "HolderDrains",
 }
 
-ATTACHES: dict[str, str] = {
+ATTACHES: dict[str, str] = dict.fromkeys(ATTACHING, "ATTACH_INVALID") | {
     "attach": "OpenInstance",
-    "attach without instance": "ATTACH_INVALID",
-    "attach with negative capacity": "ATTACH_INVALID",
-    "attach with a NUL": "ATTACH_INVALID",
-    "attach with a long name": "ATTACH_INVALID",
-    "attach with too many labels": "ATTACH_INVALID",
-    "attach with too many modules": "ATTACH_INVALID",
-    "attach with too many idempotent modules": "ATTACH_INVALID",
-    "attach with a long idempotent module": "ATTACH_INVALID",
+    "attach with more": "ATTACH_EXPECTED",
     "attach with too many leases": "HELD_EXCEEDED",
-    "attach with a long lease": "ATTACH_INVALID",
 }
 
 # The answer of each state to each frame: the names of the actions, or the reason of the fault.
