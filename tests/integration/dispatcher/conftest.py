@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from services.chassis.postgres.database import Database, PgConnection
 from services.dispatcher.core.batch import AdmissionBatch, BatchResult
-from services.dispatcher.core.items import Claim, LeaseFinished, NewStart, WorkspaceLimits
+from services.dispatcher.core.items import Claim, LeaseFinished, LeaseParked, NewStart, WorkspaceLimits
 from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
 from services.dispatcher.store.queue import SETTINGS, PostgresQueue
@@ -80,6 +80,18 @@ class Rig:
                 holders=[holder],
             )
         )
+
+    async def leased(self, workspace: str) -> Claim:
+        """The claim of a new execution that is alone in its workspace."""
+        await self.limit(workspace, 5)
+        (claim,) = (await self.enqueue(new_start(workspace), holders=1)).claims
+        return claim
+
+    async def park(
+        self, claim: Claim, wake_time: datetime | None = None, seen_message_ids: Sequence[str] = ()
+    ) -> BatchResult:
+        parked = LeaseParked(claim.execution_id, claim.epoch, wake_time, tuple(seen_message_ids))
+        return await self.queue.commit(AdmissionBatch(now=datetime.now(UTC), parked=[parked]))
 
     async def claim(self, *workspaces: str, claims: int, holder: str = "holder-a") -> list[Claim]:
         batch = AdmissionBatch(
