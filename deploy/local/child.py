@@ -17,10 +17,10 @@ from pathlib import Path
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from deploy.local.launch import launcher
 from deploy.local.plan import Member
 from deploy.local.signals import tell
 
-LAUNCHER = Path(__file__).with_name("launch.py")
 PROBE_SECONDS = 0.05
 PROBE_TIMEOUT_SECONDS = 1.0
 BACKOFF_SECONDS_FIRST = 0.2
@@ -114,18 +114,9 @@ class Child:
         inherited = {name: value for name, value in os.environ.items() if name != "WINDLASS_DATABASE_URL"}
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    str(LAUNCHER),
-                    "--parent",
-                    str(os.getpid()),
-                    "--death-signal",
-                    DEATH_SIGNAL,
-                ),
+                *launcher(DEATH_SIGNAL),
                 # -P: a folder named `services` where the person happens to be must not be taken for ours.
-                *("--", sys.executable, "-P", "-m", f"services.{self.member.service}"),
+                *(sys.executable, "-P", "-m", f"services.{self.member.service}"),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

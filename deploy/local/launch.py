@@ -18,6 +18,12 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
+def launcher(death_signal: str, *rights: str) -> tuple[str, ...]:
+    """The command line that comes before a program's own; `rights` are further options."""
+    parent = ("--parent", str(os.getpid()), "--death-signal", death_signal)
+    return (sys.executable, "-I", "-S", os.path.abspath(__file__), *parent, *rights, "--")  # noqa: PTH100
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--parent", type=int, required=True, help="pid whose death is to be followed")

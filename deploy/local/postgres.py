@@ -25,7 +25,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,9 +33,9 @@ import psycopg
 
 from deploy.local import binaries, ports
 from deploy.local.files import sync_directory, write_private
+from deploy.local.launch import launcher
 from deploy.local.signals import tell
 
-LAUNCHER = Path(__file__).with_name("launch.py")
 SUPERUSER = "windlass"
 CONNECT_TIMEOUT_SECONDS = 5
 PROBE_SECONDS_MIN = 0.02
@@ -252,18 +251,8 @@ class PostgresServer:
         assert self._lock is not None
         with self._log.open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                *(
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    str(LAUNCHER),
-                    "--parent",
-                    str(os.getpid()),
-                    "--death-signal",
-                    death_signal,
-                ),
-                *rights,
-                *("--", str(binaries.programs(self._account) / program), *args),
+                *launcher(death_signal, *rights),
+                *(str(binaries.programs(self._account) / program), *args),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

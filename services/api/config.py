@@ -22,6 +22,9 @@ class ApiSettings(StoringSettings):
     enqueue_seconds: float = Field(default=5.0, gt=0)
     # How long a read is tried at one peer after another: as long as one takes to be started again.
     read_seconds: float = Field(default=6.0, gt=0)
+    # Processes that check inputs whose check may take long. A workspace uses one at a time, so with two another one's
+    # check need not wait for it; each takes about 20 MB once it is used.
+    checkers: int = Field(default=2, ge=1, le=16)
     # The same in every replica and after every start: with it a repeated CreateApiKey is answered with the same key
     # (app/key_material.py). None: the service secret.
     key_secret_file: Path | None = None

@@ -17,11 +17,10 @@ import uvloop
 from services.api.app.admissions import AdmissionReader
 from services.api.app.authenticator import Authenticator
 from services.api.app.changes import Changes
-from services.api.app.checking.checker_process import CheckerProcess
+from services.api.app.checking.children import Checkers
 from services.api.app.executions import Executions
 from services.api.app.identifiers import Identifiers
 from services.api.app.key_material import KeyMint
-from services.api.app.schema_reader import fault_of_stranger
 from services.api.app.startables import Startables
 from services.api.app.starts import Starter
 from services.api.app.watching import EventWatcher
@@ -127,18 +126,20 @@ async def start(process: Process, settings: ApiSettings) -> int:
     )
     executions = Executions(peers.reads, peers.queue, peers.watches, clock)
     process.loop("admissions", AdmissionReader(peers.watches, executions).run)
+    checkers = Checkers(settings.checkers)
+    process.on_close("checkers", checkers.close)
     starter = Starter(
         startables,
         peers.enqueuer,
         peers.queue,
-        CheckerProcess(),
+        checkers,
         Identifiers(clock),
         clock,
         enqueue_seconds=settings.enqueue_seconds,
     )
     watcher = EventWatcher(executions, peers.reads, peers.watches)
     workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(
-        WorkflowServicer(stores.workflows, startables, peers.reads, fault_of_stranger),
+        WorkflowServicer(stores.workflows, startables, peers.reads, checkers),
         server,
     )
     executions_pb2_grpc.add_ExecutionServiceServicer_to_server(

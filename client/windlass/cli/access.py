@@ -5,15 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from windlass.cli.connection import (
-    AddressOption,
-    AuthorityFileOption,
-    HomeOption,
-    JsonOption,
-    KeyFileOption,
-    connected,
-)
-from windlass.cli.invocation import DEFAULT_HOME
+from windlass.cli.connection import ApiOptions, JsonOption, with_api_options
 
 keys = typer.Typer(help="API keys of a workspace.", no_args_is_help=True, rich_markup_mode=None)
 workspaces = typer.Typer(
@@ -40,21 +32,20 @@ class Tier(StrEnum):
 
 
 @keys.command("create")
+@with_api_options
 def create_key(
     role: Role,
     title: Annotated[str, typer.Option(help="Who has it and what for.")] = "",
     workspace: WorkspaceOption = "",
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Make a key; it is shown this once."""
     from windlass.api.v1 import workspaces_pb2 as messages
     from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
 
-    with connected(home, address, key_file, authority_file, key=_key_for(workspace)) as api:
+    with api_options.connected(key=_key_for(workspace)) as api:
         wanted = messages.Role.Value(role.value)
         request = messages.CreateApiKeyRequest(workspace=workspace, role=wanted, title=title)
         answer = api.call(ApiKeyServiceStub, "CreateApiKey", request)
@@ -66,12 +57,11 @@ def create_key(
 
 
 @keys.command("list")
+@with_api_options
 def list_keys(
     workspace: WorkspaceOption = "",
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Keys of a workspace, without their secrets."""
@@ -79,7 +69,7 @@ def list_keys(
     from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
     from windlass.cli.render import date, table
 
-    with connected(home, address, key_file, authority_file, key=_key_for(workspace)) as api:
+    with api_options.connected(key=_key_for(workspace)) as api:
         request = messages.ListApiKeysRequest(workspace=workspace, page_size=1000)
         answer = api.whole(ApiKeyServiceStub, "ListApiKeys", request)
     if as_json:
@@ -100,33 +90,31 @@ def list_keys(
 
 
 @keys.command("revoke")
+@with_api_options
 def revoke_key(
     key_id: Annotated[str, typer.Argument(metavar="KEY_ID")],
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
 ) -> None:
     """Refuse a key from now on."""
     from windlass.api.v1 import workspaces_pb2 as messages
     from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub
 
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         api.call(ApiKeyServiceStub, "RevokeApiKey", messages.RevokeApiKeyRequest(key_id=key_id))
     typer.echo(f"{key_id} is refused from now on")
 
 
 @workspaces.command("create")
+@with_api_options
 def create_workspace(
     workspace: WorkspaceArgument,
     tier: Annotated[Tier, typer.Option()] = Tier.FREE,
     executions_max: Annotated[
         int, typer.Option(help="Executions at once; 0 = the tier's number.", min=0)
     ] = 0,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Make a workspace."""
@@ -138,7 +126,7 @@ def create_workspace(
         tier=messages.Tier.Value(tier.value),
         limits=messages.Limits(executions_max=executions_max),
     )
-    with connected(home, address, key_file, authority_file, key="system") as api:
+    with api_options.connected(key="system") as api:
         answer = api.call(WorkspaceServiceStub, "CreateWorkspace", request)
     if as_json:
         _json(answer)
@@ -147,11 +135,10 @@ def create_workspace(
 
 
 @workspaces.command("list")
+@with_api_options
 def list_workspaces(
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """All workspaces with their limits."""
@@ -159,7 +146,7 @@ def list_workspaces(
     from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
     from windlass.cli.render import date, table
 
-    with connected(home, address, key_file, authority_file, key="system") as api:
+    with api_options.connected(key="system") as api:
         answer = api.whole(
             WorkspaceServiceStub, "ListWorkspaces", messages.ListWorkspacesRequest(page_size=1000)
         )
@@ -180,33 +167,31 @@ def list_workspaces(
 
 
 @workspaces.command("get")
+@with_api_options
 def get_workspace(
     workspace: WorkspaceArgument,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
 ) -> None:
     """A workspace with its limits and etag, as JSON."""
     from windlass.api.v1 import workspaces_pb2 as messages
     from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
 
-    with connected(home, address, key_file, authority_file, key="system") as api:
+    with api_options.connected(key="system") as api:
         request = messages.GetWorkspaceRequest(workspace=workspace)
         _json(api.call(WorkspaceServiceStub, "GetWorkspace", request).workspace)
 
 
 @workspaces.command("update")
+@with_api_options
 def update_workspace(
     workspace: WorkspaceArgument,
     tier: Annotated[Tier | None, typer.Option()] = None,
     executions_max: Annotated[int | None, typer.Option(help="0 = the tier's number.", min=0)] = None,
     queued_max: Annotated[int | None, typer.Option(help="0 = the default.", min=0)] = None,
     etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = "",
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
 ) -> None:
     """Change its tier or limits; a lower limit ends nothing that is going."""
     from windlass.api.v1 import workspaces_pb2 as messages
@@ -221,18 +206,17 @@ def update_workspace(
         if value is not None:
             setattr(request.workspace.limits, name, value)
             request.update_mask.paths.append(f"limits.{name}")
-    with connected(home, address, key_file, authority_file, key="system") as api:
+    with api_options.connected(key="system") as api:
         _json(api.call(WorkspaceServiceStub, "UpdateWorkspace", request).workspace)
 
 
 @workspaces.command("delete")
+@with_api_options
 def delete_workspace(
     workspace: WorkspaceArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
 ) -> None:
     """Close it for good: its keys are refused at once, what is queued becomes a dead letter, its name is never given
     again."""
@@ -241,7 +225,7 @@ def delete_workspace(
 
     if not yes:
         typer.confirm(f"Close {workspace!r} for good?", abort=True)
-    with connected(home, address, key_file, authority_file, key="system") as api:
+    with api_options.connected(key="system") as api:
         request = messages.DeleteWorkspaceRequest(workspace=workspace)
         api.call(WorkspaceServiceStub, "DeleteWorkspace", request)
     typer.echo(f"{workspace} is closed")

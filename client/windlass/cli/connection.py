@@ -5,6 +5,8 @@ Hazard: a key is read from a file or the environment, never taken as an argument
 """
 
 import contextlib
+import functools
+import inspect
 import json
 import os
 import time
@@ -16,14 +18,12 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from windlass.cli.invocation import as_typed
+from windlass.cli.invocation import DEFAULT_HOME, as_typed
 
 CALL_SECONDS = 30.0
 # A repeat is harmless: every command that changes something carries a request id or is idempotent by nature.
 TRIES = 5
 TRY_AGAIN_SECONDS = 0.3
-# What the api takes is 64 levels of JSON; its reader counts each of them twice.
-JSON_RECURSION_MAX = 300
 
 HomeOption = Annotated[Path, typer.Option("--home", help="Home of the local stack.", envvar="WINDLASS_HOME")]
 AddressOption = Annotated[
@@ -85,31 +85,51 @@ class Connection:
         return [("authorization", f"Bearer {self.key}")]
 
 
-@contextlib.contextmanager
-def connected(
-    home: Path,
-    address: str | None,
-    key_file: Path | None,
-    authority_file: Path | None,
-    *,
-    key: str = "admin",
-) -> Iterator[Connection]:
-    """A connection; an error inside the block is told in words and ends the command with 1. The stack of a home
-    speaks plain text on this machine, whatever authority is told of an address elsewhere."""
-    import grpc
+@dataclass(frozen=True)
+class ApiOptions:
+    """Where the api is and who asks, as it was typed. `with_api_options` makes the fields options of a command."""
 
-    _allow_deep_json()
-    try:
-        target, secret = address or _address_of(home), _key(home, key_file, key)
-        authority_file = authority_file if address else None
-        with _channel(target, authority_file) as channel:
-            yield Connection(channel, secret)
-    except Unusable as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
-    except grpc.RpcError as error:
-        _tell(error, home, target if authority_file is None else f"{target} over TLS")
-        raise typer.Exit(1) from None
+    home: HomeOption = DEFAULT_HOME
+    address: AddressOption = None
+    key_file: KeyFileOption = None
+    authority_file: AuthorityFileOption = None
+
+    @contextlib.contextmanager
+    def connected(self, *, key: str = "admin") -> Iterator[Connection]:
+        """A connection; an error inside the block is told in words and ends the command with 1. The stack of a home
+        speaks plain text on this machine, whatever authority is told of an address elsewhere."""
+        import grpc
+
+        try:
+            target = self.address or _address_of(self.home)
+            secret = _key(self.home, self.key_file, key)
+            authority_file = self.authority_file if self.address else None
+            with _channel(target, authority_file) as channel:
+                yield Connection(channel, secret)
+        except Unusable as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(1) from None
+        except grpc.RpcError as error:
+            _tell(error, self.home, target if authority_file is None else f"{target} over TLS")
+            raise typer.Exit(1) from None
+
+
+def with_api_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of ApiOptions as options in the place of its parameter `api_options`."""
+    options = inspect.signature(ApiOptions).parameters
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        command(api_options=ApiOptions(**{name: given.pop(name) for name in options}), **given)
+
+    parameters: list[inspect.Parameter] = []
+    for each in inspect.signature(command).parameters.values():
+        parameters += options.values() if each.name == "api_options" else [each]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    # Typer reads both.
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
 
 
 def _channel(target: str, authority_file: Path | None) -> Any:
@@ -129,19 +149,7 @@ def free_json(document: Any) -> Any:
     from google.protobuf.json_format import ParseDict
     from google.protobuf.struct_pb2 import Struct
 
-    _allow_deep_json()
-    return ParseDict(document, Struct(), max_recursion_depth=JSON_RECURSION_MAX)
-
-
-def _allow_deep_json() -> None:
-    """protobuf reads and copies about half of the depth that the api takes, unless its one other limit is chosen. That
-    is too much for messages of strangers; this process reads only what its user and the api give it. A protobuf without
-    that choice keeps its own depth.
-    """
-    with contextlib.suppress(ImportError, AttributeError):
-        from google._upb import _message
-
-        _message.SetAllowOversizeProtos(True)
+    return ParseDict(document, Struct())
 
 
 def request_id() -> str:

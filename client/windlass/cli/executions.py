@@ -10,17 +10,13 @@ import typer
 
 from windlass.cli.connection import (
     TRY_AGAIN_SECONDS,
-    AddressOption,
-    AuthorityFileOption,
+    ApiOptions,
     Connection,
-    HomeOption,
     JsonOption,
-    KeyFileOption,
-    connected,
     free_json,
     request_id,
+    with_api_options,
 )
-from windlass.cli.invocation import DEFAULT_HOME
 
 FINAL = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 _FILTER_HELP = """AIP-160, like (state = FAILED OR error:type) AND workflow = "in*" AND NOT labels.region = eu; OR binds
@@ -30,8 +26,8 @@ IdArgument = Annotated[str, typer.Argument(metavar="EXECUTION_ID")]
 
 def register(app: typer.Typer) -> None:
     for command in (start, watch, get, cancel, runs, events):
-        app.command()(command)
-    app.command("list")(list_)
+        app.command()(with_api_options(command))
+    app.command("list")(with_api_options(list_))
 
 
 def start(
@@ -47,10 +43,8 @@ def start(
     wait: Annotated[
         bool, typer.Option("--wait", help="Until it is final; exit code 1 unless SUCCESS.")
     ] = False,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Start an execution."""
@@ -68,7 +62,7 @@ def start(
     )
     if timeout is not None:
         request.timeout.FromNanoseconds(round(timeout * 1e9))
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         execution = api.call(ExecutionServiceStub, "StartExecution", request).execution
         if wait:
             for _event in _events_of(api, execution.id, 0):
@@ -82,15 +76,13 @@ def start(
 def watch(
     execution_id: IdArgument,
     after_seq: Annotated[int, typer.Option(help="Go on after this one.", min=0)] = 0,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Follow its events to the end; exit code 1 unless it ends in SUCCESS."""
     last = None
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         for event in _events_of(api, execution_id, after_seq):
             last = event
             _show_event(event, as_json=as_json)
@@ -99,17 +91,15 @@ def watch(
 
 def get(
     execution_id: IdArgument,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """An execution and what became of it."""
     from windlass.api.v1 import executions_pb2 as messages
     from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         request = messages.GetExecutionRequest(execution_id=execution_id)
         execution = api.call(ExecutionServiceStub, "GetExecution", request).execution
     _show(execution, as_json=as_json)
@@ -118,10 +108,8 @@ def get(
 def list_(
     filter_: Annotated[str, typer.Option("--filter", help=_FILTER_HELP)] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Executions, newest first."""
@@ -129,7 +117,7 @@ def list_(
     from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
     from windlass.cli import render
 
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         request = messages.ListExecutionsRequest(filter=filter_, page_size=limit)
         answer = api.call(ExecutionServiceStub, "ListExecutions", request)
     if as_json:
@@ -145,17 +133,15 @@ def list_(
 def cancel(
     execution_id: IdArgument,
     reason: Annotated[str, typer.Option()] = "",
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """End an execution; its running nodes are told to stop."""
     from windlass.api.v1 import executions_pb2 as messages
     from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         request = messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)
         execution = api.call(ExecutionServiceStub, "CancelExecution", request).execution
     _show(execution, as_json=as_json)
@@ -163,10 +149,8 @@ def cancel(
 
 def runs(
     execution_id: IdArgument,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Every attempt at every node of an execution, and when it ran."""
@@ -174,7 +158,7 @@ def runs(
     from windlass.api.v1.runs_pb2_grpc import RunServiceStub
     from windlass.cli import render
 
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         request = messages.ListRunsRequest(execution_id=execution_id, page_size=1000)
         answer = api.whole(RunServiceStub, "ListRuns", request)
     if as_json:
@@ -185,17 +169,15 @@ def runs(
 
 def events(
     execution_id: IdArgument,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Its journal so far."""
     from windlass.api.v1 import executions_pb2 as messages
     from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         token = ""
         while True:
             request = messages.ListEventsRequest(execution_id=execution_id, page_size=1000, page_token=token)

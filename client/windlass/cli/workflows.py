@@ -6,15 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from windlass.cli.connection import (
-    AddressOption,
-    AuthorityFileOption,
-    HomeOption,
-    JsonOption,
-    KeyFileOption,
-    connected,
-)
-from windlass.cli.invocation import DEFAULT_HOME
+from windlass.cli.connection import ApiOptions, JsonOption, with_api_options
 
 app = typer.Typer(help="Definitions and their versions.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -25,13 +17,12 @@ NameArgument = Annotated[str, typer.Argument(metavar="WORKFLOW")]
 
 
 @app.command()
+@with_api_options
 def apply(
     file: FileArgument,
     etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = "",
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Make a workflow, or a new version of it."""
@@ -39,7 +30,7 @@ def apply(
     from windlass.api.v1 import workflows_pb2 as messages
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         request = messages.ApplyWorkflowRequest(**source._asdict(), etag=etag)
         answer = api.call(WorkflowServiceStub, "ApplyWorkflow", request)
     if as_json:
@@ -51,16 +42,15 @@ def apply(
 
 
 @app.command()
+@with_api_options
 def validate(
     file: FileArgument,
     offline: Annotated[
         bool,
         typer.Option("--offline", help="Without a stack; nobody is asked which modules runners announce."),
     ] = False,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Name every fault of a definition; record nothing. Exit code 1 when there is one."""
@@ -71,7 +61,7 @@ def validate(
     if offline:
         answer = _validated_here(source)
     else:
-        with connected(home, address, key_file, authority_file) as api:
+        with api_options.connected() as api:
             request = messages.ValidateWorkflowRequest(**source._asdict())
             answer = api.call(WorkflowServiceStub, "ValidateWorkflow", request)
     if as_json:
@@ -85,20 +75,19 @@ def validate(
 
 
 @app.command()
+@with_api_options
 def get(
     workflow: NameArgument,
     version: Annotated[int, typer.Option(help="0 = the newest.", min=0)] = 0,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Print a definition as it was written, or all that is known of it as JSON."""
     from windlass.api.v1 import workflows_pb2 as messages
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         request = messages.GetWorkflowRequest(workflow=workflow, version=version)
         found = api.call(WorkflowServiceStub, "GetWorkflow", request).workflow
     if as_json:
@@ -110,12 +99,11 @@ def get(
 
 
 @app.command("list")
+@with_api_options
 def list_(
     archived: Annotated[bool, typer.Option("--archived", help="Archived ones too.")] = False,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """All workflows, by name."""
@@ -123,7 +111,7 @@ def list_(
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
     from windlass.cli.render import date, table
 
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         request = messages.ListWorkflowsRequest(page_size=1000, show_archived=archived)
         answer = api.whole(WorkflowServiceStub, "ListWorkflows", request)
     if as_json:
@@ -137,12 +125,11 @@ def list_(
 
 
 @app.command()
+@with_api_options
 def versions(
     workflow: NameArgument,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """All versions of a workflow, newest first."""
@@ -150,7 +137,7 @@ def versions(
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
     from windlass.cli.render import date, table
 
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         request = messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000)
         answer = api.whole(WorkflowServiceStub, "ListWorkflowVersions", request)
     if as_json:
@@ -160,35 +147,33 @@ def versions(
 
 
 @app.command()
+@with_api_options
 def archive(
     workflow: NameArgument,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
 ) -> None:
     """Let no new execution of it start."""
     from windlass.api.v1 import workflows_pb2 as messages
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         api.call(WorkflowServiceStub, "ArchiveWorkflow", messages.ArchiveWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} is archived; undo it with: windlass workflow restore {workflow}")
 
 
 @app.command()
+@with_api_options
 def restore(
     workflow: NameArgument,
-    home: HomeOption = DEFAULT_HOME,
-    address: AddressOption = None,
-    key_file: KeyFileOption = None,
-    authority_file: AuthorityFileOption = None,
+    *,
+    api_options: ApiOptions,
 ) -> None:
     """Undo archive."""
     from windlass.api.v1 import workflows_pb2 as messages
     from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
-    with connected(home, address, key_file, authority_file) as api:
+    with api_options.connected() as api:
         api.call(WorkflowServiceStub, "RestoreWorkflow", messages.RestoreWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} can be started again")
 

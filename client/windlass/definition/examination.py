@@ -24,7 +24,7 @@ from windlass.definition.limits import (
     NODE_ID_FORM,
     NODES_MAX,
 )
-from windlass.definition.parsing import Format, LineOf, parse
+from windlass.definition.parsing import Format, LineOf, Parsed, parse
 
 # What the references of the workflow's `output` are found under; no node can have this id.
 OUTPUT: Final = "$output"
@@ -97,9 +97,13 @@ _NODE: Final[Mapping[str, fields.Check | None]] = {
 }
 
 
-def examine_text(text: str, format_: Format, schemas: SchemaFault = schema_fault) -> Verdict:
+def examine_text(text: str, format_: Format) -> Verdict:
     """All that can be said of a definition as its author wrote it."""
-    parsed = parse(text, format_)
+    return examine_parsed(parse(text, format_))
+
+
+def examine_parsed(parsed: Parsed, schemas: SchemaFault = schema_fault) -> Verdict:
+    """The same for who has to know the inputSchema first."""
     if parsed.document is None and parsed.faults:
         return Verdict(parsed.faults)
     verdict = examine(parsed.document, schemas, parsed.line_of, parsed.faults)

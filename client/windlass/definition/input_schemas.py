@@ -4,7 +4,6 @@ Hazards: by default the library follows `$ref` to http and files: the retriever 
 Patterns run on an engine without backtracking, so no input can make one take for ever.
 """
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 
@@ -16,6 +15,8 @@ def compiled(schema: Any) -> Any:
     """A validator of jsonschema-rs; raises SchemaFault."""
     import jsonschema_rs
 
+    if not isinstance(schema, dict | bool):
+        raise SchemaFault("a JSON Schema is an object")
     try:
         return jsonschema_rs.validator_for(
             schema, retriever=_refuse, pattern_options=jsonschema_rs.RegexOptions()
@@ -25,13 +26,11 @@ def compiled(schema: Any) -> Any:
         raise SchemaFault(_told(getattr(failure, "message", failure))) from None
 
 
-def schema_fault(schema: Any, read: Callable[[Any], object] = compiled) -> str | None:
-    """Why this is no JSON Schema that stands on its own; None when it is one. A service that checks the inputs of
-    strangers passes a `read` that raises SchemaFault also for what is too much work."""
-    if not isinstance(schema, dict | bool):
-        return "a JSON Schema is an object"
+def schema_fault(schema: Any) -> str | None:
+    """Why this is no JSON Schema that stands on its own; None when it is one. A service, which must not spend too much
+    work on the schema of a stranger, has another process compile it."""
     try:
-        read(schema)
+        compiled(schema)
     except SchemaFault as fault:
         return str(fault)
     return None

@@ -6,8 +6,10 @@ from typing import Final
 DEFINITION_BYTES_MAX: Final = 1024 * 1024
 NODES_MAX: Final = 2_000
 EDGES_MAX: Final = 20_000
-# Levels of objects and lists.
-DEPTH_MAX: Final = 64
+# Levels of objects and lists: of a definition, an input, and whatever a module returns. Parsers of protobuf stop at 100
+# levels of messages. An object of free JSON is three of them (Struct, map entry and Value), and it stands inside a few
+# others.
+DEPTH_MAX: Final = 30
 FAULTS_MAX: Final = 1_000
 
 ATTEMPTS_MAX: Final = 100

@@ -21,11 +21,15 @@ class Format(Enum):
     YAML = "YAML"
 
 
+def _nowhere(path: str) -> int:
+    return 0
+
+
 class Parsed(NamedTuple):
     document: Any
     # What the text itself has wrong; the document is None where it could not be read.
     faults: Faults
-    line_of: LineOf
+    line_of: LineOf = _nowhere
 
 
 def parse(text: str, format_: Format) -> Parsed:
@@ -38,11 +42,7 @@ def parse(text: str, format_: Format) -> Parsed:
 
 
 def _unreadable(reason: str, message: str, line: int = 0) -> Parsed:
-    return Parsed(None, Faults([Fault("", reason, message, line=line)]), _nowhere)
-
-
-def _nowhere(path: str) -> int:
-    return 0
+    return Parsed(None, Faults([Fault("", reason, message, line=line)]))
 
 
 def _parse_json(text: str) -> Parsed:
@@ -69,7 +69,7 @@ def _parse_json(text: str) -> Parsed:
         return _unreadable("SYNTAX", f"is no JSON: {error.msg}", error.lineno)
     except RecursionError:  # from about 900 levels on; orjson itself ends at 1,024
         return _unreadable("TOO_DEEP", "JSON is nested without end")
-    return Parsed(document, faults, _nowhere)
+    return Parsed(document, faults)
 
 
 def _number(digits: str) -> int | float:
@@ -82,5 +82,5 @@ def _parse_yaml(text: str) -> Parsed:
     try:
         read = YamlText(text)
     except Unreadable as unreadable:
-        return Parsed(None, Faults([unreadable.fault]), _nowhere)
+        return Parsed(None, Faults([unreadable.fault]))
     return Parsed(read.document, read.faults, read.line_of)

@@ -11,8 +11,7 @@ from typing import Any
 
 import orjson
 
-# Twice as deep as a definition or an input may be: an output wraps what its module was given.
-DEPTH_MAX = 128
+from windlass.definition.limits import DEPTH_MAX
 
 
 class NotJson(ValueError):

@@ -50,7 +50,7 @@ class KeyMint:
         )
 
     def _derived(self, *parts: str) -> bytes:
-        return hmac.new(self._secret, canonical(list(parts)), hashlib.sha256).digest()
+        return hmac.digest(self._secret, canonical(list(parts)), "sha256")
 
 
 def mint_key(kind: str) -> str:

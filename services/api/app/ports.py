@@ -201,10 +201,18 @@ class Enqueuer(Protocol):
         ...
 
 
-class InputChecker(Protocol):
-    async def violations(self, schema: bytes, document: bytes) -> Sequence[Violation]:
-        """Of an input whose check might take long, without holding up anybody else. Raises DependencyUnavailable when
-        too many such wait."""
+class Checker(Protocol):
+    """Checks that may take long, without holding up anybody else. Workspaces take turns; a call that waits too long
+    for its turn raises DependencyUnavailable. Schemas and documents are given as JSON."""
+
+    async def fault(self, workspace: str, schema: bytes) -> str | None:
+        """Why this is no JSON Schema that stands on its own; None when it is one."""
+        ...
+
+    async def violations(
+        self, workspace: str, schema: bytes, document: bytes, most: int
+    ) -> Sequence[Violation]:
+        """The first of them; empty when the document fits."""
         ...
 
 

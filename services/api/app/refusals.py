@@ -74,20 +74,6 @@ def invalid_definition(faults: Iterable[Fault]) -> Refusal:
     )
 
 
-def stored_schema(workflow: str, version: int, message: str) -> Refusal:
-    """Of a version that was applied before its schema would have been refused."""
-    return Refusal(
-        "INVALID_DEFINITION",
-        f"version {version} of workflow {workflow!r} cannot be started; apply it with another inputSchema: {message}",
-        metadata={
-            "workflow": workflow,
-            "version": str(version),
-            "try": "windlass workflow apply FILE",
-        },
-        violations=[Violation("definition.inputSchema", "BAD_SCHEMA", message)],
-    )
-
-
 def invalid_field(field: str, reason: str, message: str) -> Refusal:
     return invalid_fields([Fault(field, reason, message)])
 

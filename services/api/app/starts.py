@@ -16,10 +16,10 @@ import orjson
 
 from services.api.app import refusals
 from services.api.app.identifiers import Identifiers
-from services.api.app.ports import Enqueuer, InputChecker, UsedRequests
-from services.api.app.schema_reader import INPUT_BYTES_MAX, VIOLATIONS_MAX, InputCheck
+from services.api.app.ports import Checker, Enqueuer, UsedRequests
+from services.api.app.schema_reader import INPUT_BYTES_MAX, VIOLATIONS_MAX
 from services.api.app.startables import Startables
-from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.tracing import TraceContext
@@ -60,7 +60,7 @@ class Starter:
         startables: Startables,
         enqueuer: Enqueuer,
         used: UsedRequests,
-        checker: InputChecker,
+        checker: Checker,
         identifiers: Identifiers,
         clock: Clock,
         *,
@@ -89,9 +89,10 @@ class Starter:
             raise refusals.invalid_field(
                 "input", "TOO_LARGE", f"{len(content)} bytes; at most {INPUT_BYTES_MAX}"
             )
-        check = startable.schema.check
-        if check is not None:
-            violations = await self._violations(check, command.input, content, violations_max)
+        if startable.check is not None:
+            violations = await startable.check.violations(
+                self._checker, workspace, command.input, content, violations_max
+            )
             if violations:
                 raise refusals.input_mismatch(command.workflow, violations)
         # Tables keep microseconds: what is answered now must equal what is read later.
@@ -118,13 +119,6 @@ class Starter:
         if command.request_id:
             item.request_hash = _request_hash(command)
         return item
-
-    async def _violations(
-        self, check: InputCheck, document: Mapping[str, Any], content: bytes, most: int
-    ) -> Sequence[Violation]:
-        if check.may_take_long(document, len(content)):
-            return await self._checker.violations(check.source, content)
-        return check.violations(document, most)
 
     async def recall(
         self, workspace: str, commands: Sequence[StartCommand]

@@ -39,7 +39,7 @@ ANSWER_SECONDS: Final = 0.1
 # Of a batch, before others have their turn: each may hold as much as a request of its own.
 TRIED_AT_ONCE: Final = 10
 # Shared out among the items of a batch, each of which names one at least: so many can be told in time.
-VIOLATIONS_OF_A_BATCH: Final = 2_000
+VIOLATIONS_OF_A_BATCH: Final = 1_000
 _METHOD: Final = "/windlass.api.v1.ExecutionService/StartExecution"
 
 

@@ -27,9 +27,7 @@ Made = TypeVar("Made", bound=Message)
 
 
 def holding(kind: type[Made], **fields: Any) -> Made:
-    """`kind(**fields)` for what may hold free JSON. The constructor itself would write and parse each message anew, and
-    fail for what is nested deeper than the parser goes.
-    """
+    """`kind(**fields)` for what may hold free JSON. The constructor itself would write and parse each message anew."""
     made = kind()
     for name, value in fields.items():
         if isinstance(value, Message):

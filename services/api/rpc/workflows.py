@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Collection
-from typing import Any, Final
+from collections.abc import Callable, Collection
+from typing import Any, Final, TypeVar
 
 import grpc
 import orjson
 
 from services.api.app import refusals
 from services.api.app.authenticator import Authenticator
-from services.api.app.ports import Actor, AnnouncedModules, NewVersion, Workflows
-from services.api.app.startables import READ_HERE_BYTES_MAX, Startables
+from services.api.app.ports import Actor, AnnouncedModules, Checker, NewVersion, Workflows
+from services.api.app.startables import Startables
 from services.api.rpc import pages, translate
 from services.api.rpc.structs import document_of, holding, is_surely_over
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
@@ -22,22 +22,20 @@ from services.chassis.identity.callers import caller
 from services.chassis.process.crash import crash_point
 from windlass.api.v1 import resources_pb2, workflows_pb2, workflows_pb2_grpc
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
-from windlass.definition.examination import (
-    SchemaFault,
-    Verdict,
-    examine,
-    examine_text,
-    too_large,
-    warnings_of,
-)
+from windlass.definition.examination import Verdict, examine_parsed, too_large, warnings_of
+from windlass.definition.faults import Faults
+from windlass.definition.json_values import sift
 from windlass.definition.limits import DEFINITION_BYTES_MAX
-from windlass.definition.parsing import Format
+from windlass.definition.parsing import Format, Parsed, parse
 
 Request = workflows_pb2.ApplyWorkflowRequest | workflows_pb2.ValidateWorkflowRequest
 Context = grpc.aio.ServicerContext[Any, Any]
+T = TypeVar("T")
 SHA256_BYTES: Final = 32
 # How long a warning is worth waiting for.
 ANNOUNCED_SECONDS: Final = 1.0
+# A larger definition may take a good part of a second: in a thread, one at a time, so that all others go on meanwhile.
+READ_HERE_BYTES_MAX: Final = 16 * 1024
 
 
 class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
@@ -46,12 +44,12 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         workflows: Workflows,
         startables: Startables,
         announced: AnnouncedModules,
-        schemas: SchemaFault,
+        checker: Checker,
     ) -> None:
         self._workflows = workflows
         self._startables = startables
         self._announced = announced
-        self._schemas = schemas
+        self._checker = checker
         self._large_one = asyncio.Semaphore(1)
 
     async def ApplyWorkflow(
@@ -169,23 +167,22 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         """What can be said of it, and the text to keep."""
         if not request.source and not request.HasField("definition"):
             raise refusals.invalid_field("definition", "REQUIRED", "must be set, or source")
-        if request.ByteSize() <= READ_HERE_BYTES_MAX:
-            return self._examined(request)
-        async with self._large_one:
-            return await asyncio.to_thread(self._examined, request)
-
-    def _examined(self, request: Request) -> tuple[Verdict, str, Format]:
+        size_bytes = request.ByteSize()
+        parsed = await self._beside(size_bytes, lambda: _parsed(request))
+        schema = await self._beside(size_bytes, lambda: _input_schema(parsed.document))
+        fault = await self._checker.fault(caller().workspace, schema) if schema else None
+        verdict = await self._beside(size_bytes, lambda: examine_parsed(parsed, lambda schema: fault))
         if request.source:
-            format_ = translate.source_format(request.source_format)
-            return examine_text(request.source, format_, self._schemas), request.source, format_
-        if is_surely_over(request.definition, DEFINITION_BYTES_MAX):
-            return Verdict([too_large()]), "", Format.JSON
-        document = document_of(request.definition)
-        verdict = examine(document, self._schemas)
-        # A Struct keeps no order of its keys: this is the one in which they came. For people, while it is small.
-        layout = orjson.OPT_INDENT_2 if len(verdict.canonical) <= READ_HERE_BYTES_MAX else None
-        source = "" if verdict.faults else orjson.dumps(document, option=layout).decode()
-        return verdict, source, Format.JSON
+            return verdict, request.source, translate.source_format(request.source_format)
+        if verdict.faults:
+            return verdict, "", Format.JSON
+        return verdict, await self._beside(size_bytes, lambda: _written(parsed, verdict)), Format.JSON
+
+    async def _beside(self, size_bytes: int, work: Callable[[], T]) -> T:
+        if size_bytes <= READ_HERE_BYTES_MAX:
+            return work()
+        async with self._large_one:
+            return await asyncio.to_thread(work)
 
 
 class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
@@ -216,3 +213,26 @@ def _apply_refusal(reason: str, workflow: str) -> Refusal:
     if reason == "ETAG_MISMATCH":
         return refusals.etag_mismatch(workflow, f"windlass workflow get {workflow}")
     return refusals.workflow_archived(workflow)
+
+
+def _parsed(request: Request) -> Parsed:
+    if request.source:
+        return parse(request.source, translate.source_format(request.source_format))
+    if is_surely_over(request.definition, DEFINITION_BYTES_MAX):
+        return Parsed(None, Faults([too_large()]))
+    return Parsed(document_of(request.definition), Faults())
+
+
+def _input_schema(document: Any) -> bytes | None:
+    """As JSON for a child to judge. What is taken out is a fault of its own, and could be too deep to be written."""
+    if not isinstance(document, dict) or "inputSchema" not in document:
+        return None
+    schema = orjson.dumps(sift(document["inputSchema"]).value)
+    # The definition is refused for its size otherwise.
+    return schema if len(schema) <= DEFINITION_BYTES_MAX else None
+
+
+def _written(parsed: Parsed, verdict: Verdict) -> str:
+    """A Struct keeps no order of its keys: this is the one in which they came. For people, while it is small."""
+    layout = orjson.OPT_INDENT_2 if len(verdict.canonical) <= READ_HERE_BYTES_MAX else None
+    return orjson.dumps(parsed.document, option=layout).decode()

@@ -6,28 +6,70 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from sqlalchemy import Boolean, Text, bindparam, false, func, literal, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+
 from services.api.app.ports import Actor, KeyIdTaken, KeyRecord, NewKey
 from services.api.store.audit import record, tell
+from services.api.store.tables import api_keys, workspaces
+from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
 
-_COLUMNS = "k.key_id, k.role, k.workspace, k.title, k.create_time, k.expire_time, k.revoke_time"
-_FIND = f"""
-SELECT {_COLUMNS}, w.close_time IS NOT NULL
-FROM api_keys k LEFT JOIN workspaces w ON w.workspace = k.workspace WHERE k.key_hash = %s"""
-_INSERT = f"""
-INSERT INTO api_keys AS k (key_id, key_hash, role, workspace, title, expire_time)
-SELECT %s, %s, %s, w.workspace, %s, %s FROM workspaces w WHERE w.workspace = %s AND w.close_time IS NULL
-ON CONFLICT (key_id) DO NOTHING RETURNING {_COLUMNS}, false"""
-_SAME = f"SELECT {_COLUMNS}, false, k.key_hash = %s FROM api_keys k WHERE k.key_id = %s"
-_PAGE = f"""
-SELECT {_COLUMNS}, false FROM api_keys k
-WHERE k.workspace = %s AND k.key_id > %s ORDER BY k.key_id LIMIT %s"""
-_REVOKE = """
-UPDATE api_keys SET revoke_time = now()
-WHERE key_id = %s AND (%s OR workspace = %s) AND revoke_time IS NULL RETURNING encode(key_hash, 'hex')"""
-_GET = f"SELECT {_COLUMNS}, false FROM api_keys k WHERE k.key_id = %s AND (%s OR k.workspace = %s)"
+_COLUMNS = (
+    api_keys.c.key_id,
+    api_keys.c.role,
+    api_keys.c.workspace,
+    api_keys.c.title,
+    api_keys.c.create_time,
+    api_keys.c.expire_time,
+    api_keys.c.revoke_time,
+)
+_FIND = Composed(
+    select(*_COLUMNS, workspaces.c.close_time.is_not(None))
+    .select_from(api_keys.outerjoin(workspaces))
+    .where(api_keys.c.key_hash == bindparam("key_hash"))
+)
+_INSERT = Composed(
+    insert(api_keys)
+    .from_select(
+        ["key_id", "key_hash", "role", "title", "expire_time", "workspace"],
+        select(
+            bindparam("key_id", type_=api_keys.c.key_id.type),
+            bindparam("key_hash", type_=api_keys.c.key_hash.type),
+            bindparam("role", type_=Text),
+            bindparam("title", type_=Text),
+            bindparam("expire_time", type_=api_keys.c.expire_time.type),
+            workspaces.c.workspace,
+        ).where(workspaces.c.workspace == bindparam("workspace"), workspaces.c.close_time.is_(None)),
+    )
+    .on_conflict_do_nothing(index_elements=[api_keys.c.key_id])
+    .returning(*_COLUMNS, false())
+)
+_SAME = Composed(
+    select(*_COLUMNS, false(), api_keys.c.key_hash == bindparam("key_hash")).where(
+        api_keys.c.key_id == bindparam("key_id")
+    )
+)
+_PAGE = Composed(
+    select(*_COLUMNS, false())
+    .where(api_keys.c.workspace == bindparam("workspace"), api_keys.c.key_id > bindparam("after"))
+    .order_by(api_keys.c.key_id)
+    .limit(bindparam("limit"))
+)
+# The system's actor may revoke any.
+_IS_MEANT = (
+    api_keys.c.key_id == bindparam("key_id"),
+    or_(bindparam("is_system", type_=Boolean), api_keys.c.workspace == bindparam("workspace")),
+)
+_REVOKE = Composed(
+    update(api_keys)
+    .where(*_IS_MEANT, api_keys.c.revoke_time.is_(None))
+    .values(revoke_time=func.now())
+    .returning(func.encode(api_keys.c.key_hash, literal("hex")))
+)
+_GET = Composed(select(*_COLUMNS, false()).where(*_IS_MEANT))
 
 
 class PostgresKeys:
@@ -35,13 +77,12 @@ class PostgresKeys:
         self._database = database
 
     async def find(self, key_hash: bytes) -> KeyRecord | None:
-        row = await self._database.fetch_one(_FIND, (key_hash,))
+        row = await self._database.fetch_one(*_FIND(key_hash=key_hash))
         return None if row is None else _record(row)
 
     async def add(self, actor: Actor, key: NewKey) -> KeyRecord | None:
         async def work(connection: Connection) -> KeyRecord | None:
-            values = (key.key_id, key.key_hash, key.role, key.title, key.expire_time, key.workspace)
-            row = await (await connection.execute(_INSERT, values)).fetchone()
+            row = await (await connection.execute(*_INSERT(**key._asdict()))).fetchone()
             if row is None:
                 return await _added_before(connection, key)
             details = {"workspace": key.workspace, "role": key.role}
@@ -53,7 +94,8 @@ class PostgresKeys:
 
     async def page(self, workspace: str, after: str, limit: int) -> Sequence[KeyRecord]:
         start = uuid.UUID(after) if after else uuid.UUID(int=0)
-        return [_record(row) for row in await self._database.fetch(_PAGE, (workspace, start, limit))]
+        rows = await self._database.fetch(*_PAGE(workspace=workspace, after=start, limit=limit))
+        return [_record(row) for row in rows]
 
     async def revoke(self, actor: Actor, key_id: str) -> KeyRecord | None:
         try:
@@ -62,20 +104,24 @@ class PostgresKeys:
             return None
 
         async def work(connection: Connection) -> KeyRecord | None:
-            values = (identity, actor.workspace == "", actor.workspace)
-            revoked = await (await connection.execute(_REVOKE, values)).fetchone()
+            meant = {
+                "key_id": identity,
+                "is_system": actor.workspace == "",
+                "workspace": actor.workspace,
+            }
+            revoked = await (await connection.execute(*_REVOKE(**meant))).fetchone()
             if revoked is not None:
                 await record(connection, actor, "RevokeApiKey", str(identity))
                 await tell(connection, f"key:{revoked[0]}")
                 crash_point("api.key.before_commit")
-            row = await (await connection.execute(_GET, values)).fetchone()
+            row = await (await connection.execute(*_GET(**meant))).fetchone()
             return None if row is None else _record(row)
 
         return await self._database.transaction(work)
 
 
 async def _added_before(connection: Connection, key: NewKey) -> KeyRecord | None:
-    row = await (await connection.execute(_SAME, (key.key_hash, key.key_id))).fetchone()
+    row = await (await connection.execute(*_SAME(key_hash=key.key_hash, key_id=key.key_id))).fetchone()
     if row is None:
         return None
     if not row[8]:

@@ -11,6 +11,9 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
+from sqlalchemy import Boolean, Integer, Text, bindparam, case, cast, delete, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+
 from services.api.app.ports import (
     Actor,
     Applied,
@@ -20,54 +23,118 @@ from services.api.app.ports import (
     WorkflowRecord,
 )
 from services.api.store.audit import record, tell
+from services.api.store.tables import workflow_versions as versions
+from services.api.store.tables import workflows, workspaces
+from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
 
 REFUSED, CREATED, NEW_VERSION, UNCHANGED = range(4)
 
-_MAKE = "INSERT INTO workflows (workspace, workflow, version) VALUES (%s, %s, 0) ON CONFLICT DO NOTHING"
-_LOCK = """
-SELECT version, revision, archive_time IS NOT NULL FROM workflows
-WHERE workspace = %s AND workflow = %s FOR UPDATE"""
-_HASH = (
-    "SELECT definition_hash FROM workflow_versions WHERE workspace = %s AND workflow = %s AND version = %s"
+_IS_NAMED: Final = (
+    workflows.c.workspace == bindparam("in_workspace"),
+    workflows.c.workflow == bindparam("named"),
 )
-_INSERT = """
-INSERT INTO workflow_versions (
-    version_id, workspace, workflow, version, definition, definition_hash, template_references, source, source_format
-) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"""
-_ADVANCE = "UPDATE workflows SET version = %s, revision = %s WHERE workspace = %s AND workflow = %s"
-_DROP_EMPTY = "DELETE FROM workflows WHERE workspace = %s AND workflow = %s AND version = 0"
-_COLUMNS: Final = (
-    "f.workflow, v.version, v.definition, f.revision, f.create_time, v.create_time, f.archive_time"
+_MAKE: Final = Composed(
+    insert(workflows)
+    .values(workspace=bindparam("workspace"), workflow=bindparam("workflow"), version=0)
+    .on_conflict_do_nothing()
 )
-_FROM: Final = (
-    "FROM workflows f JOIN workflow_versions v ON v.workspace = f.workspace AND v.workflow = f.workflow"
+_LOCK: Final = Composed(
+    select(workflows.c.version, workflows.c.revision, workflows.c.archive_time.is_not(None))
+    .where(*_IS_NAMED)
+    .with_for_update()
 )
-_SELECT: Final = f"SELECT {_COLUMNS} {_FROM}"
-_GET = f"""
-SELECT {_COLUMNS}, v.source, v.source_format {_FROM}
-    AND v.version = CASE %s::integer WHEN 0 THEN f.version ELSE %s::integer END
-WHERE f.workspace = %s AND f.workflow = %s"""
-_PAGE = f"""{_SELECT} AND v.version = f.version
-WHERE f.workspace = %s AND f.workflow > %s AND (%s OR f.archive_time IS NULL) ORDER BY f.workflow LIMIT %s"""
-_VERSIONS = f"""{_SELECT}
-WHERE f.workspace = %s AND f.workflow = %s AND (%s::integer = 0 OR v.version < %s::integer)
-ORDER BY v.version DESC LIMIT %s"""
-_ARCHIVE = """
-UPDATE workflows SET archive_time = CASE WHEN %s THEN now() END, revision = revision + 1
-WHERE workspace = %s AND workflow = %s AND (archive_time IS NULL) = %s"""
-_STARTABLE = """
-SELECT v.version_id::text, v.version, v.definition, f.archive_time IS NOT NULL,
-    w.tier, w.executions_max, w.queued_max, w.revision
-FROM workflows f JOIN workspaces w ON w.workspace = f.workspace
-JOIN workflow_versions v ON v.workspace = f.workspace AND v.workflow = f.workflow
-    AND v.version = CASE %s::integer WHEN 0 THEN f.version ELSE %s::integer END
-WHERE f.workspace = %s AND f.workflow = %s"""
-_VERSION = """
-SELECT v.workspace, v.workflow, v.version, v.definition, v.template_references, w.effect_secret
-FROM workflow_versions v JOIN workspaces w ON w.workspace = v.workspace WHERE v.version_id = %s"""
+_HASH: Final = Composed(
+    select(versions.c.definition_hash).where(
+        versions.c.workspace == bindparam("workspace"),
+        versions.c.workflow == bindparam("workflow"),
+        versions.c.version == bindparam("version"),
+    )
+)
+_INSERT: Final = Composed(
+    insert(versions).values(
+        {column: bindparam(column.name) for column in versions.c if column.name != "create_time"}
+    )
+)
+_ADVANCE: Final = Composed(
+    update(workflows)
+    .where(*_IS_NAMED)
+    .values(version=bindparam("new_version"), revision=bindparam("new_revision"))
+)
+_DROP_EMPTY: Final = Composed(delete(workflows).where(*_IS_NAMED, workflows.c.version == 0))
+
+_RECORD: Final = (
+    workflows.c.workflow,
+    versions.c.version,
+    versions.c.definition,
+    workflows.c.revision,
+    workflows.c.create_time,
+    versions.c.create_time,
+    workflows.c.archive_time,
+)
+_WITH_VERSIONS: Final = workflows.join(versions)
+# Of 0, the newest.
+_WANTED: Final = bindparam("version", type_=Integer)
+_IS_WANTED: Final = versions.c.version == case((_WANTED == 0, workflows.c.version), else_=_WANTED)
+_GET: Final = Composed(
+    select(*_RECORD, versions.c.source, versions.c.source_format)
+    .select_from(_WITH_VERSIONS)
+    .where(_IS_WANTED, *_IS_NAMED)
+)
+_PAGE: Final = Composed(
+    select(*_RECORD)
+    .select_from(_WITH_VERSIONS)
+    .where(
+        versions.c.version == workflows.c.version,
+        workflows.c.workspace == bindparam("in_workspace"),
+        workflows.c.workflow > bindparam("after"),
+        or_(bindparam("with_archived", type_=Boolean), workflows.c.archive_time.is_(None)),
+    )
+    .order_by(workflows.c.workflow)
+    .limit(bindparam("limit"))
+)
+_BEFORE: Final = bindparam("before", type_=Integer)
+_VERSIONS: Final = Composed(
+    select(*_RECORD)
+    .select_from(_WITH_VERSIONS)
+    .where(*_IS_NAMED, or_(_BEFORE == 0, versions.c.version < _BEFORE))
+    .order_by(versions.c.version.desc())
+    .limit(bindparam("limit"))
+)
+_IS_ARCHIVED: Final = bindparam("is_archived", type_=Boolean)
+_ARCHIVE: Final = Composed(
+    update(workflows)
+    .where(*_IS_NAMED, workflows.c.archive_time.is_(None) == _IS_ARCHIVED)
+    .values(archive_time=case((_IS_ARCHIVED, func.now())), revision=workflows.c.revision + 1)
+)
+_STARTABLE: Final = Composed(
+    select(
+        cast(versions.c.version_id, Text),
+        versions.c.version,
+        versions.c.definition,
+        workflows.c.archive_time.is_not(None),
+        workspaces.c.tier,
+        workspaces.c.executions_max,
+        workspaces.c.queued_max,
+        workspaces.c.revision,
+    )
+    .select_from(_WITH_VERSIONS.join(workspaces, workspaces.c.workspace == workflows.c.workspace))
+    .where(_IS_WANTED, *_IS_NAMED)
+)
+_VERSION: Final = Composed(
+    select(
+        versions.c.workspace,
+        versions.c.workflow,
+        versions.c.version,
+        versions.c.definition,
+        versions.c.template_references,
+        workspaces.c.effect_secret,
+    )
+    .select_from(versions.join(workspaces, workspaces.c.workspace == versions.c.workspace))
+    .where(versions.c.version_id == bindparam("version_id"))
+)
 
 
 class PostgresWorkflows:
@@ -79,9 +146,11 @@ class PostgresWorkflows:
             change = await _apply(connection, actor, workflow, new, etag)
             if isinstance(change, str):
                 # Nothing of a refused apply may stay, the empty row of a new workflow included.
-                await connection.execute(_DROP_EMPTY, (actor.workspace, workflow))
+                await connection.execute(*_DROP_EMPTY(**_named(actor.workspace, workflow)))
                 return Applied(REFUSED, None, change)
-            cursor = await connection.execute(_GET, (0, 0, actor.workspace, workflow), binary=True)
+            cursor = await connection.execute(
+                *_GET(version=0, **_named(actor.workspace, workflow)), binary=True
+            )
             row = await cursor.fetchone()
             assert row is not None
             crash_point("api.workflow.before_commit")
@@ -90,29 +159,35 @@ class PostgresWorkflows:
         return await self._database.transaction(work)
 
     async def get(self, workspace: str, workflow: str, version: int) -> WorkflowRecord | None:
-        row = await self._database.fetch_one(_GET, (version, version, workspace, workflow))
+        row = await self._database.fetch_one(*_GET(version=version, **_named(workspace, workflow)))
         return None if row is None else WorkflowRecord(*row)
 
     async def page(
         self, workspace: str, after: str, limit: int, *, with_archived: bool
     ) -> Sequence[WorkflowRecord]:
-        rows = await self._database.fetch(_PAGE, (workspace, after, with_archived, limit))
+        rows = await self._database.fetch(
+            *_PAGE(in_workspace=workspace, after=after, with_archived=with_archived, limit=limit)
+        )
         return [WorkflowRecord(*row) for row in rows]
 
     async def versions(
         self, workspace: str, workflow: str, before: int, limit: int
     ) -> Sequence[WorkflowRecord]:
-        rows = await self._database.fetch(_VERSIONS, (workspace, workflow, before, before, limit))
+        rows = await self._database.fetch(
+            *_VERSIONS(before=before, limit=limit, **_named(workspace, workflow))
+        )
         return [WorkflowRecord(*row) for row in rows]
 
     async def set_archived(self, actor: Actor, workflow: str, *, is_archived: bool) -> WorkflowRecord | None:
         async def work(connection: Connection) -> WorkflowRecord | None:
-            values = (is_archived, actor.workspace, workflow, is_archived)
-            if (await connection.execute(_ARCHIVE, values)).rowcount:
+            statement = _ARCHIVE(is_archived=is_archived, **_named(actor.workspace, workflow))
+            if (await connection.execute(*statement)).rowcount:
                 action = "ArchiveWorkflow" if is_archived else "RestoreWorkflow"
                 await record(connection, actor, action, workflow)
                 await tell(connection, f"workflow:{actor.workspace}/{workflow}")
-            cursor = await connection.execute(_GET, (0, 0, actor.workspace, workflow), binary=True)
+            cursor = await connection.execute(
+                *_GET(version=0, **_named(actor.workspace, workflow)), binary=True
+            )
             row = await cursor.fetchone()
             crash_point("api.workflow.before_commit")
             return None if row is None else WorkflowRecord(*row)
@@ -120,7 +195,7 @@ class PostgresWorkflows:
         return await self._database.transaction(work)
 
     async def startable(self, workspace: str, workflow: str, version: int) -> StartableRecord | None:
-        row = await self._database.fetch_one(_STARTABLE, (version, version, workspace, workflow))
+        row = await self._database.fetch_one(*_STARTABLE(version=version, **_named(workspace, workflow)))
         return None if row is None else StartableRecord(*row)
 
     async def version(self, version_id: str) -> VersionRecord | None:
@@ -128,7 +203,7 @@ class PostgresWorkflows:
             identity = uuid.UUID(version_id)
         except ValueError:
             return None
-        row = await self._database.fetch_one(_VERSION, (identity,))
+        row = await self._database.fetch_one(*_VERSION(version_id=identity))
         return None if row is None else VersionRecord(*row)
 
 
@@ -136,24 +211,35 @@ async def _apply(
     connection: Connection, actor: Actor, workflow: str, new: NewVersion, etag: str
 ) -> int | str:
     """The change that was made, or the reason against it."""
-    name = (actor.workspace, workflow)
-    await connection.execute(_MAKE, name)
-    locked: tuple[Any, ...] | None = await (await connection.execute(_LOCK, name)).fetchone()
+    key = {"workspace": actor.workspace, "workflow": workflow}
+    named = _named(actor.workspace, workflow)
+    await connection.execute(*_MAKE(**key))
+    locked: tuple[Any, ...] | None = await (await connection.execute(*_LOCK(**named))).fetchone()
     assert locked is not None
     version, revision, is_archived = locked
     if is_archived:
         return "WORKFLOW_ARCHIVED"
     definition_hash = hashlib.sha256(new.definition).digest()
-    newest = await (await connection.execute(_HASH, (*name, version), binary=True)).fetchone()
+    newest = await (await connection.execute(*_HASH(version=version, **key), binary=True)).fetchone()
     # Before the etag: whoever repeats a call whose answer was lost has an old etag, and what he wants is there.
     if newest is not None and newest[0] == definition_hash:
         return UNCHANGED
     if etag and (version == 0 or etag != str(revision)):
         return "ETAG_MISMATCH"
-    written = (new.template_references, new.source, new.source_format)
-    values = (uuid.UUID(new.version_id), *name, version + 1, new.definition, definition_hash, *written)
-    await connection.execute(_INSERT, values)
-    await connection.execute(_ADVANCE, (version + 1, revision + min(version, 1), *name))
+    added = _INSERT(
+        **{**new._asdict(), "version_id": uuid.UUID(new.version_id)},
+        version=version + 1,
+        definition_hash=definition_hash,
+        **key,
+    )
+    await connection.execute(*added)
+    await connection.execute(
+        *_ADVANCE(new_version=version + 1, new_revision=revision + min(version, 1), **named)
+    )
     await record(connection, actor, "ApplyWorkflow", workflow, {"version": version + 1})
     await tell(connection, f"workflow:{actor.workspace}/{workflow}")
     return NEW_VERSION if version else CREATED
+
+
+def _named(workspace: str, workflow: str) -> dict[str, str]:
+    return {"in_workspace": workspace, "named": workflow}

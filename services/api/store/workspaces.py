@@ -5,33 +5,74 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 
+from sqlalchemy import BigInteger, bindparam, func, literal_column, select, update
+from sqlalchemy.dialects.postgresql import insert
+
 from services.api.app.ports import Actor, WorkspaceRecord
 from services.api.store.audit import record, tell
+from services.api.store.tables import workspaces
+from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
 
-_COLUMNS = "workspace, tier, executions_max, queued_max, revision, create_time, update_time, close_time"
-_GET = f"SELECT {_COLUMNS} FROM workspaces WHERE workspace = %s"
-_PAGE = f"""
-SELECT {_COLUMNS} FROM workspaces
-WHERE workspace > %s AND close_time IS NULL ORDER BY workspace LIMIT %s"""
-_INSERT = f"""
-INSERT INTO workspaces (workspace, tier, executions_max, queued_max, effect_secret)
-VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING {_COLUMNS}"""
-_CHANGE = f"""
-UPDATE workspaces SET
-    tier = coalesce(%(tier)s::smallint, tier),
-    executions_max = coalesce(%(executions_max)s::integer, executions_max),
-    queued_max = coalesce(%(queued_max)s::integer, queued_max),
-    revision = revision + 1, update_time = now()
-WHERE workspace = %(workspace)s AND close_time IS NULL AND %(revision)s::bigint IN (0, revision)
-RETURNING {_COLUMNS}"""
-_CLOSE = """
-UPDATE workspaces SET close_time = now(), update_time = now(), revision = revision + 1
-WHERE workspace = %s AND close_time IS NULL"""
-_UNCONFIRMED = f"SELECT {_COLUMNS} FROM workspaces WHERE configured_revision < revision LIMIT 100"
-_CONFIRM = "UPDATE workspaces SET configured_revision = %s WHERE workspace = %s AND configured_revision < %s"
+_COLUMNS = (
+    workspaces.c.workspace,
+    workspaces.c.tier,
+    workspaces.c.executions_max,
+    workspaces.c.queued_max,
+    workspaces.c.revision,
+    workspaces.c.create_time,
+    workspaces.c.update_time,
+    workspaces.c.close_time,
+)
+_IS_NAMED = workspaces.c.workspace == bindparam("named")
+_IS_OPEN = workspaces.c.close_time.is_(None)
+_GET = Composed(select(*_COLUMNS).where(_IS_NAMED))
+_PAGE = Composed(
+    select(*_COLUMNS)
+    .where(workspaces.c.workspace > bindparam("after"), _IS_OPEN)
+    .order_by(workspaces.c.workspace)
+    .limit(bindparam("limit"))
+)
+_INSERT = Composed(
+    insert(workspaces)
+    .values(
+        {
+            name: bindparam(name)
+            for name in ("workspace", "tier", "executions_max", "queued_max", "effect_secret")
+        }
+    )
+    .on_conflict_do_nothing()
+    .returning(*_COLUMNS)
+)
+_SETTABLE = (workspaces.c.tier, workspaces.c.executions_max, workspaces.c.queued_max)
+_RAISED = {"revision": workspaces.c.revision + 1, "update_time": func.now()}
+_CHANGE = Composed(
+    update(workspaces)
+    .where(
+        _IS_NAMED,
+        _IS_OPEN,
+        bindparam("expected", type_=BigInteger).in_([literal_column("0"), workspaces.c.revision]),
+    )
+    .values(
+        {
+            column: func.coalesce(bindparam(f"new_{column.name}", type_=column.type), column)
+            for column in _SETTABLE
+        }
+    )
+    .values(_RAISED)
+    .returning(*_COLUMNS)
+)
+_CLOSE = Composed(update(workspaces).where(_IS_NAMED, _IS_OPEN).values(close_time=func.now(), **_RAISED))
+_UNCONFIRMED = Composed(
+    select(*_COLUMNS).where(workspaces.c.configured_revision < workspaces.c.revision).limit(100)
+)
+_CONFIRM = Composed(
+    update(workspaces)
+    .where(_IS_NAMED, workspaces.c.configured_revision < bindparam("confirmed"))
+    .values(configured_revision=bindparam("confirmed"))
+)
 
 
 class PostgresWorkspaces:
@@ -39,18 +80,25 @@ class PostgresWorkspaces:
         self._database = database
 
     async def get(self, workspace: str) -> WorkspaceRecord | None:
-        row = await self._database.fetch_one(_GET, (workspace,))
+        row = await self._database.fetch_one(*_GET(named=workspace))
         return None if row is None else WorkspaceRecord(*row)
 
     async def page(self, after: str, limit: int) -> Sequence[WorkspaceRecord]:
-        return [WorkspaceRecord(*row) for row in await self._database.fetch(_PAGE, (after, limit))]
+        rows = await self._database.fetch(*_PAGE(after=after, limit=limit))
+        return [WorkspaceRecord(*row) for row in rows]
 
     async def add(
         self, actor: Actor, workspace: str, tier: int, executions_max: int, queued_max: int
     ) -> WorkspaceRecord | None:
         async def work(connection: Connection) -> WorkspaceRecord | None:
-            values = (workspace, tier, executions_max, queued_max, secrets.token_bytes(32))
-            row = await (await connection.execute(_INSERT, values)).fetchone()
+            statement = _INSERT(
+                workspace=workspace,
+                tier=tier,
+                executions_max=executions_max,
+                queued_max=queued_max,
+                effect_secret=secrets.token_bytes(32),
+            )
+            row = await (await connection.execute(*statement)).fetchone()
             if row is None:
                 return None
             await record(connection, actor, "CreateWorkspace", workspace, {"tier": tier})
@@ -64,9 +112,9 @@ class PostgresWorkspaces:
         self, actor: Actor, workspace: str, revision: int, values: Mapping[str, int]
     ) -> WorkspaceRecord | None:
         async def work(connection: Connection) -> WorkspaceRecord | None:
-            empty: dict[str, int | None] = {"tier": None, "executions_max": None, "queued_max": None}
-            given = {**empty, **values, "workspace": workspace, "revision": revision}
-            row = await (await connection.execute(_CHANGE, given)).fetchone()
+            given = {f"new_{column.name}": values.get(column.name) for column in _SETTABLE}
+            statement = _CHANGE(named=workspace, expected=revision, **given)
+            row = await (await connection.execute(*statement)).fetchone()
             if row is None:
                 return None
             await record(connection, actor, "UpdateWorkspace", workspace, dict(values))
@@ -78,7 +126,7 @@ class PostgresWorkspaces:
 
     async def close(self, actor: Actor, workspace: str) -> bool:
         async def work(connection: Connection) -> bool:
-            if (await connection.execute(_CLOSE, (workspace,))).rowcount == 0:
+            if (await connection.execute(*_CLOSE(named=workspace))).rowcount == 0:
                 return False
             await record(connection, actor, "DeleteWorkspace", workspace)
             await tell(connection, f"workspace:{workspace}")
@@ -88,7 +136,7 @@ class PostgresWorkspaces:
         return await self._database.transaction(work)
 
     async def unconfirmed(self) -> Sequence[WorkspaceRecord]:
-        return [WorkspaceRecord(*row) for row in await self._database.fetch(_UNCONFIRMED)]
+        return [WorkspaceRecord(*row) for row in await self._database.fetch(*_UNCONFIRMED())]
 
     async def confirm(self, workspace: str, revision: int) -> None:
-        await self._database.execute(_CONFIRM, (revision, workspace, revision))
+        await self._database.execute(*_CONFIRM(named=workspace, confirmed=revision))

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import grpc
+from google.rpc import status_pb2
 
 from services.chassis.grpc.errors import Refusal, status_code, status_of, trailers_of
 from services.chassis.grpc.validation import decode, prepare, validate
@@ -192,16 +193,11 @@ class Guard:
                     return await behaviour(request, context)
                 async with asyncio.timeout_at(deadline):
                     return await behaviour(request, context)
-            except grpc.aio.AbortError:  # a library's handler that chose its own end
-                code = "ABORTED_BY_HANDLER"
-                raise
-            except asyncio.CancelledError:
-                code = "CANCELLED"
-                raise
-            except Exception as failure:  # noqa: BLE001 - this is the outermost handler
-                status = status_of(failure, where=method)
-                code = status_code(status).name
-                await context.abort(status_code(status), status.message, trailers_of(status))
+            except BaseException as failure:
+                code, status = _outcome(failure, method)
+                if status is None:
+                    raise
+                await _abort(context, status)
             finally:
                 took = time.perf_counter() - start
                 gauges.ended(code)
@@ -264,20 +260,15 @@ class Guard:
                     return await work(request, context)
                 late = asyncio.create_task(work(request, context))
                 return await _within(late, seconds_max)
-            except grpc.aio.AbortError:
-                code = "ABORTED_BY_HANDLER"
-                raise
-            except asyncio.CancelledError:
-                code = "CANCELLED"
-                raise
-            except Exception as failure:  # noqa: BLE001 - this is the outermost handler
-                if context.cancelled() or context.done():  # the other side has gone: nobody to tell
+            except BaseException as failure:
+                if _is_unheard(failure, context):
                     log.info("a stream ended under its handler", method=method, error=repr(failure))
                     code = "CANCELLED"
                     return None
-                status = status_of(failure, where=method)
-                code = status_code(status).name
-                await context.abort(status_code(status), status.message, trailers_of(status))
+                code, status = _outcome(failure, method)
+                if status is None:
+                    raise
+                await _abort(context, status)
             finally:
                 gauges.streams.dec()
                 gauges.ended(code)
@@ -350,13 +341,33 @@ async def _within(work: asyncio.Task[Any], seconds_max: float | None) -> Any:
     return work.result()
 
 
+def _outcome(failure: BaseException, method: str) -> tuple[str, status_pb2.Status | None]:
+    """The code that is counted, and what the caller is told. None: the failure goes on as it is."""
+    if isinstance(failure, grpc.aio.AbortError):
+        # A library's handler that chose its own end.
+        return "ABORTED_BY_HANDLER", None
+    if not isinstance(failure, Exception):
+        return "CANCELLED", None
+    status = status_of(failure, where=method)
+    return status_code(status).name, status
+
+
+def _is_unheard(failure: BaseException, context: Any) -> bool:
+    """Whether the other side has gone, so that there is nobody to tell of it."""
+    is_ours = isinstance(failure, Exception) and not isinstance(failure, grpc.aio.AbortError)
+    return is_ours and (context.cancelled() or context.done())
+
+
+async def _abort(context: Context, status: status_pb2.Status) -> None:
+    await context.abort(status_code(status), status.message, trailers_of(status))
+
+
 def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
     """What answers a call of a method that nobody serves. Streaming both ways, as which every call may be served."""
 
     async def refuse(requests: Any, context: Context) -> None:
         refusal = Refusal("UNIMPLEMENTED", f"there is no method {method}", metadata={"method": method})
-        status = status_of(refusal)
-        await context.abort(status_code(status), status.message, trailers_of(status))
+        await _abort(context, status_of(refusal))
 
     return grpc.stream_stream_rpc_method_handler(refuse)
 

@@ -22,7 +22,6 @@ from google.protobuf.message_factory import GetMessageClass
 
 from services.chassis.grpc.descriptors import reached
 from services.chassis.grpc.errors import Refusal, Violation
-from services.chassis.grpc.nesting import FREE_JSON, TooDeep, may_be_deep, parse
 from services.chassis.grpc.nul import nul_paths
 
 _RULES: Final = "buf/validate/validate.proto"
@@ -32,6 +31,11 @@ _OUTLINED_BYTES_MIN: Final = 1024
 _ITEMS_MAX: Final = 10_000
 # A tag and a length.
 _ITEM_BYTES_MIN: Final = 2
+_FREE_JSON: Final = frozenset(
+    {"google.protobuf.Struct", "google.protobuf.ListValue", "google.protobuf.Value"}
+)
+# What the parser says of more than 100 levels of messages, as far as its text stays the same.
+_PARSER_TOO_DEEP: Final = "MaxDepth"
 _collect: Callable[[Message], list[Any]] | None = None
 
 
@@ -49,11 +53,11 @@ def decode(
     if len(raw) > bytes_max:
         raise Refusal("MESSAGE_TOO_LARGE", f"a request is at most {bytes_max} bytes, this one is {len(raw)}")
     try:
-        message = parse(from_bytes, raw)
-    except DecodeError:
+        message = from_bytes(raw)
+    except DecodeError as failure:
+        if _PARSER_TOO_DEEP in str(failure):
+            raise _invalid([Violation("", "TOO_DEEP", "is nested too deep")]) from None
         raise Refusal("INVALID_REQUEST", "the request is no well-formed message of its type") from None
-    except TooDeep as found:
-        raise _invalid([Violation(found.path, "TOO_DEEP", "is nested too deep to be looked at")]) from None
     if (
         items_max is not None
         and len(raw) > items_max * _ITEM_BYTES_MIN
@@ -103,7 +107,7 @@ def validate(message: Message) -> None:
     if _collect is None:
         prepare(descriptor)
     assert _collect is not None
-    if may_be_deep(descriptor) and message.ByteSize() >= _OUTLINED_BYTES_MIN:
+    if _may_hold_free_json(descriptor) and message.ByteSize() >= _OUTLINED_BYTES_MIN:
         message = _outline(message)
     found = _collect(message)
     if found:
@@ -118,6 +122,11 @@ def _has_rules(descriptor: Descriptor) -> bool:
     return any(used.name == _RULES for file in files.values() for used in file.dependencies)
 
 
+@functools.cache
+def _may_hold_free_json(descriptor: Descriptor) -> bool:
+    return any(each.full_name in _FREE_JSON for each in reached(descriptor))
+
+
 def _outline(message: Message) -> Message:
     """All of it but what is inside its free JSON."""
     outline = type(message)()
@@ -128,9 +137,9 @@ def _outline(message: Message) -> Message:
 def _fill_outline(outline: Message, message: Message) -> None:
     for field, value in message.ListFields():
         inner = field.message_type
-        if inner is None or not may_be_deep(inner):
+        if inner is None or not _may_hold_free_json(inner):
             _copy_field(outline, field, value)
-        elif inner.full_name in FREE_JSON or inner.GetOptions().map_entry:
+        elif inner.full_name in _FREE_JSON or inner.GetOptions().map_entry:
             if not field.is_repeated:
                 getattr(outline, field.name).SetInParent()
         elif field.is_repeated:

@@ -11,7 +11,6 @@ for is that service, so it signs for nobody else (docs/security.md).
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -166,4 +165,4 @@ class ServiceCredential:
 
 def _signature(secret: bytes, service: str) -> str:
     message = f"{PRODUCT}-service:{service}".encode("utf-8", "replace")
-    return hmac.new(secret, message, hashlib.sha256).hexdigest()
+    return hmac.digest(secret, message, "sha256").hex()

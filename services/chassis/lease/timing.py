@@ -61,5 +61,3 @@ class LeaseTiming:
 EXECUTION = LeaseTiming(term=10.0, beat=2.0, self_fence=6.0, granted_again=12.0, closed_grace=1.0)
 # A runner's runs: longer, since user code may hold the process for seconds.
 RUN = LeaseTiming(term=15.0, beat=3.0, self_fence=8.0, granted_again=16.0, closed_grace=1.0)
-# Singleton duties: nothing is lost when they pause.
-DUTY = LeaseTiming(term=6.0, beat=1.5, self_fence=3.0, granted_again=7.0, closed_grace=0.0)

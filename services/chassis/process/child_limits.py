@@ -1,24 +1,92 @@
-"""A child process that does what could take all memory or time, and dies of its limits rather than be asked to obey:
-what is at work in it is inside a library, where nothing of Python's is heard.
+"""A child process for work that could take all memory or time. It has limits of its own and dies of them: while a
+library is at work in it, no Python code of ours runs that could obey a request to stop.
 
-Loads next to nothing, as each such child pays for it at its start.
+    parent ──length, request──► child ──length, head, length, answer──► parent
+
+The child sends one empty frame when it is ready. It ends with its input, so also when its parent is killed.
+
+This module loads next to nothing, because each such child pays for its imports when it starts.
 """
 
 import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from typing import BinaryIO, Final, NamedTuple
+
+# Every frame begins with its length in so many bytes.
+LENGTH_BYTES: Final = 4
+# A child that keeps more than this after a request ends: the next request would not have its own memory.
+LEFT_OVER_BYTES_MAX: Final = 128 * 1024 * 1024
+_GOOD: Final = 1
+_LAST: Final = 2
+
+
+class ChildLimits(NamedTuple):
+    """Of one request: its CPU time, and its memory beyond what the child holds already."""
+
+    cpu_seconds: float
+    memory_bytes: int
+
+
+class Head(NamedTuple):
+    """What precedes each answer."""
+
+    # Otherwise the answer is the text of a fault.
+    is_good: bool
+    # The child ends after this answer.
+    is_last: bool
+
+    def encoded(self) -> bytes:
+        return bytes([_GOOD * self.is_good | _LAST * self.is_last])
+
+    @classmethod
+    def decoded(cls, frame: bytes) -> "Head":
+        return cls(bool(frame[0] & _GOOD), bool(frame[0] & _LAST))
 
 
 def environment() -> dict[str, str]:
-    """Of such a child: it can load what this process can, and nothing of the settings is its business."""
+    """The child's: it can load what this process can, and gets none of the settings."""
     paths = [path or os.getcwd() for path in sys.path]  # noqa: PTH109 - a text for another's sys.path
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-def settle() -> None:
-    """At its start. Told to end by its group, it goes on: it ends with its input, when its service has drained."""
+def serve(answered: Callable[[bytes], tuple[bool, bytes]], limits: Callable[[bytes], ChildLimits]) -> None:
+    """Answer requests until the input ends, or a request has left too much memory behind."""
+    _settle()
+    source, target, at_start = sys.stdin.buffer, sys.stdout.buffer, memory_bytes()
+    _send(target, b"")
+    is_last = False
+    while not is_last and (request := _received(source)) is not None:
+        cpu_seconds, memory = limits(request)
+        limit_memory(memory_bytes() + memory)
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+        is_good, answer = answered(request)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        limit_memory(resource.RLIM_INFINITY)
+        del request
+        is_last = memory_bytes() - at_start > LEFT_OVER_BYTES_MAX
+        _send(target, Head(is_good, is_last).encoded(), answer)
+
+
+def memory_bytes() -> int:
+    """Address space, which is what the limit counts."""
+    with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123
+        return int(statm.read().split()[0]) * resource.getpagesize()
+
+
+def limit_memory(limit: int) -> None:
+    """Set the limit of address space, as far as whoever started the service allows it."""
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if most != resource.RLIM_INFINITY:
+        limit = most if limit == resource.RLIM_INFINITY else min(limit, most)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+
+
+def _settle() -> None:
+    # Signals to the whole process group do not end it: it ends with its input, when its service has drained.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -26,11 +94,24 @@ def settle() -> None:
     # When the machine has no more memory, this process goes before any other.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:  # noqa: PTH123
         score.write("1000")
+    # A library that dies says so on standard error, which would be a line in the service's log.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
 
 
-def limit_memory(limit: int) -> None:
-    """Of address space; as far as whoever started the service allows it."""
-    most = resource.getrlimit(resource.RLIMIT_AS)[1]
-    if most != resource.RLIM_INFINITY:
-        limit = most if limit == resource.RLIM_INFINITY else min(limit, most)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+def _received(source: BinaryIO) -> bytes | None:
+    """None at the end of the input."""
+    head = source.read(LENGTH_BYTES)
+    if len(head) < LENGTH_BYTES:
+        return None
+    length = int.from_bytes(head)
+    body = source.read(length)
+    return body if len(body) == length else None
+
+
+def _send(target: BinaryIO, *frames: bytes) -> None:
+    for frame in frames:
+        target.write(len(frame).to_bytes(LENGTH_BYTES))
+        target.write(frame)
+    target.flush()

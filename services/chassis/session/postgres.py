@@ -1,6 +1,8 @@
-"""The sessions of one hop in PostgreSQL. The table belongs to the service: its migration creates `TABLE`.
+"""The sessions of one hop in PostgreSQL. The table belongs to the service (`tables.py`).
 
 Every time is the database's. Half-filled pages keep renewals HOT: they touch no indexed column.
+
+Plain SQL, because beats are on the hot path and the others are one protocol with them.
 
 Hazard: renewals of several replicas touch the same rows. They lock them in the order of their ids, and the
 sweep skips what is locked (it is being renewed), so that none waits for another in a circle.
@@ -16,21 +18,6 @@ from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.process.crash import crash_point
 from services.chassis.session.store import CloseMark, EndedInstance
-
-TABLE = """
-CREATE TABLE {table} (
-  instance_id  text PRIMARY KEY,
-  holder       text NOT NULL,
-  version      text NOT NULL,
-  labels       jsonb NOT NULL,      -- {{"labels": {{…}}, "modules": […], "capacity": n}}
-  state        text NOT NULL CHECK (state IN ('LIVE', 'ENDED')),
-  lease_until  timestamptz NOT NULL,
-  heard_time   timestamptz NOT NULL,
-  open_time    timestamptz NOT NULL,
-  suspect_time timestamptz,         -- first seen past lease_until by a sweep; a beat clears it
-  ended_time   timestamptz
-) WITH (fillfactor = 50)
-"""
 
 # How long an ENDED row is kept for those who look; without it its instance is unknown, which is refused as
 # well.

@@ -20,9 +20,8 @@ from services.coordinator.core.values import (
     ReleaseReason,
     Value,
 )
+from windlass.definition.limits import DEPTH_MAX
 
-# Twice as deep as api takes an input: an output wraps what its module was given.
-DEPTH_MAX: Final = 128
 BRANCH_CHARACTERS_MAX: Final = 255
 # Journalled with each beat that moves it, and part of each later grant.
 CURSOR_BYTES_MAX: Final = 64 * 1024

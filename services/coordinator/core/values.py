@@ -124,7 +124,8 @@ class WorkKey(NamedTuple):
 @dataclass(slots=True, frozen=True)
 class Origin:
     """Everything that was asked for when the execution was started. It passes unchanged from the start order through
-    the journal into the execution's row: a new field is declared here and in `protos/windlass/types/v1/start.proto`."""
+    the journal into the execution's row. A new field is declared here and, under the same name, in StartOrder
+    (`protos/windlass/types/v1/start.proto`); if people may ask for it, its column is added as well."""
 
     workspace: str
     workflow: str

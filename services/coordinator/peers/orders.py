@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -58,21 +59,12 @@ def start_command(grant: ExecutionGrant, holder: str) -> Start:
 
 
 def _origin(order: StartOrder) -> Origin:
-    return Origin(
-        workspace=order.workspace,
-        workflow=order.workflow,
-        version=order.version,
-        version_id=order.version_id,
-        input=order.input or b"{}",
-        labels=tuple(sorted(order.labels.items())),
-        priority=order.priority,
-        trigger_type=order.trigger_type,
-        caller=order.caller,
-        request_id=order.request_id,
-        parent_execution_id=order.parent_execution_id,
-        create_time=_microseconds(order, "create_time"),
-        traceparent=order.traceparent,
-    )
+    """The message and the value have the same field names, so that a new field needs no line here."""
+    values = {field.name: getattr(order, field.name) for field in fields(Origin)}
+    values["input"] = order.input or b"{}"
+    values["labels"] = tuple(sorted(order.labels.items()))
+    values["create_time"] = _microseconds(order, "create_time")
+    return Origin(**values)
 
 
 def _microseconds(message: Any, field: str) -> int:

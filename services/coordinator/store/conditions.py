@@ -15,14 +15,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import (
-    Column,
     DateTime,
     Integer,
-    MetaData,
     Select,
     String,
-    Table,
     Text,
+    Uuid,
     and_,
     cast,
     collate,
@@ -31,46 +29,26 @@ from sqlalchemy import (
     select,
     true,
 )
-from sqlalchemy.dialects.postgresql import JSONB, UUID
 from sqlalchemy.sql.elements import ColumnElement
 
+from services.coordinator.store.tables import executions
 from windlass.api.v1.resources_pb2 import Execution
 from windlass.coordinator.v1.reads_pb2 import Condition, Pattern
 
-_executions: Final = Table(
-    "executions",
-    MetaData(),
-    Column("execution_id", UUID(as_uuid=False)),
-    Column("workspace", Text),
-    Column("workflow", Text),
-    Column("version", Integer),
-    Column("state", Text),
-    Column("priority", Integer),
-    Column("trigger_type", Integer),
-    Column("caller", Text),
-    Column("create_time", DateTime(timezone=True)),
-    Column("start_time", DateTime(timezone=True)),
-    Column("end_time", DateTime(timezone=True)),
-    Column("error_node", Text),
-    Column("error_type", Text),
-    Column("error_message", Text),
-    Column("parent_execution_id", Text),
-    Column("labels", JSONB),
-)
 _COLUMNS: Final = {
-    "state": _executions.c.state,
-    "workflow": _executions.c.workflow,
-    "version": _executions.c.version,
-    "priority": _executions.c.priority,
-    "create_time": _executions.c.create_time,
-    "start_time": _executions.c.start_time,
-    "end_time": _executions.c.end_time,
-    "error.type": _executions.c.error_type,
-    "error.node": _executions.c.error_node,
-    "error.message": _executions.c.error_message,
-    "trigger.type": _executions.c.trigger_type,
-    "trigger.caller": _executions.c.caller,
-    "parent_execution_id": _executions.c.parent_execution_id,
+    "state": executions.c.state,
+    "workflow": executions.c.workflow,
+    "version": executions.c.version,
+    "priority": executions.c.priority,
+    "create_time": executions.c.create_time,
+    "start_time": executions.c.start_time,
+    "end_time": executions.c.end_time,
+    "error.type": executions.c.error_type,
+    "error.node": executions.c.error_node,
+    "error.message": executions.c.error_message,
+    "trigger.type": executions.c.trigger_type,
+    "trigger.caller": executions.c.caller,
+    "parent_execution_id": executions.c.parent_execution_id,
 }
 # What may stand in a row instead of NULL where there is nothing.
 _NOTHING: Final = {
@@ -105,10 +83,10 @@ def execution_list(
     limit: int,
 ) -> Select[str]:
     """The ids of one page."""
-    key = _executions.c.execution_id
-    statement = select(cast(key, String)).where(_executions.c.workspace == workspace)
+    key = executions.c.execution_id
+    statement = select(cast(key, String)).where(executions.c.workspace == workspace)
     if from_execution_id:
-        start = cast(from_execution_id, UUID(as_uuid=False))
+        start = cast(from_execution_id, Uuid(as_uuid=False))
         statement = statement.where(key > start if is_ascending else key < start)
     for condition in conditions:
         statement = statement.where(_holds(condition))
@@ -166,7 +144,7 @@ def _likeness(pattern: Pattern) -> ColumnElement[bool]:
 def _there(field: str) -> ColumnElement[Any]:
     """What the execution has; NULL where it has nothing."""
     if field.startswith(_LABELS):
-        label: ColumnElement[Any] = _executions.c.labels[field.removeprefix(_LABELS)].astext
+        label: ColumnElement[Any] = executions.c.labels[field.removeprefix(_LABELS)].astext
         return label
     column = _COLUMNS.get(field)
     if column is None:

@@ -13,6 +13,7 @@ written for every step of every workflow.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from enum import Enum, StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -225,21 +226,12 @@ _ERROR: Final = _message(
     message=_PLAIN,
 )
 _FAILURE: Final = _message(Failure, node=_PLAIN, type=_PLAIN, message=_PLAIN)
+_ORIGIN_FORMS: Final[Fields] = {
+    "labels": Form(_write_labels, _read_labels, absent=(), is_map=True),
+    "create_time": _TIME,
+}
 _ORIGIN: Final = _message(
-    Origin,
-    workspace=_PLAIN,
-    workflow=_PLAIN,
-    version=_PLAIN,
-    version_id=_PLAIN,
-    input=_PLAIN,
-    labels=Form(_write_labels, _read_labels, absent=(), is_map=True),
-    priority=_PLAIN,
-    trigger_type=_PLAIN,
-    caller=_PLAIN,
-    request_id=_PLAIN,
-    parent_execution_id=_PLAIN,
-    create_time=_TIME,
-    traceparent=_PLAIN,
+    Origin, **{field.name: _ORIGIN_FORMS.get(field.name, _PLAIN) for field in fields(Origin)}
 )
 _RETRY: Final = _message(
     RetryPolicy, attempts=_PLAIN, initial_delay=_TIME, factor=_PLAIN, max_delay=_TIME, budget=_TIME

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from services.chassis.postgres.database import Database
 from services.coordinator.app.ports import Mark, Standing
-from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS
+from services.coordinator.core.projection import EXECUTION_COLUMNS
 from services.coordinator.store.arrays import uuid_array
 from services.coordinator.store.columns import selected
 from windlass.coordinator.v1.reads_pb2 import Condition
@@ -25,8 +25,6 @@ class RunPage(NamedTuple):
 
 
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")
-RUN_READ: Final = (*RUN_COLUMNS[1:], "effect_key")
-_RUN_EXTRA: Final = ("workspace", "execution_traceparent", "lease_time")
 _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 
 # Payloads are for those who ask for one: a list of large ones would not fit into memory.
@@ -49,31 +47,6 @@ SELECT execution_id::text, workspace, state FROM executions WHERE execution_id =
 PAGE_BYTES: Final = 2 * 1024 * 1024
 # For whoever would take a short page for the last one.
 _UNCUT_BYTES: Final = 2**62
-# `{}` are conditions and orders of ours, never text of a caller's. The lengths are known without reading the outputs.
-_RUNS: Final = f"""
-WITH page AS (
-  SELECT r.execution_id, r.number,
-    sum(coalesce(octet_length(r.output), 0)) OVER (ORDER BY {{order}} ROWS UNBOUNDED PRECEDING)
-      - coalesce(octet_length(r.output), 0) AS bytes_before
-  FROM runs r JOIN executions e ON e.execution_id = r.execution_id
-  WHERE {{where}} ORDER BY {{order}} LIMIT %s
-)
-SELECT {selected("r", RUN_READ)}, e.workspace, e.traceparent,
-    CASE WHEN r.state IN ('LEASED', 'RUNNING')
-         THEN (extract(epoch FROM s.lease_until) * 1000000)::int8 END,
-    (SELECT count(*) FROM page)
-FROM page p JOIN runs r ON r.execution_id = p.execution_id AND r.number = p.number
-JOIN executions e ON e.execution_id = r.execution_id
-LEFT JOIN runner_sessions s ON s.instance_id = r.instance_id
-WHERE p.bytes_before < %s ORDER BY {{order}}
-"""
-_OF_EXECUTION: Final = "r.execution_id = %s AND r.number > %s"
-_BY_GRANT: Final = "r.number"
-# After a run of (execution, number).
-_IN_WORKSPACE: Final = "e.workspace = %s AND (e.execution_id < %s OR (e.execution_id = %s AND r.number > %s))"
-_NEWEST_FIRST: Final = "e.execution_id DESC, r.number"
-_NODE: Final = "AND r.node = %s"
-_STATE: Final = "AND r.state = %s"
 _LAST_ID: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 # Rows of the journal that end after an event. Each holds at least one event.
 _JOURNAL: Final = """
@@ -125,38 +98,32 @@ class PostgresReads:
         self, execution_id: str, *, after: int, node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage:
         """By their numbers."""
-        bounds = (limit, _page_bytes(may_cut))
-        return await self._runs(_OF_EXECUTION, (execution_id, after), _BY_GRANT, node, state, bounds)
+        given = {"execution_id": execution_id, "after": after, "most": limit}
+        return await self._runs(given, node, state, _page_bytes(may_cut))
 
     async def runs_in(
         self, workspace: str, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage:
         """Newest execution first, inside it by their numbers."""
         execution_id, number = after
-        last = execution_id or _LAST_ID
-        given = (workspace, last, last, number)
-        bounds = (limit, _page_bytes(may_cut))
-        return await self._runs(_IN_WORKSPACE, given, _NEWEST_FIRST, node, state, bounds)
+        given = {"execution_id": execution_id or _LAST_ID, "after": number, "most": limit}
+        return await self._runs({**given, "workspace": workspace}, node, state, _page_bytes(may_cut))
 
     async def run(self, execution_id: str, number: int) -> Row | None:
-        found = await self._runs(
-            _OF_EXECUTION, (execution_id, number - 1), _BY_GRANT, "", "", (1, _UNCUT_BYTES)
-        )
+        given = {"execution_id": execution_id, "after": number - 1, "most": 1}
+        found = await self._runs(given, "", "", _UNCUT_BYTES)
         return found.rows[0] if found.rows and found.rows[0]["number"] == number else None
 
-    async def _runs(
-        self, where: str, given: Sequence[Any], order: str, node: str, state: str, bounds: tuple[int, int]
-    ) -> RunPage:
-        """`bounds`: of rows, and of the bytes of their outputs."""
-        wanted, values = [where], list(given)
-        for condition, value in ((_NODE, node), (_STATE, state)):
-            if value:
-                wanted.append(condition)
-                values.append(value)
-        sql = _RUNS.format(where=" ".join(wanted), order=order)
-        rows = await self._database.fetch(sql, (*values, *bounds))
+    async def _runs(self, given: Mapping[str, Any], node: str, state: str, bytes_most: int) -> RunPage:
+        """Of a workspace, when one is given."""
+        # Loaded at the first list, as above.
+        from services.coordinator.store.run_pages import EXTRA, READ, run_page
+
+        page = run_page(of_execution="workspace" not in given, with_node=bool(node), with_state=bool(state))
+        wanted = {key: value for key, value in (("node", node), ("state", state)) if value}
+        rows = await self._database.fetch(*page(bytes_most=bytes_most, **given, **wanted))
         is_cut = bool(rows) and rows[0][-1] > len(rows)
-        return RunPage([dict(zip((*RUN_READ, *_RUN_EXTRA), row[:-1], strict=True)) for row in rows], is_cut)
+        return RunPage([dict(zip((*READ, *EXTRA), row[:-1], strict=True)) for row in rows], is_cut)
 
     async def journal(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]:
         rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit))

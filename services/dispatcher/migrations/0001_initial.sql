@@ -6,11 +6,25 @@ CREATE TABLE tenants (
   executions_max integer NOT NULL,
   queued_max     integer NOT NULL,
   revision       bigint NOT NULL,
-  closed         boolean NOT NULL DEFAULT false
+  closed         boolean NOT NULL DEFAULT false,
+  -- The number that every grant made under the present limit exceeds, unless the limit only rose since. More may be
+  -- going than the limit allows just while all of it was granted before: a lowered limit drains.
+  lowered_epoch  bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 -- Rises at every grant of anything, so that no two grants ever carry the same number.
 CREATE SEQUENCE epochs;
+
+-- A trigger, so that it holds whoever writes the limit. It runs under the lock of the row that every claim takes, so a
+-- claim is wholly before it or wholly after it.
+CREATE FUNCTION note_lowered_limit() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  NEW.lowered_epoch := nextval('dispatcher.epochs');
+  RETURN NEW;
+END $$;
+
+CREATE TRIGGER lowered_limit BEFORE UPDATE ON tenants FOR EACH ROW
+  WHEN (NEW.executions_max < OLD.executions_max) EXECUTE FUNCTION note_lowered_limit();
 
 -- One row per execution from its enqueue until it is final. States by number, as in Queued.State:
 -- 1 PENDING, 2 CLAIMED, 3 DISPATCHED, 4 PARKED, 5 FAILED.

@@ -6,10 +6,38 @@ Every statement leaves alone what another transaction has locked; the next round
 from collections.abc import Sequence
 from typing import Any, Final
 
+from sqlalchemy import (
+    BigInteger,
+    DateTime,
+    Double,
+    bindparam,
+    cast,
+    delete,
+    exists,
+    extract,
+    func,
+    literal_column,
+    null,
+    select,
+    union_all,
+    update,
+)
+
 from services.chassis.postgres.arrays import BigInts, Texts
+from services.chassis.postgres.compiled import Composed, seconds
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
-from services.dispatcher.core.items import Astray, Measure, Woken
+from services.dispatcher.core.items import Astray, Measure, State, Woken
+from services.dispatcher.store.tables import (
+    execution_id_text,
+    is_going,
+    is_in,
+    is_parked,
+    is_pending,
+    is_waiting,
+    queue,
+    requests,
+)
 
 # A loose scan: one step in the index for each workspace, however many wait in it.
 _WORKSPACES: Final = """
@@ -23,33 +51,49 @@ WITH RECURSIVE workspace AS (
 )
 SELECT workspace FROM workspace WHERE workspace IS NOT NULL
 """
-_ENDING: Final = "SELECT EXISTS (SELECT 1 FROM dispatcher.queue WHERE state = 1 AND ends_only)"
+_ENDING: Final = Composed(select(exists().where(is_pending, queue.c.ends_only)))
 
-# now(): a stable function, so that the index is used.
-_WAKE: Final = """
-WITH due AS MATERIALIZED (
-  SELECT execution_id FROM dispatcher.queue
-  WHERE state = 4 AND wake_time IS NOT NULL AND wake_time <= now()
-  ORDER BY wake_time LIMIT 1000 FOR UPDATE SKIP LOCKED
+
+def _due(time: Any, *conditions: Any) -> Any:
+    """Rows whose time has come, the earliest first. now() is a stable function, so that the index is used."""
+    return (
+        select(queue.c.execution_id)
+        .where(*conditions, time.is_not(None), time <= func.now())
+        .order_by(time)
+        .limit(1_000)
+        .with_for_update(skip_locked=True)
+        .cte("due")
+        .prefix_with("MATERIALIZED", dialect="postgresql")
+    )
+
+
+def _changed(due: Any, **values: Any) -> Composed:
+    return Composed(
+        update(queue)
+        .where(queue.c.execution_id == due.c.execution_id)
+        .values(values)
+        .returning(queue.c.workspace, queue.c.ends_only)
+    )
+
+
+_WAKE: Final = _changed(_due(queue.c.wake_time, is_parked), state=int(State.PENDING), wake_time=None)
+_EXPIRE: Final = _changed(_due(queue.c.deadline_time, is_waiting), ends_only=True)
+_NEXT_WAKE: Final = select(func.min(queue.c.wake_time)).where(is_parked, queue.c.wake_time.is_not(None))
+_NEXT_DEADLINE: Final = select(func.min(queue.c.deadline_time)).where(
+    is_waiting, queue.c.deadline_time.is_not(None)
 )
-UPDATE dispatcher.queue q SET state = 1, wake_time = NULL FROM due WHERE q.execution_id = due.execution_id
-RETURNING q.workspace, q.ends_only
-"""
-_EXPIRE: Final = """
-WITH due AS MATERIALIZED (
-  SELECT execution_id FROM dispatcher.queue
-  WHERE state = 1 AND NOT ends_only AND deadline_time IS NOT NULL AND deadline_time <= now()
-  ORDER BY deadline_time LIMIT 1000 FOR UPDATE SKIP LOCKED
+_NEXT: Final = Composed(
+    select(
+        cast(
+            extract(
+                "epoch",
+                func.least(_NEXT_WAKE.scalar_subquery(), _NEXT_DEADLINE.scalar_subquery())
+                - func.clock_timestamp(),
+            ),
+            Double,
+        )
+    )
 )
-UPDATE dispatcher.queue q SET ends_only = true FROM due WHERE q.execution_id = due.execution_id
-RETURNING q.workspace, q.ends_only
-"""
-_NEXT: Final = """
-SELECT extract(epoch FROM least(
-  (SELECT min(wake_time) FROM dispatcher.queue WHERE state = 4 AND wake_time IS NOT NULL),
-  (SELECT min(deadline_time) FROM dispatcher.queue WHERE state = 1 AND NOT ends_only AND deadline_time IS NOT NULL)
-) - clock_timestamp())::float8
-"""
 
 _MARK: Final = """
 WITH taken AS MATERIALIZED (
@@ -61,32 +105,61 @@ UPDATE dispatcher.queue q SET state = 3 FROM taken WHERE q.execution_id = taken.
 """
 
 # Committed, but never acknowledged: whoever granted them may have died before it sent them.
-_ASTRAY: Final = """
-SELECT execution_id::text, epoch, holder FROM dispatcher.queue
-WHERE state = 2 AND granted_time < now() - %s::float8 * interval '1 second'
-LIMIT 5000
-"""
+_ASTRAY: Final = Composed(
+    select(execution_id_text, queue.c.epoch, queue.c.holder)
+    .where(is_in(State.CLAIMED), queue.c.granted_time < func.now() - seconds(bindparam("older_than")))
+    .limit(5_000)
+)
 
-_MEASURE: Final = """
-SELECT workspace, sum(waiting)::int8, sum(going)::int8, max(age)::float8, max(lease_age)::float8 FROM (
-  SELECT workspace, count(*) AS waiting, 0 AS going, extract(epoch FROM now() - min(enqueue_time)) AS age,
-         0 AS lease_age
-  FROM dispatcher.queue WHERE state = 1 AND NOT ends_only GROUP BY workspace
-  UNION ALL
-  SELECT workspace, 0, count(*), 0, extract(epoch FROM now() - min(granted_time))
-  FROM dispatcher.queue WHERE state IN (2, 3) AND NOT ends_only GROUP BY workspace
-) each GROUP BY workspace
-"""
+
+def _counted(waiting: Any, going: Any, since: Any, lease_since: Any, counted: Any) -> Any:
+    return (
+        select(
+            queue.c.workspace.label("workspace"),
+            waiting.label("waiting"),
+            going.label("going"),
+            since.label("since"),
+            lease_since.label("lease_since"),
+        )
+        .where(counted)
+        .group_by(queue.c.workspace)
+    )
+
+
+_NOBODY: Final[Any] = literal_column("0")
+_NEVER: Final = cast(null(), DateTime(timezone=True))
+_EACH: Final = union_all(
+    _counted(func.count(), _NOBODY, func.min(queue.c.enqueue_time), _NEVER, is_waiting),
+    _counted(_NOBODY, func.count(), _NEVER, func.min(queue.c.granted_time), is_going),
+).subquery()
+
+
+def _age(since: Any) -> Any:
+    return cast(func.coalesce(extract("epoch", func.now() - func.min(since)), 0), Double)
+
+
+_MEASURE: Final = Composed(
+    select(
+        _EACH.c.workspace,
+        cast(func.sum(_EACH.c.waiting), BigInteger),
+        cast(func.sum(_EACH.c.going), BigInteger),
+        _age(_EACH.c.since),
+        _age(_EACH.c.lease_since),
+    ).group_by(_EACH.c.workspace)
+)
 
 # In pieces, so that no deletion holds many rows at once.
-_FORGET_REQUESTS: Final = """
-WITH old AS (
-  SELECT workspace, request_id FROM dispatcher.requests
-  WHERE create_time < now() - %s::float8 * interval '1 second' LIMIT 5000
+_OLD: Final = (
+    select(requests.c.workspace, requests.c.request_id)
+    .where(requests.c.create_time < func.now() - seconds(bindparam("older_than")))
+    .limit(5_000)
+    .cte("old")
 )
-DELETE FROM dispatcher.requests r USING old
-WHERE r.workspace = old.workspace AND r.request_id = old.request_id
-"""
+_FORGET_REQUESTS: Final = Composed(
+    delete(requests).where(
+        requests.c.workspace == _OLD.c.workspace, requests.c.request_id == _OLD.c.request_id
+    )
+)
 
 
 class PostgresHousekeeping:
@@ -96,13 +169,13 @@ class PostgresHousekeeping:
 
     async def workspaces_with_work(self) -> tuple[list[str], bool]:
         """Workspaces in which something waits for a slot, and whether anything waits to be ended."""
-        workspaces, ending = await self._database.pipeline([(_WORKSPACES, ()), (_ENDING, ())])
+        workspaces, ending = await self._database.pipeline([(_WORKSPACES, ()), _ENDING()])
         return [row[0] for row in workspaces], bool(ending[0][0])
 
     async def wake(self) -> tuple[list[Woken], float | None]:
         """Wake what is due; in how many seconds the next will be."""
         crash_point("dispatcher.wake.before_commit")
-        woken, expired, following = await self._database.pipeline([(_WAKE, ()), (_EXPIRE, ()), (_NEXT, ())])
+        woken, expired, following = await self._database.pipeline([_WAKE(), _EXPIRE(), _NEXT()])
         crash_point("dispatcher.wake.after_commit")
         return [Woken(*row) for row in (*woken, *expired)], following[0][0]
 
@@ -114,12 +187,12 @@ class PostgresHousekeeping:
         crash_point("dispatcher.mark.after_commit")
 
     async def astray(self) -> list[Astray]:
-        rows: list[tuple[Any, ...]] = await self._database.fetch(_ASTRAY, (self._astray_seconds,))
+        rows: list[tuple[Any, ...]] = await self._database.fetch(*_ASTRAY(older_than=self._astray_seconds))
         return [Astray(*row) for row in rows]
 
     async def measure(self) -> list[Measure]:
-        return [Measure(*row) for row in await self._database.fetch(_MEASURE)]
+        return [Measure(*row) for row in await self._database.fetch(*_MEASURE())]
 
     async def forget_requests(self, kept_seconds: float) -> int:
         """Some of those that are older; how many."""
-        return await self._database.execute(_FORGET_REQUESTS, (kept_seconds,))
+        return await self._database.execute(*_FORGET_REQUESTS(older_than=kept_seconds))

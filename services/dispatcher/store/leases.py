@@ -7,13 +7,25 @@ lock on a workspace, since they only ever free slots.
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from sqlalchemy import Boolean, Double, Text, any_, bindparam, case, exists, func, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
+
 from services.chassis.postgres.arrays import BigInts, Texts
+from services.chassis.postgres.compiled import Composed, seconds
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
 from services.dispatcher.core.items import LateReason, LeaseReleased, LeaseReport, Returned, State
 from services.dispatcher.core.late_reports import LeasedRow, late_reason
 from services.dispatcher.core.releases import Fate, fate_of
+from services.dispatcher.store.tables import (
+    coordinator_sessions,
+    epochs,
+    execution_id_text,
+    is_asked_for,
+    is_held,
+    queue,
+)
 
 _TOLD: Final = """
 told AS MATERIALIZED (
@@ -33,41 +45,62 @@ RETURNING q.execution_id::text, q.workspace, q.ends_only
 """
 
 # What another transaction has at hand is left to it: it ends the lease itself, or the next sweep finds it.
-_END_HELD: Final = """
-WITH held AS MATERIALIZED (
-  SELECT execution_id FROM dispatcher.queue
-  WHERE holder = ANY(%s) AND state IN (2, 3) ORDER BY execution_id FOR UPDATE SKIP LOCKED
+_HELD: Final = (
+    select(queue.c.execution_id)
+    .where(queue.c.holder == any_(bindparam("holders", type_=ARRAY(Text))), is_held)
+    .order_by(queue.c.execution_id)
+    .with_for_update(skip_locked=True)
+    .cte("held")
+    .prefix_with("MATERIALIZED", dialect="postgresql")
 )
-UPDATE dispatcher.queue q
-SET state = 1, urgent = true, holder = NULL, granted_time = NULL, epoch = nextval('dispatcher.epochs')
-FROM held h WHERE q.execution_id = h.execution_id
-RETURNING q.execution_id::text, q.workspace, q.ends_only
-"""
-
-_UNHELD: Final = """
-SELECT h.holder FROM (SELECT DISTINCT holder FROM dispatcher.queue WHERE state IN (2, 3)) h
-WHERE NOT EXISTS (
-  SELECT 1 FROM dispatcher.coordinator_sessions s WHERE s.instance_id = h.holder AND s.state = 'LIVE'
+_END_HELD: Final = Composed(
+    update(queue)
+    .where(queue.c.execution_id == _HELD.c.execution_id)
+    .values(
+        state=int(State.PENDING),
+        urgent=True,
+        holder=None,
+        granted_time=None,
+        epoch=epochs.next_value(),
+    )
+    .returning(execution_id_text, queue.c.workspace, queue.c.ends_only)
 )
-"""
 
-_FIND: Final = """
-SELECT execution_id::text, epoch, state, holder FROM dispatcher.queue WHERE execution_id = ANY(%s::text[]::uuid[])
-"""
+_HOLDERS: Final = select(queue.c.holder).where(is_held).distinct().subquery()
+_UNHELD: Final = Composed(
+    select(_HOLDERS.c.holder).where(
+        ~exists().where(
+            coordinator_sessions.c.instance_id == _HOLDERS.c.holder, coordinator_sessions.c.state == "LIVE"
+        )
+    )
+)
 
-_LOCK_ONE: Final = """
-SELECT workspace, attempts FROM dispatcher.queue
-WHERE execution_id = %s::uuid AND epoch = %s AND state IN (2, 3) FOR UPDATE
-"""
+_FIND: Final = Composed(
+    select(execution_id_text, queue.c.epoch, queue.c.state, queue.c.holder).where(is_asked_for)
+)
 
-_FAIL_ONE: Final = """
-UPDATE dispatcher.queue
-SET state = %s, attempts = %s, urgent = true, holder = NULL, granted_time = NULL,
-    wake_time = CASE WHEN %s::float8 > 0 THEN clock_timestamp() + %s::float8 * interval '1 second' END,
-    failure_reason = nullif(%s, ''), failure_message = nullif(%s, ''),
-    failure_time = CASE WHEN %s THEN clock_timestamp() END
-WHERE execution_id = %s::uuid
-"""
+_LOCK_ONE: Final = Composed(
+    select(queue.c.workspace, queue.c.attempts)
+    .where(queue.c.execution_id == bindparam("execution_id"), queue.c.epoch == bindparam("epoch"), is_held)
+    .with_for_update()
+)
+
+_WAKE_SECONDS: Final = bindparam("wake_seconds", type_=Double)
+_FAIL_ONE: Final = Composed(
+    update(queue)
+    .where(queue.c.execution_id == bindparam("failed_id"))
+    .values(
+        state=bindparam("new_state"),
+        attempts=bindparam("new_attempts"),
+        urgent=True,
+        holder=None,
+        granted_time=None,
+        wake_time=case((_WAKE_SECONDS > 0, func.clock_timestamp() + seconds(_WAKE_SECONDS))),
+        failure_reason=func.nullif(bindparam("reason", type_=Text), ""),
+        failure_message=func.nullif(bindparam("message", type_=Text), ""),
+        failure_time=case((bindparam("is_dead", type_=Boolean), func.clock_timestamp())),
+    )
+)
 
 
 class PostgresLeases:
@@ -87,39 +120,34 @@ class PostgresLeases:
     async def end(self, instances: Sequence[str]) -> list[Returned]:
         """All that these instances hold waits again, under a higher epoch."""
         crash_point("dispatcher.end.before_commit")
-        rows = await self._database.fetch(_END_HELD, (Texts(list(instances)),))
+        rows = await self._database.fetch(*_END_HELD(holders=Texts(list(instances))))
         crash_point("dispatcher.end.after_commit")
         return [Returned(*row) for row in rows]
 
     async def holders_gone(self) -> list[str]:
         """Instances that hold something and are not live."""
-        return [row[0] for row in await self._database.fetch(_UNHELD)]
+        return [row[0] for row in await self._database.fetch(*_UNHELD())]
 
     async def fail(self, report: LeaseReleased) -> tuple[str, Fate] | None:
         """A failed dispatch: the workspace and what became of the row. None: the lease is another's."""
         scale = self._lease_scale
 
         async def work(connection: Connection) -> tuple[str, Fate] | None:
-            key = (report.execution_id, report.epoch)
-            row = await (await connection.execute(_LOCK_ONE, key)).fetchone()
+            lock = _LOCK_ONE(execution_id=report.execution_id, epoch=report.epoch)
+            row = await (await connection.execute(*lock)).fetchone()
             if row is None:
                 return None
             fate = fate_of(report, row[1])
-            wake = fate.wake_seconds * scale
-            is_dead = fate.state is State.FAILED
-            await connection.execute(
-                _FAIL_ONE,
-                (
-                    int(fate.state),
-                    fate.attempts,
-                    wake,
-                    wake,
-                    fate.failure_reason,
-                    fate.failure_message,
-                    is_dead,
-                    report.execution_id,
-                ),
+            failing = _FAIL_ONE(
+                failed_id=report.execution_id,
+                new_state=int(fate.state),
+                new_attempts=fate.attempts,
+                wake_seconds=fate.wake_seconds * scale,
+                reason=fate.failure_reason,
+                message=fate.failure_message,
+                is_dead=fate.state is State.FAILED,
             )
+            await connection.execute(*failing)
             crash_point("dispatcher.fail.before_commit")
             return row[0], fate
 
@@ -128,7 +156,9 @@ class PostgresLeases:
         return failed
 
     async def find(self, execution_ids: Iterable[str]) -> dict[str, LeasedRow]:
-        rows: list[tuple[Any, ...]] = await self._database.fetch(_FIND, (Texts(list(execution_ids)),))
+        rows: list[tuple[Any, ...]] = await self._database.fetch(
+            *_FIND(execution_ids=Texts(list(execution_ids)))
+        )
         return {row[0]: LeasedRow(row[1], State(row[2]), row[3]) for row in rows}
 
     async def reasons(self, reports: Sequence[LeaseReport]) -> list[LateReason | None]:

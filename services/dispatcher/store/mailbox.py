@@ -6,10 +6,15 @@ first has done. So whoever counts what is in a mailbox counts all of it.
 """
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
+from sqlalchemy import Text, any_, bindparam, delete, exists, func
+from sqlalchemy.dialects.postgresql import ARRAY
+
 from services.chassis.postgres.arrays import Bools, Bytes, Texts
+from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
 from services.dispatcher.core.items import Delivery, MailboxMessage, State, Unread
@@ -22,6 +27,7 @@ from services.dispatcher.core.mailbox_limits import (
     SAID_AGAIN_BYTES_MAX,
     SAID_AGAIN_MESSAGES_MAX,
 )
+from services.dispatcher.store.tables import mailbox, queue
 
 _LOCK: Final = """
 SELECT 1 FROM dispatcher.queue WHERE execution_id = ANY(%s::text[]::uuid[]) ORDER BY execution_id FOR UPDATE
@@ -66,7 +72,9 @@ SELECT j.n::int4, j.workspace, j.state, j.holder, w.ends_only, j.is_refused
 FROM judged j LEFT JOIN woken w USING (execution_id)
 """
 
-_FORGET: Final = "DELETE FROM dispatcher.mailbox WHERE message_id = ANY(%s)"
+_FORGET: Final = Composed(
+    delete(mailbox).where(mailbox.c.message_id == any_(bindparam("message_ids", type_=ARRAY(Text))))
+)
 
 # Those that were there before the holder's grant went with it; younger ones were pushed. What is still here after
 # a while was lost on the way. The oldest of each execution, in rounds: the first of each before the second of any, and
@@ -92,11 +100,12 @@ ORDER BY t.nth, t.is_passed, t.execution_id
 """
 
 # Of executions that ended in the same moment as something was sent to them.
-_SWEEP: Final = """
-DELETE FROM dispatcher.mailbox m
-WHERE m.create_time < now() - interval '1 minute'
-  AND NOT EXISTS (SELECT 1 FROM dispatcher.queue q WHERE q.execution_id = m.execution_id)
-"""
+_SWEEP: Final = Composed(
+    delete(mailbox).where(
+        mailbox.c.create_time < func.now() - timedelta(minutes=1),
+        ~exists().where(queue.c.execution_id == mailbox.c.execution_id),
+    )
+)
 
 
 class PostgresMailbox:
@@ -136,7 +145,7 @@ class PostgresMailbox:
     async def forget(self, message_ids: Sequence[str]) -> None:
         """They are in the journal."""
         crash_point("dispatcher.forget.before_commit")
-        await self._database.execute(_FORGET, (Texts(message_ids),))
+        await self._database.execute(*_FORGET(message_ids=Texts(message_ids)))
         crash_point("dispatcher.forget.after_commit")
 
     async def unread(self) -> list[Unread]:
@@ -147,4 +156,4 @@ class PostgresMailbox:
         return [Unread(body, holder) for body, holder, _ in rows]
 
     async def sweep(self) -> int:
-        return await self._database.execute(_SWEEP)
+        return await self._database.execute(*_SWEEP())

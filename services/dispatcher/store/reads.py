@@ -3,43 +3,84 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from sqlalchemy import Text, and_, any_, bindparam, cast, func, or_, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+
 from services.chassis.postgres.arrays import Texts
+from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.database import Database, Statement
 from services.chassis.process.crash import crash_point
 from services.dispatcher.core.items import QueuedRow, State, UsedRequest, WorkspaceLimits
+from services.dispatcher.store.tables import execution_id_text, is_asked_for, is_in, queue, requests, tenants
 
-_COLUMNS: Final = """
-state, start, attempts, failure_reason, failure_message, failure_time
-"""
-_GET: Final = f"SELECT {_COLUMNS} FROM dispatcher.queue WHERE execution_id = ANY(%s::text[]::uuid[])"
-_LIST: Final = """
-SELECT {columns} FROM dispatcher.queue
-WHERE workspace = %s {bound}
-ORDER BY execution_id {order} LIMIT %s
-"""
-_REQUESTS: Final = """
-SELECT request_id, hash, execution_id::text FROM dispatcher.requests
-WHERE workspace = %s AND request_id = ANY(%s)
-"""
+_COLUMNS: Final = (
+    queue.c.state,
+    queue.c.start,
+    queue.c.attempts,
+    queue.c.failure_reason,
+    queue.c.failure_message,
+    queue.c.failure_time,
+)
+_GET: Final = Composed(select(*_COLUMNS).where(is_asked_for))
+_REQUESTS: Final = Composed(
+    select(requests.c.request_id, requests.c.hash, cast(requests.c.execution_id, Text)).where(
+        requests.c.workspace == bindparam("workspace"),
+        requests.c.request_id == any_(bindparam("request_ids", type_=ARRAY(Text))),
+    )
+)
 
-_CONFIGURE: Final = """
-INSERT INTO dispatcher.tenants AS t (workspace, executions_max, queued_max, revision, closed)
-VALUES (%s, %s, %s, %s, %s)
-ON CONFLICT (workspace) DO UPDATE
-SET executions_max = excluded.executions_max, queued_max = excluded.queued_max, revision = excluded.revision,
-    closed = excluded.closed
-WHERE t.revision < excluded.revision OR t.revision = excluded.revision AND t.closed IS DISTINCT FROM excluded.closed
-"""
+
+def _page(*, is_ascending: bool, is_first: bool) -> Composed:
+    key = queue.c.execution_id
+    statement = select(*_COLUMNS).where(queue.c.workspace == bindparam("workspace"))
+    if not is_first:
+        start = bindparam("from_execution_id", type_=key.type)
+        statement = statement.where(key > start if is_ascending else key < start)
+    return Composed(statement.order_by(key.asc() if is_ascending else key.desc()).limit(bindparam("limit")))
+
+
+# By direction, and whether it is the first page.
+_PAGES: Final = {
+    (is_ascending, is_first): _page(is_ascending=is_ascending, is_first=is_first)
+    for is_ascending in (True, False)
+    for is_first in (True, False)
+}
+
+_LIMITS: Final = ("executions_max", "queued_max", "revision", "closed")
+_NEW: Final = insert(tenants).values({name: bindparam(name) for name in ("workspace", *_LIMITS)})
+_CONFIGURE: Final = Composed(
+    _NEW.on_conflict_do_update(
+        index_elements=[tenants.c.workspace],
+        set_={name: _NEW.excluded[name] for name in _LIMITS},
+        where=or_(
+            tenants.c.revision < _NEW.excluded.revision,
+            and_(
+                tenants.c.revision == _NEW.excluded.revision,
+                tenants.c.closed.is_distinct_from(_NEW.excluded.closed),
+            ),
+        ),
+    )
+)
 
 # Only what never started: an execution with a journal ends there. After the tenant's row is locked by the statement
 # above, no batch lets anything of this workspace in or out.
-_CLOSE: Final = """
-UPDATE dispatcher.queue
-SET state = 5, holder = NULL, wake_time = NULL, failure_reason = 'WORKSPACE_CLOSED',
-    failure_message = 'the workspace was closed before the execution started', failure_time = clock_timestamp()
-WHERE workspace = %s AND state IN (1, 4) AND (epoch = 0 OR attempts > 0)
-RETURNING execution_id::text
-"""
+_CLOSE: Final = Composed(
+    update(queue)
+    .where(
+        queue.c.workspace == bindparam("of_workspace"),
+        is_in(State.PENDING, State.PARKED),
+        or_(queue.c.epoch == 0, queue.c.attempts > 0),
+    )
+    .values(
+        state=int(State.FAILED),
+        holder=None,
+        wake_time=None,
+        failure_reason="WORKSPACE_CLOSED",
+        failure_message="the workspace was closed before the execution started",
+        failure_time=func.clock_timestamp(),
+    )
+    .returning(execution_id_text)
+)
 
 
 class PostgresQueueReads:
@@ -47,29 +88,28 @@ class PostgresQueueReads:
         self._database = database
 
     async def get(self, execution_ids: Sequence[str]) -> list[QueuedRow]:
-        rows = await self._database.fetch(_GET, (Texts(execution_ids),))
+        rows = await self._database.fetch(*_GET(execution_ids=Texts(execution_ids)))
         return [_row(row) for row in rows]
 
     async def list_of(
         self, workspace: str, *, from_execution_id: str, is_ascending: bool, limit: int
     ) -> list[QueuedRow]:
-        sign, order = (">", "ASC") if is_ascending else ("<", "DESC")
-        bound = f"AND execution_id {sign} %s::uuid" if from_execution_id else ""
-        params: list[Any] = [workspace, from_execution_id, limit] if from_execution_id else [workspace, limit]
-        rows = await self._database.fetch(_LIST.format(columns=_COLUMNS, bound=bound, order=order), params)
+        page = _PAGES[is_ascending, not from_execution_id]
+        start: dict[str, Any] = {"from_execution_id": from_execution_id} if from_execution_id else {}
+        rows = await self._database.fetch(*page(workspace=workspace, limit=limit, **start))
         return [_row(row) for row in rows]
 
     async def requests(self, workspace: str, request_ids: Sequence[str]) -> list[UsedRequest]:
-        rows = await self._database.fetch(_REQUESTS, (workspace, Texts(request_ids)))
+        rows = await self._database.fetch(*_REQUESTS(workspace=workspace, request_ids=Texts(request_ids)))
         return [UsedRequest(*row) for row in rows]
 
     async def configure(self, workspace: str, limits: WorkspaceLimits, is_closed: bool) -> list[str]:
         """Store the limits; the executions that became dead messages because the workspace closed."""
-        values = (workspace, limits.executions_max, limits.queued_max, limits.revision, is_closed)
         crash_point("dispatcher.configure.before_commit")
-        statements: list[Statement] = [(_CONFIGURE, values)]
+        values = {"workspace": workspace, "closed": is_closed, **limits._asdict()}
+        statements: list[Statement] = [_CONFIGURE(**values)]
         if is_closed:
-            statements.append((_CLOSE, (workspace,)))
+            statements.append(_CLOSE(of_workspace=workspace))
         answers = await self._database.pipeline(statements)
         crash_point("dispatcher.configure.after_commit")
         return [row[0] for rows in answers for row in rows]

@@ -6,20 +6,25 @@ from typing import Protocol
 
 import pytest
 import pytest_asyncio
+from sqlalchemy import MetaData
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
 
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.postgres.database import Database
 from services.chassis.process.clock import ManualClock
 from services.chassis.session.memory import MemorySessionStore
-from services.chassis.session.postgres import TABLE, PostgresSessionStore
+from services.chassis.session.postgres import PostgresSessionStore
 from services.chassis.session.store import SessionStore
+from services.chassis.session.tables import session_table
 from tests.support.postgres import PostgresCluster
 from tests.support.probe import some
 
 TIMING = LeaseTiming(term=100.0, beat=1.0, self_fence=50.0, granted_again=120.0, closed_grace=1.0)
 SECOND_LOOK = TIMING.second_look
-TABLE_NAME = "public.holders_sessions"
+TABLE = session_table("holders_sessions", MetaData(schema="public"))
+TABLE_NAME = TABLE.fullname
 
 
 class World(Protocol):
@@ -59,7 +64,7 @@ class PostgresWorld:
 async def holders(postgres: PostgresCluster) -> AsyncIterator[Database]:
     made = await postgres.database()
     database = Database(made.superuser_url, name="contract", connections=4)
-    await database.execute(TABLE.format(table=TABLE_NAME))
+    await database.execute(str(CreateTable(TABLE).compile(dialect=postgresql.dialect())))
     yield database
     await database.close()
     await postgres.drop(made)

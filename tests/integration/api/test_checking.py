@@ -1,81 +1,156 @@
-"""Inputs whose check might take long, in a child of their own: what fits is taken, what does not is told, and what does
-take long ends by its limits."""
+"""Checks in children: what fits is taken, what does not is told, and a check that takes too long ends by its limits."""
+
+from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
 import pytest
+import pytest_asyncio
 
-from services.api.app.checking import checker_process as aside_module
-from services.api.app.checking.checker_process import CheckerProcess
-from services.api.app.schema_reader import InputCheck
+from services.api.app.checking import children as children_module
+from services.api.app.checking.children import Checkers
 from services.chassis.grpc.errors import DependencyUnavailable
 from tests.support.probe import until
 
 EMAIL = r"^[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,63}$"
 CODES = {"enum": list(range(500))}
-# Each looks dear by its dearest property and all of its values together, and is checked in a moment.
+# Large inputs, and schemas of which one would think that they cost much.
 HONEST: dict[str, tuple[Any, Any]] = {
     "a set of tags beside samples": (
-        {"tags": {"uniqueItems": True}, "samples": {"items": {"type": "number"}}},
+        {"properties": {"tags": {"uniqueItems": True}, "samples": {"items": {"type": "number"}}}},
         {"tags": ["a"], "samples": [1.5] * 12_000},
     ),
-    "a code beside samples": ({"code": CODES}, {"code": 7, "samples": [1.5] * 12_000}),
+    "a code beside samples": ({"properties": {"code": CODES}}, {"code": 7, "samples": [1.5] * 12_000}),
     "a country beside a line of points": (
-        {"country": {"enum": [*(f"C{number}" for number in range(249)), None]}},
+        {"properties": {"country": {"enum": [*(f"C{number}" for number in range(249)), None]}}},
         {"country": "C7", "line": [[10.123456789, 20.123456789]] * 8_000},
     ),
     "an address beside a text": (
-        {"email": {"pattern": EMAIL}},
+        {"properties": {"email": {"pattern": EMAIL}}},
         {"email": "a@b.example", "data": "x" * 250_000},
     ),
+    "a tree": ({"properties": {"children": {"items": {"$ref": "#"}}}}, {"children": [{"children": [{}]}]}),
+    "names": ({"items": {"pattern": r"^[\p{L}\p{N} .'-]{1,200}$"}}, ["Élodie"] * 1_000),
+    "300 alternatives": (
+        {"oneOf": [{"properties": {"kind": {"const": f"k{number}"}}} for number in range(300)]},
+        {"kind": "k7"},
+    ),
 }
+
+
+def doubling(keyword: str, last: bool) -> dict[str, Any]:
+    """Thirty levels, each of which asks the next twice: not even an empty object can be checked against it."""
+    steps = {f"d{level}": {keyword: [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(30)}
+    return {"$defs": {**steps, "d30": last}, "$ref": "#/$defs/d0"}
+
+
 HOSTILE = {"items": {"not": {"enum": list(range(5_000))}}}
+SLOW = [-1.5] * 60_000
 
 
-def asked(schema: Any, document: Any) -> tuple[bytes, bytes]:
-    check, content = InputCheck(schema), orjson.dumps(document)
-    assert check.may_take_long(document, len(content))
-    return check.source, content
+@pytest_asyncio.fixture
+async def checkers() -> AsyncIterator[Checkers]:
+    checkers = Checkers(2)
+    yield checkers
+    await checkers.close()
+
+
+async def found(
+    checkers: Checkers, schema: Any, document: Any, *, most: int = 50, workspace: str = "team"
+) -> list[tuple[str, str]]:
+    violations = await checkers.violations(workspace, orjson.dumps(schema), orjson.dumps(document), most)
+    return [(each.field, each.reason) for each in violations]
 
 
 @pytest.mark.parametrize("name", HONEST)
-async def test_large_input_that_fits_is_taken(name: str) -> None:
-    properties, document = HONEST[name]
-    assert await CheckerProcess().violations(*asked({"properties": properties}, document)) == []
+async def test_input_that_fits_is_taken(checkers: Checkers, name: str) -> None:
+    schema, document = HONEST[name]
+    assert await checkers.fault("team", orjson.dumps(schema)) is None
+    assert await found(checkers, schema, document) == []
 
 
-async def test_large_input_that_does_not_fit_is_told_where() -> None:
-    schema = {"properties": {"code": CODES}}
-    found = await CheckerProcess().violations(*asked(schema, {"code": 500, "samples": [1.5] * 12_000}))
-    assert [(each.field, each.reason) for each in found] == [("input.code", "ENUM")]
+async def test_all_misfits_are_told_or_as_many_as_are_wanted(checkers: Checkers) -> None:
+    document = {"code": 500, "list": ["x"] * 300}
+    schema = {"properties": {"code": CODES, "list": {"items": {"type": "integer"}}}}
+    assert await found(checkers, schema, document, most=2) == [
+        ("input.code", "ENUM"),
+        ("input.list[0]", "TYPE"),
+    ]
+    assert len(await found(checkers, schema, document)) == 50
+    assert len(await found(checkers, schema, document, most=1)) == 1
 
 
-async def test_input_that_takes_too_long_is_refused_and_its_turn_is_over() -> None:
-    aside = CheckerProcess()
-    hostile = asked(HOSTILE, [-1.5] * 60_000)
-    (violation,) = await aside.violations(*hostile)
-    assert (violation.field, violation.reason) == ("input", "TOO_LARGE")
-    assert (
-        await aside.violations(*asked({"properties": {"code": CODES}}, HONEST["a code beside samples"][1]))
-        == []
-    )
+async def test_first_misfit_is_told_where_all_are_too_many_to_find(checkers: Checkers) -> None:
+    schema = {"items": {"required": [f"p{number}" for number in range(1_000)]}}
+    assert await found(checkers, schema, [{}] * 60_000) == [("input[0]", "REQUIRED")]
+    assert await found(checkers, {"type": "object"}, []) == [("input", "TYPE")]
 
 
-async def test_who_waits_too_long_for_the_child_is_asked_to_come_again(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_input_that_takes_too_long_is_refused_and_another_child_goes_on(checkers: Checkers) -> None:
+    assert await found(checkers, HOSTILE, SLOW) == [("input", "TOO_LARGE")]
+    assert await found(checkers, *HONEST["a code beside samples"]) == []
+
+
+async def test_check_that_needs_all_memory_ends_by_its_limit(
+    checkers: Checkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aside_module, "TURN_SECONDS_MAX", 0.0)
-    aside, given = CheckerProcess(), (b"{}", b"{}")
-    first = asyncio.create_task(aside.violations(*given))
+    patterns = {"allOf": [{"pattern": f"^\\p{{L}}{{{number},100}}$"} for number in range(2_000)]}
+    message = await checkers.fault("team", orjson.dumps(patterns))
+    assert message is not None
+    assert "takes too long to compile" in message
+    assert await found(checkers, {"type": "object"}, {}) == []
+
+
+@pytest.mark.parametrize("schema", [doubling("anyOf", False), doubling("allOf", True)])
+async def test_schema_that_no_input_could_be_checked_against_is_a_fault(
+    checkers: Checkers, schema: Any
+) -> None:
+    message = await checkers.fault("team", orjson.dumps(schema))
+    assert message == "takes too long to compile, or to check even an empty input"
+
+
+async def test_what_is_no_schema_is_a_fault(checkers: Checkers) -> None:
+    assert await checkers.fault("team", b'{"type":"nope"}') is not None
+    assert await checkers.fault("team", b"3") == "a JSON Schema is an object"
+
+
+async def test_one_workspace_floods_and_the_checks_of_another_get_through(checkers: Checkers) -> None:
+    """By the order of the answers: all of the quiet one's come before the second of the flood."""
+    answered: list[str] = []
+
+    async def ask(name: str, schema: Any, document: Any) -> None:
+        await found(checkers, schema, document, workspace=name)
+        answered.append(name)
+
+    honest = HONEST["a code beside samples"]
+    await found(checkers, *honest, workspace="quiet")
+    flood = [asyncio.create_task(ask("flood", HOSTILE, SLOW)) for _ in range(20)]
+    for _ in range(5):
+        await ask("quiet", *honest)
+    assert answered.count("quiet") == 5
+    assert answered.count("flood") <= 1
+    for task in flood:
+        task.cancel()
+    await asyncio.gather(*flood, return_exceptions=True)
+
+
+async def test_who_waits_too_long_for_a_turn_is_asked_to_come_again(
+    checkers: Checkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children_module, "TURN_SECONDS_MAX", 0.0)
+    first = asyncio.create_task(found(checkers, HOSTILE, SLOW))
     await asyncio.sleep(0)
     with pytest.raises(DependencyUnavailable):
-        await aside.violations(*given)
-    assert await first == []
+        await found(checkers, {}, {})
+    assert await first == [("input", "TOO_LARGE")]
 
 
-async def test_caller_who_goes_takes_the_child_along(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_caller_who_goes_takes_the_child_along(
+    checkers: Checkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[asyncio.subprocess.Process] = []
     start = asyncio.create_subprocess_exec
 
@@ -84,9 +159,7 @@ async def test_caller_who_goes_takes_the_child_along(monkeypatch: pytest.MonkeyP
         return started[-1]
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
-    aside = CheckerProcess()
-    hostile = asked(HOSTILE, [-1.5] * 60_000)
-    caller = asyncio.create_task(aside.violations(*hostile))
+    caller = asyncio.create_task(found(checkers, HOSTILE, SLOW))
     await until(lambda: started, 5.0, "the child")
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -94,9 +167,24 @@ async def test_caller_who_goes_takes_the_child_along(monkeypatch: pytest.MonkeyP
     assert started[0].returncode is not None
 
 
-async def test_what_a_broken_child_says_is_told_and_is_no_line_of_the_log(
-    capfd: pytest.CaptureFixture[str],
+async def test_child_that_somebody_ends_while_it_waits_is_replaced(
+    checkers: Checkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(RuntimeError, match=r"ended with 1: .*JSONDecodeError"):
-        await CheckerProcess().violations(b"no schema", b"{}")
-    assert capfd.readouterr().err == ""
+    started: list[asyncio.subprocess.Process] = []
+    start = asyncio.create_subprocess_exec
+
+    async def noted(*given: Any, **how: Any) -> asyncio.subprocess.Process:
+        started.append(await start(*given, **how))
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+    assert await found(checkers, {}, {}) == []
+    started[0].kill()
+    await started[0].wait()
+    assert await found(checkers, {}, {}) == []
+    assert len(started) == 2
+
+
+async def test_stored_schema_that_is_none_is_no_fault_of_the_input(checkers: Checkers) -> None:
+    with pytest.raises(RuntimeError, match="a stored schema is none"):
+        await found(checkers, 3, {})

@@ -74,6 +74,33 @@ async def test_faults_of_a_text_name_node_and_line(api: RunningApi) -> None:
     assert "definition.nodes[0].module: line 3, node b: say which version" in str(refused.value.details())
 
 
+async def test_schema_in_a_text_is_judged_beside_its_other_faults(api: RunningApi) -> None:
+    text = TEXT.replace("noop@1", "noop") + "inputSchema: {type: nope}\n"
+    found = await call(api, "ValidateWorkflow", ValidateWorkflowRequest(source=text))
+    assert [(fault.reason, fault.line) for fault in found.faults] == [
+        ("MODULE_VERSION_REQUIRED", 3),
+        ("BAD_SCHEMA", 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [("{maximum: .nan}", "NOT_A_NUMBER"), ('{"items": ' * 50 + "true" + "}" * 50, "TOO_DEEP")],
+)
+async def test_what_no_schema_can_hold_is_one_fault(api: RunningApi, schema: str, reason: str) -> None:
+    request = ValidateWorkflowRequest(source=f"{TEXT}inputSchema: {schema}\n")
+    found = await call(api, "ValidateWorkflow", request)
+    assert [fault.reason for fault in found.faults] == [reason]
+
+
+async def test_schema_nested_far_too_deep_is_one_fault(api: RunningApi) -> None:
+    schema = '{"items":' * 300 + "true" + "}" * 300
+    text = json.dumps(MEANING).removesuffix("}") + f', "inputSchema": {schema}}}'
+    request = ValidateWorkflowRequest(source=text, source_format=Workflow.JSON)
+    found = await call(api, "ValidateWorkflow", request)
+    assert [fault.reason for fault in found.faults] == ["TOO_DEEP"]
+
+
 @pytest.mark.parametrize("request_", [ApplyWorkflowRequest(), ValidateWorkflowRequest()])
 async def test_a_definition_or_its_text_must_be_there(api: RunningApi, request_: Any) -> None:
     method = type(request_).__name__.removesuffix("Request")

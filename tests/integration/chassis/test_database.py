@@ -5,9 +5,22 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, and_, func, insert, select
+from sqlalchemy import (
+    Column,
+    DateTime,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    and_,
+    bindparam,
+    func,
+    insert,
+    select,
+    update,
+)
 
-from services.chassis.postgres.compiled import compiled
+from services.chassis.postgres.compiled import Composed, compiled
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database, DatabaseAway
 from tests.support.postgres import PostgresCluster
@@ -110,6 +123,18 @@ async def test_composed_statements_run_on_the_same_lanes(database: Database) -> 
     assert await database.select(select(func.count()).where(SHOES.c.id.in_([]))) == [(0,)]
     escaped = select(SHOES.c.id).where(SHOES.c.name.like("%oo%"))
     assert await database.select(escaped) == [(2,)]
+
+
+async def test_statement_is_composed_once_and_run_with_other_values(database: Database) -> None:
+    add = Composed(insert(SHOES).values(id=bindparam("number"), name=bindparam("called")))
+    await database.execute(*add(number=11, called="mule"))
+    await database.execute(*add(number=12, called=None))
+    rename = Composed(
+        update(SHOES).where(SHOES.c.id == bindparam("number")).values(name="sandal").returning(SHOES.c.name)
+    )
+    assert await database.fetch(*rename(number=12)) == [("sandal",)]
+    find = Composed(select(SHOES.c.name).where(SHOES.c.id > bindparam("above")).order_by(SHOES.c.id))
+    assert await database.fetch(*find(above=10)) == [("mule",), ("sandal",)]
 
 
 def test_values_of_composed_statements_are_always_parameters() -> None:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 import pytest
 
-from services.api.app import startables as startables_module
+from services.api.app.checking.engine import misfits
 from services.api.app.identifiers import Identifiers, is_execution_id
 from services.api.app.ports import StartableRecord
-from services.api.app.schema_reader import INPUT_BYTES_MAX, InputCheck
-from services.api.app.startables import READ_HERE_BYTES_MAX, Startables
+from services.api.app.schema_reader import INPUT_BYTES_MAX
+from services.api.app.startables import Startables
 from services.api.app.starts import Existing, StartCommand, Starter
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
 from services.chassis.process.clock import ManualClock
 from services.chassis.telemetry.tracing import new_trace
-from tests.support.schemas import MULTIPLYING
+from windlass.definition.input_schemas import compiled
 from windlass.dispatcher.v1 import queue_pb2
 
 SECOND = 1_000_000_000
@@ -78,21 +77,22 @@ class MemoryRequests:
         return [each for each in self.used if workspace == "team" and each.request_id in request_ids]
 
 
-class MemoryAside:
-    """Finds what it is told to find."""
+class MemoryChecker:
+    """Checks in this process."""
 
-    def __init__(self) -> None:
-        self.asked: list[tuple[bytes, bytes]] = []
-        self.found: list[Violation] = []
+    async def violations(
+        self, workspace: str, schema: bytes, document: bytes, most: int
+    ) -> Sequence[Violation]:
+        found = misfits(compiled(orjson.loads(schema)), orjson.loads(document), most)
+        return [Violation(*each) for each in found]
 
-    async def violations(self, schema: bytes, document: bytes) -> Sequence[Violation]:
-        self.asked.append((schema, document))
-        return self.found
+    async def fault(self, workspace: str, schema: bytes) -> str | None:
+        raise AssertionError("a start does not judge schemas")
 
 
 @pytest.fixture
-def aside() -> MemoryAside:
-    return MemoryAside()
+def checker() -> MemoryChecker:
+    return MemoryChecker()
 
 
 @pytest.fixture
@@ -122,9 +122,13 @@ def startables(workflows: MemoryWorkflows, clock: ManualClock) -> Startables:
 
 @pytest.fixture
 def starter(
-    startables: Startables, queue: MemoryQueue, used: MemoryRequests, aside: MemoryAside, clock: ManualClock
+    startables: Startables,
+    queue: MemoryQueue,
+    used: MemoryRequests,
+    checker: MemoryChecker,
+    clock: ManualClock,
 ) -> Starter:
-    return Starter(startables, queue, used, aside, Identifiers(clock), clock, enqueue_seconds=1.0)
+    return Starter(startables, queue, used, checker, Identifiers(clock), clock, enqueue_seconds=1.0)
 
 
 async def prepared(starter: Starter, *, workspace: str = "team", **changed: Any) -> queue_pb2.EnqueueItem:
@@ -137,59 +141,23 @@ async def refusal(starter: Starter, **changed: Any) -> Refusal:
     return refused.value
 
 
-async def test_large_schema_is_read_beside_the_loop_and_once_for_all_who_start(
-    starter: Starter, workflows: MemoryWorkflows, monkeypatch: pytest.MonkeyPatch
+async def test_input_that_does_not_fit_is_refused_by_the_newest_and_by_the_named_version(
+    starter: Starter, workflows: MemoryWorkflows
 ) -> None:
-    """Its version is asked for by number and as the newest, which are two reads of one version."""
-    threads: list[threading.Thread] = []
-
-    def read(schema: Any) -> InputCheck:
-        threads.append(threading.current_thread())
-        return InputCheck(schema)
-
-    monkeypatch.setattr(startables_module, "InputCheck", read)
-    workflows.definition = {**DEFINITION, "description": "x" * READ_HERE_BYTES_MAX}
-    items = await asyncio.gather(*(prepared(starter, version=version) for version in (0, 3, 0, 3)))
-    assert {item.start.version_id for item in items} == {"a version"}
-    assert (await refusal(starter, input={})).reason == "INPUT_MISMATCH"
-    assert workflows.reads == 2
-    assert len(threads) == 1
-    assert threads[0] is not threading.current_thread()
-
-
-async def test_small_schema_is_read_at_once(starter: Starter, workflows: MemoryWorkflows) -> None:
-    assert (await refusal(starter, input={})).reason == "INPUT_MISMATCH"
+    refused = await refusal(starter, input={})
+    assert refused.reason == "INPUT_MISMATCH"
+    assert [each.field for each in refused.violations] == ["input"]
+    assert (await refusal(starter, version=3, input={"id": "x"})).reason == "INPUT_MISMATCH"
     await prepared(starter, version=3)
     assert workflows.reads == 2
 
 
-async def test_input_whose_check_might_take_long_is_checked_aside(
-    starter: Starter, workflows: MemoryWorkflows, aside: MemoryAside
+async def test_schema_that_is_not_plain_is_for_the_checker(
+    starter: Starter, workflows: MemoryWorkflows
 ) -> None:
-    comparing = {"items": {"enum": [*range(5_000), "x"]}}
-    workflows.definition = {**DEFINITION, "inputSchema": {"properties": {"list": comparing}}}
-    assert (await prepared(starter, input={"list": ["x"] * 100})).start.version == 3
-    assert aside.asked == []
-    large = {"list": ["x"] * 10_000}
-    assert (await prepared(starter, input=large)).start.version == 3
-    aside.found = [Violation("input.list", "ENUM", "is not one of them")]
-    assert (await refusal(starter, input=large)).violations == tuple(aside.found)
-    schema = workflows.definition["inputSchema"]
-    assert [tuple(map(orjson.loads, asked)) for asked in aside.asked] == [(schema, large)] * 2
-
-
-async def test_stored_schema_beyond_the_bound_refuses_starts(
-    starter: Starter, workflows: MemoryWorkflows, queue: MemoryQueue
-) -> None:
-    """Versions are for ever: one may have been applied before there was a bound. Its look is taken once."""
-    workflows.definition = {**DEFINITION, "inputSchema": MULTIPLYING["anyOf of 12"]}
-    for _ in range(2):
-        refused = await refusal(starter)
-        assert refused.reason == "INVALID_DEFINITION"
-        assert "version 3 of workflow 'intake' cannot be started" in refused.message
-        assert "windlass workflow apply" in refused.metadata["try"]
-        assert [each.field for each in refused.violations] == ["definition.inputSchema"]
-    assert (workflows.reads, queue.items) == (1, [])
+    workflows.definition = {**DEFINITION, "inputSchema": {"properties": {"id": {"enum": [1, 2]}}}}
+    assert (await prepared(starter)).start.version == 3
+    assert [each.reason for each in (await refusal(starter, input={"id": 3})).violations] == ["ENUM"]
 
 
 async def test_order_pins_the_version_and_carries_all_that_is_needed(

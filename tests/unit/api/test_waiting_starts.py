@@ -25,7 +25,7 @@ from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from services.chassis.process.clock import SystemClock
 from services.chassis.telemetry.tracing import Sampler, new_trace
 from tests.support.probe import some, until
-from tests.unit.api.test_start_orders import MemoryAside, MemoryRequests, MemoryWorkflows
+from tests.unit.api.test_start_orders import MemoryChecker, MemoryRequests, MemoryWorkflows
 from windlass.api.v1 import executions_pb2, resources_pb2
 from windlass.coordinator.v1 import reads_pb2
 from windlass.dispatcher.v1 import queue_pb2
@@ -70,7 +70,7 @@ class Api:
             startables,
             self.starts,
             MemoryRequests(),
-            MemoryAside(),
+            MemoryChecker(),
             Identifiers(clock),
             clock,
             enqueue_seconds=5.0,

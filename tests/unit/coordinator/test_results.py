@@ -2,12 +2,13 @@
 
 import pytest
 
-from services.coordinator.app.results import CURSOR_BYTES_MAX, DEPTH_MAX
+from services.coordinator.app.results import CURSOR_BYTES_MAX
 from services.coordinator.core.commands import ReportFailure, ReportProgress, ReportStarted, ReportSuccess
 from services.coordinator.core.values import INLINE_BYTES_MAX, ErrorClass, OutputRef
 from services.coordinator.peers.mailbox import REPORT_BYTES_MAX, fit_to_post
 from services.coordinator.rpc.run_reports import progress_commands, report_command
 from windlass.coordinator.v1 import sessions_pb2 as pb
+from windlass.definition.limits import DEPTH_MAX
 
 
 def brought(json: bytes = b"", branch: str = "", ref: pb.OutputRef | None = None) -> pb.RunReport:

@@ -391,17 +391,23 @@ def test_all_faults_are_told_at_once() -> None:
     }
 
 
+def test_fault_of_the_schema_is_one_among_the_others() -> None:
+    verdict = examine({**good(), "name": 3}, lambda schema: "is no schema")
+    assert Fault("inputSchema", "BAD_SCHEMA", "is no schema") in verdict.faults
+    assert len(verdict.faults) == 2
+
+
 def test_what_is_no_json_is_one_fault_among_the_others() -> None:
     document = good()
     document["name"] = "Order"
     document["timeout"] = math.inf
-    document["initialState"]["deep"] = nested(70)
+    document["initialState"]["deep"] = nested(31)
     document["inputSchema"]["maximum"] = math.nan
     document["nodes"][0]["inputs"]["region"] = "a\x00b"
     document["nodes"][0]["retry"]["attempts"] = -math.inf
     document["nodes"][1]["module"] = "\x00"
     document["nodes"][2]["module"] = "noop"
-    deep = ("initialState.deep" + "[0]" * 62)[:200]
+    deep = ("initialState.deep" + "[0]" * 28)[:200]
     assert faults(document) == {
         ("name", "MALFORMED_NAME"),
         ("timeout", "NOT_A_NUMBER"),
@@ -475,9 +481,9 @@ def nested(depth: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize(("depth", "is_good"), [(62, True), (63, False), (1000, False)])
-def test_json_is_at_most_64_deep(depth: int, is_good: bool) -> None:
-    """The document and `initialState` are two of the 64."""
+@pytest.mark.parametrize(("depth", "is_good"), [(28, True), (29, False), (1000, False)])
+def test_json_is_at_most_30_deep(depth: int, is_good: bool) -> None:
+    """The document and `initialState` are two of the 30."""
     found = examine({"name": "deep", "initialState": {"a": nested(depth)}}).faults
     assert [fault.reason for fault in found] == ([] if is_good else ["TOO_DEEP"])
 

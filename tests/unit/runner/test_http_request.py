@@ -1,6 +1,8 @@
 """http.request@1 against a server that tells what it was sent."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -80,3 +82,8 @@ async def test_a_header_that_is_no_text_does_not_cost_the_answer(tmp_path: Any) 
     assert isinstance(outcome, Succeeded), outcome
     assert isinstance(outcome.output, bytes)
     assert orjson.loads(outcome.output)["headers"]["x-odd"] == "caf?"
+
+
+def test_runner_loads_no_http_client_before_its_first_request() -> None:
+    program = "import sys, services.runner.wiring; sys.exit('aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

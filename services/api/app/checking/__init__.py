@@ -1,6 +1,7 @@
-"""Checking inputs against a JSON Schema: here, or in a child where it might take long.
+"""Checking inputs against a JSON Schema.
 
-What a check costs is only known from above (`core/schema_work.py`), and most inputs above that bound are checked in a
-moment all the same. So none is refused for it; but while the library is at work this process does nothing else, and
-such an input is checked in a process of its own (`aside.py`), which ends by its limits.
+What a check costs cannot be told from a schema and an input: while the library is at work, its process does nothing
+else. So this process checks only what is plain (`core/plain_schemas.py`). All other checks, the compiling of schemas
+when a definition is applied, and the words for what does not fit are for children (`children.py`), which end by their
+limits. Workspaces wait for them in a fair line (`line.py`).
 """

@@ -1,34 +1,46 @@
-"""`python -m services.api.app.checking`: checks one input for an api, and ends; not for people to start.
+"""`python -m services.api.app.checking`: the child that checks inputs for an api; not for people to start.
 
-On its input the length of the schema, the schema, and the input; on its output the first misfit as JSON, or null. It
-dies of its limits rather than be asked to obey: the library at work hears nothing.
+`services/chassis/process/child_limits.py` says how requests come and answers go. A request is a head, the schema, and
+the input, both as JSON; the answer is the misfits as JSON, or the fault of the schema as text.
 """
 
-import signal
-import sys
-from typing import Final
+import os
+from functools import lru_cache
+from typing import Any, Final
 
 import orjson
 
-from services.api.app.checking.engine import LENGTH_BYTES, first_misfit
-from services.chassis.process.child_limits import limit_memory, settle
-from windlass.definition.input_schemas import compiled
+from services.api.app.checking.engine import first_misfit, misfits
+from services.api.app.checking.request import Request
+from services.chassis.process.child_limits import ChildLimits, serve
+from windlass.definition.input_schemas import SchemaFault, compiled
 
-# While its caller waits. The dearest input that means no harm (256 KiB of fractions against an enum of integers) was
-# seen to take half a second.
-CPU_SECONDS_MAX: Final = 0.8
-MEMORY_BYTES_MAX: Final = 1 << 30
+MEMORY_BYTES_MAX: Final = 512 * 1024 * 1024
+# Compiled schemas that are kept. Together they are bounded by the memory that a child may keep.
+SCHEMAS_KEPT_MAX: Final = 64
 
 
-def main() -> None:
-    settle()
-    limit_memory(MEMORY_BYTES_MAX)
-    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS_MAX)
-    given = sys.stdin.buffer.read()
-    end = LENGTH_BYTES + int.from_bytes(given[:LENGTH_BYTES], "big")
-    found = first_misfit(compiled(orjson.loads(given[LENGTH_BYTES:end])), orjson.loads(given[end:]))
-    sys.stdout.buffer.write(orjson.dumps(None if found is None else list(found)))
+@lru_cache(SCHEMAS_KEPT_MAX)
+def validator(schema: bytes) -> Any:
+    return compiled(orjson.loads(schema))
+
+
+def answered(frame: bytes) -> tuple[bool, bytes]:
+    asked = Request.decoded(frame)
+    try:
+        check, document = validator(asked.schema), orjson.loads(asked.document)
+        found = first_misfit(check, document) if asked.most == 1 else misfits(check, document, asked.most)
+    except SchemaFault as fault:
+        return False, str(fault).encode()
+    except MemoryError:
+        # Like any other end by the limits.
+        os.abort()
+    return True, orjson.dumps([tuple(misfit) for misfit in found])
+
+
+def limits(frame: bytes) -> ChildLimits:
+    return ChildLimits(Request.decoded(frame).cpu_seconds, MEMORY_BYTES_MAX)
 
 
 if __name__ == "__main__":
-    main()
+    serve(answered, limits)

@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
-import aiohttp
 import orjson
 
 from services.chassis.telemetry.tracing import emit_span, parse_traceparent

@@ -28,11 +28,9 @@ from typing import Any, Final
 
 import orjson
 
-from services.chassis.process.child_limits import environment
+from services.chassis.process.child_limits import LENGTH_BYTES, Head, environment
 from windlass.sdk import ModuleError, PermanentError, TransientError
 
-# Lengths travel as so many bytes before what they are of.
-LENGTH_BYTES: Final = 4
 FRAME_BYTES_MAX: Final = 2**32 - 1
 # For what no CPU time is used in: the child does nothing but work, so only a full machine, or somebody who stops it,
 # keeps it so long. A template's own time is measured in the child, as CPU time.
@@ -183,10 +181,10 @@ class RendererProcess:
                 # The pipes are in the middle of something.
                 self._give_up()
                 raise
-            verdict = orjson.loads(head)
-            if verdict["isLast"]:
+            verdict = Head.decoded(head)
+            if verdict.is_last:
                 self._give_up()
-        if not verdict["isGood"]:
+        if not verdict.is_good:
             raise PermanentError(body.decode(), type="TEMPLATE_ERROR")
         return body
 

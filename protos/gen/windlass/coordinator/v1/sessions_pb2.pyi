@@ -300,7 +300,7 @@ class RunReport(_message.Message):
         """The branch taken, of a condition or switch, at most 255 characters; empty otherwise."""
         @_builtins.property
         def output(self) -> Global___Output:
-            """Inline: JSON (RFC 8259, no NaN) of at most 256 KiB, nested at most 128 deep. Anything else is a failure of the run,
+            """Inline: JSON (RFC 8259, no NaN) of at most 256 KiB, nested at most 30 deep. Anything else is a failure of the run,
             PERMANENT: OUTPUT_NOT_JSON, OUTPUT_TOO_LARGE, OUTPUT_REF_INVALID.
             """
 

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from windlass.types.v1 import start_pb2 as _start_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -354,7 +355,9 @@ class ExecutionStarted(_message.Message):
     THEN_FIELD_NUMBER: _builtins.int
     holder: _builtins.str
     @_builtins.property
-    def origin(self) -> Global___Origin: ...
+    def origin(self) -> _start_pb2.StartOrder:
+        """What was asked for. It names no execution, no deadline and no watcher: those have no place in an event."""
+
     @_builtins.property
     def grant_time(self) -> _timestamp_pb2.Timestamp:
         """When it left the queue."""
@@ -377,7 +380,7 @@ class ExecutionStarted(_message.Message):
         self,
         *,
         holder: _builtins.str = ...,
-        origin: Global___Origin | None = ...,
+        origin: _start_pb2.StartOrder | None = ...,
         grant_time: _timestamp_pb2.Timestamp | None = ...,
         deadline_time: _timestamp_pb2.Timestamp | None = ...,
         retry: Global___RetryPolicy | None = ...,
@@ -390,92 +393,6 @@ class ExecutionStarted(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecutionStarted: _TypeAlias = ExecutionStarted  # noqa: Y015
-
-@_typing.final
-class Origin(_message.Message):
-    """What was asked for when the execution was started; see windlass.types.v1.StartOrder."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class LabelsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    WORKSPACE_FIELD_NUMBER: _builtins.int
-    WORKFLOW_FIELD_NUMBER: _builtins.int
-    VERSION_FIELD_NUMBER: _builtins.int
-    VERSION_ID_FIELD_NUMBER: _builtins.int
-    INPUT_FIELD_NUMBER: _builtins.int
-    LABELS_FIELD_NUMBER: _builtins.int
-    PRIORITY_FIELD_NUMBER: _builtins.int
-    TRIGGER_TYPE_FIELD_NUMBER: _builtins.int
-    CALLER_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    PARENT_EXECUTION_ID_FIELD_NUMBER: _builtins.int
-    CREATE_TIME_FIELD_NUMBER: _builtins.int
-    TRACEPARENT_FIELD_NUMBER: _builtins.int
-    workspace: _builtins.str
-    workflow: _builtins.str
-    version: _builtins.int
-    version_id: _builtins.str
-    """Names the immutable definition."""
-    input: _builtins.bytes
-    """A JSON object."""
-    priority: _builtins.int
-    """1 to 5."""
-    trigger_type: _builtins.int
-    caller: _builtins.str
-    """Who asked."""
-    request_id: _builtins.str
-    parent_execution_id: _builtins.str
-    traceparent: _builtins.str
-    """W3C trace context of the start."""
-    @_builtins.property
-    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
-    @_builtins.property
-    def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was asked for."""
-
-    def __init__(
-        self,
-        *,
-        workspace: _builtins.str = ...,
-        workflow: _builtins.str = ...,
-        version: _builtins.int = ...,
-        version_id: _builtins.str = ...,
-        input: _builtins.bytes = ...,
-        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        priority: _builtins.int = ...,
-        trigger_type: _builtins.int = ...,
-        caller: _builtins.str = ...,
-        request_id: _builtins.str = ...,
-        parent_execution_id: _builtins.str = ...,
-        create_time: _timestamp_pb2.Timestamp | None = ...,
-        traceparent: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "create_time", b"create_time", "input", b"input", "labels", b"labels", "parent_execution_id", b"parent_execution_id", "priority", b"priority", "request_id", b"request_id", "traceparent", b"traceparent", "trigger_type", b"trigger_type", "version", b"version", "version_id", b"version_id", "workflow", b"workflow", "workspace", b"workspace"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Origin: _TypeAlias = Origin  # noqa: Y015
 
 @_typing.final
 class RetryPolicy(_message.Message):

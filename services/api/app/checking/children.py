@@ -1,0 +1,164 @@
+"""The children that check schemas and inputs: few, warm, and replaced when one ends.
+
+    wait for a turn ──► a warm child, or a new one ──► its answer
+          │                       └──► it died of its limits: the check takes too long
+          └──► no turn came: try again later
+
+Hazard: a caller who goes while a child works for it leaves the pipes in the middle of something; that child is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import orjson
+
+from services.api.app.checking.line import FairLine
+from services.api.app.checking.request import Request
+from services.chassis.grpc.errors import DependencyUnavailable, Violation
+from services.chassis.process.child_limits import LENGTH_BYTES, Head, environment
+
+TURN_SECONDS_MAX: Final = 5.0
+# The dearest input that means no harm (256 KiB of fractions against an enum of integers) was seen to take half a
+# second, and a caller should have an answer within one.
+CPU_SECONDS_MAX: Final = 0.8
+# Compiling a schema when its definition is applied.
+COMPILE_CPU_SECONDS_MAX: Final = 0.5
+# Finding all misfits instead of the first one may take far longer: then the first one has to do.
+ALL_CPU_SECONDS_MAX: Final = 0.1
+# A child's CPU time ends it long before; only a full machine, or somebody who stops it, keeps it silent so long.
+SILENT_SECONDS_MAX: Final = 15.0
+_RETRY_SECONDS: Final = 5.0
+# The signals by which its limits end it: time, memory (allocators abort), and the stack.
+_LIMITS: Final = (signal.SIGPROF, signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+_TOO_LONG: Final = "takes too long to check against the inputSchema"
+
+
+class _OverLimit(Exception):
+    """The child died of its limits."""
+
+
+class _Child:
+    """One process and its pipes."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls) -> _Child:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "services.api.app.checking"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment(),
+        )
+        child = cls(process)
+        try:
+            # Empty: it is ready.
+            await child._frame()
+        except BaseException:
+            await child.end()
+            raise
+        return child
+
+    @property
+    def is_over(self) -> bool:
+        return self._process.returncode is not None
+
+    async def answer(self, request: bytes) -> tuple[Head, bytes]:
+        """Raises asyncio.IncompleteReadError, or ConnectionError, when the child ends."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(len(request).to_bytes(LENGTH_BYTES) + request)
+        await self._process.stdin.drain()
+        return Head.decoded(await self._frame()), await self._frame()
+
+    async def ended(self) -> int:
+        """The exit code of a child that has closed its pipes; negative for a signal."""
+        return await self._process.wait()
+
+    async def end(self) -> None:
+        if not self.is_over:
+            self._process.kill()
+            await self._process.wait()
+
+    async def _frame(self) -> bytes:
+        assert self._process.stdout is not None
+        length = int.from_bytes(await self._process.stdout.readexactly(LENGTH_BYTES))
+        return await self._process.stdout.readexactly(length)
+
+
+class Checkers:
+    """For one event loop."""
+
+    def __init__(self, children: int) -> None:
+        self._line = FairLine(children)
+        self._idle: list[_Child] = []
+
+    async def fault(self, workspace: str, schema: bytes) -> str | None:
+        """Why this is no schema that an input could be checked against."""
+        try:
+            # What cannot be told of the empty input cannot be told of any: so a circle shows at once.
+            is_good, answer = await self._asked(workspace, Request(schema, b"{}", 1, COMPILE_CPU_SECONDS_MAX))
+        except _OverLimit:
+            return "takes too long to compile, or to check even an empty input"
+        return None if is_good else answer.decode()
+
+    async def violations(
+        self, workspace: str, schema: bytes, document: bytes, most: int
+    ) -> Sequence[Violation]:
+        """Empty when the document fits."""
+        first = Request(schema, document, 1, CPU_SECONDS_MAX)
+        try:
+            found = await self._found(workspace, first)
+        except _OverLimit:
+            return [Violation("input", "TOO_LARGE", _TOO_LONG)]
+        if found and most > 1:
+            try:
+                found = await self._found(
+                    workspace, first._replace(most=most, cpu_seconds=ALL_CPU_SECONDS_MAX)
+                )
+            except _OverLimit:
+                return found
+        return found
+
+    async def close(self) -> None:
+        while self._idle:
+            await self._idle.pop().end()
+
+    async def _found(self, workspace: str, request: Request) -> Sequence[Violation]:
+        is_good, answer = await self._asked(workspace, request)
+        if not is_good:
+            raise RuntimeError(f"a stored schema is none: {answer.decode()}")
+        return [Violation(*misfit) for misfit in orjson.loads(answer)]
+
+    async def _asked(self, workspace: str, request: Request) -> tuple[bool, bytes]:
+        try:
+            async with self._line.turn(workspace, TURN_SECONDS_MAX), asyncio.timeout(SILENT_SECONDS_MAX):
+                return await self._answered(request.encoded())
+        except TimeoutError:
+            raise DependencyUnavailable("the check of inputs", retry_after=_RETRY_SECONDS) from None
+
+    async def _answered(self, request: bytes) -> tuple[bool, bytes]:
+        child = self._idle.pop() if self._idle else await _Child.start()
+        if child.is_over:
+            # It ended while nobody used it.
+            child = await _Child.start()
+        try:
+            head, answer = await child.answer(request)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            code = await child.ended()
+            if -code in _LIMITS:
+                raise _OverLimit from None
+            raise RuntimeError(f"the child that checks inputs ended with {code}") from None
+        except BaseException:
+            await child.end()
+            raise
+        if head.is_last:
+            await child.end()
+        else:
+            self._idle.append(child)
+        return head.is_good, answer

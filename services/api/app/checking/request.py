@@ -1,0 +1,23 @@
+"""What a child is asked, as bytes."""
+
+import struct
+from typing import Final, NamedTuple
+
+_HEAD: Final = struct.Struct(">fII")
+
+
+class Request(NamedTuple):
+    schema: bytes
+    document: bytes
+    # Misfits that are wanted.
+    most: int
+    cpu_seconds: float
+
+    def encoded(self) -> bytes:
+        return _HEAD.pack(self.cpu_seconds, self.most, len(self.schema)) + self.schema + self.document
+
+    @classmethod
+    def decoded(cls, frame: bytes) -> "Request":
+        cpu_seconds, most, length = _HEAD.unpack_from(frame)
+        end = _HEAD.size + length
+        return cls(frame[_HEAD.size : end], frame[end:], most, cpu_seconds)
