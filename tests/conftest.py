@@ -1,4 +1,4 @@
-"""What every test may ask for by name, and which tests run at the same time."""
+"""Fixtures for every test, and the rule which tests run at the same time."""
 
 import pytest
 from xdist.scheduler import LoadFileScheduling

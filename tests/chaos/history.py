@@ -1,4 +1,4 @@
-"""What is asked of a history after the killing: the clients' log, the ledger of effects, the engine's own rows.
+"""The questions asked of a history after the killing: the clients' log, the ledger of effects, the engine's rows.
 
 Each question counts the cases it saw; one that saw none proves nothing and fails.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,81 +21,77 @@ from windlass.api.v1 import resources_pb2
 Run = resources_pb2.Run
 Execution = resources_pb2.Execution
 
+
 # A mixed lot: a row, a diamond, retries, a branch with a skipped side, a fan, slow work,
 # a large output, a failure that blocks only what follows.
+def _put(id_: str, **more: Any) -> dict[str, Any]:
+    return {"id": id_, "module": "ledger.put@1", "idempotent": True, **more}
+
+
+def _add(id_: str, **more: Any) -> dict[str, Any]:
+    return {"id": id_, "module": "ledger.add@1", **more}
+
+
+def _edges(*pairs: str) -> list[dict[str, Any]]:
+    """`a>b` is an edge from a to b, `a>b:true` one for that branch of a."""
+    parts = [re.fullmatch(r"(\w+)>(\w+)(?::(\w+))?", pair) for pair in pairs]
+    return [
+        {"from": part[1], "to": part[2]} | ({"when": part[3]} if part[3] else {}) for part in parts if part
+    ]
+
+
+_JOIN = {"id": "all", "module": "join@1"}
 GRAPHS: dict[str, dict[str, Any]] = {
-    "chaos-row": {
-        "nodes": [
-            {"id": "a", "module": "ledger.put@1", "idempotent": True},
-            {"id": "b", "module": "ledger.add@1"},
-            {"id": "c", "module": "ledger.put@1", "idempotent": True},
-        ],
-        "edges": [{"from": "a", "to": "b"}, {"from": "b", "to": "c"}],
-    },
+    "chaos-row": {"nodes": [_put("a"), _add("b"), _put("c")], "edges": _edges("a>b", "b>c")},
     "chaos-diamond": {
         "nodes": [
             {"id": "top", "module": "noop@1"},
-            {"id": "left", "module": "ledger.put@1", "idempotent": True, "config": {"seconds": 0.05}},
-            {"id": "right", "module": "ledger.add@1", "config": {"seconds": 0.02}},
-            {"id": "all", "module": "join@1"},
+            _put("left", config={"seconds": 0.05}),
+            _add("right", config={"seconds": 0.02}),
+            _JOIN,
             {"id": "last", "module": "transform@1", "inputs": {"left": "{{ nodes.left.output.node }}"}},
         ],
-        "edges": [
-            {"from": "top", "to": "left"},
-            {"from": "top", "to": "right"},
-            {"from": "left", "to": "all"},
-            {"from": "right", "to": "all"},
-            {"from": "all", "to": "last"},
-        ],
+        "edges": _edges("top>left", "top>right", "left>all", "right>all", "all>last"),
     },
     "chaos-retry": {
         "retry": {"attempts": 5, "initialDelay": "0.05s", "factor": 1, "maxDelay": "0.1s"},
         "nodes": [
             {"id": "flaky", "module": "ledger.flaky@1", "idempotent": True},
             {"id": "wait", "module": "sleep@1", "config": {"duration": "0.2s"}},
-            {"id": "after", "module": "ledger.put@1", "idempotent": True},
+            _put("after"),
         ],
-        "edges": [{"from": "flaky", "to": "wait"}, {"from": "wait", "to": "after"}],
+        "edges": _edges("flaky>wait", "wait>after"),
     },
     "chaos-branch": {
         "nodes": [
             {"id": "is_big", "module": "condition@1", "config": {"expression": "input.n > 10"}},
-            {"id": "big", "module": "ledger.put@1", "idempotent": True},
-            {"id": "small", "module": "ledger.put@1", "idempotent": True},
+            _put("big"),
+            _put("small"),
         ],
-        "edges": [
-            {"from": "is_big", "to": "big", "when": "true"},
-            {"from": "is_big", "to": "small", "when": "false"},
-        ],
+        "edges": _edges("is_big>big:true", "is_big>small:false"),
     },
     "chaos-fan": {
-        "nodes": [
-            *({"id": f"n{i}", "module": "ledger.put@1", "idempotent": True} for i in range(6)),
-            {"id": "all", "module": "join@1"},
-        ],
-        "edges": [{"from": f"n{i}", "to": "all"} for i in range(6)],
+        "nodes": [*(_put(f"n{i}") for i in range(6)), _JOIN],
+        "edges": _edges(*(f"n{i}>all" for i in range(6))),
     },
     "chaos-slow": {
-        "nodes": [
-            {"id": "slow", "module": "ledger.put@1", "idempotent": True, "config": {"seconds": 0.5}},
-            {"id": "then", "module": "ledger.add@1"},
-        ],
-        "edges": [{"from": "slow", "to": "then"}],
+        "nodes": [_put("slow", config={"seconds": 0.5}), _add("then")],
+        "edges": _edges("slow>then"),
     },
     "chaos-large": {
         "nodes": [
-            {"id": "write", "module": "ledger.put@1", "idempotent": True, "config": {"bytes": 400_000}},
+            _put("write", config={"bytes": 400_000}),
             {"id": "read", "module": "ledger.put@1", "inputs": {"of": "{{ nodes.write.output.node }}"}},
         ],
-        "edges": [{"from": "write", "to": "read"}],
+        "edges": _edges("write>read"),
     },
     "chaos-fails": {
         "nodes": [
             {"id": "bad", "module": "fail@1", "config": {"type": "PERMANENT", "message": "as told"}},
-            {"id": "blocked", "module": "ledger.put@1", "idempotent": True},
-            {"id": "apart", "module": "ledger.put@1", "idempotent": True},
+            _put("blocked"),
+            _put("apart"),
         ],
-        "edges": [{"from": "bad", "to": "blocked"}],
+        "edges": _edges("bad>blocked"),
     },
 }
 EXPECTED = {name: Execution.FAILED if name == "chaos-fails" else Execution.SUCCESS for name in GRAPHS}
@@ -112,7 +109,7 @@ EFFECTS = {
 
 
 class Work(NamedTuple):
-    """What attempts are made at: one effect, whoever causes it."""
+    """One effect; all attempts at it share this key."""
 
     execution: str
     node: str
@@ -122,7 +119,7 @@ class Work(NamedTuple):
 
 @dataclass
 class History:
-    """What happened, from three sides."""
+    """One history, seen by the clients, the ledger and the engine."""
 
     executions: dict[str, resources_pb2.Execution] = field(default_factory=dict)
     runs: dict[str, list[resources_pb2.Run]] = field(default_factory=dict)
@@ -253,7 +250,7 @@ def _begun_works(history: History) -> Iterator[tuple[dict[str, Any], Work]]:
 
 
 def _work_has_one_key_of_its_own(history: History) -> list[str]:
-    """What third parties are told apart by: equal over all attempts at one work, and no other work's."""
+    """Third parties tell works apart by this key: all attempts at one work share it, and no other work has it."""
     shown = {run.id: run.effect_key for runs in history.runs.values() for run in runs}
     keys_of: dict[Work, set[str]] = defaultdict(set)
     works_of: dict[str, set[Work]] = defaultdict(set)

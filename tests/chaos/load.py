@@ -22,7 +22,7 @@ from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 from windlass.api.v1.runs_pb2_grpc import RunServiceStub
 from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
-# What a client may meet while things die; anything else is a fault of ours.
+# A client may meet these codes while things die; any other code is a fault of ours.
 PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 CALL_SECONDS = 5.0
 FINAL_SECONDS = 120.0
@@ -58,11 +58,14 @@ class Load:
                         raise
                 await pause(PAUSE_SECONDS)
 
+    async def ask(self, method: Callable[..., Awaitable[Any]], request: Any) -> Any:
+        return await self.call(partial(method, request, metadata=self._metadata, timeout=CALL_SECONDS))
+
     async def apply(self) -> None:
         for name, graph in {**GRAPHS, HELD: {"nodes": [HELD_NODE]}}.items():
             request = workflows_pb2.ApplyWorkflowRequest()
             json_format.ParseDict({"name": name, **graph}, request.definition)
-            await self.call(partial(self._workflows.ApplyWorkflow, request, metadata=self._metadata))
+            await self.ask(self._workflows.ApplyWorkflow, request)
 
     async def start(self, workflow: str) -> str:
         """One execution, durable on return, whose end is asked for in the history."""
@@ -79,11 +82,7 @@ class Load:
         yield started
         for execution_id in started:
             request = executions_pb2.CancelExecutionRequest(execution_id=execution_id)
-            await self.call(
-                partial(
-                    self.executions.CancelExecution, request, metadata=self._metadata, timeout=CALL_SECONDS
-                )
-            )
+            await self.ask(self.executions.CancelExecution, request)
         for execution_id in started:
             await self.final(execution_id)
 
@@ -95,10 +94,7 @@ class Load:
     async def _start(self, workflow: str) -> str:
         request = executions_pb2.StartExecutionRequest(workflow=workflow, request_id=uuid.uuid4().hex)
         json_format.ParseDict({"n": 42}, request.input)
-        answer = await self.call(
-            lambda: self.executions.StartExecution(request, metadata=self._metadata, timeout=CALL_SECONDS)
-        )
-        execution_id: str = answer.execution.id
+        execution_id: str = (await self.ask(self.executions.StartExecution, request)).execution.id
         return execution_id
 
     async def start_any(self) -> str:
@@ -116,21 +112,14 @@ class Load:
         request = executions_pb2.GetExecutionRequest(execution_id=execution_id)
         async with asyncio.timeout(FINAL_SECONDS):
             while True:
-                answer = await self.call(
-                    lambda: self.executions.GetExecution(
-                        request, metadata=self._metadata, timeout=CALL_SECONDS
-                    )
-                )
-                if answer.execution.HasField("end_time"):
-                    return answer.execution
+                execution = (await self.ask(self.executions.GetExecution, request)).execution
+                if execution.HasField("end_time"):
+                    return execution
                 await pause(PAUSE_SECONDS)
 
     async def runs(self, execution_id: str) -> Sequence[Any]:
         request = runs_pb2.ListRunsRequest(execution_id=execution_id, page_size=1000)
-        answer = await self.call(
-            lambda: self._runs.ListRuns(request, metadata=self._metadata, timeout=CALL_SECONDS)
-        )
-        return list(answer.runs)
+        return list((await self.ask(self._runs.ListRuns, request)).runs)
 
     async def history(self) -> History:
         """All that was acknowledged, once it is over."""

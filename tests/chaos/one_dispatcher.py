@@ -1,4 +1,4 @@
-"""What api says to a dispatcher, said to the one that a test has chosen.
+"""Talks to a chosen dispatcher as an api does.
 
 An api sends its starts on the first stream that takes them and its calls to the first replica that answers, and leaves
 neither while it lives: which dispatcher hears anything is chance for a test that waits for one of them. Whoever grants

@@ -1,4 +1,4 @@
-"""What a client or an operator does that makes a service pass a named crash point."""
+"""Actions of a client or an operator that make a service pass a named crash point."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ import signal
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 from google.protobuf import json_format
 
@@ -21,20 +22,20 @@ from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
 from windlass.dispatcher.v1.queue_pb2 import EnqueueItem
 
-# Of the mixed load: over as soon as it is begun.
+# This workflow of the mixed load ends as soon as it has begun.
 QUICK = "chaos-branch"
 # Slept for long enough (10 s and more) to be parked.
 NAP, NAP_DURATION = "chaos-nap", "12s"
 # Never parked: a coordinator holds it all the while.
 DOZE, DOZE_DURATION = "chaos-doze", "3s"
-# At once, so that each of the coordinators holds some.
+# So many are started at once that each coordinator holds some.
 DOZES = 4
 # Between two deaths that only serve to bring another service to its point.
 SETTLE_SECONDS = 1.5
 
 
 class Stimuli:
-    """By the point that they lead to and the replica that is to pass it; what the mixed load reaches needs none."""
+    """An action for each point and the replica that is to pass it; the mixed load itself reaches the other points."""
 
     def __init__(self, stack: Stack, load: Load) -> None:
         self._stack = stack
@@ -44,11 +45,11 @@ class Stimuli:
         self._admin = stack.metadata()
         self._system = stack.metadata("system")
         self._dispatchers: dict[int, OneDispatcher] = {}
-        # What is started at one dispatcher, by workflow.
+        # The start that one dispatcher is sent, by workflow.
         self._items: dict[str, EnqueueItem] = {}
 
     async def prepare(self) -> None:
-        """To be awaited before anything dies."""
+        """Await this before anything dies."""
         await self._apply_sleeper(DOZE, DOZE_DURATION)
         self._items = {name: await newest(self._stack, name) for name in (QUICK, DOZE)}
 
@@ -81,6 +82,9 @@ class Stimuli:
         }
         return next((do for start, do in known.items() if point.startswith(start)), self._nothing)
 
+    async def _ask(self, method: Any, request: Any, metadata: Any = None) -> None:
+        await method(request, metadata=metadata or self._admin, timeout=CALL_SECONDS)
+
     async def _nothing(self) -> None:
         """The load does it."""
 
@@ -88,9 +92,7 @@ class Stimuli:
         for channel in self._channels:
             request = executions_pb2.StartExecutionRequest(workflow=QUICK, request_id=uuid.uuid4().hex)
             json_format.ParseDict({"n": 42}, request.input)
-            await ExecutionServiceStub(channel).StartExecution(
-                request, metadata=self._admin, timeout=CALL_SECONDS
-            )
+            await self._ask(ExecutionServiceStub(channel).StartExecution, request)
 
     async def crowd(self) -> None:
         """More at once than the other runners take: the one that has just come back gets its share."""
@@ -103,9 +105,7 @@ class Stimuli:
             request = executions_pb2.CancelExecutionRequest(
                 execution_id=await self._sleeping(NAP, NAP_DURATION)
             )
-            await ExecutionServiceStub(channel).CancelExecution(
-                request, metadata=self._admin, timeout=CALL_SECONDS
-            )
+            await self._ask(ExecutionServiceStub(channel).CancelExecution, request)
 
     async def nap(self) -> None:
         await self._sleeping(NAP, NAP_DURATION)
@@ -115,28 +115,21 @@ class Stimuli:
             graph = {"name": "chaos-other", "nodes": [{"id": f"n{next(self._numbers)}", "module": "noop@1"}]}
             request = workflows_pb2.ApplyWorkflowRequest()
             json_format.ParseDict(graph, request.definition)
-            await WorkflowServiceStub(channel).ApplyWorkflow(
-                request, metadata=self._admin, timeout=CALL_SECONDS
-            )
+            await self._ask(WorkflowServiceStub(channel).ApplyWorkflow, request)
 
     async def workspaces_everywhere(self) -> None:
         for channel in self._channels:
             name = f"w{next(self._numbers)}"
-            await WorkspaceServiceStub(channel).CreateWorkspace(
-                workspaces_pb2.CreateWorkspaceRequest(workspace=name, tier=workspaces_pb2.PRO),
-                metadata=self._system,
-                timeout=CALL_SECONDS,
-            )
-            await WorkspaceServiceStub(channel).DeleteWorkspace(
-                workspaces_pb2.DeleteWorkspaceRequest(workspace=name),
-                metadata=self._system,
-                timeout=CALL_SECONDS,
-            )
+            workspaces = WorkspaceServiceStub(channel)
+            made = workspaces_pb2.CreateWorkspaceRequest(workspace=name, tier=workspaces_pb2.PRO)
+            await self._ask(workspaces.CreateWorkspace, made, self._system)
+            closed = workspaces_pb2.DeleteWorkspaceRequest(workspace=name)
+            await self._ask(workspaces.DeleteWorkspace, closed, self._system)
 
     async def keys_everywhere(self) -> None:
         for channel in self._channels:
             request = workspaces_pb2.CreateApiKeyRequest(role=workspaces_pb2.VIEWER, title="chaos")
-            await ApiKeyServiceStub(channel).CreateApiKey(request, metadata=self._admin, timeout=CALL_SECONDS)
+            await self._ask(ApiKeyServiceStub(channel).CreateApiKey, request)
 
     async def end_a_coordinator(self, how: signal.Signals) -> None:
         """Each dispatcher has a stream to it, and each gives back what it held."""

@@ -17,10 +17,9 @@ import pytest
 
 from deploy.local.plan import Options
 from services.chassis.process.crash import VARIABLE
-from tests.chaos.history import cases, faults_of
 from tests.chaos.load import Load
 from tests.chaos.stimuli import Stimuli
-from tests.chaos.verify import TAKE_OVER, verify_under_load
+from tests.chaos.verify import TAKE_OVER, verify_history
 from tests.support.crash_points import crash_points_in
 from tests.support.pace import pause
 from tests.support.postgres import reachable_directory
@@ -41,7 +40,7 @@ BOOTSTRAP = "api.bootstrap.before_commit"
 IDLE = ("configure", "wake", "partitions", "session.open", "session.renew", "session.sweep")
 # The first life is told by api of the only workspace; a later one hears of it with what it is brought to start.
 LATER = (*IDLE, "limits")
-# Who serves sessions also dies at the points of those.
+# These services also die at the points of the sessions that they serve.
 SESSIONS = SERVICES / "chassis" / "session"
 SERVERS = {"dispatcher", "coordinator"}
 
@@ -86,11 +85,7 @@ async def test_dying_at_each_named_point_nothing_is_lost_and_nothing_done_again(
                 for replica, share in enumerate(shares):
                     lives.create_task(_die_at_each(stack, service, replica, share, plans[replica], stimuli))
             is_over.set()
-        history = await load.history()
-        assert not faults_of(history)
-        assert all(cases(history).values()), cases(history)
-        await load.final(await load.start("chaos-row"))
-        await verify_under_load(stack, load, *([TAKE_OVER] if is_taken_over else []))
+        await verify_history(stack, load, await load.history(), *([TAKE_OVER] if is_taken_over else []))
 
 
 async def _die_at_each(
@@ -98,7 +93,7 @@ async def _die_at_each(
 ) -> None:
     for place, point in enumerate(points):
         times = points[: place + 1].count(point)
-        # In a group: a stimulus that breaks fails the test, instead of leaving it to wait for nothing.
+        # A task group, so that a stimulus that breaks fails the test at once.
         async with asyncio.TaskGroup() as group:
             provoking = group.create_task(_provoke(stimuli.of(service, point, replica)))
             await until(
@@ -112,7 +107,7 @@ async def _die_at_each(
 
 
 def _arm(plan: Path, point: str) -> None:
-    """For the next life; the present one has read its own."""
+    """Plan the death of the next process; the present one has read its plan already."""
     plan.write_text(point)
 
 
@@ -121,7 +116,7 @@ def _has_died_at(stack: Stack, service: str, replica: int, point: str, times: in
 
 
 async def _provoke(stimulus: Callable[[], Awaitable[None]]) -> None:
-    """What makes a process pass the point, again and again; it fails whenever the process dies over it."""
+    """Repeat the stimulus; it fails whenever the process dies over it."""
     while True:
         with contextlib.suppress(grpc.aio.AioRpcError):
             await stimulus()

@@ -92,7 +92,7 @@ async def test_a_killed_dispatcher_costs_no_lease_and_little_time(ledger: Path) 
         await load.apply()
         is_over = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            group.create_task(_keep_starting(load, is_over))
+            group.create_task(load.keep_starting(is_over, 0, 0.2))
             await pause(3.0)
             killed = datetime.now(UTC)
             pid = stack.kill("dispatcher", 0)
@@ -118,13 +118,6 @@ async def test_a_killed_dispatcher_costs_no_lease_and_little_time(ledger: Path) 
 
 def _stack(coordinators: int = 1, runners: int = 1) -> Any:
     return running_stack(coordinators=coordinators, runners=runners, modules=[MODULES], lease_scale=1.0)
-
-
-async def _keep_starting(load: Load, is_over: asyncio.Event) -> None:
-    async with asyncio.TaskGroup() as group:
-        while not is_over.is_set():
-            group.create_task(load.start("chaos-row"))
-            await pause(0.2)
 
 
 def _begun(ledger: Path) -> list[dict[str, Any]]:

@@ -15,14 +15,14 @@ from windlass.api.v1.workspaces_pb2_grpc import WorkspaceServiceStub
 
 DISPATCHERS = 8
 SLOTS = 5
-# Of each dispatcher.
+# Each dispatcher is sent so many.
 STARTS = 25
 CALL_SECONDS = 20.0
 END_SECONDS = 90.0
 
 
 async def limit(stack: Stack, executions_max: int) -> None:
-    """Of the workspace that all of them start in."""
+    """Set the limit of the workspace that all of them start in."""
     workspaces, system = WorkspaceServiceStub(stack.channel()), stack.metadata("system")
     found = await workspaces.GetWorkspace(
         workspaces_pb2.GetWorkspaceRequest(workspace=WORKSPACE), metadata=system, timeout=CALL_SECONDS
@@ -34,7 +34,7 @@ async def limit(stack: Stack, executions_max: int) -> None:
 
 
 async def start_all(stack: Stack, replica: int, workflow: str) -> None:
-    """At one dispatcher, side by side; whom that one leaves without an answer, the next one is asked."""
+    """Start them side by side at one dispatcher; a start that it does not answer is sent to the next one."""
     item = await newest(stack, workflow)
 
     async def start_one() -> None:

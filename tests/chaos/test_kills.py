@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.history import cases, faults_of
 from tests.chaos.load import Load
-from tests.chaos.verify import TAKE_OVER, verify_under_load
+from tests.chaos.verify import TAKE_OVER, verify_history
 from tests.support.pace import pause
 from tests.support.probe import until
 from tests.support.stack import Stack, running_stack
@@ -62,11 +61,7 @@ async def test_killed_at_random_instants_nothing_is_lost_and_nothing_done_again(
             group.create_task(load.keep_starting(is_over, EXECUTIONS_MIN, 0.15))
             await _kill_many(stack, service, kills, draw)
             is_over.set()
-        history = await load.history()
-        assert not faults_of(history)
-        assert all(cases(history).values()), cases(history)
-        await load.final(await load.start("chaos-row"))
-        await verify_under_load(stack, load, *([TAKE_OVER] if is_taken_over else []))
+        await verify_history(stack, load, await load.history(), *([TAKE_OVER] if is_taken_over else []))
 
 
 async def _kill_many(stack: Stack, service: str, kills: int, draw: random.Random) -> None:

@@ -17,7 +17,7 @@ from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2
 
 CALL_SECONDS = 10.0
-# What an answer says of the moment at which it was given, not of what was done.
+# These fields tell of the moment of the answer, not of what was done.
 _MOMENTARY = {"existing", "updateTime", "change"}
 # An execution goes on between two answers; this of it stays.
 _LASTING = {"id", "workflow", "version", "input", "requestId", "createTime", "labels"}
@@ -26,7 +26,7 @@ FILES = (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
 
 
 class Calls:
-    """Of one stack, by the name of the method."""
+    """Calls the methods of one stack by their names."""
 
     def __init__(self, stack: Stack) -> None:
         self.address = stack.member("api").grpc
@@ -222,23 +222,6 @@ async def test_after_a_lost_answer_the_repeat_gets_the_same_and_nothing_is_done_
     assert await calls.changes() == changes
     if case.count is not None:
         assert await case.count(calls, request) == 1
-
-
-@pytest.mark.chaos
-async def test_a_start_whose_answer_was_lost_is_known_to_exist(calls: Calls) -> None:
-    request = await _start(calls)
-    await calls.unheard("StartExecution", request)
-    assert (await calls("StartExecution", request)).existing
-
-
-@pytest.mark.chaos
-async def test_a_key_that_nobody_heard_is_listed_and_can_be_revoked(calls: Calls) -> None:
-    request = await _key(calls)
-    await calls.unheard("CreateApiKey", request)
-    listed = await calls("ListApiKeys", workspaces_pb2.ListApiKeysRequest(page_size=1000))
-    (lost,) = (each for each in listed.api_keys if each.title == request.title)
-    revoked = await calls("RevokeApiKey", workspaces_pb2.RevokeApiKeyRequest(key_id=lost.key_id))
-    assert revoked.api_key.HasField("revoke_time")
 
 
 def _lasting(answer: Message) -> Any:

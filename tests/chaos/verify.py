@@ -5,10 +5,11 @@ import json
 import subprocess
 import sys
 
+from tests.chaos.history import History, cases, faults_of
 from tests.chaos.load import Load
 from tests.support.stack import Stack
 
-# What any workload must have shown at least one case of.
+# Any workload must have shown at least one case of each of these.
 SHOWN = {"S1", "S2", "S3", "S6", "S7", "S8", "S9", "S10", "S11", "S12"}
 # And one whose starts have request keys, while something of it is going.
 SHOWN_UNDER_LOAD = SHOWN | {"S4", "S5", "S13", "S14"}
@@ -31,7 +32,15 @@ async def verify(stack: Stack, shown: set[str] = SHOWN) -> None:
     assert {promise for promise in shown if not seen.get(promise)} == set(), seen
 
 
+async def verify_history(stack: Stack, load: Load, history: History, *also: str) -> None:
+    """Nothing is lost and nothing is done again; the stack still works, and its rows keep the promises."""
+    assert not faults_of(history)
+    assert all(cases(history).values()), cases(history)
+    await load.final(await load.start("chaos-row"))
+    await verify_under_load(stack, load, *also)
+
+
 async def verify_under_load(stack: Stack, load: Load, *also: str) -> None:
-    """What is going is what the slots, the leases and their holders are judged by."""
+    """Verify while executions are going, so that there are slots, leases and holders to judge."""
     async with load.held(HELD):
         await verify(stack, SHOWN_UNDER_LOAD | set(also))

@@ -70,7 +70,7 @@ async def stack() -> AsyncIterator[Stack]:
 
 @pytest.fixture(scope="module")
 def calls(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Call]]:
-    """What came of each command of the page, by the method or verb that it ends with."""
+    """The outcome of each command of the page, by the method or verb that it ends with."""
     script = RECORDER + "\n".join(BLOCK.findall(PAGE.read_text()))
     for address, service in PORTS.items():
         script = script.replace(address, stack.member(service).grpc)

@@ -82,7 +82,7 @@ BUSY_SECONDS = 20.0
 
 
 def cpu_seconds(pid: int) -> float:
-    """What the process and its children, those that have ended too, have used."""
+    """The CPU time that the process and its children have used, ended children included."""
     process = psutil.Process(pid)
     return sum(process.cpu_times()[:4]) + sum(sum(each.cpu_times()[:2]) for each in process.children())
 

@@ -1,9 +1,7 @@
-"""As production runs it: the services know each other by their certificates, everybody else shows a key."""
+"""A stack as production runs it: services know each other by certificates, everybody else shows a key."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from google.protobuf import json_format
 
 from services.api.rpc.rules import RULES as API_RULES
 from services.chassis.grpc.errors import remote_error
@@ -21,6 +18,7 @@ from services.coordinator.rpc.rules import RULES as COORDINATOR_RULES
 from services.dispatcher.rpc.rules import RULES as DISPATCHER_RULES
 from tests.support.api import Client
 from tests.support.certificates import Authority
+from tests.support.command_line import windlass
 from tests.support.postgres import Database
 from tests.support.probe import eventually
 from tests.support.secured import SERVICES, Secured, secured_services
@@ -61,19 +59,11 @@ async def created(secured: Secured, key: str, **request: Any) -> workspaces_pb2.
     return answer
 
 
-def windlass(
+def said(
     secured: Secured, key_file: Path, *arguments: str, authority: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "windlass.cli", *arguments, "--address", secured.public["api"]]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
-    return subprocess.run(
-        [*line, "--key-file", str(key_file), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=clean | {"WINDLASS_AUTHORITY_FILE": str(authority or secured.authority.file)},
-    )
+    asked = [*arguments, "--address", secured.public["api"], "--key-file", key_file, "--json"]
+    return windlass(*asked, WINDLASS_AUTHORITY_FILE=authority or secured.authority.file)
 
 
 async def test_the_command_line_with_a_key_and_the_authority_sees_work_to_its_end(
@@ -82,28 +72,17 @@ async def test_the_command_line_with_a_key_and_the_authority_sees_work_to_its_en
     key_file, definition = tmp_path / "admin.key", tmp_path / "one.json"
     key_file.write_text(secured.keys.admin)
     definition.write_text(json.dumps({"name": "one", "nodes": [NOOP]}))
-    applied = windlass(secured, key_file, "workflow", "apply", str(definition))
+    applied = said(secured, key_file, "workflow", "apply", str(definition))
     assert applied.returncode == 0, applied.stderr
-    started = windlass(secured, key_file, "start", "one", "--wait")
+    started = said(secured, key_file, "start", "one", "--wait")
     assert started.returncode == 0, started.stderr
     execution = json.loads(started.stdout)
     assert execution["state"] == "SUCCESS"
-    watched = windlass(secured, key_file, "watch", execution["id"])
+    watched = said(secured, key_file, "watch", execution["id"])
     assert len(watched.stdout.splitlines()) == int(execution["lastSeq"])
-    distrusted = windlass(secured, key_file, "get", execution["id"], authority=Authority(tmp_path).file)
+    distrusted = said(secured, key_file, "get", execution["id"], authority=Authority(tmp_path).file)
     assert distrusted.returncode == 1
     assert f"no api answers at {secured.public['api']} over TLS" in distrusted.stderr
-
-
-async def test_a_start_that_waits_is_answered_with_its_result(secured: Secured) -> None:
-    client = Client(secured)
-    await client.apply("told", [{"id": "only", "module": "transform@1", "inputs": {"said": "yes"}}])
-    execution = await client.run("told")
-    assert execution.state == SUCCESS
-    assert json_format.MessageToDict(execution.output) == {"only": {"said": "yes"}}
-    assert (await client.end_of(execution.id)).state == SUCCESS
-    (run,) = await client.runs_of(execution.id)
-    assert run.runner.startswith("runner-0@")
 
 
 async def test_a_runner_with_a_key_and_the_authority_is_granted_its_workspaces_work(secured: Secured) -> None:
@@ -191,12 +170,3 @@ async def test_work_goes_on_when_a_killed_service_comes_back_with_its_certificat
     await secured.start(service)
     assert (await client.end_of(execution.id)).state == SUCCESS
     assert (await client.run("after")).state == SUCCESS
-
-
-async def test_a_repeated_request_for_a_key_is_answered_alike_after_a_restart(secured: Secured) -> None:
-    request = {"role": workspaces_pb2.VIEWER, "title": "once", "request_id": "the same"}
-    first = await created(secured, secured.keys.admin, **request)
-    await secured.kill("api")
-    await secured.start("api")
-    again = await created(secured, secured.keys.admin, **request)
-    assert (again.key, again.api_key.key_id) == (first.key, first.api_key.key_id)

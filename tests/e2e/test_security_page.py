@@ -22,7 +22,7 @@ PAGE = TREE / "docs/security.md"
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
 SCRIPT_SECONDS = 100
-# What a reader does by looking: the api is up when it answers, the runner when work comes to it.
+# A reader would look whether the api is up; here it is asked until it answers.
 BEFORE = "set -eu; trap 'kill $(jobs -p); wait' EXIT\n"
 UNTIL_UP = """
 until windlass workflow list --key-file home/admin.key --address 127.0.0.1:7501 --authority-file authority.pem
@@ -56,7 +56,7 @@ async def test_the_page_is_an_installation(place: Path) -> None:
 
 
 def run(place: Path, database_url: str) -> str:
-    """What the page's commands and ours told, on ports that are free."""
+    """The output of the page's commands and of ours, on free ports."""
     blocks = BLOCK.findall(PAGE.read_text())
     served = next(number for number, block in enumerate(blocks) if "\nserve api" in block)
     blocks.insert(served + 1, UNTIL_UP)

@@ -6,14 +6,14 @@ import re
 import urllib.request
 from collections.abc import AsyncIterator
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from services.chassis.telemetry.tracing import new_trace
 from tests.support.api import Client, new_workspace
 from tests.support.otlp import EVERY_HOP, ONE_STEP_TREE, Collector, Trace, collector
-from tests.support.probe import eventually, some, until
+from tests.support.probe import eventually, some
 from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import resources_pb2
 
@@ -52,6 +52,15 @@ async def client(stack: Stack) -> Client:
     return made
 
 
+async def traced(
+    client: Client, spans: Collector, name: str, nodes: list[dict[str, Any]], *, count: int = 1, **more: Any
+) -> tuple[resources_pb2.Execution, Trace]:
+    """An execution of these nodes, and its trace once it has so many spans."""
+    await client.apply(name, nodes, **more)
+    execution = await client.run(name)
+    return execution, await spans.trace(execution.trace_id, names=EVERY_HOP, count=count)
+
+
 async def test_every_hop_of_an_execution_is_in_one_connected_trace(client: Client, spans: Collector) -> None:
     execution = await client.run("traced")
     assert execution.state == STATE.SUCCESS
@@ -59,10 +68,7 @@ async def test_every_hop_of_an_execution_is_in_one_connected_trace(client: Clien
     assert trace.shape() == ONE_STEP_TREE, str(trace)
     assert len(trace.spans) == len(EVERY_HOP), str(trace)
     assert not [span.name for span in trace.spans if span.is_error]
-
-
-async def test_hops_follow_each_other_in_time(client: Client, spans: Collector) -> None:
-    trace = await spans.trace((await client.run("traced")).trace_id, names=EVERY_HOP)
+    # They follow each other in time.
     wait, grant = trace.one("dispatcher.wait"), trace.one("dispatcher.grant")
     lease, execute = trace.one("run.lease"), trace.one("run.execute")
     starts = [trace.one("api.StartExecution").start, wait.start, grant.start, lease.start, execute.start]
@@ -97,11 +103,9 @@ async def test_spans_name_their_service_and_what_they_are_about(client: Client, 
 async def test_retries_are_spans_with_the_backoff_between_them(client: Client, spans: Collector) -> None:
     config = {"type": "TRANSIENT", "message": "not yet", "untilAttempt": 3}
     retry = {"attempts": 3, "initialDelay": "0.05s", "factor": 1}
-    await client.apply("retried", [{"id": "flaky", "module": "fail@1", "config": config, "retry": retry}])
-    execution = await client.run("retried")
-    assert execution.state == STATE.SUCCESS
+    nodes = [{"id": "flaky", "module": "fail@1", "config": config, "retry": retry}]
     # The three attempts add a lease and an execution each, and the waits between them two.
-    trace = await spans.trace(execution.trace_id, names=EVERY_HOP, count=len(EVERY_HOP) + 2 * 2 + 2)
+    _, trace = await traced(client, spans, "retried", nodes, count=len(EVERY_HOP) + 2 * 2 + 2)
     attempts = trace.all("run.execute")
     assert [span.attributes["attempt"] for span in attempts] == [1, 2, 3]
     assert [span.is_error for span in attempts] == [True, True, False]
@@ -117,10 +121,9 @@ async def test_retries_are_spans_with_the_backoff_between_them(client: Client, s
 
 async def test_a_failed_execution_records_its_error(client: Client, spans: Collector) -> None:
     config = {"type": "PERMANENT", "message": "no such order"}
-    await client.apply("failing", [{"id": "lost", "module": "fail@1", "config": config}])
-    execution = await client.run("failing")
+    nodes = [{"id": "lost", "module": "fail@1", "config": config}]
+    execution, trace = await traced(client, spans, "failing", nodes)
     assert execution.state == STATE.FAILED
-    trace = await spans.trace(execution.trace_id, names=EVERY_HOP)
     failed = {span.name for span in trace.spans if span.is_error}
     assert failed == {"run.execute", "run.lease", "coordinator.complete"}
     assert "no such order" in trace.one("coordinator.complete").error
@@ -129,9 +132,7 @@ async def test_a_failed_execution_records_its_error(client: Client, spans: Colle
 async def test_parallel_nodes_and_their_join_are_one_tree(client: Client, spans: Collector) -> None:
     nodes = [{"id": name, "module": "noop@1"} for name in ("a", "b", "c")]
     edges = [{"from": "a", "to": "c"}, {"from": "b", "to": "c"}]
-    await client.apply("joined", nodes, edges=edges)
-    execution = await client.run("joined")
-    trace = await spans.trace(execution.trace_id, names=EVERY_HOP, count=len(EVERY_HOP) + 2 * 2)
+    _, trace = await traced(client, spans, "joined", nodes, edges=edges, count=len(EVERY_HOP) + 2 * 2)
     for execute in trace.all("run.execute"):
         lease = some(trace.parent_of(execute))
         assert lease.name == "run.lease"
@@ -145,10 +146,7 @@ async def test_waiting_for_a_runner_is_visible(client: Client, spans: Collector)
         {"id": f"n{number}", "module": "delay@1", "config": {"duration": "0.3s"}}
         for number in range(3 * RUNNER_CONCURRENCY)
     ]
-    await client.apply("crowded", nodes)
-    execution = await client.run("crowded")
-    assert execution.state == STATE.SUCCESS
-    trace = await spans.trace(execution.trace_id, names=EVERY_HOP, count=len(EVERY_HOP) + 2 * len(nodes))
+    _, trace = await traced(client, spans, "crowded", nodes, count=len(EVERY_HOP) + 2 * len(nodes))
     leases = {span.attributes["run.id"]: span for span in trace.all("run.lease")}
     waits = trace.all("run.wait")
     assert 0 < len(waits) < len(nodes), str(trace)
@@ -202,38 +200,6 @@ async def test_requests_of_a_run_hang_below_it_and_carry_the_trace_on(
     assert call.attributes["http.response.status_code"] == 200
     assert "hush" not in str(call.attributes)
     assert f"traceparent: 00-{execution.trace_id}-{call.span_id}-01" in heard[0]
-
-
-async def test_a_callers_own_trace_is_continued(client: Client, spans: Collector) -> None:
-    outer = new_trace(sampled=True)
-    execution = await client.run("traced", ("traceparent", outer.header()))
-    assert execution.trace_id == outer.trace_id_hex
-
-    def arrived() -> Trace | None:
-        found = spans.now(outer.trace_id_hex)
-        return found if set(found.names) >= EVERY_HOP else None
-
-    trace = await until(arrived, 20, "the spans below the caller's")
-    # The caller's span is nobody's here: the only link that leaves what we hold.
-    assert [span.name for span in trace.orphans] == ["api.StartExecution"], str(trace)
-    assert trace.orphans[0].parent_id == f"{outer.span_id:016x}"
-
-
-async def test_a_caller_may_decide_against_a_trace(client: Client, spans: Collector) -> None:
-    outer = new_trace(sampled=False)
-    unseen = await client.run("traced", ("traceparent", outer.header()))
-    assert unseen.trace_id == outer.trace_id_hex
-    seen = await client.run("traced")
-    await spans.trace(seen.trace_id, names=EVERY_HOP)
-    assert outer.trace_id_hex not in spans.trace_ids
-
-
-async def test_each_execution_of_a_batch_has_a_trace(client: Client, spans: Collector) -> None:
-    ids = [execution.trace_id for execution in await client.start_many("traced", 3)]
-    assert len(set(ids)) == 3
-    for trace_id in ids:
-        trace = await spans.trace(trace_id, names=EVERY_HOP)
-        assert [span.name for span in trace.roots] == ["api.StartExecution"]
 
 
 async def test_queueing_for_a_slot_is_visible(stack: Stack, client: Client, spans: Collector) -> None:

@@ -6,18 +6,16 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-import pytest_asyncio
 
 from deploy.local import provision
 from deploy.local.home import KEYS
 from deploy.local.plan import Options
+from tests.support.command_line import windlass
 from tests.support.postgres import reachable_directory
 from tests.support.probe import some, until
 from tests.support.stack import (
@@ -35,12 +33,6 @@ LONG_NODE = "name: long\nnodes:\n  - {id: only, module: delay@1, config: {durati
 ONE_NODE = "name: one\nnodes:\n  - {id: only, module: noop@1}\n"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def stack() -> AsyncIterator[Stack]:
-    async with running_stack(coordinators=2) as made:
-        yield made
-
-
 @pytest.fixture
 def home() -> Iterator[Path]:
     directory = reachable_directory("windlass-up-")
@@ -48,14 +40,9 @@ def home() -> Iterator[Path]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def windlass(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "windlass.cli", *arguments, "--home", str(home)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
-
-
-async def test_up_file_describes_what_runs(stack: Stack) -> None:
-    up = stack.up()
-    assert up["home"] == str(stack.options.home)
+async def test_up_file_describes_what_runs(shared_stack: Stack) -> None:
+    up = shared_stack.up()
+    assert up["home"] == str(shared_stack.options.home)
     assert is_alive(up["postgres"]["pid"])
     assert {"host", "port", "start_time"} <= set(up["postgres"])
     services = [(each["service"], each["replica"]) for each in up["processes"]]
@@ -66,109 +53,101 @@ async def test_up_file_describes_what_runs(stack: Stack) -> None:
         assert {"grpc", "http", "metrics", "start_time"} <= set(each)
 
 
-async def test_keys_and_credentials_are_private(stack: Stack) -> None:
-    files = [stack.home.key_file(name) for name in KEYS] + [
-        stack.home.url_file(name) for name in provision.OWNERS
+async def test_keys_and_credentials_are_private(shared_stack: Stack) -> None:
+    files = [shared_stack.home.key_file(name) for name in KEYS] + [
+        shared_stack.home.url_file(name) for name in provision.OWNERS
     ]
     for path in files:
         assert path.stat().st_mode & 0o777 == 0o600, path
         assert len(path.read_text().splitlines()) == 1
 
 
-async def test_no_secret_is_on_a_command_line_or_in_an_environment(stack: Stack) -> None:
-    secrets = [stack.key(name) for name in KEYS]
+async def test_no_secret_is_on_a_command_line_or_in_an_environment(shared_stack: Stack) -> None:
+    secrets = [shared_stack.key(name) for name in KEYS]
     secrets += [
-        stack.home.password_file(owner).read_text().strip() for owner in (*provision.OWNERS, "postgres")
+        shared_stack.home.password_file(owner).read_text().strip()
+        for owner in (*provision.OWNERS, "postgres")
     ]
-    secrets.append(stack.home.service_secret.read_text().strip())
-    for pid in stack.seen:
+    secrets.append(shared_stack.home.service_secret.read_text().strip())
+    for pid in shared_stack.seen:
         process = psutil.Process(pid)
         shown = " ".join([*process.cmdline(), *process.environ().values()])
         assert not [secret for secret in secrets if secret in shown], process.name()
 
 
-async def test_second_up_on_the_home_is_refused_by_pid(stack: Stack) -> None:
-    second = windlass("up", home=stack.options.home)
+async def test_second_up_on_the_home_is_refused_by_pid(shared_stack: Stack) -> None:
+    second = windlass("up", "--home", shared_stack.options.home)
     assert second.returncode == 1
-    assert f"process {stack.process.pid}" in second.stderr
+    assert f"process {shared_stack.process.pid}" in second.stderr
     assert "windlass.cli down --home" in second.stderr
-    assert stack.process.returncode is None
+    assert shared_stack.process.returncode is None
 
 
-async def test_status_tells_what_runs_and_where(stack: Stack) -> None:
-    shown = windlass("status", home=stack.options.home)
+async def test_status_tells_what_runs_and_where(shared_stack: Stack) -> None:
+    shown = windlass("status", "--home", shared_stack.options.home)
     assert shown.returncode == 0
-    for each in stack.up()["processes"]:
+    for each in shared_stack.up()["processes"]:
         assert each["grpc"] in shown.stdout
     database = next(line for line in shown.stdout.splitlines() if "postgres" in line)
-    assert stack.up()["postgres"]["start_time"] in database
-    assert json.loads(windlass("status", "--json", home=stack.options.home).stdout) == stack.up()
+    assert shared_stack.up()["postgres"]["start_time"] in database
+    assert (
+        json.loads(windlass("status", "--json", "--home", shared_stack.options.home).stdout)
+        == shared_stack.up()
+    )
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize("service", ["api", "dispatcher", "coordinator", "runner"])
-async def test_killed_child_is_started_again(stack: Stack, service: str) -> None:
-    killed = stack.kill(service)
-    successor = await stack.ready_again(service, 0, killed)
-    assert not is_alive(killed)
-    assert is_alive(successor)
-
-
-@pytest.mark.chaos
-async def test_killed_database_is_started_again(stack: Stack) -> None:
-    killed = stack.kill_postgres()
-    assert is_alive(await stack.postgres_again(killed))
-    await until(lambda: all(each["ready"] for each in stack.up()["processes"]), 30, "all to be ready")
-
-
-async def test_command_line_carries_an_execution_to_its_result(stack: Stack, tmp_path: Path) -> None:
+async def test_command_line_carries_an_execution_to_its_result(shared_stack: Stack, tmp_path: Path) -> None:
     definition = tmp_path / "one.yaml"
     definition.write_text(f"# kept as it is\n{ONE_NODE}")
-    home = stack.options.home
-    assert "CREATED" in windlass("workflow", "apply", str(definition), home=home).stdout
-    assert windlass("workflow", "get", "one", home=home).stdout == definition.read_text()
-    started = windlass("start", "one", "--wait", "--json", home=home)
+    home = shared_stack.options.home
+    assert "CREATED" in windlass("workflow", "apply", str(definition), "--home", home).stdout
+    assert windlass("workflow", "get", "one", "--home", home).stdout == definition.read_text()
+    started = windlass("start", "one", "--wait", "--json", "--home", home)
     assert started.returncode == 0, started.stderr
     execution = json.loads(started.stdout)
     assert execution["state"] == "SUCCESS"
-    assert execution["id"] in windlass("list", home=home).stdout
-    assert "only" in windlass("runs", execution["id"], home=home).stdout
-    watched = windlass("watch", execution["id"], "--json", home=home)
+    assert execution["id"] in windlass("list", "--home", home).stdout
+    assert "only" in windlass("runs", execution["id"], "--home", home).stdout
+    watched = windlass("watch", execution["id"], "--json", "--home", home)
     assert [json.loads(line)["seq"] for line in watched.stdout.splitlines()] == [
         str(number) for number in range(1, int(execution["lastSeq"]) + 1)
     ]
 
 
-async def test_workspaces_and_keys_are_made_listed_and_revoked(stack: Stack, tmp_path: Path) -> None:
-    home = stack.options.home
-    assert windlass("workspace", "create", "side", "--tier", "PRO", home=home).returncode == 0
-    assert "side" in windlass("workspace", "list", home=home).stdout
-    changed = json.loads(windlass("workspace", "update", "side", "--executions-max", "7", home=home).stdout)
+async def test_workspaces_and_keys_are_made_listed_and_revoked(shared_stack: Stack, tmp_path: Path) -> None:
+    home = shared_stack.options.home
+    assert windlass("workspace", "create", "side", "--tier", "PRO", "--home", home).returncode == 0
+    assert "side" in windlass("workspace", "list", "--home", home).stdout
+    changed = json.loads(
+        windlass("workspace", "update", "side", "--executions-max", "7", "--home", home).stdout
+    )
     assert changed["limits"]["executionsMax"] == 7
-    assert json.loads(windlass("workspace", "get", "side", home=home).stdout)["tier"] == "PRO"
+    assert json.loads(windlass("workspace", "get", "side", "--home", home).stdout)["tier"] == "PRO"
 
-    made = json.loads(windlass("keys", "create", "VIEWER", "--workspace", "side", "--json", home=home).stdout)
+    made = json.loads(
+        windlass("keys", "create", "VIEWER", "--workspace", "side", "--json", "--home", home).stdout
+    )
     key_file = tmp_path / "side.key"
     key_file.write_text(made["key"])
-    assert windlass("list", "--key-file", str(key_file), home=home).returncode == 0
-    refused = windlass("start", "one", "--key-file", str(key_file), home=home)
+    assert windlass("list", "--key-file", str(key_file), "--home", home).returncode == 0
+    refused = windlass("start", "one", "--key-file", str(key_file), "--home", home)
     assert refused.returncode == 1
     assert "ROLE_REQUIRED" in refused.stderr
 
     made = json.loads(
-        windlass("keys", "create", "VIEWER", "--title", "for a day", "--json", home=home).stdout
+        windlass("keys", "create", "VIEWER", "--title", "for a day", "--json", "--home", home).stdout
     )
-    assert "for a day" in windlass("keys", "list", home=home).stdout
-    assert windlass("keys", "revoke", made["apiKey"]["keyId"], home=home).returncode == 0
+    assert "for a day" in windlass("keys", "list", "--home", home).stdout
+    assert windlass("keys", "revoke", made["apiKey"]["keyId"], "--home", home).returncode == 0
     key_file.write_text(made["key"])
-    assert "KEY_INVALID" in windlass("list", "--key-file", str(key_file), home=home).stderr
+    assert "KEY_INVALID" in windlass("list", "--key-file", str(key_file), "--home", home).stderr
 
 
-async def test_errors_name_the_reason_and_what_to_try(stack: Stack) -> None:
-    unknown = windlass("get", "01990000-0000-7000-8000-000000000000", home=stack.options.home)
+async def test_errors_name_the_reason_and_what_to_try(shared_stack: Stack) -> None:
+    unknown = windlass("get", "01990000-0000-7000-8000-000000000000", "--home", shared_stack.options.home)
     assert unknown.returncode == 1
     assert "EXECUTION_NOT_FOUND" in unknown.stderr
-    assert windlass("get", home=stack.options.home).returncode == 2
+    assert windlass("get", "--home", shared_stack.options.home).returncode == 2
 
 
 async def test_down_ends_every_process_and_work_in_hand_goes_on_after_the_next_up(
@@ -177,20 +156,22 @@ async def test_down_ends_every_process_and_work_in_hand_goes_on_after_the_next_u
     definition = tmp_path / "long.yaml"
     definition.write_text(LONG_NODE)
     async with running_stack(home=home) as stack:
-        windlass("workflow", "apply", str(definition), home=home)
-        begun = json.loads(windlass("start", "long", "--json", home=home).stdout)["id"]
-        await until(lambda: "RUNNING" in windlass("runs", begun, home=home).stdout, 10, "the node to run")
-        assert windlass("down", home=home).returncode == 0
+        windlass("workflow", "apply", str(definition), "--home", home)
+        begun = json.loads(windlass("start", "long", "--json", "--home", home).stdout)["id"]
+        await until(
+            lambda: "RUNNING" in windlass("runs", begun, "--home", home).stdout, 10, "the node to run"
+        )
+        assert windlass("down", "--home", home).returncode == 0
         assert await stack.process.wait() == 0
         assert alive(stack.seen) == []
         assert not stack.home.up_file.exists()
-        assert windlass("status", home=home).returncode == 1
-        assert windlass("down", home=home).returncode == 0
+        assert windlass("status", "--home", home).returncode == 1
+        assert windlass("down", "--home", home).returncode == 0
     async with running_stack(home=home, port_offset=stack.options.port_offset):
         await until(
-            lambda: "RUNNING" in windlass("runs", begun, home=home).stdout, 10, "the node to run again"
+            lambda: "RUNNING" in windlass("runs", begun, "--home", home).stdout, 10, "the node to run again"
         )
-        journal = windlass("events", begun, home=home).stdout
+        journal = windlass("events", begun, "--home", home).stdout
         assert (
             "RunReleased" in journal
         )  # handed back: no attempt is charged, and nobody waited for a lease to end
@@ -201,10 +182,12 @@ async def test_interrupt_with_runs_going_ends_all_in_order(home: Path, tmp_path:
     definition = tmp_path / "long.yaml"
     definition.write_text(LONG_NODE)
     async with running_stack(home=home, coordinators=2) as stack:
-        windlass("workflow", "apply", str(definition), home=home)
-        begun = [json.loads(windlass("start", "long", "--json", home=home).stdout)["id"] for _ in range(3)]
+        windlass("workflow", "apply", str(definition), "--home", home)
+        begun = [
+            json.loads(windlass("start", "long", "--json", "--home", home).stdout)["id"] for _ in range(3)
+        ]
         await until(
-            lambda: all("RUNNING" in windlass("runs", each, home=home).stdout for each in begun),
+            lambda: all("RUNNING" in windlass("runs", each, "--home", home).stdout for each in begun),
             30,
             "the nodes to run",
         )
@@ -240,7 +223,7 @@ async def test_stack_comes_back_after_a_kill_of_everything(home: Path) -> None:
         assert not stack.seen & again.seen
         assert not alive(stack.seen)
         assert again.key() == key
-        assert windlass("list", home=home).returncode == 0
+        assert windlass("list", "--home", home).returncode == 0
 
 
 async def test_taken_port_is_named_with_its_process(home: Path) -> None:
@@ -249,7 +232,7 @@ async def test_taken_port_is_named_with_its_process(home: Path) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier stack had it a moment ago
         listener.bind(("127.0.0.1", 7402 + options.port_offset))
         listener.listen()
-        refused = windlass("up", "--port-offset", str(options.port_offset), home=home)
+        refused = windlass("up", "--port-offset", str(options.port_offset), "--home", home)
     assert refused.returncode == 1
     assert f"port {7402 + options.port_offset}, which dispatcher-0 (gRPC) needs" in refused.stderr
 
@@ -257,9 +240,9 @@ async def test_taken_port_is_named_with_its_process(home: Path) -> None:
 async def test_another_server_serves_and_a_dead_child_is_left_so_on_request(home: Path) -> None:
     async with running_stack(home=home, own_postgres=True, restart=False) as stack:
         assert stack.up()["postgres"] == {"pid": None, "host": "127.0.0.1", "port": some(stack.postgres).port}
-        assert windlass("list", home=home).returncode == 0
+        assert windlass("list", "--home", home).returncode == 0
         assert stack.home.operator_url_file.stat().st_mode & 0o777 == 0o600
-        verified = windlass("admin", "verify", home=home)  # of the database that the home knows of
+        verified = windlass("admin", "verify", "--home", home)  # of the database that the home knows of
         assert verified.returncode == 0, verified.stderr
         killed = stack.kill("runner")
         await until(lambda: not stack.entries("runner"), ENDED_SECONDS, "up.json to forget the dead runner")
@@ -267,13 +250,13 @@ async def test_another_server_serves_and_a_dead_child_is_left_so_on_request(home
         assert len(stack.entries("api")) == 1
         address = stack.home.operator_url_file.read_text()
     assert not stack.home.operator_url_file.exists()
-    # As after a kill of everything.
+    # The file is there again, as it is after a kill of everything.
     stack.home.operator_url_file.write_text(address)
-    assert "nothing runs on" in windlass("admin", "verify", home=home).stderr
+    assert "nothing runs on" in windlass("admin", "verify", "--home", home).stderr
 
 
 def when_ended(pid: int, look: Callable[[], list[int]]) -> asyncio.Future[list[int]]:
-    """What `look` sees at the moment at which the process has ended."""
+    """The answer of `look` at the moment at which the process has ended."""
     loop, handle = asyncio.get_running_loop(), os.pidfd_open(pid)
     seen: asyncio.Future[list[int]] = loop.create_future()
 

@@ -80,7 +80,7 @@ async def test_watch_and_wait_go_on(stack: Stack, client: Client, victim: str) -
 
 @pytest.mark.chaos
 async def test_watch_goes_on_at_another_api(stack: Stack, client: Client) -> None:
-    """Where the client itself goes on: after the last sequence that it received."""
+    """The client goes on after the last sequence that it received."""
     execution = await client.start("steps")
     first = Follower(client, execution.id)
     await first.has(5)

@@ -1,4 +1,4 @@
-"""Where a mutant's change is made, and the kinds of change there are.
+"""The places of a mutant's change, and the kinds of change.
 
 A place is a name in a folder (`live_run`, `Rounds.run_once`, a constant of a module), found in the syntax tree of
 whichever file defines it. A change says what is done wrong there in terms of the code's meaning (a column is not

@@ -17,12 +17,12 @@ from tests.mutants.mutants import MUTANTS, Mutant
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("services", "deploy", "client", "protos", "tests", "pyproject.toml")
 TEST_SECONDS = 60
-# Of pytest: some test failed. Anything else is no verdict: nothing was found, or the mutant does not even import.
+# pytest's code for a failed test. Any other code is no verdict: no test was found, or the mutant does not import.
 FAILED = 1
 
 
 def found_test(name: str) -> str:
-    """Where pytest finds the test of this name."""
+    """The id under which pytest finds the test of this name."""
     found = [
         f"{path.relative_to(ROOT)}::{name}"
         for path in sorted((ROOT / "tests").rglob("test_*.py"))

@@ -17,7 +17,7 @@ WAIT_SECONDS = 40
 
 
 class Served(Protocol):
-    """Whatever runs an api."""
+    """A stack that runs an api."""
 
     def channel(self) -> grpc.aio.Channel: ...
 
@@ -25,7 +25,7 @@ class Served(Protocol):
 
 
 class Client:
-    """Of the workspace that the key belongs to; without one, the ADMIN of `default`."""
+    """A client in the workspace of its key; without a key, the ADMIN of `default`."""
 
     def __init__(self, stack: Served, key: str = "") -> None:
         channel = stack.channel()
@@ -43,7 +43,7 @@ class Client:
         await self.call(self.workflows.ApplyWorkflow, request)
 
     async def run(self, workflow: str, *extra: tuple[str, str], **fields: Any) -> resources_pb2.Execution:
-        """To its end."""
+        """Start it, and wait for its end."""
         request = executions_pb2.StartExecutionRequest(workflow=workflow, **fields)
         request.wait.FromSeconds(WAIT_SECONDS)
         answer = await self.call(self.executions.StartExecution, request, *extra)
@@ -68,7 +68,7 @@ class Client:
         return execution
 
     async def start_many(self, workflow: str, count: int) -> list[resources_pb2.Execution]:
-        """In one batch."""
+        """Start them in one batch."""
         one = executions_pb2.StartExecutionRequest(workflow=workflow)
         request = executions_pb2.BatchStartExecutionsRequest(requests=[one] * count)
         answer = await self.call(self.executions.BatchStartExecutions, request)

@@ -27,7 +27,7 @@ class Authority:
         self._write(self.file, self._signed(name, self._key, x509.BasicConstraints(True, None)))
 
     def pair(self, common_name: str, *alternative: x509.GeneralName) -> Pair:
-        """For a process of that name, reached by the alternative names; another one each time."""
+        """A new pair for a process of that name, which is reached by the alternative names."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName(alternative or [x509.IPAddress(LOOPBACK)])
         stem = f"{common_name}-{next(self._made)}"

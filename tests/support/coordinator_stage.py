@@ -22,7 +22,7 @@ from services.chassis.grpc.errors import Refusal
 from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.server import INTERNAL, GrpcServer
 from services.chassis.identity.callers import ServiceCredential, services
-from services.chassis.lease.frames import Attach, Grant, Refused, Report
+from services.chassis.lease.frames import Grant, Report
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import EXECUTION, RUN
 from services.chassis.process.clock import SystemClock
@@ -34,6 +34,8 @@ from services.coordinator.config import CoordinatorSettings
 from services.coordinator.peers import dispatch as dispatch_hop
 from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.wiring import wire
+from tests.support.holder_owner import HolderOwner
+from tests.support.lease_hop import Addresses, ServerOwner
 from tests.support.probe import eventually as probe_until
 from windlass.api.v1.workspaces_pb2 import Role
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
@@ -99,10 +101,13 @@ class Catalog(catalog_pb2_grpc.CatalogServiceServicer):
         raise Refusal("API_KEY_NOT_FOUND", "this key is unknown, expired or revoked")
 
 
-class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_grpc.QueueServiceServicer):
+class StageDispatcher(
+    ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_grpc.QueueServiceServicer
+):
     """Grants what it is told to; acknowledges every report."""
 
     def __init__(self) -> None:
+        super().__init__()
         clock = SystemClock()
         timing = EXECUTION.scaled(SCALE)
         self.registry = SessionRegistry(
@@ -116,14 +121,10 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
         self.finished: dict[str, sessions_pb2.ExecutionReport] = {}
         self.acknowledged: list[str] = []
         self.delivered: list[sessions_pb2.ExecutionMessage] = []
-        self.on_report: Callable[[sessions_pb2.ExecutionReport], None] = lambda report: None
         self._epoch = int(time.time() * 1000)
-        # What is delivered goes to the session that was granted the execution last; or the test does that.
+        # When true, messages go on to the session that was granted the execution last; otherwise the test sends them.
         self.carries_on = True
         self._holders: dict[str, Any] = {}
-        # Executions whose mailbox takes nothing more, and how often it was tried all the same.
-        self.full: set[str] = set()
-        self.refusals = 0
 
     async def Session(  # type: ignore[override] # reads and writes by the context
         self, request_iterator: Any, context: Any
@@ -131,9 +132,6 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
         await self.registry.serve(context)
 
     async def Deliver(self, request: Any, context: Any) -> Any:
-        if request.message.execution_id in self.full:
-            self.refusals += 1
-            raise Refusal("MAILBOX_FULL", "too many messages for this execution wait to be read")
         self.delivered.append(request.message)
         holder = self._holders.get(request.message.execution_id)
         if self.carries_on and holder:
@@ -166,21 +164,6 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
         grant.lease.lease_id, grant.lease.epoch = start.execution_id, self.next_epoch()
         return grant
 
-    async def admit(self, attach: Attach) -> Sequence[Refused]:
-        return ()
-
-    def on_attached(self, session: Any) -> None: ...
-    def on_credit(self, session: Any) -> None: ...
-    def on_taken(self, session: Any, grants: Any) -> None: ...
-    def on_refused(self, session: Any, refused: Any) -> None: ...
-    def on_withdrawn(self, session: Any, grants: Any) -> None: ...
-    def on_in_doubt(self, session: Any, grants: Any) -> None: ...
-    def on_drain(self, session: Any) -> None: ...
-    def on_closed(self, session: Any) -> None: ...
-    def on_ended(self, ended: Any) -> None: ...
-    def watched(self) -> Sequence[str]:
-        return ()
-
     def on_notes(self, session: Any, notes: list[Any]) -> None:
         self.acknowledged += notes
 
@@ -190,29 +173,10 @@ class StageDispatcher(sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_g
             self.reports.append(body)
             if body.WhichOneof("report") == "finished":
                 self.finished[report.lease_id] = body
-            self.on_report(body)
         session.acknowledge([report.report_id for report in reports])
 
 
-class Addresses:
-    """The coordinators that a runner sees."""
-
-    def __init__(self) -> None:
-        self.present: frozenset[str] = frozenset()
-        self._changed = asyncio.Event()
-
-    def add(self, address: str) -> None:
-        self.present |= {address}
-        self._changed.set()
-
-    async def changes(self) -> AsyncIterator[frozenset[str]]:
-        while True:
-            self._changed.clear()
-            yield self.present
-            await self._changed.wait()
-
-
-class StageRunner:
+class StageRunner(HolderOwner):
     """Answers each grant with what `work` says; None: stays silent until told."""
 
     def __init__(
@@ -224,13 +188,12 @@ class StageRunner:
         idempotent: Sequence[str] = (),
         metadata: Metadata,
     ) -> None:
+        super().__init__()
         # Streams that were opened so far.
         self.opened = 0
+        self.present: frozenset[str] = frozenset()
         self.addresses = Addresses()
         self.grants: list[runs_pb.RunGrant] = []
-        self.revoked: list[Refused] = []
-        self.taken: list[str] = []
-        self.refused: list[tuple[str, str]] = []
         self.progress: list[runs_pb.RunProgress] = []
         self.work: Callable[[runs_pb.RunGrant], Any] = lambda grant: {}
         self.holder = SessionHolder(
@@ -246,6 +209,10 @@ class StageRunner:
             open_stream=lambda address: self._open(channel(address), metadata),
             owner=self,
         )
+
+    def attach(self, address: str) -> None:
+        self.present |= {address}
+        self.addresses.set(*self.present)
 
     def _open(self, channel: grpc.aio.Channel, metadata: Metadata) -> Any:
         self.opened += 1
@@ -276,23 +243,9 @@ class StageRunner:
             report.head.report_id, grant.lease.lease_id, grant.lease.epoch, report, ends_lease=True
         )
 
-    def on_revoked(self, revoked: list[Refused]) -> None:
-        self.revoked += revoked
-
-    def on_reports_taken(self, reports: list[Report]) -> None:
-        self.taken += [report.lease_id for report in reports]
-
-    def on_reports_refused(self, refused: list[tuple[Report, str]]) -> None:
-        self.refused += [(report.lease_id, reason) for report, reason in refused]
-
-    def on_notes(self, address: str, notes: list[Any]) -> None: ...
     def beat_notes(self, address: str, *, is_full: bool) -> Sequence[Any]:
         notes, self.progress = self.progress, []
         return notes
-
-    def on_fenced(self) -> None: ...
-    def on_resumed(self) -> None: ...
-    def on_ended(self, reason: str) -> None: ...
 
 
 class Stage:
@@ -384,15 +337,31 @@ class Stage:
         metadata = (("authorization", f"Bearer {key}"),) if key else own
         runner = StageRunner(name, self.channel, capacity=capacity, idempotent=idempotent, metadata=metadata)
         self.holders.append(runner.holder)
-        runner.addresses.add(address)
+        runner.attach(address)
         self.spawn(runner.holder.run(runner.addresses.changes()))
         await eventually(lambda: runner.holder.sessions_live)
         return runner
 
+    async def with_runner(
+        self, replica: str = "0", *, is_silent: bool = False, **more: Any
+    ) -> tuple[Any, StageRunner]:
+        """The session of a coordinator, and a runner at it, which answers nothing by itself when it is silent."""
+        address, session = await self.coordinator(replica)
+        runner = await self.runner(address, **more)
+        if is_silent:
+            runner.work = lambda grant: None
+        return session, runner
+
+    def start(self, session: Any, version: str, **more: Any) -> Any:
+        """The order of a new execution, which this session is granted; with `id_` and `resumed`, of an old one."""
+        order = self.dispatcher.order(version, **more)
+        self.dispatcher.grant(session, [order])
+        return order
+
     async def attach_also(self, runner: StageRunner, address: str) -> None:
         """A second coordinator for a runner that has one."""
-        runner.addresses.add(address)
-        await eventually(lambda: runner.holder.sessions_live == len(runner.addresses.present))
+        runner.attach(address)
+        await eventually(lambda: runner.holder.sessions_live == len(runner.present))
 
     async def close(self) -> None:
         for process, _ in self.processes:

@@ -19,7 +19,7 @@ from services.api.core.filters import (
     Present,
 )
 
-# What grammars and statements treat specially, in few texts, so that a filter and an execution meet often.
+# Texts with special meaning in grammars and statements; few, so that a filter and an execution meet often.
 TEXTS = (
     "",
     "a",
@@ -103,7 +103,7 @@ def trees(depth: int = _DEPTH) -> st.SearchStrategy[Filter]:
 
 
 def written(filter_: Filter) -> str:
-    """With parentheses around everything that is made of several."""
+    """The filter as text, with parentheses around everything that is made of several parts."""
     match filter_:
         case Condition(field, operator, value):
             return f"{_field(field)} {operator.value} {_quoted(value)}"

@@ -33,6 +33,7 @@ from services.chassis.session.owners import AttachRefused
 from services.chassis.session.registry import SessionLimits, SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.session.store import CloseMark, EndedInstance
+from tests.support.holder_owner import HolderOwner
 from tests.support.probe import some
 from windlass.coordinator.v1 import sessions_pb2, sessions_pb2_grpc
 from windlass.types.v1 import session_pb2
@@ -90,7 +91,7 @@ class AwayStore(MemorySessionStore):
         return await super().sweep()
 
     async def end(self, instance_id: str) -> None:
-        """As another replica would."""
+        """End the instance as another replica would."""
         assert await self.end_if_unheard(await self.mark_closed(instance_id)) is not None
 
 
@@ -103,7 +104,7 @@ class ServerOwner:
         self.refused: list[Refused] = []
         self.withdrawn: list[Grant] = []
         self.in_doubt: list[Grant] = []
-        self.reports: list[Report] = []
+        self.reports: list[Any] = []
         self.notes: list[object] = []
         self.closed: list[ServerSession] = []
         self.ended: list[EndedInstance] = []
@@ -166,19 +167,16 @@ class ServerOwner:
         return self.watching
 
 
-class Worker:
-    """A holder's owner: writes down what it hears."""
+class Worker(HolderOwner):
+    """A holder's owner that has its holder at hand."""
+
+    holder: SessionHolder
 
     def __init__(self) -> None:
+        super().__init__()
         self.forgotten: list[str] = []
-        self.holder: SessionHolder
         self.grants: list[Grant] = []
-        self.revoked: list[Refused] = []
-        self.reports_taken: list[Report] = []
-        self.reports_refused: list[tuple[Report, str]] = []
-        self.notes: list[object] = []
         self.beat_note: list[object] = []
-        self.edges: list[str] = []
 
     def done(self, report_id: str, lease_id: str, epoch: int = 1) -> None:
         """Report the end of a lease."""
@@ -189,29 +187,8 @@ class Worker:
     def on_grants(self, grants: list[Grant]) -> None:
         self.grants += grants
 
-    def on_revoked(self, revoked: list[Refused]) -> None:
-        self.revoked += revoked
-
-    def on_reports_taken(self, reports: list[Report]) -> None:
-        self.reports_taken += reports
-
-    def on_reports_refused(self, refused: list[tuple[Report, str]]) -> None:
-        self.reports_refused += refused
-
-    def on_notes(self, address: str, notes: list[object]) -> None:
-        self.notes += notes
-
     def beat_notes(self, address: str, *, is_full: bool) -> Sequence[object]:
         return self.beat_note
-
-    def on_fenced(self) -> None:
-        self.edges.append("fenced")
-
-    def on_resumed(self) -> None:
-        self.edges.append("resumed")
-
-    def on_ended(self, reason: str) -> None:
-        self.edges.append(reason)
 
 
 class _Servicer(sessions_pb2_grpc.RunnerSessionsServicer):
@@ -364,7 +341,7 @@ class RawHolder:
         return None if message is grpc.aio.EOF else CODEC.decode_server_frame(message)
 
     async def fault(self) -> StreamFault:
-        """What the next frame says is wrong."""
+        """The fault in the next frame."""
         return some(some(await self.hear()).fault)
 
     async def attach(self, instance_id: str = "raw", **more: Any) -> ServerFrame:

@@ -15,7 +15,7 @@ def varint(number: int) -> bytes:
 def nested_struct(depth: int, key: str = "a") -> bytes:
     """A `google.protobuf.Struct` of `{"a": {"a": … true}}`, of so many objects."""
     name = b"\x0a" + varint(len(key)) + key.encode()
-    # From the innermost value outwards; each piece stands before all that is there already.
+    # The pieces are made from the innermost value outwards, and joined in reverse.
     pieces, length = [b"\x20\x01"], 2
     for level in range(depth):
         if level:

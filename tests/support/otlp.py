@@ -24,7 +24,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from tests.support.probe import until
 
 ARRIVAL_SECONDS = 20.0
-# What an execution of one step leaves, and how it hangs together.
+# The spans of an execution of one step, and their tree.
 EVERY_HOP = {
     "api.StartExecution",
     "dispatcher.enqueue",
@@ -49,7 +49,7 @@ ONE_STEP_TREE = [
 
 @dataclass(frozen=True)
 class Span:
-    """As a collector sees it; ids in hex, times in ns."""
+    """A span as a collector sees it; ids in hex, times in ns."""
 
     name: str
     service: str
@@ -78,7 +78,7 @@ class Trace:
 
     @property
     def names(self) -> list[str]:
-        """In order of their starts."""
+        """The names of the spans in order of their starts."""
         return [span.name for span in self.spans]
 
     @property
@@ -124,7 +124,7 @@ class Trace:
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """What has been exported so far."""
+    """Keeps all spans that have been exported so far."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -144,7 +144,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         return {span.trace_id for span in self.spans}
 
     def now(self, trace_id: str) -> Trace:
-        """As far as it has come."""
+        """The trace as far as it has come."""
         return Trace([span for span in self.spans if span.trace_id == trace_id])
 
     async def trace(self, trace_id: str, *, names: Collection[str] = (), count: int = 1) -> Trace:

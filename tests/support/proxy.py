@@ -22,7 +22,7 @@ _CHUNK = 65_536
 
 @dataclass
 class Door:
-    """Where a client finds the server, for one answer."""
+    """The address at which a client reaches the server for one call."""
 
     address: str
     swallowed: int = 0

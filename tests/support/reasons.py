@@ -76,7 +76,7 @@ def _calls(tree: ast.AST, names: set[str]) -> Iterator[ast.Call]:
 
 
 def _named_texts(tree: ast.AST) -> Texts:
-    """What each name of the module stands for, in whatever function: too much is better than too little."""
+    """The texts that each name of the module may stand for in any function: too many are better than too few."""
     known: Texts = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:

@@ -69,7 +69,7 @@ class Bench:
         self.rendering.close()
 
     async def outcome_of(self, job: Job) -> Any:
-        """What the next report says."""
+        """The outcome in the next report."""
         before = len(self.desk.ended)
         self.worker.take([job])
         return (await self.desk.until(before + 1))[-1].outcome

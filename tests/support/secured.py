@@ -54,7 +54,7 @@ class Secured:
         return self.keys.admin
 
     def channel(self, service: str = "api", *, address: str = "", tls: Tls | None = None) -> grpc.aio.Channel:
-        """With the authority alone to the public address, unless told otherwise; closed with the rest."""
+        """A channel to the public address that knows the authority alone, unless told otherwise."""
         credentials = (tls or Tls(None, self.authority.file)).for_client()
         made = grpc.aio.secure_channel(address or self.public[service], credentials, options=_RECONNECT)
         self._channels.append(made)
@@ -100,7 +100,7 @@ class Secured:
         await eventually(probe, READY_SECONDS, f"{service} to serve")
 
     async def kill(self, name: str) -> None:
-        """At once, as if its machine had gone."""
+        """Kill it at once, as if its machine had gone."""
         process = self._running.pop(name)
         if process.returncode is None:
             process.kill()
@@ -110,7 +110,7 @@ class Secured:
         return self._directory / f"{name}.log"
 
     def common(self) -> dict[str, Any]:
-        """What a process of anybody's needs to be told."""
+        """The settings that every process needs."""
         return {
             "METRICS_ADDRESS": f"127.0.0.1:{free_port()}",
             "LEASE_SCALE": LEASE_SCALE,

@@ -38,7 +38,7 @@ def claimers(url: str) -> int:
 
 
 def waiting(url: str) -> int:
-    """What the queue holds, in whichever state."""
+    """The number of rows in the queue, in any state."""
     return _one(url, "SELECT count(*) FROM dispatcher.queue")
 
 

@@ -38,7 +38,7 @@ from tests.support.probe import until
 LAUNCHER = Path(__file__).resolve().parents[2] / "deploy/local/launch.py"
 WINDLASS = (sys.executable, "-m", "windlass.cli")
 READY_SECONDS = 60.0
-# As promised.
+# The promised time in which a stack ends.
 STOP_SECONDS = 15.0
 
 
@@ -140,7 +140,7 @@ class Stack:
         return await until(successor, seconds, "PostgreSQL to run again")
 
     def superuser_url(self, database: str = "windlass") -> str:
-        """For looking into the database behind the services' backs."""
+        """The address at which a test looks into the database itself."""
         if self.postgres is not None:
             return self.postgres.url(database)
         password = self.home.password_file("postgres").read_text().strip()

@@ -20,19 +20,8 @@ FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
 
 # A name that says nothing about what is inside; such a file collects what nobody wanted to place.
-VAGUE_NAMES = {
-    "utils",
-    "util",
-    "common",
-    "helpers",
-    "helper",
-    "base",
-    "misc",
-    "manager",
-    "managers",
-    "stuff",
-    "shared",
-}
+VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc"}
+VAGUE_NAMES |= {"manager", "managers", "stuff", "shared"}
 # A second file with a suffix instead of a changed first.
 SECOND_FILE = re.compile(r"(?:_(?:v?\d+|new|old|final|copy|bak|backup|tmp|temp|fixed|improved|orig))$")
 # Words that speak of how the tree came to be rather than of the product.
@@ -92,18 +81,13 @@ def rule(function: Rule) -> Rule:
     return function
 
 
-def breaches(source: Source) -> list[str]:
-    """All that is wrong with one file."""
-    return [breach for check in RULES for breach in check(source)]
-
-
 def called(node: ast.AST) -> str:
     """The dotted name that a call calls, or nothing."""
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
 
 
 def has_keyword(node: ast.Call, name: str) -> bool:
-    """Whether the call gives this keyword, and gives it something."""
+    """True when the call gives this keyword a value."""
     return any(
         keyword.arg == name and ast.unparse(keyword.value) not in {"''", "None"} for keyword in node.keywords
     )
@@ -177,12 +161,12 @@ def ignores_name_their_rule(source: Source) -> Iterator[str]:
 
 @rule
 def nothing_unfinished(source: Source) -> Iterator[str]:
-    """What is not done is an issue, not a remark."""
+    """Open work is an issue, not a remark."""
     for line, comment in source.comments:
         if UNFINISHED.search(comment):
             yield source.at(line, "an unfinished mark")
     for node in source.nodes:
-        # With a message it refuses part of somebody else's interface; bare, it is a gap.
+        # A bare one is a gap; one with a message refuses part of somebody else's interface.
         raised = ast.unparse(node.exc) if isinstance(node, ast.Raise) and node.exc else ""
         if raised.rstrip("()") in {"NotImplementedError", "NotImplemented"}:
             yield source.at(node, "NotImplementedError: write it, or declare a Protocol")

@@ -29,7 +29,7 @@ def leases(count: int) -> list[Lease]:
 
 
 async def fault_of(replica: Replica, who: Identity) -> str:
-    """Of a stream that attaches; "" when it is served."""
+    """The reason why a stream that attaches is refused; "" when it is served."""
     async with raw(replica, who) as holder:
         frame = await holder.attach(f"of {who.name}")
         return "" if frame.fault is None else frame.fault.reason

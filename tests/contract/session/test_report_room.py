@@ -1,4 +1,4 @@
-"""What unanswered reports may hold of a server's memory: beyond it a stream is read no further, and loses nothing."""
+"""Unanswered reports may hold so much memory of a server; beyond it their stream is not read, and loses nothing."""
 
 import asyncio
 import gc
@@ -83,7 +83,7 @@ async def test_streams_of_one_key_have_one_room_and_no_other_caller_waits_for_it
             await until(lambda: one.room.is_awaited, SECONDS, "the pause")
             async with reporting(replica, "two", 10, 11) as (_, two):
                 await until(lambda: two.room.is_awaited, SECONDS, "the pause of its other stream")
-                # What was being read when there was no room any more is heard whole.
+                # The frame that was being read when the room ended is heard whole.
                 assert heard(replica) == ["r0", "r1", "r10"]
                 async with reporting(replica, "own", *range(20, 24), who=SERVICE):
                     await until(lambda: len(heard(replica)) == 7, SECONDS, "the reports of a service")

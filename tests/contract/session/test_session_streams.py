@@ -9,7 +9,6 @@ import pytest
 
 from services.chassis.lease.frames import (
     REPORTS_FLOOD,
-    Attach,
     Credit,
     HolderFrame,
     Lease,
@@ -59,6 +58,15 @@ def grant(session: ServerSession, *lease_ids: str, epoch: int = 1) -> None:
     assert session.grant([grant_of(lease_id, epoch) for lease_id in lease_ids])
 
 
+async def granted_to(holder: RawHolder, replica: Replica, *lease_ids: str) -> None:
+    """The holder has heard of these grants, and said nothing of them."""
+    await holder.attach()
+    await holder.say(HolderFrame(credit=Credit(1, len(lease_ids))))
+    grant(await session_of(replica), *lease_ids)
+    while not some(await holder.hear()).grants:
+        pass
+
+
 # ── the ordinary way ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -75,7 +83,7 @@ async def test_lease_goes_down_and_its_report_up(store: AwayStore):
         assert worker.holder.may_start()
         await until(lambda: len(replica.owner.taken) == 2, SECONDS, "the count of the grants")
         worker.done("1", "x")
-        await until(lambda: worker.reports_taken, SECONDS, "the acknowledgement")
+        await until(lambda: worker.taken, SECONDS, "the acknowledgement")
         assert dict(worker.holder.leases) == {"y": 1}
         await until(lambda: session.holds("y", 1) and not session.holds("x", 1), SECONDS, "a beat")
 
@@ -102,7 +110,7 @@ async def test_acknowledgement_and_count_that_find_no_company_go_alone():
         grant(session, "x")
         await until(lambda: replica.owner.taken, SECONDS, "the count of the grant")
         worker.done("1", "x")
-        await until(lambda: worker.reports_taken, SECONDS, "the acknowledgement")
+        await until(lambda: worker.taken, SECONDS, "the acknowledgement")
 
 
 async def test_notes_go_with_the_beats_as_the_hop_has_them(store: AwayStore):
@@ -119,7 +127,7 @@ async def test_thousands_of_items_share_frames(store: AwayStore):
         await until(lambda: len(worker.grants) == 3_000, SECONDS, "the grants")
         for number, each in enumerate(worker.grants):
             worker.done(str(number), each.lease_id)
-        await until(lambda: len(worker.reports_taken) == 3_000, SECONDS, "the acknowledgements")
+        await until(lambda: len(worker.taken) == 3_000, SECONDS, "the acknowledgements")
         assert dict(worker.holder.leases) == {}
 
 
@@ -191,7 +199,7 @@ async def test_reports_of_a_dead_replica_go_to_another(store: AwayStore):
         await until(lambda: one.owner.reports, SECONDS, "the report at the first replica")
         first = worker.holder.instance_id
         await one.kill()
-        await until(lambda: worker.reports_taken, SECONDS, "the acknowledgement by the second")
+        await until(lambda: worker.taken, SECONDS, "the acknowledgement by the second")
         assert [each.report_id for each in two.owner.reports] == ["1"]
         assert worker.holder.instance_id == first
         assert two.owner.ended == []
@@ -322,12 +330,7 @@ async def test_stopping_server_ends_no_instance(store: AwayStore):
 async def test_grants_in_doubt_are_settled_by_the_next_attach(store: AwayStore):
     async with serving(store) as replica:
         async with raw(replica) as holder:
-            await holder.attach()
-            await holder.say(HolderFrame(credit=Credit(1, 2)))
-            grant(await session_of(replica), "got", "lost")
-            frame: ServerFrame | None = ServerFrame()
-            while frame is not None and not frame.grants:
-                frame = await holder.hear()
+            await granted_to(holder, replica, "got", "lost")
         await until(lambda: replica.owner.closed, SECONDS, "the loss of the stream")
         async with raw(replica) as holder:
             await holder.attach(held=[Lease("got", 1)])
@@ -342,16 +345,11 @@ async def test_grants_in_doubt_are_nobody_elses_while_the_holder_lives_and_stays
     timing = replace(FAST, closed_grace=SECONDS)
     async with serving(store, timing=timing) as replica:
         async with raw(replica) as holder:
-            await holder.attach()
-            await holder.say(HolderFrame(credit=Credit(1, 1)))
-            grant(await session_of(replica), "x")
-            frame: ServerFrame | None = ServerFrame()
-            while frame is not None and not frame.grants:
-                frame = await holder.hear()
+            await granted_to(holder, replica, "x")
         await until(lambda: replica.owner.in_doubt, SECONDS, "word of the doubt")
         assert [each.lease_id for each in replica.owner.in_doubt] == ["x"]
         assert (replica.owner.withdrawn, replica.owner.refused) == ([], [])
-        # Whoever ends the instance: this replica asks after it on behalf of what is in doubt.
+        # Another replica ends the instance; this one asks after it because of the grant in doubt.
         await store.end("raw")
         await until(lambda: replica.owner.ended, SECONDS, "the end of the instance")
 
@@ -385,17 +383,6 @@ async def fault_after(replica: Replica, *frames: HolderFrame, attach: bool = Tru
                 reason = answer.fault.reason if answer.fault is not None else ""
         assert await holder.call.code() is grpc.StatusCode.OK
     return reason
-
-
-async def test_words_before_the_attach_is_answered_are_a_fault(store: AwayStore):
-    async with serving(store) as replica, raw(replica) as holder:
-        replica.owner.may_admit.clear()
-        await holder.say(HolderFrame(attach=Attach("raw", "raw", 1)))
-        await holder.say(HolderFrame(reports=[report_of("1", "x")]))
-        assert (await holder.fault()).reason == "ATTACH_PENDING"
-        replica.owner.may_admit.set()
-        assert await holder.hear() is None
-        assert replica.owner.attached == []
 
 
 async def test_silent_stranger_is_shown_the_door(store: AwayStore):

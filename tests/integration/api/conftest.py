@@ -73,7 +73,7 @@ async def running_api(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def api(postgres: PostgresCluster, tmp_path_factory) -> AsyncIterator[RunningApi]:
-    """Without any peer."""
+    """An api without any peer."""
     database = await postgres.database(migrated=True)
     async with running_api(database, tmp_path_factory.mktemp("api")) as made:
         yield made

@@ -22,6 +22,7 @@ from services.chassis.grpc.errors import RemoteError, remote_error
 from services.chassis.postgres.database import Database
 from tests.integration.api.conftest import RunningApi
 from tests.unit.api.test_api_rules import FILES
+from windlass.api.v1 import executions_pb2, executions_pb2_grpc, workspaces_pb2, workspaces_pb2_grpc
 
 
 class Method(NamedTuple):
@@ -46,7 +47,7 @@ EACH = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name
 
 
 async def refusal(api: RunningApi, method: Method, metadata: list[tuple[str, str]]) -> RemoteError:
-    """What an empty request is answered; every method refuses one, or has nothing to refuse."""
+    """The answer to an empty request; every method refuses one, or has nothing to refuse."""
     make: Any = api.channel().unary_stream if method.streams else api.channel().unary_unary
     call = make(method.name, request_serializer=bytes, response_deserializer=method.response.FromString)
     try:
@@ -102,8 +103,6 @@ async def test_expired_key_on_every_method(api: RunningApi) -> None:
 
 
 async def test_revoked_key_on_every_method(api: RunningApi) -> None:
-    from windlass.api.v1 import workspaces_pb2, workspaces_pb2_grpc
-
     key_id = await make_key(api, "revoked", "ADMIN")
     of_members = next(method for method in METHODS if method.name.endswith("/ListWorkflows"))
     assert (await refusal(api, of_members, api.bearer("revoked"))).code is grpc.StatusCode.OK
@@ -125,30 +124,23 @@ async def test_key_revoked_by_another_replica_is_refused_at_the_latest_a_second_
     database = Database(api.url, name="test")
     await PostgresKeys(database).revoke(Actor("test", ""), key_id)
     await database.close()
-    while shown(await refusal(api, of_members, api.bearer("revoked elsewhere")))[0] == "OK":
+    while (answer := shown(await refusal(api, of_members, api.bearer("revoked elsewhere"))))[0] == "OK":
         pass
-    assert shown(await refusal(api, of_members, api.bearer("revoked elsewhere"))) == (
-        "UNAUTHENTICATED",
-        "KEY_INVALID",
-    )
+    assert answer == ("UNAUTHENTICATED", "KEY_INVALID")
 
 
 @pytest.mark.parametrize(
     "role", ["VIEWER", "WORKFLOW", "ADMIN", "RUNNER", "SYSTEM", "coordinator", "dispatcher", "api"]
 )
 async def test_caller_passes_exactly_where_the_rules_let_him(api: RunningApi, role: str) -> None:
-    grades = {"RUNNER": "runner", "SYSTEM": "system"}
-    match role:
-        case "SYSTEM":
-            metadata = api.bearer(api.keys.system)
-        case "RUNNER":
-            metadata = api.bearer(api.keys.runner)
-        case "VIEWER" | "WORKFLOW" | "ADMIN":
-            await make_key(api, f"a {role}", role)
-            metadata = api.bearer(f"a {role}")
-        case _:
-            metadata = api.service(role)
-    grade = grades.get(role, f"member:{role}" if role.isupper() else f"service:{role}")
+    own = {"SYSTEM": ("system", api.keys.system), "RUNNER": ("runner", api.keys.runner)}
+    if role.islower():
+        grade, metadata = f"service:{role}", api.service(role)
+    elif role in own:
+        grade, metadata = own[role][0], api.bearer(own[role][1])
+    else:
+        await make_key(api, f"a {role}", role)
+        grade, metadata = f"member:{role}", api.bearer(f"a {role}")
     for method in METHODS:
         answer = await refusal(api, method, metadata)
         if grade in RULES[method.name].allow:
@@ -165,8 +157,6 @@ async def test_forged_service_credential(api: RunningApi) -> None:
 
 
 async def test_without_peers_reads_say_what_is_away(api: RunningApi) -> None:
-    from windlass.api.v1 import executions_pb2, executions_pb2_grpc
-
     executions = executions_pb2_grpc.ExecutionServiceStub(api.channel())
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await executions.GetExecution(

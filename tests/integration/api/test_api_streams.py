@@ -6,7 +6,7 @@ The peers follow a script; the api is the real one, on a real PostgreSQL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,10 @@ class World:
         self.workspaces = WorkspaceServiceStub(self.channel)
         self.system = api.bearer(api.keys.system)
 
+    def behave(self, behaviour: str) -> None:
+        for dispatcher in self.dispatchers:
+            dispatcher.behaviour = behaviour
+
     async def start(self, **fields: Any) -> executions_pb2.StartExecutionResponse:
         request = json_format.ParseDict({"workflow": "one", **fields}, executions_pb2.StartExecutionRequest())
         response: executions_pb2.StartExecutionResponse = await self.executions.StartExecution(
@@ -156,9 +160,19 @@ class World:
         return remote_error(failed.value)
 
 
-async def served(servicers: dict[Any, Any]) -> tuple[grpc.aio.Server, str]:
+DISPATCHER = (
+    queue_pb2_grpc.add_EnqueueServiceServicer_to_server,
+    queue_pb2_grpc.add_QueueServiceServicer_to_server,
+)
+COORDINATOR = (
+    reads_pb2_grpc.add_ReadServiceServicer_to_server,
+    reads_pb2_grpc.add_WatchServiceServicer_to_server,
+)
+
+
+async def served(servicer: Any, adders: Sequence[Any]) -> tuple[grpc.aio.Server, str]:
     server = grpc.aio.server()
-    for add, servicer in servicers.items():
+    for add in adders:
         add(servicer, server)
     address = f"127.0.0.1:{free_port()}"
     server.add_insecure_port(address)
@@ -170,23 +184,10 @@ async def served(servicers: dict[Any, Any]) -> tuple[grpc.aio.Server, str]:
 async def world(postgres: PostgresCluster, tmp_path: Path) -> AsyncIterator[World]:
     database = await postgres.database(migrated=True)
     dispatchers, coordinator = [ScriptedDispatcher(), ScriptedDispatcher()], ScriptedCoordinator()
-    servers, addresses = [], []
-    for each in dispatchers:
-        server, address = await served(
-            {
-                queue_pb2_grpc.add_EnqueueServiceServicer_to_server: each,
-                queue_pb2_grpc.add_QueueServiceServicer_to_server: each,
-            }
-        )
-        servers.append(server)
-        addresses.append(address)
-    server, coordinator_address = await served(
-        {
-            reads_pb2_grpc.add_ReadServiceServicer_to_server: coordinator,
-            reads_pb2_grpc.add_WatchServiceServicer_to_server: coordinator,
-        }
-    )
-    servers.append(server)
+    peers = [await served(each, DISPATCHER) for each in dispatchers]
+    addresses = [address for _, address in peers]
+    peers.append(await served(coordinator, COORDINATOR))
+    coordinator_address = peers[-1][1]
     async with running_api(
         database, tmp_path, dispatchers=",".join(addresses), coordinators=coordinator_address
     ) as api:
@@ -198,7 +199,7 @@ async def world(postgres: PostgresCluster, tmp_path: Path) -> AsyncIterator[Worl
         await made.workflows.ApplyWorkflow(request, metadata=made.metadata, timeout=10)
         yield made
         await made.channel.close()
-    for server in servers:
+    for server, _ in peers:
         await server.stop(None)
     await postgres.drop(database)
 
@@ -208,28 +209,24 @@ def sent(world: World) -> list[str]:
 
 
 async def test_start_is_sent_again_under_its_id_when_the_stream_ends_before_the_answer(world: World) -> None:
-    for dispatcher in world.dispatchers:
-        dispatcher.behaviour = "hang up"
+    world.behave("hang up")
     starting = asyncio.create_task(world.start())
     await until(lambda: len(sent(world)) >= 2, 10, "the start to be sent a second time")
-    for dispatcher in world.dispatchers:
-        dispatcher.behaviour = "answer"
+    world.behave("answer")
     response = await starting
     assert response.execution.state == Execution.PENDING
     assert set(sent(world)) == {response.execution.id}
 
 
 async def test_start_that_nobody_answers_is_given_up_as_unavailable(world: World) -> None:
-    for dispatcher in world.dispatchers:
-        dispatcher.behaviour = "silent"
+    world.behave("silent")
     error = await world.refusal()
     assert (error.code.name, error.reason) == ("UNAVAILABLE", "DEPENDENCY_UNAVAILABLE")
     assert error.retry_after
 
 
 async def test_what_arrives_during_a_commit_goes_out_together(world: World) -> None:
-    for dispatcher in world.dispatchers:
-        dispatcher.behaviour = "wait"
+    world.behave("wait")
     starting = [asyncio.create_task(world.start()) for _ in range(60)]
     waiting = gauge("windlass_api_starts_waiting", "")
     await until(lambda: next(iter(waiting.collect())).samples[0].value == 60, 10, "all of them to wait")
@@ -326,18 +323,11 @@ async def test_limits_reach_who_is_there_and_the_one_that_was_away_when_it_is_ba
 async def test_peers_come_and_go_with_their_list(postgres: PostgresCluster, tmp_path: Path) -> None:
     database = await postgres.database(migrated=True)
     dispatchers = [ScriptedDispatcher(), ScriptedDispatcher()]
-    servers, addresses = [], []
-    for each in dispatchers:
-        server, address = await served(
-            {
-                queue_pb2_grpc.add_EnqueueServiceServicer_to_server: each,
-                queue_pb2_grpc.add_QueueServiceServicer_to_server: each,
-            }
-        )
-        servers.append(server)
-        addresses.append(address)
+    (leaving, first_address), (staying, second_address) = [
+        await served(each, DISPATCHER) for each in dispatchers
+    ]
     listed = tmp_path / "dispatchers"
-    listed.write_text(addresses[0])
+    listed.write_text(first_address)
     async with running_api(database, tmp_path, dispatchers=f"@{listed}") as api:
         world = World(api, dispatchers, ScriptedCoordinator())
         request = json_format.ParseDict(
@@ -345,11 +335,11 @@ async def test_peers_come_and_go_with_their_list(postgres: PostgresCluster, tmp_
         )
         await world.workflows.ApplyWorkflow(request, metadata=world.metadata, timeout=10)
         first = (await world.start()).execution.id
-        listed.write_text(addresses[1])
-        await servers[0].stop(None)
+        listed.write_text(second_address)
+        await leaving.stop(None)
         second = (await world.start()).execution.id
         await world.channel.close()
     assert dispatchers[0].batches == [[first]]
     assert dispatchers[1].batches == [[second]]
-    await servers[1].stop(None)
+    await staying.stop(None)
     await postgres.drop(database)

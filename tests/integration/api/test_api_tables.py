@@ -86,6 +86,9 @@ async def test_many_at_once_make_versions_without_gap_or_repeat(stores: Stores) 
 
 
 async def test_stale_etag_is_refused_and_changes_nothing(stores: Stores) -> None:
+    nothing = await stores.workflows.apply(TEAM, "intake", new_version(b"1"), "7")
+    assert nothing.refusal == "ETAG_MISMATCH"
+    assert await stores.workflows.page("team", "", 10, with_archived=True) == []
     await applied(stores, b"1")
     before = some(await stores.workflows.get("team", "intake", 0))
     await applied(stores, b"2")
@@ -93,13 +96,6 @@ async def test_stale_etag_is_refused_and_changes_nothing(stores: Stores) -> None
     assert (answer.change, answer.refusal) == (0, "ETAG_MISMATCH")
     now = some(await stores.workflows.get("team", "intake", 0))
     assert (now.version, now.definition) == (2, b"2")
-
-
-async def test_etag_for_a_workflow_that_is_not_there_leaves_none_behind(stores: Stores) -> None:
-    answer = await stores.workflows.apply(TEAM, "intake", new_version(b"1"), "7")
-    assert answer.refusal == "ETAG_MISMATCH"
-    assert await stores.workflows.page("team", "", 10, with_archived=True) == []
-    assert await applied(stores, b"1") == (CREATED, 1)
 
 
 async def test_archived_workflow_is_hidden_not_startable_and_can_come_back(stores: Stores) -> None:
@@ -178,17 +174,13 @@ async def test_same_key_added_again_is_the_same_and_another_under_its_id_is_refu
     assert len(created) == 1
 
 
-async def test_no_key_for_a_workspace_that_is_closed_or_never_was(stores: Stores) -> None:
-    assert await stores.keys.add(SYSTEM, new_key("a", "ADMIN", "ghost", "", None)) is None
-    await stores.workspaces.close(SYSTEM, "team")
-    assert await stores.keys.add(SYSTEM, new_key("b", "ADMIN", "team", "", None)) is None
-
-
-async def test_closing_a_workspace_closes_its_keys(stores: Stores) -> None:
+async def test_closing_a_workspace_closes_its_keys_and_it_gets_no_other(stores: Stores) -> None:
     await stores.keys.add(TEAM, new_key("secret", "ADMIN", "team", "", None))
     assert await stores.workspaces.close(SYSTEM, "team")
     found = some(await stores.keys.find(key_hash("secret")))
     assert found.is_workspace_closed
+    for workspace in ("team", "ghost"):
+        assert await stores.keys.add(SYSTEM, new_key("another", "ADMIN", workspace)) is None
 
 
 async def test_revoking_is_for_the_own_workspace_and_may_be_repeated(stores: Stores) -> None:

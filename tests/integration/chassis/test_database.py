@@ -53,23 +53,6 @@ async def test_calls_share_the_connections_and_wait_their_turn(database: Databas
     assert len({rows[0][0] for rows in pids}) == 2
 
 
-async def test_the_first_row_or_none(database: Database) -> None:
-    assert await database.fetch_one("SELECT 1, 'x'") == (1, "x")
-    assert await database.fetch_one("SELECT 1 WHERE false") is None
-
-
-async def test_pipelines_and_transactions_run_on_one_connection(database: Database) -> None:
-    async def sell(connection: Connection) -> int:
-        await connection.execute("INSERT INTO shoes VALUES (1, 'a')")
-        return 7
-
-    assert await database.transaction(sell) == 7
-    assert await database.pipeline([("SELECT count(*) FROM shoes", ()), ("SELECT 2", ())]) == [
-        [(1,)],
-        [(2,)],
-    ]
-
-
 async def test_a_lane_left_by_a_cancelled_caller_is_given_on_when_it_is_idle(database: Database) -> None:
     release = asyncio.Event()
     inside = asyncio.Event()

@@ -32,6 +32,14 @@ async def connection(url: str) -> AsyncIterator[PgConnection]:
     await opened.close()
 
 
+@pytest_asyncio.fixture(loop_scope="session")
+async def other(url: str) -> AsyncIterator[PgConnection]:
+    """Watches, and ends backends."""
+    opened = PgConnection(url, name="other")
+    yield opened
+    await opened.close()
+
+
 async def backend_of(connection: PgConnection) -> int:
     pid: int = (await connection.fetch("SELECT pg_backend_pid()"))[0][0]
     return pid
@@ -44,7 +52,7 @@ async def wait_until(connection: PgConnection, sql: str) -> None:
 
 
 async def test_statements_are_autocommitted_and_prepared_at_their_first_use(
-    connection: PgConnection, url: str
+    connection: PgConnection,
 ) -> None:
     assert await connection.execute("INSERT INTO shoes VALUES (%s, %s)", (1, "clog")) == 1
     assert await connection.fetch("SELECT name FROM shoes WHERE id = %(id)s", {"id": 1}) == [("clog",)]
@@ -74,33 +82,31 @@ async def test_a_pipeline_is_one_transaction(connection: PgConnection) -> None:
 
 
 async def test_each_statement_of_a_pipeline_sees_what_was_committed_before_it(
-    connection: PgConnection, url: str
+    connection: PgConnection, other: PgConnection, url: str
 ) -> None:
     """A count after a lock must include what the former holder of the lock committed."""
     await connection.execute("INSERT INTO shoes VALUES (1, 'lock')")
-    other = PgConnection(url, name="other")
-    watcher = PgConnection(url, name="watcher")
+    holder = PgConnection(url, name="holder")
 
     async def hold(connection: Connection) -> None:
         await connection.execute("SELECT 1 FROM shoes WHERE id = 1 FOR UPDATE")
         held.set()
         await connection.execute("INSERT INTO shoes VALUES (2, 'late')")
         await wait_until(
-            watcher,
+            other,
             "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'test-connection'"
             " AND wait_event_type = 'Lock')",
         )
 
     held = asyncio.Event()
-    holding = asyncio.create_task(other.transaction(hold))
+    holding = asyncio.create_task(holder.transaction(hold))
     await held.wait()
     _, counted = await connection.pipeline(
         [("SELECT 1 FROM shoes WHERE id = 1 FOR UPDATE", ()), ("SELECT count(*) FROM shoes", ())]
     )
     await holding
     assert counted == [(2,)]
-    await other.close()
-    await watcher.close()
+    await holder.close()
 
 
 PUT = b"INSERT INTO shoes SELECT * FROM unnest($1, $2) RETURNING id"
@@ -172,35 +178,33 @@ async def test_an_exchange_larger_than_what_the_socket_takes(connection: PgConne
     assert names_read == [(name,) for name in names]
 
 
-async def test_an_exchange_without_an_answer_may_have_committed(connection: PgConnection, url: str) -> None:
+async def test_an_exchange_without_an_answer_may_have_committed(
+    connection: PgConnection, other: PgConnection
+) -> None:
     pid = await backend_of(connection)
-    killer = PgConnection(url, name="killer")
     asleep = asyncio.create_task(connection.run_pipeline([(b"SELECT pg_sleep(600), $1::int4", (1,))]))
     await wait_until(
-        killer, f"SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep')"
+        other, f"SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep')"
     )
-    await killer.fetch("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+    await other.fetch("SELECT pg_terminate_backend(%s, 5000)", (pid,))
     with pytest.raises(CommitUnknown):
         await asleep
     assert await connection.run_pipeline([(COUNT, (1,))]) == [[(0, 1)]]
-    await killer.close()
 
 
 async def test_an_exchange_that_is_cancelled_leaves_nothing_to_the_next(
-    connection: PgConnection, url: str
+    connection: PgConnection, other: PgConnection
 ) -> None:
     pid = await backend_of(connection)
-    watcher = PgConnection(url, name="watcher")
     asleep = asyncio.create_task(connection.run_pipeline([(b"SELECT pg_sleep(600), $1::int4", (1,))]))
     await wait_until(
-        watcher,
+        other,
         f"SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep')",
     )
     asleep.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asleep
     assert await connection.run_pipeline([(COUNT, (5,))]) == [[(0, 5)]]
-    await watcher.close()
 
 
 async def test_a_transaction_is_whole_or_nothing(connection: PgConnection) -> None:
@@ -246,43 +250,37 @@ async def test_a_backend_that_is_stopped_is_noticed_by_the_deadline(connection: 
 
 
 async def test_a_connection_that_died_while_idle_is_replaced_without_a_word(
-    connection: PgConnection, url: str
+    connection: PgConnection, other: PgConnection
 ) -> None:
     pid = await backend_of(connection)
-    killer = PgConnection(url, name="killer")
-    await killer.fetch("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+    await other.fetch("SELECT pg_terminate_backend(%s, 5000)", (pid,))
     assert await connection.fetch("SELECT 1") == [(1,)]
-    await killer.close()
 
 
 async def test_a_connection_that_dies_under_a_statement_leaves_the_commit_unknown(
-    connection: PgConnection, url: str
+    connection: PgConnection, other: PgConnection
 ) -> None:
     pid = await backend_of(connection)
-    killer = PgConnection(url, name="killer")
     waiting = asyncio.create_task(connection.fetch("SELECT pg_sleep(600)"))
-    await wait_until(killer, f"SELECT strpos(query, 'pg_sleep') > 0 FROM pg_stat_activity WHERE pid = {pid}")
-    await killer.fetch("SELECT pg_terminate_backend(%s)", (pid,))
+    await wait_until(other, f"SELECT strpos(query, 'pg_sleep') > 0 FROM pg_stat_activity WHERE pid = {pid}")
+    await other.fetch("SELECT pg_terminate_backend(%s)", (pid,))
     with pytest.raises(CommitUnknown):
         await waiting
     assert await connection.fetch("SELECT 1") == [(1,)]
-    await killer.close()
 
 
 async def test_a_cancelled_awaiter_loses_no_commit_and_breaks_no_connection(
-    connection: PgConnection, url: str
+    connection: PgConnection, other: PgConnection
 ) -> None:
     before = await backend_of(connection)
-    watcher = PgConnection(url, name="watcher")
     insert = "INSERT INTO shoes SELECT 1, 'late' FROM pg_sleep(0.05)"
     caller = asyncio.create_task(connection.execute(insert))
-    await wait_until(watcher, f"SELECT state = 'active' FROM pg_stat_activity WHERE pid = {before}")
+    await wait_until(other, f"SELECT state = 'active' FROM pg_stat_activity WHERE pid = {before}")
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert await backend_of(connection) == before  # in its turn, after what was left behind
     assert await connection.fetch("SELECT name FROM shoes") == [("late",)]
-    await watcher.close()
 
 
 async def test_random_cancellations_leave_the_lane_usable(connection: PgConnection) -> None:

@@ -49,8 +49,7 @@ async def test_execution_that_cannot_be_written_harms_none_of_the_same_flush(
     on_stage: Stage, monkeypatch: pytest.MonkeyPatch, value: int | None
 ) -> None:
     version = on_stage.catalog.add("v-line", **line(1))
-    address, session = await on_stage.coordinator()
-    await on_stage.runner(address)
+    session, _ = await on_stage.with_runner()
     orders = [on_stage.dispatcher.order(version) for _ in range(5)]
 
     def row(execution: Any) -> tuple[Any, ...]:
@@ -72,11 +71,8 @@ async def test_execution_that_cannot_be_written_harms_none_of_the_same_flush(
 async def test_fault_of_the_database_that_is_no_executions_ends_the_process_and_gives_up_nothing(
     on_stage: Stage, tables: Database
 ) -> None:
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
-    runner.work = lambda grant: None
-    order = on_stage.dispatcher.order(on_stage.catalog.add("v-line", **line(1)))
-    on_stage.dispatcher.grant(session, [order])
+    session, runner = await on_stage.with_runner(is_silent=True)
+    order = on_stage.start(session, on_stage.catalog.add("v-line", **line(1)))
     await eventually(lambda: runner.grants)
     await tables.execute("ALTER TABLE journal RENAME TO elsewhere")
     try:
@@ -91,9 +87,8 @@ async def test_grant_that_cannot_be_made_costs_nobody_else_anything(
     on_stage: Stage, tables: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = on_stage.catalog.add("v-line", **line(2))
-    address, session = await on_stage.coordinator()
     # One place: were it lost with the grant, the others would wait for ever.
-    runner = await on_stage.runner(address, capacity=1)
+    session, runner = await on_stage.with_runner(capacity=1)
     broken = on_stage.dispatcher.order(version)
     others = [on_stage.dispatcher.order(version) for _ in range(3)]
     with monkeypatch.context() as bug:
@@ -110,8 +105,7 @@ async def test_grant_that_cannot_be_made_costs_nobody_else_anything(
     assert await state_of(tables, broken.lease.lease_id) == ("RUNNING", 4, 2)
     assert goes_on(on_stage)
 
-    again = on_stage.dispatcher.order(version, id_=broken.lease.lease_id, resumed=True)
-    on_stage.dispatcher.grant(session, [again])
+    again = on_stage.start(session, version, id_=broken.lease.lease_id, resumed=True)
     await eventually(lambda: again.lease.lease_id in on_stage.dispatcher.finished)
     assert [grant.node for grant in runner.grants if grant.execution_id == again.lease.lease_id] == [
         "n0",
@@ -125,9 +119,7 @@ async def test_report_that_cannot_be_answered_goes_where_the_next_holder_finds_i
     on_stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = on_stage.catalog.add("v-line", **line(2))
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
-    runner.work = lambda grant: None
+    session, runner = await on_stage.with_runner(is_silent=True)
     orders = [on_stage.dispatcher.order(version) for _ in range(2)]
     on_stage.dispatcher.grant(session, orders)
     await eventually(lambda: len(runner.grants) == 2)
@@ -151,8 +143,7 @@ async def test_report_that_cannot_be_answered_goes_where_the_next_holder_finds_i
     assert goes_on(on_stage)
 
     # Its result is in the journal all the same.
-    again = on_stage.dispatcher.order(version, id_=orders[0].lease.lease_id, resumed=True)
-    on_stage.dispatcher.grant(session, [again])
+    again = on_stage.start(session, version, id_=orders[0].lease.lease_id, resumed=True)
     await eventually(lambda: again.lease.lease_id in on_stage.dispatcher.finished)
     assert [grant.node for grant in runner.grants if grant.execution_id == again.lease.lease_id] == [
         "n0",
@@ -187,8 +178,7 @@ async def test_news_that_cannot_be_told_cost_no_execution_its_holder(
     on_stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = on_stage.catalog.add("v-line", **line(2))
-    address, session = await on_stage.coordinator()
-    await on_stage.runner(address)
+    session, _ = await on_stage.with_runner()
     orders = [on_stage.dispatcher.order(version) for _ in range(2)]
 
     def wants(self: Any, execution_id: str, is_final: bool) -> bool:

@@ -72,7 +72,7 @@ def row(number: int, chance: random.Random) -> dict[str, Any]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def reads(tables: Database, database: Any) -> PostgresReads:
-    """Of a table with executions of all kinds; the same in every run."""
+    """Reads of a table with executions of all kinds, which are the same in every run."""
     chance = random.Random(160)
     with psycopg.connect(database.url("coordinator")) as connection:
         connection.execute("DELETE FROM executions")

@@ -74,8 +74,7 @@ async def test_append_that_fails_is_repeated_in_halves(
 ) -> None:
     appends = Appends(monkeypatch)
     version = on_stage.catalog.add("v-line", **line(2))
-    address, session = await on_stage.coordinator()
-    await on_stage.runner(address)
+    session, _ = await on_stage.with_runner()
     orders = [on_stage.dispatcher.order(version) for _ in range(COUNT)]
     appends.most, appends.is_written = 4, is_written
     on_stage.dispatcher.grant(session, orders)
@@ -101,9 +100,7 @@ async def test_one_append_has_a_bound_in_bytes(
     appends = Appends(monkeypatch)
     fan = {"name": "w", "nodes": [{"id": f"n{n}", "module": "noop@1"} for n in range(nodes)]}
     version = on_stage.catalog.add("v-fan", **fan)
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
-    runner.work = lambda grant: None
+    session, runner = await on_stage.with_runner(is_silent=True)
     orders = [on_stage.dispatcher.order(version) for _ in range(COUNT // nodes)]
     on_stage.dispatcher.grant(session, orders)
     await all_answered_in_one_turn(appends, runner, COUNT, LARGE)

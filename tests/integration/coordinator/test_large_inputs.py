@@ -12,7 +12,7 @@ COUNT = INPUTS_BYTES_MAX // INLINE_BYTES_MAX + 2
 
 
 def summing(count: int) -> dict[str, object]:
-    """What sees them all, what goes on when that failed, and an output that sees them too."""
+    """Many sources, a node and an output that see all of them, and a node that follows a failure."""
     sources = [f"n{number}" for number in range(count)]
     sums = {"id": "sum", "module": "transform@1", "inputs": {"x": "{{ nodes|length }}"}}
     return {
@@ -36,9 +36,8 @@ def has_finished(on_stage: Stage, count: int) -> bool:
 
 async def test_inputs_that_no_runner_can_be_handed_fail_alone(on_stage: Stage, tables: Database) -> None:
     version = on_stage.catalog.add("v-too-large", **summing(COUNT))
-    address, session = await on_stage.coordinator()
     # Three places: were one lost with each grant that is not made, the last execution would wait for ever.
-    runner = await on_stage.runner(address, capacity=3)
+    session, runner = await on_stage.with_runner(capacity=3)
     runner.work = lambda grant: LARGE if grant.node.startswith("n") else {}
     orders = [on_stage.dispatcher.order(version) for _ in range(2)]
     for number, order in enumerate(orders, 1):
@@ -61,8 +60,7 @@ async def test_several_large_inputs_at_once_reach_their_runner(on_stage: Stage) 
     """Each by itself is far below what a message may have, together they are far above it."""
     count = COUNT - 20
     version = on_stage.catalog.add("v-large", **summing(count))
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
+    session, runner = await on_stage.with_runner()
     runner.work = lambda grant: LARGE if grant.node.startswith("n") else None if grant.node == "sum" else {}
     orders = [on_stage.dispatcher.order(version) for _ in range(3)]
     on_stage.dispatcher.grant(session, orders)

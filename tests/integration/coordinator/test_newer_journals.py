@@ -27,7 +27,7 @@ async def rows_of(tables: Database, execution_id: str) -> list[Any]:
 
 
 async def append_newer(tables: Database, execution_id: str) -> None:
-    """What a newer coordinator does that held it meanwhile."""
+    """Append an event as a newer coordinator that held the execution meanwhile."""
     ((last_seq, epoch),) = await tables.fetch(
         "SELECT last_seq, epoch FROM executions WHERE execution_id = %s", (execution_id,)
     )
@@ -47,8 +47,7 @@ async def test_event_of_a_newer_version_gives_its_execution_back_unharmed_and_ot
     rest = on_stage.catalog.add(
         "v-rest", name="w", nodes=[{**SLEEP, "config": {"duration": "3600s"}}], edges=[]
     )
-    address, session = await on_stage.coordinator()
-    await on_stage.runner(address)
+    session, _ = await on_stage.with_runner()
     newer = on_stage.dispatcher.order(rest)
     id_ = newer.lease.lease_id
     on_stage.dispatcher.grant(session, [newer])

@@ -1,14 +1,10 @@
-"""What api reads of a coordinator: rows, runs, events, and the watch of one execution."""
+"""The reads of api at a coordinator: rows, runs, events, and the watch of one execution."""
 
 import asyncio
 from typing import Any
 
-import grpc
 import orjson
-import pytest
 
-from services.api.core.filter_text import FilterFault, parse
-from services.api.peers.conditions import conditions_of
 from tests.support.coordinator_stage import Stage, eventually
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
@@ -60,8 +56,7 @@ async def test_a_page_of_runs_is_cut_only_for_whoever_heeds_it(on_stage: Stage) 
     address, session = await on_stage.coordinator()
     runner = await on_stage.runner(address)
     runner.work = lambda grant: "x" * 200_000
-    order = on_stage.dispatcher.order(version)
-    on_stage.dispatcher.grant(session, [order])
+    order = on_stage.start(session, version)
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
     reads = ReadServiceStub(on_stage.channel(address))
     request = pb.ListRunsRequest(workspace="default", execution_id=order.lease.lease_id)
@@ -92,41 +87,6 @@ async def test_lists_hold_to_their_conditions_and_page_downwards(on_stage: Stage
     assert not (await reads.ListExecutions(request, **as_api)).executions
 
 
-async def test_a_list_is_of_one_kind_of_trigger(on_stage: Stage) -> None:
-    address, id_ = await finished(on_stage)
-    reads = ReadServiceStub(on_stage.channel(address))
-    as_api: dict[str, Any] = {"metadata": on_stage.api_metadata, "timeout": 5}
-
-    async def ids(value: str) -> list[str]:
-        condition = pb.Condition(field="trigger.type", operator=pb.Condition.EQUAL, value=value)
-        request = pb.ListExecutionsRequest(workspace="default", conditions=[condition], limit=10)
-        return [each.execution.id for each in (await reads.ListExecutions(request, **as_api)).executions]
-
-    assert id_ in await ids("MANUAL")
-    assert await ids("CRON") == []
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await ids("nonsense")
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-@pytest.mark.parametrize(
-    ("filter_", "is_found"),
-    [
-        ("(state = FAILED OR labels:region) AND NOT error:type", True),
-        ("(workflow = w AND labels.region = e*) OR state = FAILED", True),
-        ("NOT (state = SUCCESS OR labels.region = us)", False),
-    ],
-)
-async def test_a_list_is_of_what_a_whole_filter_says(on_stage: Stage, filter_: str, is_found: bool) -> None:
-    address, id_ = await finished(on_stage)
-    reads = ReadServiceStub(on_stage.channel(address))
-    filters = parse(filter_)
-    assert not isinstance(filters, FilterFault)
-    request = pb.ListExecutionsRequest(workspace="default", conditions=conditions_of(filters), limit=10)
-    listed = await reads.ListExecutions(request, metadata=on_stage.api_metadata, timeout=5)
-    assert (id_ in [each.execution.id for each in listed.executions]) == is_found
-
-
 async def test_modules_are_those_of_the_runners_that_are_attached(on_stage: Stage) -> None:
     address, _ = await on_stage.coordinator()
     reads = ReadServiceStub(on_stage.channel(address))
@@ -138,14 +98,6 @@ async def test_modules_are_those_of_the_runners_that_are_attached(on_stage: Stag
     assert await modules() == []
     await on_stage.runner(address)
     assert await modules() == ["noop@1", "transform@1", "x.y@1"]
-
-
-async def test_only_api_may_read(on_stage: Stage) -> None:
-    address, _ = await on_stage.coordinator()
-    reads = ReadServiceStub(on_stage.channel(address))
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await reads.GetRun(pb.GetRunRequest(run_id="x.1"), timeout=5)
-    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_a_watch_catches_up_and_ends_with_the_final_record(on_stage: Stage) -> None:

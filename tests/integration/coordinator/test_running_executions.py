@@ -3,7 +3,7 @@
 from typing import Any
 
 from services.chassis.postgres.database import Database
-from tests.support.coordinator_stage import Stage, eventually, execution_id
+from tests.support.coordinator_stage import Stage, eventually
 from tests.support.journals import stored_events
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
 
@@ -24,8 +24,7 @@ async def state_of(tables: Database, id_: str) -> tuple[Any, ...]:
 
 async def test_a_line_of_steps_runs_to_its_result(on_stage: Stage, tables: Database) -> None:
     version = on_stage.catalog.add("v-line", **line(5))
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
+    session, runner = await on_stage.with_runner()
     orders = [on_stage.dispatcher.order(version) for _ in range(20)]
     on_stage.dispatcher.grant(session, orders)
     await eventually(lambda: len(on_stage.dispatcher.finished) == 20)
@@ -42,41 +41,16 @@ async def test_the_completions_of_a_fan_out_fold_into_few_appends(on_stage: Stag
     nodes = [{"id": f"n{i}", "module": "noop@1"} for i in range(200)] + [{"id": "all", "module": "join@1"}]
     edges = [{"from": f"n{i}", "to": "all"} for i in range(200)]
     version = on_stage.catalog.add("v-fan", name="w", nodes=nodes, edges=edges)
-    address, session = await on_stage.coordinator()
-    await on_stage.runner(address)
-    order = on_stage.dispatcher.order(version)
-    on_stage.dispatcher.grant(session, [order])
+    session, _ = await on_stage.with_runner()
+    order = on_stage.start(session, version)
     await eventually(lambda: on_stage.dispatcher.finished)
     assert await state_of(tables, order.lease.lease_id) == ("SUCCESS", 403, 201)
-
-
-async def test_runner_is_told_what_is_left_of_its_executions_deadline(on_stage: Stage) -> None:
-    """The workflow's own or, as here for the first, the shorter one that was asked for at the start."""
-    version = on_stage.catalog.add("v-timed", **line(1), timeout="3600s")
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
-    asked, plain = on_stage.dispatcher.order(version), on_stage.dispatcher.order(version)
-    asked.start.deadline_time.FromSeconds(asked.start.create_time.seconds + 1_000)
-    on_stage.dispatcher.grant(session, [asked, plain])
-    await eventually(lambda: len(on_stage.dispatcher.finished) == 2)
-    left = {grant.execution_id: grant.execution_left.ToSeconds() for grant in runner.grants}
-    assert 0 < left[asked.lease.lease_id] <= 1_000
-    assert 1_000 < left[plain.lease.lease_id] <= 3_600
-
-
-async def test_a_missing_version_goes_back_as_a_permanent_failure(on_stage: Stage) -> None:
-    _, session = await on_stage.coordinator()
-    on_stage.dispatcher.grant(session, [on_stage.dispatcher.order("nobody-knows")])
-    await eventually(lambda: on_stage.dispatcher.reports)
-    released = on_stage.dispatcher.reports[0].released
-    assert (released.failed, released.permanent, released.reason) == (True, True, "VERSION_NOT_FOUND")
 
 
 async def test_work_waits_for_a_runner_that_fits(on_stage: Stage, tables: Database) -> None:
     version = on_stage.catalog.add("v-gpu", **line(1, runnerLabels={"zone": "b"}))
     other = on_stage.catalog.add("v-any", **line(1, runnerLabels={"zone": "a"}))
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
+    session, runner = await on_stage.with_runner()
     waiting, going = on_stage.dispatcher.order(version), on_stage.dispatcher.order(other)
     on_stage.dispatcher.grant(session, [waiting, going])
     await eventually(lambda: going.lease.lease_id in on_stage.dispatcher.finished)
@@ -88,11 +62,8 @@ async def test_a_cancel_is_journalled_acknowledged_and_stops_the_run(
     on_stage: Stage, tables: Database
 ) -> None:
     version = on_stage.catalog.add("v-line", **line(2))
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
-    runner.work = lambda grant: None
-    order = on_stage.dispatcher.order(version)
-    on_stage.dispatcher.grant(session, [order])
+    session, runner = await on_stage.with_runner(is_silent=True)
+    order = on_stage.start(session, version)
     await eventually(lambda: runner.grants)
     message = ExecutionMessage(message_id="m1", execution_id=order.lease.lease_id)
     message.cancel.reason = "enough"
@@ -119,8 +90,7 @@ async def test_a_long_sleep_parks_and_the_next_grant_goes_on(on_stage: Stage, ta
     nodes = [{"id": "rest", "module": "sleep@1", "config": {"duration": "3600s"}}]
     version = on_stage.catalog.add("v-sleep", name="w", nodes=nodes, edges=[])
     _, session = await on_stage.coordinator()
-    order = on_stage.dispatcher.order(version)
-    on_stage.dispatcher.grant(session, [order])
+    order = on_stage.start(session, version)
     await eventually(lambda: on_stage.dispatcher.reports)
     parked = on_stage.dispatcher.reports[0].parked
     assert parked.wake_time.seconds > order.start.create_time.seconds + 3_500
@@ -131,16 +101,3 @@ async def test_a_long_sleep_parks_and_the_next_grant_goes_on(on_stage: Stage, ta
     on_stage.dispatcher.grant(session, [again])
     await eventually(lambda: on_stage.dispatcher.finished)
     assert (await state_of(tables, order.lease.lease_id))[0] == "CANCELLED"
-
-
-async def test_input_that_the_core_cannot_bear_harms_nobody_else(on_stage: Stage) -> None:
-    broken = on_stage.catalog.add("v-broken", name="w", nodes=[{"id": "a"}], edges=[{"from": "x", "to": "y"}])
-    version = on_stage.catalog.add("v-line", **line(1))
-    address, session = await on_stage.coordinator()
-    await on_stage.runner(address)
-    good = on_stage.dispatcher.order(version, id_=execution_id())
-    on_stage.dispatcher.grant(session, [on_stage.dispatcher.order(broken), good])
-    await eventually(lambda: good.lease.lease_id in on_stage.dispatcher.finished)
-    await eventually(
-        lambda: [r for r in on_stage.dispatcher.reports if r.released.reason == "DEFINITION_CORRUPT"]
-    )

@@ -1,6 +1,5 @@
 """Leases that change hands: adoption, fencing, dead runners, an absent database."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,14 +47,11 @@ async def going(on_stage: Stage, runner: StageRunner, session: Any) -> Any:
 async def test_the_next_holder_adopts_a_live_run_and_takes_its_result(
     on_stage: Stage, tables: Database
 ) -> None:
-    first_address, first = await on_stage.coordinator("0")
-    runner = await on_stage.runner(first_address)
-    runner.work = lambda grant: None
+    first, runner = await on_stage.with_runner("0", is_silent=True)
     order = await going(on_stage, runner, first)
     second_address, second = await on_stage.coordinator("1")
     await on_stage.attach_also(runner, second_address)
-    again = on_stage.dispatcher.order("v-step", id_=order.lease.lease_id, resumed=True)
-    on_stage.dispatcher.grant(second, [again])
+    on_stage.start(second, "v-step", id_=order.lease.lease_id, resumed=True)
     await eventually(lambda: adopted(tables, order.lease.lease_id))
     assert len(runner.grants) == 1, "S26: a live run is not granted twice"
     runner.work = lambda grant: {}
@@ -64,32 +60,11 @@ async def test_the_next_holder_adopts_a_live_run_and_takes_its_result(
     assert [grant.node for grant in runner.grants] == ["a", "b"]
 
 
-async def test_a_journal_that_cannot_be_read_in_time_holds_up_no_other(
-    on_stage: Stage, tables: Database, database: MigratedDatabase
-) -> None:
-    first_address, first = await on_stage.coordinator("0")
-    runner = await on_stage.runner(first_address)
-    runner.work = lambda grant: None
-    ids = [(await going(on_stage, runner, first)).lease.lease_id for _ in range(5)]
-    _, second = await on_stage.coordinator("1")
-    async with await psycopg.AsyncConnection.connect(database.url("coordinator")) as other:
-        await other.execute("SELECT 1 FROM executions WHERE execution_id = %s FOR UPDATE", (ids[2],))
-        orders = [on_stage.dispatcher.order("v-step", id_=each, resumed=True) for each in ids]
-        on_stage.dispatcher.grant(second, orders)
-        for each in (ids[0], ids[1], ids[3], ids[4]):
-            await eventually(functools.partial(adopted, tables, each))
-        assert not await adopted(tables, ids[2])
-        await other.rollback()
-    await eventually(functools.partial(adopted, tables, ids[2]))
-
-
 async def test_a_load_that_is_given_up_keeps_no_fence_locked(
     on_stage: Stage, tables: Database, database: MigratedDatabase
 ) -> None:
     """Or what it has read till then could not be read again, as long as it waits for the rest."""
-    address, session = await on_stage.coordinator("0")
-    runner = await on_stage.runner(address)
-    runner.work = lambda grant: None
+    session, runner = await on_stage.with_runner("0", is_silent=True)
     ids = [(await going(on_stage, runner, session)).lease.lease_id for _ in range(2)]
 
     async def is_free() -> bool:
@@ -97,7 +72,7 @@ async def test_a_load_that_is_given_up_keeps_no_fence_locked(
         return bool(await tables.fetch(free, (ids[0],)))
 
     url = database.url("coordinator")
-    # By itself the server would not look, and let it wait for longer than this test.
+    # The server would notice the lost client too late for this test otherwise.
     await tables.execute("ALTER ROLE CURRENT_USER SET client_connection_check_interval = 0")
     reader = PgConnection(
         url, name="r", statement_seconds=0.5, settings={**LOADING, "statement_timeout": "60s"}
@@ -119,13 +94,11 @@ async def adopted(tables: Database, id_: str) -> bool:
 
 async def test_a_holder_that_was_replaced_can_never_write_again(on_stage: Stage, tables: Database) -> None:
     on_stage.dispatcher.carries_on = False
-    first_address, first = await on_stage.coordinator("0")
-    runner = await on_stage.runner(first_address)
-    runner.work = lambda grant: None
+    first, runner = await on_stage.with_runner("0", is_silent=True)
     order = await going(on_stage, runner, first)
     id_ = order.lease.lease_id
     _, second = await on_stage.coordinator("1")
-    on_stage.dispatcher.grant(second, [on_stage.dispatcher.order("v-step", id_=id_, resumed=True)])
+    on_stage.start(second, "v-step", id_=id_, resumed=True)
     await eventually(lambda: adopted(tables, id_))
     before = await events_of(tables, id_)
     # The first coordinator still believes that it holds it; the report goes on by the mailbox.
@@ -141,34 +114,9 @@ async def test_a_holder_that_was_replaced_can_never_write_again(on_stage: Stage,
     await eventually(lambda: len(on_stage.dispatcher.acknowledged) == 2)
 
 
-async def test_a_report_waits_for_room_in_its_mailbox_and_holds_up_no_other(
-    on_stage: Stage, tables: Database
-) -> None:
-    on_stage.dispatcher.carries_on = False
-    first_address, first = await on_stage.coordinator("0")
-    runner = await on_stage.runner(first_address)
-    runner.work = lambda grant: None
-    ids = [(await going(on_stage, runner, first)).lease.lease_id for _ in range(2)]
-    _, second = await on_stage.coordinator("1")
-    for id_ in ids:
-        on_stage.dispatcher.grant(second, [on_stage.dispatcher.order("v-step", id_=id_, resumed=True)])
-        await eventually(functools.partial(adopted, tables, id_))
-    on_stage.dispatcher.full.add(ids[0])
-    runner.answer(runner.grants[0], {"ok": 1})
-    await eventually(lambda: on_stage.dispatcher.refusals > 1)
-    runner.answer(runner.grants[1], {"ok": 1})
-    await eventually(lambda: runner.taken)
-    assert [each.execution_id for each in on_stage.dispatcher.delivered] == ids[1:]
-    on_stage.dispatcher.full.clear()
-    await eventually(lambda: len(runner.taken) == 2)
-    assert [each.execution_id for each in on_stage.dispatcher.delivered] == ids[::-1]
-
-
 async def test_a_raised_fence_alone_stops_the_holder_before(on_stage: Stage, tables: Database) -> None:
     """Another coordinator has read the journal and not yet written: no sequence number is in the way."""
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
-    runner.work = lambda grant: None
+    session, runner = await on_stage.with_runner(is_silent=True)
     order = await going(on_stage, runner, session)
     id_ = order.lease.lease_id
     before = await story_of(tables, id_)
@@ -192,8 +140,7 @@ async def test_an_append_whose_answer_was_lost_counts_once(
         return refused
 
     monkeypatch.setattr(PostgresJournal, "append", committed_and_lost)
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
+    session, runner = await on_stage.with_runner()
     order = await going(on_stage, runner, session)
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished, seconds=10)
     assert lost
@@ -213,7 +160,7 @@ async def test_a_hint_that_it_is_new_does_not_start_it_twice(on_stage: Stage, ta
     warm.messages.add(message_id="w", execution_id=warm.lease.lease_id).cancel.reason = "warm"
     on_stage.dispatcher.grant(other, [warm])
     await eventually(lambda: warm.lease.lease_id in on_stage.dispatcher.finished)
-    on_stage.dispatcher.grant(other, [on_stage.dispatcher.order("v-step", id_=id_, resumed=False)])
+    on_stage.start(other, "v-step", id_=id_, resumed=False)
     await eventually(lambda: adopted(tables, id_))
     runner.work = lambda grant: {}
     runner.answer(runner.grants[0], {})
@@ -233,8 +180,7 @@ async def test_the_runs_of_a_dead_runner_go_to_another(
     address, session = await on_stage.coordinator()
     doomed = await on_stage.runner(address, "doomed")
     doomed.work = lambda grant: None
-    order = on_stage.dispatcher.order(version)
-    on_stage.dispatcher.grant(session, [order])
+    order = on_stage.start(session, version)
     await eventually(lambda: doomed.grants)
     await doomed.holder.stop()
     other = await on_stage.runner(address, "other")
@@ -272,7 +218,7 @@ async def test_a_dead_runners_word_on_its_module_sends_the_work_elsewhere_first(
     assert {grant.node: grant.idempotent for grant in doomed.grants} == {"once": False, "again": True}
     if is_taken_over:
         address, session = await on_stage.coordinator("1")
-        on_stage.dispatcher.grant(session, [on_stage.dispatcher.order(version, id_=id_, resumed=True)])
+        on_stage.start(session, version, id_=id_, resumed=True)
         await eventually(lambda: adopted(tables, id_))
     await doomed.holder.stop()
     await on_stage.runner(address, "other")
@@ -284,9 +230,7 @@ async def test_a_dead_runners_word_on_its_module_sends_the_work_elsewhere_first(
 
 
 async def test_a_late_report_is_refused_and_recorded(on_stage: Stage, tables: Database) -> None:
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
-    runner.work = lambda grant: None
+    session, runner = await on_stage.with_runner(is_silent=True)
     order = await going(on_stage, runner, session)
     stale = runs_pb.RunGrant()
     stale.CopyFrom(runner.grants[0])
@@ -299,8 +243,7 @@ async def test_a_late_report_is_refused_and_recorded(on_stage: Stage, tables: Da
 
 
 async def test_a_report_for_a_finished_execution_is_refused(on_stage: Stage) -> None:
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
+    session, runner = await on_stage.with_runner()
     order = await going(on_stage, runner, session)
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished)
     runner.answer(runner.grants[0], {"again": True})
@@ -314,9 +257,7 @@ async def test_a_report_for_a_finished_execution_is_refused(on_stage: Stage) -> 
 async def test_an_absent_database_loses_nothing_and_redoes_nothing(
     on_stage: Stage, tables: Database, postgres: PostgresCluster
 ) -> None:
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
-    runner.work = lambda grant: None
+    session, runner = await on_stage.with_runner(is_silent=True)
     orders = [await going(on_stage, runner, session) for _ in range(3)]
     await postgres.server.stop()
     for grant in list(runner.grants):
@@ -340,7 +281,7 @@ async def test_a_result_on_its_way_by_the_mailbox_is_awaited(on_stage: Stage, ta
     runner.work = lambda grant: None
     order = await going(on_stage, runner, first)
     id_ = order.lease.lease_id
-    on_stage.dispatcher.grant(second, [on_stage.dispatcher.order("v-step", id_=id_, resumed=True)])
+    on_stage.start(second, "v-step", id_=id_, resumed=True)
     await eventually(lambda: adopted(tables, id_))
     runner.answer(runner.grants[0], {"ok": 1})
     # Whichever coordinator it reached: the result counts, and nothing is done again.
@@ -351,9 +292,7 @@ async def test_a_result_on_its_way_by_the_mailbox_is_awaited(on_stage: Stage, ta
 
 
 async def test_a_drain_hands_every_execution_back_unharmed(on_stage: Stage, tables: Database) -> None:
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
-    runner.work = lambda grant: None
+    session, runner = await on_stage.with_runner(is_silent=True)
     orders = [await going(on_stage, runner, session) for _ in range(3)]
     process, ended = on_stage.processes[0]
     process.stop()
@@ -367,9 +306,7 @@ async def test_a_drain_hands_every_execution_back_unharmed(on_stage: Stage, tabl
 
 
 async def test_an_execution_whose_rows_are_gone_holds_up_no_other(on_stage: Stage, tables: Database) -> None:
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
-    runner.work = lambda grant: None
+    session, runner = await on_stage.with_runner(is_silent=True)
     lost, other = await going(on_stage, runner, session), await going(on_stage, runner, session)
     await tables.execute("DELETE FROM executions WHERE execution_id = %s", (lost.lease.lease_id,))
     runner.work = lambda grant: {}

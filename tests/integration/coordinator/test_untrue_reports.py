@@ -1,4 +1,4 @@
-"""What a runner says of runs that it does not have, or in a form that nobody can use: refused, and nobody else hurt."""
+"""Reports of runs that a runner does not have, or that nobody can use, are refused, and nobody else is hurt."""
 
 from typing import Any
 
@@ -25,8 +25,7 @@ async def going(on_stage: Stage, runner: StageRunner, session: Any) -> Any:
 
 
 async def test_a_report_without_a_run_is_refused_and_the_coordinator_serves_on(on_stage: Stage) -> None:
-    address, session = await on_stage.coordinator()
-    runner = await on_stage.runner(address)
+    session, runner = await on_stage.with_runner()
     id_ = execution_id()
     malformed = ["abc.1", "1", "", f"{id_}.x", f"{id_}.99999999999", "{},.1", id_.upper() + ".1"]
     for lease_id in malformed:

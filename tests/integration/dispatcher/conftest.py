@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from services.chassis.postgres.database import Database, PgConnection
 from services.dispatcher.core.batch import AdmissionBatch, BatchResult
-from services.dispatcher.core.items import Claim, LeaseFinished, NewStart, WorkspaceLimits
+from services.dispatcher.core.items import Claim, LeaseFinished, LeaseParked, NewStart, WorkspaceLimits
 from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
 from services.dispatcher.store.queue import SETTINGS, PostgresQueue
@@ -81,6 +81,18 @@ class Rig:
             )
         )
 
+    async def leased(self, workspace: str) -> Claim:
+        """The claim of a new execution that is alone in its workspace."""
+        await self.limit(workspace, 5)
+        (claim,) = (await self.enqueue(new_start(workspace), holders=1)).claims
+        return claim
+
+    async def park(
+        self, claim: Claim, wake_time: datetime | None = None, seen_message_ids: Sequence[str] = ()
+    ) -> BatchResult:
+        parked = LeaseParked(claim.execution_id, claim.epoch, wake_time, tuple(seen_message_ids))
+        return await self.queue.commit(AdmissionBatch(now=datetime.now(UTC), parked=[parked]))
+
     async def claim(self, *workspaces: str, claims: int, holder: str = "holder-a") -> list[Claim]:
         batch = AdmissionBatch(
             now=datetime.now(UTC), workspaces=workspaces, claim_holders=[0] * claims, holders=[holder]
@@ -120,7 +132,7 @@ async def rig(database: TestDatabase) -> AsyncIterator[Rig]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def empty_rig(postgres: PostgresCluster) -> AsyncIterator[Rig]:
-    """On a database of the test's own, for tests that look at the whole queue."""
+    """A rig on a database of the test's own, for tests that look at the whole queue."""
     made = await postgres.database(migrated=True)
     rig = Rig(made.url("dispatcher"))
     yield rig
@@ -141,7 +153,7 @@ async def api(address: str) -> AsyncIterator[Api]:
 
 
 def slots_in_use(url: str, workspace: str) -> int:
-    """By another connection: what is committed."""
+    """The slots in use that are committed, read over another connection."""
     with psycopg.connect(url) as connection:
         row = connection.execute(
             "SELECT count(*) FROM dispatcher.queue WHERE workspace = %s AND state IN (2, 3) AND NOT ends_only",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ import grpc
 
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.identity.callers import ServiceCredential
-from services.chassis.lease.frames import Grant, Refused, Report
+from services.chassis.lease.frames import Grant
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import EXECUTION
 from services.chassis.session.holder import SessionHolder
 from services.dispatcher.config import DispatcherSettings
 from services.dispatcher.rpc.sessions import CODEC
 from services.dispatcher.wiring import DispatcherService
+from tests.support.holder_owner import HolderOwner
 from tests.support.postgres import reachable_directory
 from tests.support.probe import until
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2, sessions_pb2_grpc
@@ -65,21 +66,15 @@ async def running_dispatcher(url: str, replica: str = "0") -> AsyncIterator[str]
         assert not broken, broken
 
 
-class Coordinator:
+class Coordinator(HolderOwner):
     """Collects grants; reports what the test tells it to."""
 
-    def __init__(
-        self, *addresses: str, capacity: int = 100, name: str = "coordinator-t", may_miss: int = 0
-    ) -> None:
-        """`may_miss`: of the addresses, how many need not answer yet."""
+    def __init__(self, *addresses: str, capacity: int = 100, name: str = "coordinator-t") -> None:
+        super().__init__()
         self.grants: list[sessions_pb2.ExecutionGrant] = []
         self.messages: list[sessions_pb2.ExecutionMessage] = []
-        self.taken: list[str] = []
-        self.refused: list[tuple[str, str]] = []
-        self.ended: list[str] = []
         self.refuses_with = ""
         self._addresses = addresses
-        self._sessions_min = len(addresses) - may_miss
         self._channels = channels_of("coordinator")
         self.holder = SessionHolder(
             profile=HolderProfile(holder=name, version="test"),
@@ -94,7 +89,7 @@ class Coordinator:
 
     async def __aenter__(self) -> Coordinator:
         self._run = asyncio.create_task(self.holder.run(self._present()))
-        await until(lambda: self.holder.sessions_live >= self._sessions_min, SECONDS, "sessions")
+        await until(lambda: self.holder.sessions_live >= len(self._addresses), SECONDS, "sessions")
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -116,6 +111,11 @@ class Coordinator:
     def finish(self, *grants: sessions_pb2.ExecutionGrant) -> None:
         for grant in grants:
             self._report(grant, finished=sessions_pb2.ExecutionReport.Finished())
+
+    async def finished(self, *grants: sessions_pb2.ExecutionGrant) -> None:
+        """Finish them, and hear that every report is taken or refused."""
+        self.finish(*grants)
+        await self.reported()
 
     def park(self, grant: sessions_pb2.ExecutionGrant, **parked: Any) -> None:
         self._report(grant, parked=sessions_pb2.ExecutionReport.Parked(**parked))
@@ -144,30 +144,16 @@ class Coordinator:
             else:
                 self.grants.append(work)
 
-    def on_revoked(self, revoked: list[Refused]) -> None: ...
-
-    def on_reports_taken(self, reports: list[Report]) -> None:
-        self.taken += [report.lease_id for report in reports]
-
-    def on_reports_refused(self, refused: list[tuple[Report, str]]) -> None:
-        self.refused += [(report.lease_id, reason) for report, reason in refused]
-
     def on_notes(self, address: str, notes: list[Any]) -> None:
         self.messages += notes
+
+    @property
+    def ended(self) -> list[str]:
+        return [edge for edge in self.edges if edge not in ("fenced", "resumed")]
 
     def acknowledge_messages(self, *message_ids: str) -> None:
         for address in self._addresses:
             self.holder.post(address, message_ids)
-
-    def beat_notes(self, address: str, *, is_full: bool) -> Sequence[object]:
-        return ()
-
-    def on_fenced(self) -> None: ...
-
-    def on_resumed(self) -> None: ...
-
-    def on_ended(self, reason: str) -> None:
-        self.ended.append(reason)
 
 
 class Api:

@@ -125,6 +125,18 @@ class Stage:
     def bring(self, *new_starts: NewStart) -> None:
         self.admission_loop.enqueue([Arrival(each, self.recorder) for each in new_starts])
 
+    async def granted(self, *workspaces: str) -> list[Claim]:
+        """The claims of one turn with a new start in each of these workspaces."""
+        self.bring(*map(new_start, workspaces))
+        await self.admission_loop.run_once()
+        return self.recorder.claims
+
+    def report(self, report_id: str, report: LeaseFinished | LeaseParked) -> None:
+        self.admission_loop.report([PendingReport(report_id, report, self.recorder)])
+
+    def finish(self, claim: Claim) -> None:
+        self.report("r1", LeaseFinished(claim.execution_id, claim.epoch))
+
     def outcomes(self, *new_starts: NewStart) -> list[EnqueueOutcome]:
         return [self.recorder.answers[each.execution_id].outcome for each in new_starts]
 
@@ -180,18 +192,12 @@ async def test_fault_of_the_database_that_is_no_items_ends_the_loop_and_answers_
     empty_rig: Rig, fault: str
 ) -> None:
     stage = Stage(empty_rig)
-    stage.bring(new_start("faulty"), new_start("faulty"))
-    await stage.admission_loop.run_once()
+    first, second = await stage.granted("faulty", "faulty")
     stage.recorder.answers.clear()
-    first, second = stage.recorder.claims
     await execute(empty_rig, FAULTS_OF_NO_ITEM[fault])
     stage.bring(new_start("faulty"), new_start("faulty"))
-    stage.admission_loop.report(
-        [
-            PendingReport("r1", LeaseFinished(first.execution_id, first.epoch), stage.recorder),
-            PendingReport("r2", LeaseParked(second.execution_id, second.epoch, None, ()), stage.recorder),
-        ]
-    )
+    stage.finish(first)
+    stage.report("r2", LeaseParked(second.execution_id, second.epoch, None, ()))
     with pytest.raises(psycopg.ProgrammingError):
         async with asyncio.timeout(SECONDS):
             await stage.admission_loop.run()
@@ -204,14 +210,11 @@ async def test_report_that_cannot_be_stored_is_kept_unanswered_until_it_can(
 ) -> None:
     clock = ManualClock()
     stage = Stage(empty_rig, clock=clock)
-    stage.bring(new_start("good"), new_start("refused"))
-    await stage.admission_loop.run_once()
-    good, bad = sorted(stage.recorder.claims, key=lambda claim: claim.workspace)
+    good, bad = sorted(await stage.granted("good", "refused"), key=lambda claim: claim.workspace)
     await execute(empty_rig, REFUSES_ENDS.format(operation="UPDATE" if is_parked else "DELETE"))
     for name, claim in (("good", good), ("bad", bad)):
         lease = (claim.execution_id, claim.epoch)
-        report = LeaseParked(*lease, None, ()) if is_parked else LeaseFinished(*lease)
-        stage.admission_loop.report([PendingReport(name, report, stage.recorder)])
+        stage.report(name, LeaseParked(*lease, None, ()) if is_parked else LeaseFinished(*lease))
     await stage.admission_loop.run_once()
     stage.admission_loop.polled([], False)
     assert not stage.admission_loop.has_work, "not before its time"
@@ -312,13 +315,9 @@ async def test_batch_of_unknown_outcome_is_repeated_and_answers_the_same(
 
 async def test_report_of_unknown_outcome_is_acknowledged_after_its_repetition(rig: Rig) -> None:
     stage = Stage(rig)
-    stage.bring(new_start("reported"))
-    await stage.admission_loop.run_once()
-    (claim,) = stage.recorder.claims
+    (claim,) = await stage.granted("reported")
     stage.queue.after.append(CommitUnknown("no answer"))
-    stage.admission_loop.report(
-        [PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch), stage.recorder)]
-    )
+    stage.finish(claim)
     with pytest.raises(DatabaseAway):
         await stage.admission_loop.run_once()
     assert not stage.recorder.acknowledged
@@ -328,13 +327,9 @@ async def test_report_of_unknown_outcome_is_acknowledged_after_its_repetition(ri
 
 async def test_late_report_that_cannot_be_judged_now_is_judged_a_moment_later(rig: Rig) -> None:
     stage = Stage(rig)
-    stage.bring(new_start("late"))
-    await stage.admission_loop.run_once()
-    (claim,) = stage.recorder.claims
+    (claim,) = await stage.granted("late")
     stage.late.is_away = True
-    stage.admission_loop.report(
-        [PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch + 1), stage.recorder)]
-    )
+    stage.report("r1", LeaseFinished(claim.execution_id, claim.epoch + 1))
     await until(lambda: stage.admission_loop.has_work, 10.0, "its batch")
     await stage.admission_loop.run_once()
     assert not stage.admission_loop.has_work
@@ -346,12 +341,8 @@ async def test_late_report_that_cannot_be_judged_now_is_judged_a_moment_later(ri
 
 async def test_end_that_frees_a_slot_for_nobody_goes_with_the_next_batch(rig: Rig) -> None:
     stage = Stage(rig)
-    stage.bring(new_start("accompanied"))
-    await stage.admission_loop.run_once()
-    (claim,) = stage.recorder.claims
-    stage.admission_loop.report(
-        [PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch), stage.recorder)]
-    )
+    (claim,) = await stage.granted("accompanied")
+    stage.finish(claim)
     assert not stage.admission_loop.has_work
     stage.bring(new_start("accompanied"))
     await stage.admission_loop.run_once()
@@ -359,50 +350,32 @@ async def test_end_that_frees_a_slot_for_nobody_goes_with_the_next_batch(rig: Ri
     assert not stage.admission_loop.has_work
 
 
-async def test_end_that_finds_no_company_has_a_batch_of_its_own(rig: Rig) -> None:
+async def test_end_that_nothing_goes_with_has_a_batch_of_its_own(rig: Rig) -> None:
     stage = Stage(rig)
-    stage.bring(new_start("alone-at-last"))
-    await stage.admission_loop.run_once()
-    (claim,) = stage.recorder.claims
+    (claim,) = await stage.granted("alone-at-last")
     turning = asyncio.create_task(stage.admission_loop.run())
-    stage.admission_loop.report(
-        [PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch), stage.recorder)]
-    )
+    stage.finish(claim)
     await until(lambda: stage.recorder.acknowledged, 10.0, "the acknowledgement")
     turning.cancel()
 
 
 async def test_end_that_frees_a_slot_for_a_queued_execution_has_a_batch_at_once(rig: Rig) -> None:
     stage = Stage(rig)
-    stage.bring(*[new_start("contended") for _ in range(6)])
-    await stage.admission_loop.run_once()
-    claim = stage.recorder.claims[0]
-    assert len(stage.recorder.claims) == 5
-    stage.admission_loop.report(
-        [PendingReport("r1", LeaseFinished(claim.execution_id, claim.epoch), stage.recorder)]
-    )
+    claim, *others = await stage.granted(*["contended"] * 6)
+    assert (len(others), stage.recorder.credit) == (4, 5), "the unused credit is given back"
+    stage.finish(claim)
     assert stage.admission_loop.has_work
     await stage.admission_loop.run_once()
     await stage.admission_loop.run_once()
     assert len(stage.recorder.claims) == 6
 
 
-async def test_parked_report_waits_for_no_company(rig: Rig) -> None:
+async def test_parked_report_goes_at_once(rig: Rig) -> None:
     stage = Stage(rig)
-    stage.bring(new_start("parked-at-once"))
-    await stage.admission_loop.run_once()
-    (claim,) = stage.recorder.claims
+    (claim,) = await stage.granted("parked-at-once")
     parked = LeaseParked(claim.execution_id, claim.epoch, wake_time=None, seen_message_ids=())
-    stage.admission_loop.report([PendingReport("r1", parked, stage.recorder)])
+    stage.report("r1", parked)
     assert stage.admission_loop.has_work
-
-
-async def test_unused_credit_is_given_back(rig: Rig) -> None:
-    stage = Stage(rig, credit=50)
-    stage.bring(*[new_start("thrifty") for _ in range(8)])
-    await stage.admission_loop.run_once()
-    assert len(stage.recorder.claims) == 5
-    assert stage.recorder.credit == 45
 
 
 async def test_places_of_a_holder_that_is_gone_are_given_up(rig: Rig) -> None:

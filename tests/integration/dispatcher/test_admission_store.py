@@ -10,6 +10,7 @@ from services.dispatcher.core.batch import AdmissionBatch
 from services.dispatcher.core.items import (
     EnqueueOutcome,
     LateReason,
+    LeaseFinished,
     LeaseParked,
     LeaseReleased,
     MailboxMessage,
@@ -79,8 +80,7 @@ async def test_claim_serves_workspaces_round_robin(rig: Rig) -> None:
 
 
 async def test_finish_is_fenced_by_its_epoch(rig: Rig) -> None:
-    await rig.limit("fence", 5)
-    (claim,) = (await rig.enqueue(new_start("fence"), holders=1)).claims
+    claim = await rig.leased("fence")
     assert await rig.finish((claim.execution_id, claim.epoch - 1)) == [None]
     assert await rig.leases.end(["holder-a"])
     assert await rig.finish(claim) == [None]
@@ -194,13 +194,9 @@ async def test_parked_execution_gives_back_its_slot_and_wakes_by_time(rig: Rig) 
 
 
 async def test_parking_with_a_time_that_has_passed_wakes_at_once(rig: Rig) -> None:
-    await rig.limit("late-park", 1)
-    (claim,) = (await rig.enqueue(new_start("late-park"), holders=1)).claims
+    claim = await rig.leased("late-park")
     past = datetime.now(UTC) - timedelta(seconds=1)
-    result = await rig.queue.commit(
-        AdmissionBatch(now=past, parked=[LeaseParked(claim.execution_id, claim.epoch, past)])
-    )
-    assert result.woken == ["late-park"]
+    assert (await rig.park(claim, past)).woken == ["late-park"]
 
 
 async def test_message_that_was_handed_over_and_not_understood_wakes_nothing_at_once(rig: Rig) -> None:
@@ -212,8 +208,7 @@ async def test_message_that_was_handed_over_and_not_understood_wakes_nothing_at_
     await rig.mailbox.deliver([message])
     (claim,) = await rig.claim("strange", claims=1)
     assert claim.messages == [message.body]
-    parked = LeaseParked(claim.execution_id, claim.epoch, None)
-    result = await rig.queue.commit(AdmissionBatch(now=datetime.now(UTC), parked=[parked]))
+    result = await rig.park(claim)
     assert (result.parked, result.woken) == (["strange"], [])
     # Another coordinator may know it: it is kept, and offered again after a rest.
     rest = "wake_time BETWEEN now() + interval '20 seconds' AND now() + interval '31 seconds'"
@@ -258,9 +253,7 @@ async def test_late_reports_have_reasons_and_repeated_ones_have_none(rig: Rig) -
     finished, moved = (await rig.enqueue(new_start("late"), new_start("late"), holders=2)).claims
     await rig.finish(finished)
     parked = LeaseParked(moved.execution_id, moved.epoch, None)
-    await rig.queue.commit(AdmissionBatch(now=datetime.now(UTC), parked=[parked]))
-    from services.dispatcher.core.items import LeaseFinished
-
+    await rig.park(moved)
     assert await rig.leases.reasons(
         [
             LeaseFinished(finished.execution_id, finished.epoch),

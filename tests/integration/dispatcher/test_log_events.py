@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from services.dispatcher.app.ports import PendingReport
 from services.dispatcher.core.items import EnqueueOutcome, LeaseFinished
 from tests.integration.dispatcher.conftest import LIMITS, Rig, new_start
 from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator
@@ -21,7 +20,7 @@ Line = MutableMapping[str, Any]
 
 
 class Log:
-    """What was logged since the test began."""
+    """The lines logged since the test began."""
 
     def __init__(self, lines: list[Line]) -> None:
         self._lines = lines
@@ -65,11 +64,10 @@ async def test_workspace_is_told_to_be_at_capacity_once_each_time_it_comes_to_it
     # All come to their end; the slots are free, and fill again.
     ended = 0
     while ended < LIMITS.executions_max + 2:
-        reports = [LeaseFinished(claim.execution_id, claim.epoch) for claim in stage.recorder.claims[ended:]]
-        stage.admission_loop.report(
-            [PendingReport(each.execution_id, each, stage.recorder) for each in reports]
-        )
-        ended += len(reports)
+        claims = stage.recorder.claims[ended:]
+        for claim in claims:
+            stage.report(claim.execution_id, LeaseFinished(claim.execution_id, claim.epoch))
+        ended += len(claims)
         await stage.admission_loop.run_once()
     stage.bring(new_start("full"))
     await stage.admission_loop.run_once()
@@ -113,8 +111,7 @@ async def test_grant_and_its_taking_are_told(address: str, api: Api, log: Log) -
             "holder": "taker",
             "log_level": "info",
         }
-        coordinator.finish(grant)
-        await coordinator.reported()
+        await coordinator.finished(grant)
 
 
 async def test_execution_that_failed_to_start_is_an_error_each_time_and_the_last_gives_it_up(
@@ -147,8 +144,7 @@ async def test_execution_that_failed_to_start_is_an_error_each_time_and_the_last
             for attempt in (1, 2, 3)
         ]
         await api.enqueue(item("failing", executions_max=1))
-        coordinator.finish((await coordinator.granted(4))[3])
-        await coordinator.reported()
+        await coordinator.finished((await coordinator.granted(4))[3])
 
 
 async def test_malformed_item_is_an_error(api: Api, log: Log) -> None:
@@ -195,5 +191,4 @@ async def test_late_report_is_told_with_who_brought_it_and_why_it_is_refused(
             "reason": "EPOCH_STALE",
             "log_level": "warning",
         }
-        coordinator.finish(grant)
-        await coordinator.reported()
+        await coordinator.finished(grant)

@@ -4,7 +4,7 @@ import uuid
 from datetime import UTC, datetime
 
 from services.dispatcher.core.batch import AdmissionBatch
-from services.dispatcher.core.items import LeaseParked, MailboxMessage, NewStart
+from services.dispatcher.core.items import MailboxMessage, NewStart
 from services.dispatcher.core.mailbox_limits import (
     MAILBOX_BYTES_MAX,
     MAILBOX_MESSAGES_MAX,
@@ -56,9 +56,7 @@ async def test_message_that_is_refused_wakes_nobody(rig: Rig) -> None:
     await rig.enqueue(to := new_start("resting"))
     assert not any(await refusals(rig, *[message(to, bytes(MEBIBYTE)) for _ in range(8)]))
     (claim,) = await rig.claim("resting", claims=1)
-    await rig.queue.commit(
-        AdmissionBatch(now=datetime.now(UTC), parked=[LeaseParked(claim.execution_id, claim.epoch, None)])
-    )
+    await rig.park(claim)
     (delivery,) = await rig.mailbox.deliver([message(to, b"again")])
     assert delivery is not None
     assert (delivery.is_refused, delivery.was_woken) == (True, False)
@@ -72,10 +70,7 @@ async def test_grant_carries_the_oldest_and_the_rest_follows(rig: Rig) -> None:
     (claim,) = await rig.claim("overfull", claims=1)
     assert numbers(claim.messages) == list(range(1, 17))
     seen = tuple(f"{to.execution_id}:{n}" for n in range(1, 17))
-    parked = LeaseParked(claim.execution_id, claim.epoch, None, seen)
-    assert (await rig.queue.commit(AdmissionBatch(now=datetime.now(UTC), parked=[parked]))).woken == [
-        "overfull"
-    ]
+    assert (await rig.park(claim, seen_message_ids=seen)).woken == ["overfull"]
     (claim,) = await rig.claim("overfull", claims=1)
     assert numbers(claim.messages) == list(range(17, 21))
 

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
 from tests.integration.dispatcher.conftest import Rig, new_start
@@ -24,8 +25,7 @@ async def finish_all(coordinator: Coordinator, count: int) -> None:
     while done < count:
         grants = await coordinator.granted(done + 1)
         finished, done = grants[done:], len(grants)
-        coordinator.finish(*finished)
-    await coordinator.reported()
+        await coordinator.finished(*finished)
 
 
 async def test_slots_freed_at_one_replica_serve_what_waits_at_the_other(addresses: list[str]) -> None:
@@ -57,29 +57,18 @@ async def test_work_that_nobody_was_told_of_is_found(addresses: list[str], rig: 
         await finish_all(coordinator, 1)
 
 
-async def test_grant_that_was_committed_but_never_sent_is_granted_again(
-    addresses: list[str], rig: Rig
+@pytest.mark.parametrize("is_live", [True, False], ids=["never sent", "held by nobody"])
+async def test_grant_that_its_holder_cannot_have_is_granted_again(
+    addresses: list[str], rig: Rig, is_live: bool
 ) -> None:
     async with Coordinator(*addresses) as coordinator:
-        await rig.limit("astray", 1)
-        (lost,) = (
-            await rig.enqueue(new_start("astray"), holders=1, holder=coordinator.holder.instance_id)
-        ).claims
-        (grant,) = await coordinator.granted(1)
-        assert grant.lease.lease_id == lost.execution_id
-        assert grant.lease.epoch > lost.epoch
-        coordinator.finish(grant)
-        await coordinator.reported()
-
-
-async def test_lease_of_an_instance_that_is_not_live_is_taken_back(addresses: list[str], rig: Rig) -> None:
-    async with Coordinator(*addresses) as coordinator:
-        await rig.limit("ghostly", 1)
-        (lost,) = (await rig.enqueue(new_start("ghostly"), holders=1, holder=str(uuid.uuid4()))).claims
+        workspace = f"astray-{is_live}"
+        holder = coordinator.holder.instance_id if is_live else str(uuid.uuid4())
+        await rig.limit(workspace, 1)
+        (lost,) = (await rig.enqueue(new_start(workspace), holders=1, holder=holder)).claims
         (grant,) = await coordinator.granted(1)
         assert (grant.lease.lease_id, grant.lease.epoch > lost.epoch) == (lost.execution_id, True)
-        coordinator.finish(grant)
-        await coordinator.reported()
+        await coordinator.finished(grant)
 
 
 async def test_going_execution_keeps_its_lease_when_a_replica_goes(database: Database) -> None:
@@ -91,8 +80,7 @@ async def test_going_execution_keeps_its_lease_when_a_replica_goes(database: Dat
             async with Api(goes) as api:
                 await api.enqueue(item("moved"))
                 (grant,) = await coordinator.granted(1)
-        coordinator.finish(grant)
-        await coordinator.reported()
+        await coordinator.finished(grant)
         assert coordinator.taken == [grant.lease.lease_id]
         assert not coordinator.ended
         await coordinator.__aexit__()
@@ -106,5 +94,4 @@ async def test_messages_reach_a_holder_whatever_replica_takes_them(addresses: li
             request = cancel(grant.lease.lease_id, f"cross-{number}", "crossed")
             assert (await api.queue.Deliver(request)).found
         await until(lambda: len({m.message_id for m in coordinator.messages}) == 2, SECONDS, "both messages")
-        coordinator.finish(grant)
-        await coordinator.reported()
+        await coordinator.finished(grant)

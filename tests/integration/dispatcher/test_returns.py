@@ -1,4 +1,4 @@
-"""What comes back into the queue: kept until it is committed, answered once, safe to repeat."""
+"""Returns to the queue are kept until they are committed, answered once, and safe to repeat."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def returns_of(rig: Rig, lost: str = "") -> tuple[Returns, Wakes]:
     ), wakes
 
 
-async def granted(rig: Rig, workspace: str, count: int) -> Sequence[Claim]:
+async def granted(rig: Rig, workspace: str, count: int, holder: str = "holder-a") -> Sequence[Claim]:
     await rig.limit(workspace, 100)
-    return (await rig.enqueue(*[new_start(workspace) for _ in range(count)], holders=count)).claims
+    starts = [new_start(workspace) for _ in range(count)]
+    return (await rig.enqueue(*starts, holders=count, holder=holder)).claims
 
 
 async def states(rig: Rig, workspace: str) -> list[State]:
@@ -113,8 +114,7 @@ async def test_grants_handed_back_wait_again_but_never_anothers(rig: Rig) -> Non
 @pytest.mark.parametrize("lost", ["", "end"])
 async def test_leases_of_an_ended_instance_wait_again_under_a_higher_epoch(rig: Rig, lost: str) -> None:
     holder = f"ended-{lost}"
-    await rig.limit(holder, 5)
-    (claim,) = (await rig.enqueue(new_start(holder), holders=1, holder=holder)).claims
+    (claim,) = await granted(rig, holder, 1, holder)
     returns, _ = returns_of(rig, lost)
     returns.ended([holder])
     if lost:

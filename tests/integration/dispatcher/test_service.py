@@ -9,9 +9,9 @@ import pytest
 
 from services.chassis.grpc.errors import remote_error
 from services.dispatcher.core.mailbox_limits import MEBIBYTE
-from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator, channels_of
+from tests.integration.dispatcher.parties import SECONDS, Api, Coordinator
 from tests.support.probe import eventually, until
-from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2
+from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
 from windlass.types.v1 import start_pb2
 
 QUEUED = queue_pb2.EnqueueAnswer.QUEUED
@@ -73,8 +73,7 @@ async def test_execution_is_granted_and_finished(address: str, api: Api) -> None
         assert grant.lease.lease_id == sent.start.execution_id
         assert not grant.resumed
         await in_state(api, grant.lease.lease_id, State.DISPATCHED)
-        coordinator.finish(grant)
-        await coordinator.reported()
+        await coordinator.finished(grant)
         assert coordinator.taken == [grant.lease.lease_id]
         await gone(api, grant.lease.lease_id)
 
@@ -91,8 +90,7 @@ async def test_one_bad_item_does_not_hold_back_its_batch(address: str, api: Api)
         answers = await api.enqueue(good[0], *bad, *good[1:])
         rejected = queue_pb2.EnqueueAnswer.REJECTED
         assert [each.outcome for each in answers] == [QUEUED, *[rejected] * 4, QUEUED, QUEUED]
-        coordinator.finish(*await coordinator.granted(3))
-        await coordinator.reported()
+        await coordinator.finished(*await coordinator.granted(3))
 
 
 async def test_same_request_twice_in_one_message_starts_once(address: str, api: Api) -> None:
@@ -101,8 +99,7 @@ async def test_same_request_twice_in_one_message_starts_once(address: str, api: 
         answers = await api.enqueue(first, second)
         assert answers[1].outcome == queue_pb2.EnqueueAnswer.EXISTING
         assert answers[1].existing_execution_id == first.start.execution_id
-        coordinator.finish(*await coordinator.granted(1))
-        await coordinator.reported()
+        await coordinator.finished(*await coordinator.granted(1))
         assert len(coordinator.grants) == 1
 
 
@@ -118,8 +115,7 @@ async def test_parked_execution_wakes_by_its_time(address: str, api: Api) -> Non
         assert again.lease.lease_id == grant.lease.lease_id
         assert again.resumed
         assert again.lease.epoch > grant.lease.epoch
-        coordinator.finish(again)
-        await coordinator.reported()
+        await coordinator.finished(again)
 
 
 async def test_message_wakes_a_parked_execution_and_comes_with_the_grant(address: str, api: Api) -> None:
@@ -133,8 +129,7 @@ async def test_message_wakes_a_parked_execution_and_comes_with_the_grant(address
         again = (await coordinator.granted(2))[1]
         assert [each.message_id for each in again.messages] == [request.message.message_id]
         assert again.ends_only
-        coordinator.finish(again)
-        await coordinator.reported()
+        await coordinator.finished(again)
         await gone(api, grant.lease.lease_id)
 
 
@@ -148,8 +143,7 @@ async def test_message_is_pushed_to_the_holder_until_it_is_acknowledged(address:
         await until(lambda: len(coordinator.messages) >= 3, SECONDS, "the message, again and again")
         assert {each.message_id for each in coordinator.messages} == {"push-1"}
         coordinator.acknowledge_messages("push-1")
-        coordinator.finish(grant)
-        await coordinator.reported()
+        await coordinator.finished(grant)
 
 
 async def test_message_unseen_at_the_parking_wakes_at_once(address: str, api: Api) -> None:
@@ -189,8 +183,7 @@ async def test_full_mailbox_refuses_what_is_no_end(address: str, api: Api) -> No
         (ending,) = await coordinator.granted(1)
         assert ending.lease.lease_id == id_
         assert [message.WhichOneof("body") for message in ending.messages] == ["run_report"] * 7 + ["cancel"]
-        coordinator.finish(ending)
-        await coordinator.reported()
+        await coordinator.finished(ending)
 
 
 async def test_cancel_of_a_queued_execution_needs_no_slot(address: str, api: Api) -> None:
@@ -206,8 +199,7 @@ async def test_cancel_of_a_queued_execution_needs_no_slot(address: str, api: Api
         assert (await api.queue.Deliver(cancel(waiting, workspace="no-slot"))).found
         ending = (await coordinator.granted(2))[1]
         assert (ending.lease.lease_id, ending.ends_only, len(ending.messages)) == (waiting, True, 1)
-        coordinator.finish(ending, running)
-        await coordinator.reported()
+        await coordinator.finished(ending, running)
 
 
 async def test_deadline_that_passes_in_the_queue_ends_without_a_slot(address: str, api: Api) -> None:
@@ -217,8 +209,7 @@ async def test_deadline_that_passes_in_the_queue_ends_without_a_slot(address: st
         )
         ending = (await coordinator.granted(2))[1]
         assert ending.ends_only
-        coordinator.finish(*coordinator.grants)
-        await coordinator.reported()
+        await coordinator.finished(*coordinator.grants)
 
 
 async def test_foreign_and_unknown_executions_are_not_found(address: str, api: Api) -> None:
@@ -227,8 +218,7 @@ async def test_foreign_and_unknown_executions_are_not_found(address: str, api: A
         (grant,) = await coordinator.granted(1)
         assert not (await api.queue.Deliver(cancel(grant.lease.lease_id, workspace="thief"))).found
         assert not (await api.queue.Deliver(cancel(str(uuid.uuid4()), workspace="owner"))).found
-        coordinator.finish(grant)
-        await coordinator.reported()
+        await coordinator.finished(grant)
 
 
 async def test_refused_grants_go_elsewhere(address: str, api: Api) -> None:
@@ -236,8 +226,7 @@ async def test_refused_grants_go_elsewhere(address: str, api: Api) -> None:
         unwilling.refuses_with = "NO_CAPACITY"
         await api.enqueue(item("picky"))
         async with Coordinator(address, name="willing", capacity=50) as willing:
-            willing.finish(*await willing.granted(1))
-            await willing.reported()
+            await willing.finished(*await willing.granted(1))
 
 
 async def test_raised_limit_lets_the_next_go_at_once(address: str, api: Api) -> None:
@@ -248,8 +237,7 @@ async def test_raised_limit_lets_the_next_go_at_once(address: str, api: Api) -> 
         await api.queue.ConfigureWorkspace(
             queue_pb2.ConfigureWorkspaceRequest(workspace="grown", limits=limits)
         )
-        coordinator.finish(*await coordinator.granted(2))
-        await coordinator.reported()
+        await coordinator.finished(*await coordinator.granted(2))
 
 
 async def test_permanent_failure_is_a_dead_letter_at_once_and_its_nul_is_replaced(
@@ -278,8 +266,7 @@ async def test_list_pages_in_order_of_ids(address: str, api: Api) -> None:
     assert await page(from_execution_id=ids[3]) == [ids[2], ids[1]]
     assert await page(ascending=True, from_execution_id=ids[1]) == [ids[2], ids[3]]
     async with Coordinator(address) as coordinator:
-        coordinator.finish(*await coordinator.granted(5))
-        await coordinator.reported()
+        await coordinator.finished(*await coordinator.granted(5))
 
 
 async def test_request_id_is_known_for_what_it_was_used_in_its_own_workspace(api: Api) -> None:
@@ -296,12 +283,3 @@ async def test_request_id_is_known_for_what_it_was_used_in_its_own_workspace(api
     assert await found("asked", "r1", "r2") == [used]
     assert await found("another", "r1") == []
     assert await found("asked") == []
-
-
-async def test_only_the_named_services_may_call(address: str) -> None:
-    channels = channels_of("runner")
-    stub = queue_pb2_grpc.QueueServiceStub(channels.get(address))
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await stub.GetQueued(queue_pb2.GetQueuedRequest())
-    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
-    await channels.close()

@@ -1,8 +1,5 @@
 """`windlass migrate` and `windlass admin bootstrap` prepare somebody's own server, and may be repeated."""
 
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +9,7 @@ import pytest_asyncio
 from deploy.local.home import KEYS, Home
 from deploy.local.postgres import PostgresServer
 from deploy.local.provision import OWNERS
+from tests.support.command_line import windlass
 from tests.support.postgres import own_server
 
 
@@ -21,20 +19,14 @@ async def server() -> AsyncIterator[PostgresServer]:
         yield made
 
 
-def windlass(*arguments: str, home: Path, url: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "windlass.cli", *arguments, "--home", str(home)]
-    environment = os.environ | {"WINDLASS_DATABASE_URL": url}
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, env=environment)
-
-
 async def test_migrate_prepares_a_server_and_again_changes_nothing(
     server: PostgresServer, tmp_path: Path
 ) -> None:
-    first = windlass("migrate", home=tmp_path, url=server.url())
+    first = windlass("migrate", "--home", tmp_path, WINDLASS_DATABASE_URL=server.url())
     assert first.returncode == 0, first.stderr
     for service in OWNERS:
         assert f"applied {service}/0001_initial.sql" in first.stderr
-    again = windlass("migrate", home=tmp_path, url=server.url())
+    again = windlass("migrate", "--home", tmp_path, WINDLASS_DATABASE_URL=server.url())
     assert again.returncode == 0
     assert "applied" not in again.stderr
     for service in OWNERS:
@@ -45,19 +37,30 @@ async def test_migrate_prepares_a_server_and_again_changes_nothing(
 
 async def test_bootstrap_makes_keys_once(server: PostgresServer, tmp_path: Path) -> None:
     home = Home(tmp_path)
-    made = windlass("admin", "bootstrap", home=tmp_path, url=server.url())
+    made = windlass("admin", "bootstrap", "--home", tmp_path, WINDLASS_DATABASE_URL=server.url())
     assert made.returncode == 0, made.stderr
     keys = [home.key_file(name).read_text() for name in KEYS]
     assert all(home.key_file(name).stat().st_mode & 0o777 == 0o600 for name in KEYS)
     assert len(set(keys)) == len(KEYS)
-    assert "there already" in windlass("admin", "bootstrap", home=tmp_path, url=server.url()).stderr
+    assert (
+        "there already"
+        in windlass("admin", "bootstrap", "--home", tmp_path, WINDLASS_DATABASE_URL=server.url()).stderr
+    )
     assert [home.key_file(name).read_text() for name in KEYS] == keys
     home.key_file("admin").unlink()
-    assert "made" in windlass("admin", "bootstrap", home=tmp_path, url=server.url()).stderr
+    assert (
+        "made"
+        in windlass("admin", "bootstrap", "--home", tmp_path, WINDLASS_DATABASE_URL=server.url()).stderr
+    )
 
 
 async def test_server_that_is_away_is_reported_without_a_traceback(tmp_path: Path) -> None:
-    away = windlass("migrate", home=tmp_path, url="postgresql://nobody:secret-word@127.0.0.1:1/postgres")
+    away = windlass(
+        "migrate",
+        "--home",
+        tmp_path,
+        WINDLASS_DATABASE_URL="postgresql://nobody:secret-word@127.0.0.1:1/postgres",
+    )
     assert away.returncode == 1
     assert "Traceback" not in away.stderr
     assert "secret-word" not in away.stderr

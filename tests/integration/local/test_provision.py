@@ -1,4 +1,4 @@
-"""Who may prepare a server, and what its roles are allowed to be afterwards."""
+"""Preparing a server as superuser and as operator, and the rights of its roles afterwards."""
 
 import subprocess
 import sys

@@ -30,7 +30,7 @@ class MemoryJournal:
     def __init__(self, length: int) -> None:
         self.length = length
         self.committed = 0
-        # What the watch brings, in the order of arrival: a sequence, a cut, or the final record.
+        # The news of the watch in order of arrival: a sequence, a cut, or the final record.
         self.told: deque[int | str | None] = deque()
         # How much more is committed before each item is told.
         self.growth: deque[int] = deque()

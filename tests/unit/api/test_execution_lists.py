@@ -245,16 +245,7 @@ async def test_execution_that_is_read_often_is_asked_of_dispatchers_now_and_then
     assert (await reader.find("team", id_of(1))).execution.state == Execution.FAILED
 
 
-async def test_end_that_was_told_is_not_taken_back() -> None:
-    places = MemoryPlaces({id_of(1): BOTH})
-    reader = executions(places)
-    await reader.find("team", id_of(1))
-    places.places[id_of(1)] = GIVEN_UP
-    assert await reader.given_up([id_of(1)])
-    assert (await reader.find("team", id_of(1))).execution.state == Execution.FAILED
-
-
-async def test_cancel_of_what_was_given_up_since_it_was_read_is_refused() -> None:
+async def test_end_that_came_since_it_was_read_refuses_a_cancel_and_is_not_taken_back() -> None:
     places = MemoryPlaces({id_of(1): BOTH})
     reader = executions(places)
     await reader.find("team", id_of(1))
@@ -262,6 +253,8 @@ async def test_cancel_of_what_was_given_up_since_it_was_read_is_refused() -> Non
     with pytest.raises(Refusal) as refused:
         await reader.cancel("team", id_of(1), "enough", "me")
     assert refused.value.reason == "EXECUTION_FINAL"
+    assert await reader.given_up([id_of(1)])
+    assert (await reader.find("team", id_of(1))).execution.state == Execution.FAILED
 
 
 @pytest.mark.parametrize(

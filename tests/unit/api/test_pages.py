@@ -1,4 +1,4 @@
-"""What goes into one page: as many as were asked for, or as clients take at once; and where the next begins."""
+"""A page holds as many rows as were asked for, or as clients take at once, and names the place of the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept is never older than it may be, read once for all who ask, and gone when it is forgotten."""
+"""A cached value is never older than it may be, is read once for all who ask, and is gone when it is forgotten."""
 
 from __future__ import annotations
 

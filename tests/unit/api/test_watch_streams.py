@@ -22,7 +22,7 @@ from windlass.coordinator.v1.reads_pb2_grpc import add_WatchServiceServicer_to_s
 
 SECONDS = 20.0
 OTHER_ID = ID[:-1] + "0"
-# What two seconds last here.
+# Two seconds of a coordinator last so long here.
 SCALE = 0.01
 
 
@@ -73,13 +73,14 @@ class Api:
         self._channels = ChannelPool()
         self._serving: list[asyncio.Task[None]] = []
 
-    async def know(self, coordinator: Coordinator) -> None:
-        channel = self._channels.get(coordinator.address)
-        self._serving.append(asyncio.create_task(self.watches.serve(coordinator.address, channel)))
+    async def know(self, *coordinators: Coordinator) -> None:
+        for each in coordinators:
+            channel = self._channels.get(each.address)
+            self._serving.append(asyncio.create_task(self.watches.serve(each.address, channel)))
         await self.is_known(len(self._serving))
 
     async def is_known(self, count: int) -> None:
-        """To so many coordinators, who follow what names it."""
+        """Wait until so many coordinators follow what names this api."""
         await until(
             lambda: sum(stream.knows_us for stream in self.watches.streams) == count, SECONDS, "known streams"
         )
@@ -128,15 +129,13 @@ async def is_told(watch: OpenWatch) -> bool:
 async def test_end_is_told_of_a_start_that_is_granted_where_no_stream_of_ours_is(
     tables: Tables, coordinators: list[Coordinator], api: Api
 ) -> None:
-    for each in coordinators:
-        await api.know(each)
+    await api.know(*coordinators)
     carrying, _ = coordinators
     await carrying.cut()
     await api.is_known(1)
     watch = api.start()
     carrying.watches.granted(ID, api.watches.name)
-    tables.happen(1)
-    tables.is_final = True
+    tables.end()
     assert await is_told(watch)
 
 
@@ -147,14 +146,13 @@ async def test_end_is_told_of_a_start_that_is_granted_to_a_coordinator_unknown_h
     await api.know(known)
     watch = api.start()
     unknown.watches.granted(ID, api.watches.name)
-    tables.happen(1)
-    tables.is_final = True
+    tables.end()
     api.watches.run_once(math.inf)
     assert await is_told(watch)
 
 
 async def taken_back(api: Api, coordinators: list[Coordinator]) -> None:
-    """What was cancelled before this has been heard by all."""
+    """Wait until all coordinators have heard every earlier cancellation."""
     barrier = api.watches.open(OTHER_ID)
     for each in coordinators:
         await until(partial(each.follows, OTHER_ID), SECONDS, "the next word")
@@ -169,8 +167,7 @@ async def none_follows(coordinators: list[Coordinator]) -> None:
 async def test_start_that_is_granted_after_its_caller_gave_up_is_left_alone(
     coordinators: list[Coordinator], api: Api
 ) -> None:
-    for each in coordinators:
-        await api.know(each)
+    await api.know(*coordinators)
     api.start().close()
     await taken_back(api, coordinators)
     first, second = coordinators
@@ -183,8 +180,7 @@ async def test_start_that_is_granted_after_its_caller_gave_up_is_left_alone(
 async def test_end_is_told_to_who_waits_on_when_it_is_granted_elsewhere_again(
     tables: Tables, coordinators: list[Coordinator], api: Api
 ) -> None:
-    for each in coordinators:
-        await api.know(each)
+    await api.know(*coordinators)
     watch = api.start()
     for each in coordinators:
         each.watches.granted(ID, api.watches.name)
@@ -192,7 +188,6 @@ async def test_end_is_told_to_who_waits_on_when_it_is_granted_elsewhere_again(
         lambda: all(each.is_told(ID) for each in api.watches.streams), SECONDS, "both are known to follow"
     )
     assert all(each.follows() for each in coordinators), "somebody waits"
-    tables.happen(1)
-    tables.is_final = True
+    tables.end()
     assert await is_told(watch)
     await none_follows(coordinators)

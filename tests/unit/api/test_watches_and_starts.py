@@ -38,6 +38,17 @@ def opened(watches: WatchStreams) -> Any:
     return stream
 
 
+KNOWS_US = reads_pb2.WatchResponse(knows_watcher=True)
+
+
+def knowing(watches: WatchStreams, count: int = 2) -> list[Any]:
+    """Streams to coordinators that follow what names this api, without its asking."""
+    streams = [opened(watches) for _ in range(count)]
+    for stream in streams:
+        watches.heard(stream, KNOWS_US)
+    return streams
+
+
 async def test_subscription_is_what_all_watches_of_an_execution_need() -> None:
     watches = WatchStreams()
     stream = opened(watches)
@@ -68,9 +79,6 @@ async def test_new_execution_is_told_with_the_start_that_goes_out() -> None:
     assert stream.level.is_set
 
 
-KNOWS_US = reads_pb2.WatchResponse(knows_watcher=True)
-
-
 async def test_a_start_is_told_by_what_rides_with_it_where_that_is_understood() -> None:
     watches = WatchStreams()
     knowing, older = opened(watches), opened(watches)
@@ -83,9 +91,7 @@ async def test_a_start_is_told_by_what_rides_with_it_where_that_is_understood() 
 
 async def test_what_rode_with_a_start_is_told_to_the_others_when_a_coordinator_is_lost() -> None:
     watches = WatchStreams()
-    lost, left = opened(watches), opened(watches)
-    for stream in (lost, left):
-        watches.heard(stream, KNOWS_US)
+    lost, left = knowing(watches)
     watches.open(ID, is_new=True)
     watches.lost(lost)
     assert left.subscriptions[ID].catch_up
@@ -96,9 +102,7 @@ async def test_what_rode_with_a_start_is_told_to_the_others_when_a_coordinator_i
 
 async def test_start_is_told_to_all_while_a_coordinator_is_out_of_reach() -> None:
     watches = WatchStreams()
-    lost, left = opened(watches), opened(watches)
-    for stream in (lost, left):
-        watches.heard(stream, KNOWS_US)
+    lost, left = knowing(watches)
     watches.lost(lost)
     watches.open(ID, is_new=True)
     assert left.subscriptions.keys() == {ID}, "the lost one may be granted it, and tells nobody"
@@ -111,9 +115,7 @@ async def test_start_is_told_to_all_while_a_coordinator_is_out_of_reach() -> Non
 
 async def test_start_that_is_waited_for_long_is_told_to_one_more_coordinator() -> None:
     watches = WatchStreams()
-    streams = [opened(watches), opened(watches)]
-    for stream in streams:
-        watches.heard(stream, KNOWS_US)
+    streams = knowing(watches)
     begin = watches.open("a", is_new=True).opened_at
     for name in "bcd":
         watches.open(name, is_new=True)
@@ -130,9 +132,7 @@ async def test_start_that_is_waited_for_long_is_told_to_one_more_coordinator() -
 
 async def test_what_is_followed_for_nobody_is_taken_back() -> None:
     watches = WatchStreams()
-    follower, other = opened(watches), opened(watches)
-    for stream in (follower, other):
-        watches.heard(stream, KNOWS_US)
+    follower, other = knowing(watches)
     watches.open(ID, is_new=True)
     watches.heard(follower, reads_pb2.WatchResponse(followed=[ID, "given up"]))
     assert follower.cancelled == {"given up"}
@@ -144,8 +144,7 @@ async def test_what_is_followed_for_nobody_is_taken_back() -> None:
 
 async def test_what_is_told_already_is_not_told_again() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
-    watches.heard(stream, KNOWS_US)
+    (stream,) = knowing(watches, 1)
     watches.open(ID, is_new=True)
     watches.open(ID, after_seq=7, events=True)
     watches.run_once(math.inf)
@@ -165,9 +164,7 @@ async def test_new_stream_is_told_nothing_of_what_ended_without_it() -> None:
 
 async def test_end_is_told_to_those_who_were_asked() -> None:
     watches = WatchStreams()
-    teller, asked, unasked = opened(watches), opened(watches), opened(watches)
-    for stream in (teller, unasked):
-        watches.heard(stream, KNOWS_US)
+    (teller, unasked), asked = knowing(watches), opened(watches)
     watches.open(ID, is_new=True)
     watches.final(final(), told_by=teller)
     assert (teller.cancelled, asked.cancelled, unasked.cancelled) == (set(), {ID}, set())
@@ -175,8 +172,7 @@ async def test_end_is_told_to_those_who_were_asked() -> None:
 
 async def test_start_that_nobody_waits_for_any_more_is_taken_back_everywhere() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
-    watches.heard(stream, KNOWS_US)
+    (stream,) = knowing(watches, 1)
     watches.open(ID, is_new=True).close()
     assert stream.cancelled == {ID}
 
@@ -253,17 +249,9 @@ def item(execution_id: str, *, content: bytes = b"{}") -> queue_pb2.EnqueueItem:
     return queue_pb2.EnqueueItem(start=start_pb2.StartOrder(execution_id=execution_id, input=content))
 
 
-async def test_number_of_unanswered_starts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueue_streams, "PENDING_MAX", 2)
-    streams = EnqueueStreams(lambda: None)
-    streams.enqueue(item("a"), 1)
-    streams.enqueue(item("b"), 1)
-    with pytest.raises(DependencyUnavailable):
-        streams.enqueue(item("c"), 1)
-
-
-async def test_bytes_of_unanswered_starts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueue_streams, "PENDING_BYTES_MAX", 10)
+@pytest.mark.parametrize("limit", [("PENDING_MAX", 1), ("PENDING_BYTES_MAX", 10)], ids=lambda limit: limit[0])
+async def test_unanswered_starts_are_bounded(monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]) -> None:
+    monkeypatch.setattr(enqueue_streams, *limit)
     streams = EnqueueStreams(lambda: None)
     streams.enqueue(item("a", content=bytes(10)), 0)
     with pytest.raises(DependencyUnavailable):
@@ -288,12 +276,8 @@ async def test_message_is_bounded_by_items_and_by_bytes() -> None:
     streams, stream = EnqueueStreams(lambda: None), enqueue_streams.EnqueueStream()
     for number in range(enqueue_streams.ITEMS_PER_MESSAGE + 1):
         streams.enqueue(item(str(number)), 1)
-    assert [
-        len(request.items) for request in (streams.gathered(stream), streams.gathered(stream)) if request
-    ] == [
-        enqueue_streams.ITEMS_PER_MESSAGE,
-        1,
-    ]
+    sizes = [len(some(streams.gathered(stream)).items) for _ in range(2)]
+    assert sizes == [enqueue_streams.ITEMS_PER_MESSAGE, 1]
     large = bytes(256 * 1024)
     count = enqueue_streams.BYTES_PER_MESSAGE // len(large)
     for number in range(count + 1):

@@ -166,13 +166,3 @@ async def test_each_peer_has_a_line_of_its_own(
     first, second = await lines(capsys, monkeypatch, "--peers", "quick", "--rounds", "1")
     assert fits(first, SHAPE), first
     assert second == {"peer": "quick", "W3": {"wall_s": 0.5}, "cores": os.cpu_count()}
-
-
-@pytest.mark.parametrize("part", ["W1", "W2b", "L", "memory_pss_mb"])
-def test_line_without_a_part_does_not_fit(part: str) -> None:
-    def example(shape: Any) -> Any:
-        return {key: example(each) for key, each in shape.items()} if isinstance(shape, dict) else shape(0)
-
-    whole = example(SHAPE)
-    assert fits(whole, SHAPE)
-    assert not fits({key: value for key, value in whole.items() if key != part}, SHAPE)

@@ -80,7 +80,7 @@ class KeyRing:
 
 
 def servicer_of(shop: Shop) -> Any:
-    """What the shop does with an order is told by the shoe."""
+    """A servicer whose behaviour is chosen by the shoe of the order."""
 
     class Servicer(shop.services.ShopServiceServicer):  # type: ignore[misc, name-defined]
         async def Buy(self, request: Any, context: Any) -> Any:

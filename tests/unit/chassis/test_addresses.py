@@ -1,4 +1,4 @@
-"""Where peers are: lists, files that change, names."""
+"""Peers from lists, from files that change, and from names."""
 
 import asyncio
 from pathlib import Path
@@ -11,6 +11,7 @@ from services.chassis.grpc.addresses import AddressBook, split_address
 async def test_a_list_is_what_it_says_and_never_changes() -> None:
     book = AddressBook("127.0.0.1:1, [::1]:2")
     assert await book.read() == {"127.0.0.1:1", "[::1]:2"}
+    assert await AddressBook("").read() == frozenset()
     changes = book.changes()
     assert await anext(changes) == {"127.0.0.1:1", "[::1]:2"}
     following = asyncio.ensure_future(anext(changes))
@@ -18,10 +19,6 @@ async def test_a_list_is_what_it_says_and_never_changes() -> None:
     assert not following.done()
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
-
-
-async def test_an_empty_list_has_no_peers() -> None:
-    assert await AddressBook("").read() == frozenset()
 
 
 async def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import grpc
 from grpc_channelz.v1 import channelz, channelz_pb2
 
 from services.chassis.grpc.client import ChannelPool
+from services.chassis.grpc.server import GrpcServer
 from services.chassis.telemetry.tracing import TRACEPARENT, new_trace
-from tests.unit.chassis.shop import Counter, Shop, guard_of, open_shop, refused
+from tests.unit.chassis.shop import Counter, Shop, guard_of, open_shop, refused, servicer_of
 
 
 async def test_a_call_without_a_timeout_gets_the_default_one(counter: Counter) -> None:
@@ -30,19 +31,12 @@ async def test_a_channel_finds_a_server_that_comes_back(shop: Shop) -> None:
         stub = shop.services.ShopServiceStub(pool.get(address))
         assert (await stub.Buy(first.order())).receipt
     assert (await refused(stub.Buy(first.order()))).may_retry
-    server = Counter(shop, *await reopened(shop, address))
+    again = GrpcServer(address, guard=guard_of())
+    shop.services.add_ShopServiceServicer_to_server(servicer_of(shop), again)
+    server = Counter(shop, again, await again.start())
     assert (await stub.Buy(first.order(), wait_for_ready=True)).receipt
     await server.close()
     await pool.close()
-
-
-async def reopened(shop: Shop, address: str) -> tuple[Any, int]:
-    from services.chassis.grpc.server import GrpcServer
-    from tests.unit.chassis.shop import servicer_of
-
-    server = GrpcServer(address, guard=guard_of())
-    shop.services.add_ShopServiceServicer_to_server(servicer_of(shop), server)
-    return server, await server.start()
 
 
 async def test_one_channel_per_address_until_it_is_forgotten(counter: Counter) -> None:
@@ -55,15 +49,8 @@ async def test_one_channel_per_address_until_it_is_forgotten(counter: Counter) -
     await pool.close()
 
 
-async def test_the_channel_tells_its_state(counter: Counter) -> None:
-    async with counter.channel() as channel:
-        assert channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.IDLE
-        await channel.channel_ready()
-        assert channel.get_state() is grpc.ChannelConnectivity.READY
-
-
 def pings_sent(port: int) -> int:
-    """By all channels of this process to that port, as gRPC itself counts them."""
+    """The pings of all channels of this process to that port, as gRPC counts them."""
     ask: Any = channelz.ChannelzServicer  # typed for a context that it does not use
     tops = ask.GetTopChannels(channelz_pb2.GetTopChannelsRequest(), None).channel
     total = 0

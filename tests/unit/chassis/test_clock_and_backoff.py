@@ -1,54 +1,11 @@
 """Time that is handed in, and the waits between tries."""
 
-import asyncio
 from datetime import timedelta
 
 import pytest
 
 from services.chassis.process.backoff import Backoff
-from services.chassis.process.clock import ManualClock, SystemClock
-
-
-async def test_manual_clock_wakes_sleepers_in_the_order_of_their_times() -> None:
-    clock, woken = ManualClock(), []
-
-    async def sleeper(seconds: float) -> None:
-        await clock.sleep(seconds)
-        woken.append(seconds)
-
-    tasks = [asyncio.create_task(sleeper(seconds)) for seconds in (3, 1, 2)]
-    await asyncio.sleep(0)
-    assert clock.sleepers == 3
-    clock.advance(2)
-    await asyncio.gather(*tasks[1:])
-    assert woken == [1, 2]
-    clock.advance(1)
-    await tasks[0]
-    assert woken == [1, 2, 3]
-
-
-async def test_manual_clock_forgets_a_cancelled_sleeper() -> None:
-    clock = ManualClock()
-    task = asyncio.create_task(clock.sleep(1))
-    await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert clock.sleepers == 0
-    clock.advance(5)
-
-
-async def test_setting_the_wall_clock_wakes_nobody_and_moves_no_monotonic_time() -> None:
-    clock = ManualClock()
-    before, start = clock.monotonic(), clock.now()
-    clock.shift_wall(-3600)
-    assert clock.monotonic() == before
-    assert clock.now() == start - timedelta(hours=1)
-    assert clock.epoch_ns() == round(clock.now().timestamp() * 1e9)
-
-
-def test_monotonic_time_does_not_go_back() -> None:
-    with pytest.raises(ValueError, match="does not go back"):
-        ManualClock().advance(-1)
+from services.chassis.process.clock import SystemClock
 
 
 async def test_system_clock_is_aware_and_sleeps() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from services.chassis.process.clock import ManualClock
 from services.chassis.process.coalescing import TURN_SECONDS, AdaptivePacer
 from tests.support.probe import until
@@ -30,51 +32,35 @@ async def paused(pacer: AdaptivePacer, clock: ManualClock, seconds: float) -> No
 
 
 async def used_to(pacer: AdaptivePacer, clock: ManualClock, items: int, seconds: float) -> None:
-    """As after many such turns, the last of them just over."""
+    """Take many such turns; the last of them is just over."""
     for _ in range(40):
         clock.advance(TURN_SECONDS)
         await turn(pacer, clock, items, seconds)
 
 
-async def test_turns_of_one_item_follow_each_other_at_once() -> None:
+@pytest.mark.parametrize("worked", [TURN_SECONDS / 2, QUICK_SECONDS])
+async def test_crowded_turns_begin_apart_and_rest_no_longer_than_they_worked(worked: float) -> None:
     clock = ManualClock()
     pacer = AdaptivePacer(clock)
-    await used_to(pacer, clock, 1, QUICK_SECONDS)
+    await used_to(pacer, clock, CROWD, worked)
+    await paused(pacer, clock, worked)
+
+
+@pytest.mark.parametrize(
+    ("used", "items"),
+    [
+        ([(1, QUICK_SECONDS)], 1),
+        ([(CROWD, TURN_SECONDS)], CROWD),
+        ([(CROWD, QUICK_SECONDS), (1, QUICK_SECONDS)], 1),
+    ],
+    ids=["turns of one item", "turns that take long", "after a crowd"],
+)
+async def test_turns_follow_each_other_at_once(used: list[tuple[int, float]], items: int) -> None:
+    clock = ManualClock()
+    pacer = AdaptivePacer(clock)
+    for each in used:
+        await used_to(pacer, clock, *each)
     began = clock.monotonic()
-    for _ in range(20):
-        await turn(pacer, clock, 1, 0.0)
-    assert clock.monotonic() == began
-
-
-async def test_crowded_turns_begin_apart() -> None:
-    clock = ManualClock()
-    pacer = AdaptivePacer(clock)
-    await used_to(pacer, clock, CROWD, TURN_SECONDS / 2)
-    await paused(pacer, clock, TURN_SECONDS / 2)
-
-
-async def test_crowded_turns_rest_no_longer_than_they_worked() -> None:
-    clock = ManualClock()
-    pacer = AdaptivePacer(clock)
-    await used_to(pacer, clock, CROWD, QUICK_SECONDS)
-    await paused(pacer, clock, QUICK_SECONDS)
-
-
-async def test_turn_that_took_long_is_followed_at_once() -> None:
-    clock = ManualClock()
-    pacer = AdaptivePacer(clock)
-    await used_to(pacer, clock, CROWD, TURN_SECONDS)
-    began = clock.monotonic()
-    await turn(pacer, clock, CROWD, 0.0)
-    assert clock.monotonic() == began
-
-
-async def test_pauses_end_with_the_crowd() -> None:
-    clock = ManualClock()
-    pacer = AdaptivePacer(clock)
-    await used_to(pacer, clock, CROWD, QUICK_SECONDS)
-    await used_to(pacer, clock, 1, QUICK_SECONDS)
-    began = clock.monotonic()
-    for _ in range(5):
-        await turn(pacer, clock, 1, 0.0)
+    for _ in range(1 if items == CROWD else 20):
+        await turn(pacer, clock, items, 0.0)
     assert clock.monotonic() == began

@@ -63,6 +63,8 @@ def test_a_refusal_survives_the_wire_whole() -> None:
         quota=[QuotaViolation("workspace:w", "100 queued")],
     )
     status = status_of(refusal)
+    (info,) = [each for each in status.details if each.Is(error_details_pb2.ErrorInfo.DESCRIPTOR)]
+    assert error_details_pb2.ErrorInfo.FromString(info.value).domain == "windlass"
     remote = remote_status(status)
     assert remote.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert (remote.reason, remote.message) == ("QUEUE_FULL", "the backlog is full")
@@ -73,13 +75,6 @@ def test_a_refusal_survives_the_wire_whole() -> None:
     passed_on = remote.refusal()
     assert isinstance(passed_on, Refusal)
     assert status_of(passed_on) == status
-
-
-def test_there_is_exactly_one_error_info_of_our_domain() -> None:
-    status = status_of(Refusal("EXECUTION_NOT_FOUND", "no execution x"))
-    infos = [d for d in status.details if d.Is(error_details_pb2.ErrorInfo.DESCRIPTOR)]
-    assert len(infos) == 1
-    assert error_details_pb2.ErrorInfo.FromString(infos[0].value).domain == "windlass"
 
 
 def test_two_faults_at_one_field_are_both_told() -> None:
@@ -135,10 +130,6 @@ def test_a_dependency_that_is_away_asks_to_be_tried_again() -> None:
     assert isinstance(remote.refusal(), DependencyUnavailable)
 
 
-def test_time_that_is_over_has_its_code() -> None:
-    assert remote_status(status_of(TimeoutError())).code is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
 def failed_call(
     code: grpc.StatusCode, details: str, status: status_pb2.Status | None = None
 ) -> grpc.aio.AioRpcError:
@@ -162,6 +153,7 @@ def test_a_failed_call_is_decoded_from_its_trailers() -> None:
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
 def test_a_service_that_did_not_answer_is_a_dependency_for_our_caller(code: grpc.StatusCode) -> None:
     assert remote_status(status_of(failed_call(code, "x"))).reason == "DEPENDENCY_UNAVAILABLE"
+    assert remote_status(status_of(TimeoutError())).code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def test_a_reason_of_a_version_to_come_is_passed_on() -> None:

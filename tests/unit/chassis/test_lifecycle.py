@@ -55,25 +55,22 @@ async def test_a_loop_that_raises_takes_the_process_with_it() -> None:
     assert events == ["close"]
 
 
-async def test_a_loop_that_just_returns_is_dead_too() -> None:
-    async def returns() -> None:
-        pass
-
-    async def wire(wired: Process) -> None:
-        wired.loop("till", returns)
-
-    assert await Process("shop").run(wire) == 1
+async def returns() -> None: ...
 
 
-async def test_a_loop_whose_wait_is_cancelled_by_others_is_dead_too() -> None:
-    async def waits_for_what_is_cancelled() -> None:
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        answer.cancel()
-        await answer
+async def waits_for_what_is_cancelled() -> None:
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    answer.cancel()
+    await answer
 
+
+@pytest.mark.parametrize("till", [returns, waits_for_what_is_cancelled])
+async def test_a_loop_that_returns_or_whose_wait_others_cancel_is_dead_too(
+    till: Callable[[], Awaitable[None]],
+) -> None:
     async def wire(wired: Process) -> None:
         wired.loop("door", forever)
-        wired.loop("till", waits_for_what_is_cancelled)
+        wired.loop("till", till)
 
     async with asyncio.timeout(10):
         assert await Process("shop").run(wire) == 1

@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import descriptor_pb2
-from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
@@ -16,7 +15,7 @@ from services.chassis.grpc.errors import RemoteError
 from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.health import HealthBoard
 from services.chassis.grpc.reflection import METHOD, V1, V1ALPHA
-from services.chassis.grpc.server import PUBLIC, GrpcServer, ServerLimits, server_options
+from services.chassis.grpc.server import GrpcServer, ServerLimits
 from services.chassis.identity.callers import members
 from tests.unit.chassis.shop import SHOP_METHODS, Counter, Shop, guard_of, open_shop, refused, servicer_of
 
@@ -52,10 +51,6 @@ async def test_a_port_that_is_taken_is_named(counter: Counter) -> None:
     second = GrpcServer(counter.address, guard=guard_of())
     with pytest.raises(OSError, match=counter.address):
         await second.start()
-
-
-async def test_the_server_knows_all_that_it_serves(counter: Counter) -> None:
-    assert set(SHOP_METHODS) < counter.server.methods
 
 
 @pytest.mark.parametrize("method", ["/shoes.v1.ShopService/Steal", "/shoes.v1.NoService/Buy"])
@@ -102,11 +97,6 @@ async def test_reflection_tells_everything_to_anyone(counter: Counter, name: str
 # The stubs of these two libraries are typed for synchronous channels, or not at all.
 def health_stub(counter: Counter) -> Any:
     return health_pb2_grpc.HealthStub(counter.channel())
-
-
-def channelz_stub(counter: Counter, bearer: str) -> Any:
-    channel: Any = counter.channel(bearer=bearer)
-    return channelz_pb2_grpc.ChannelzStub(channel)
 
 
 async def check(counter: Counter, service: str) -> Any:
@@ -156,14 +146,6 @@ async def test_a_probe_that_fails_or_raises_says_no() -> None:
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     assert seen[:5] == [SERVING, SERVING, NOT_SERVING, SERVING, NOT_SERVING]
-
-
-async def test_channelz_is_the_operators(counter: Counter) -> None:
-    request = channelz_pb2.GetServersRequest()
-    servers = await channelz_stub(counter, "system").GetServers(request)
-    assert servers.server
-    refusal = await refused(channelz_stub(counter, "admin").GetServers(request))
-    assert refusal.reason == "ROLE_REQUIRED"
 
 
 @pytest.mark.parametrize(("size", "is_accepted"), [(4 * 1024 * 1024, True), (4 * 1024 * 1024 + 1, False)])
@@ -226,12 +208,6 @@ async def test_a_burst_of_calls_is_served_not_cancelled(counter: Counter) -> Non
     stub = counter.stub(bearer="admin", call_seconds=60)
     answers = await asyncio.gather(*(stub.Buy(counter.order()) for _ in range(3_000)))
     assert len(answers) == 3_000
-
-
-def test_idle_clients_may_ping() -> None:
-    options = dict(server_options(PUBLIC))
-    assert options["grpc.keepalive_permit_without_calls"] == 1
-    assert options["grpc.http2.min_recv_ping_interval_without_data_ms"] <= 10_000
 
 
 async def test_stopping_waits_for_what_is_under_way(shop: Shop) -> None:

@@ -1,4 +1,4 @@
-"""Who is let in where: services by their certificates, and everybody else by a key at the public address."""
+"""Services get in by their certificates, and everybody else by a key at the public address."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -46,7 +46,7 @@ def certify(authority: Authority) -> Certify:
 
 
 class Shopfront(NamedTuple):
-    """Who deals with the shop, at which of its doors."""
+    """A caller at each of the shop's two addresses."""
 
     inside: Counter
     outside: Counter

@@ -1,29 +1,24 @@
 """How free places become credit."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.chassis.lease.division import shares
 
 
-def test_without_demand_all_get_the_same():
-    assert shares(10, [0, 0, 0]) == [4, 3, 3]
-
-
-def test_demand_takes_all_but_the_standing_credit():
-    assert shares(10, [0, 5, 0]) == [1, 8, 1]
-
-
-def test_demands_share_in_proportion():
-    assert shares(100, [10, 30]) == [25, 75]
-
-
-def test_fewer_places_than_servers_leave_no_standing_credit():
-    assert shares(2, [0, 7, 0]) == [0, 2, 0]
-
-
-def test_nobody_gets_nothing():
-    assert shares(10, []) == []
+@pytest.mark.parametrize(
+    ("places", "demands", "expected"),
+    [
+        pytest.param(10, [0, 0, 0], [4, 3, 3], id="without demand all get the same"),
+        pytest.param(10, [0, 5, 0], [1, 8, 1], id="demand takes all but the standing credit"),
+        pytest.param(100, [10, 30], [25, 75], id="demands share in proportion"),
+        pytest.param(2, [0, 7, 0], [0, 2, 0], id="fewer places than servers leave no standing credit"),
+        pytest.param(10, [], [], id="nobody gets nothing"),
+    ],
+)
+def test_places_are_shared(places: int, demands: list[int], expected: list[int]):
+    assert shares(places, demands) == expected
 
 
 @given(st.integers(0, 10_000), st.lists(st.integers(0, 100_000), min_size=1, max_size=20))

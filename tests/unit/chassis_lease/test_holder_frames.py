@@ -109,37 +109,23 @@ FRAMES: dict[str, ServerFrame] = {
     "drain": ServerFrame(is_draining=True),
 }
 
-SERVED: dict[str, str] = {
-    "nothing": "",
+# Every other frame is heard without an action.
+SERVED: dict[str, str] = dict.fromkeys(FRAMES, "") | {
     "attached": "Redial:ATTACHED_TWICE",
     "attached with a refused lease": "Redial:ATTACHED_TWICE",
     "fault": "Redial:FLOOD",
     "instance ended": "InstanceEnded Redial:INSTANCE_ENDED",
-    "beat renewed": "",
-    "beat renewed, whole set wanted": "",
     "beat refused": "InstanceEnded Redial:INSTANCE_ENDED",
     "answer to no beat": "Redial:BEAT_ANSWER_UNEXPECTED",
-    "beat heard": "",
     "report taken": "ReportsTaken",
-    "unknown report taken": "",
     "report refused": "ReportsRefused",
-    "unknown report refused": "",
     "grant": "GrantsArrived",
-    "grant held already": "",
     "grant of an older epoch": "refuses:EPOCH_STALE",
     "grant of a newer epoch": "LeasesRevoked GrantsArrived",
     "grants beyond the credit": "GrantsArrived refuses:NO_CAPACITY",
     "revoked": "LeasesRevoked",
-    "another epoch revoked": "",
-    "unknown revoked": "",
-    "claim": "",
     "unknown claim": "refuses:NOT_HELD",
     "note": "NotesArrived",
-    "credit seen": "",
-    "unstated credit seen": "",
-    "demand": "",
-    "negative demand": "",
-    "drain": "",
 }
 
 ENDING = {"fault": "Redial:FLOOD", "instance ended": "InstanceEnded Redial:INSTANCE_ENDED"}

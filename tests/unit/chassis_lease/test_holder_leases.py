@@ -1,4 +1,4 @@
-"""What a holder does with its leases, reports, credit and time."""
+"""A holder's leases, reports, credit and time."""
 
 import itertools
 from collections.abc import Sequence
@@ -7,7 +7,6 @@ import pytest
 
 from services.chassis.lease.actions import (
     Fenced,
-    GrantsArrived,
     LeasesRevoked,
     Redial,
     ReportsRefused,
@@ -362,6 +361,8 @@ def test_lost_stream_gives_its_credit_to_the_others():
     holder = attached(A, B)
     holder.lost(A)
     assert said(holder, B).credit == Credit(2, 10)
+    holder.lost(A)
+    assert list(holder.streams) == [B], "it is lost already"
 
 
 # ── beats and the fence ──────────────────────────────────────────────────────────────────────────────────────
@@ -508,12 +509,6 @@ def test_notes_to_a_server_that_does_not_read_are_bounded():
     assert sent[0] == 5, "the oldest go"
 
 
-def test_grants_arrive_in_one_batch():
-    holder = attached(A)
-    frame = ServerFrame(grants=[Grant("x", 1, "wx"), Grant("y", 2, "wy")])
-    assert holder.receive(A, frame, 0.0) == [GrantsArrived([Grant("x", 1, "wx"), Grant("y", 2, "wy")])]
-
-
 def test_count_of_grants_goes_with_what_else_is_said():
     holder = attached(A)
     grant(holder, A, "x")
@@ -549,12 +544,6 @@ def test_lease_handed_back_without_a_stream_is_refused_when_it_is_asked_for():
     said(holder, B)
     holder.receive(B, ServerFrame(claims=[Lease("x", 1)]), 0.0)
     assert said(holder, B).refused == [Refused("x", 1, "NOT_HELD")]
-
-
-def test_stream_that_nobody_knows_can_be_lost():
-    holder = attached(A)
-    holder.lost(B)
-    assert list(holder.streams) == [A]
 
 
 def test_memory_of_denials_is_bounded():

@@ -98,7 +98,7 @@ class BusyWorld:
             self.world.sweep()
 
     def _new_work(self) -> None:
-        """What is done makes room for new work under its name; its epochs go on rising."""
+        """Finished work makes room for new work under its name; its epochs go on rising."""
         for name, row in self.world.rows.items():
             if row.is_done and all(name not in holder.rules.leases for holder in self.world.holders):
                 row.is_done = False

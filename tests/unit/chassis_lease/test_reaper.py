@@ -1,4 +1,4 @@
-"""Who may be judged dead, and when: the reaper and its guard, on a clock that stands still."""
+"""The reaper and its guard judge which instances are dead, on a clock that stands still."""
 
 from collections.abc import Iterable
 

@@ -9,19 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import windlass
+
 HEAVY = {"grpc", "google.protobuf", "rich", "yaml", "psycopg", "asyncio", "services", "deploy", "structlog"}
-
-
-def windlass(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "windlass.cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
-        | environment,
-    )
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -1,4 +1,4 @@
-"""What people read: durations, states, and the timeline of an execution's runs."""
+"""Output for people: durations, states, and the timeline of an execution's runs."""
 
 import time
 from collections.abc import Iterator

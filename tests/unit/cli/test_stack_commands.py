@@ -1,4 +1,4 @@
-"""What the commands of the local stack say when there is no stack, when it is not ready, or when it is not all here."""
+"""The commands of the local stack when there is no stack, when it is not ready, or when an extra is missing."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from deploy.local.files import write_private
 from deploy.local.home import MIGRATING, RUNNING, STARTING, STOPPING, Home
 from deploy.local.plan import Options
 from deploy.local.supervisor import Supervisor
+from tests.support.command_line import windlass
 
 NOWHERE = "postgresql://dba:secret-word@127.0.0.1:1/postgres"
 PROCESS = {
@@ -26,23 +27,11 @@ PROCESS = {
 }
 
 
-def windlass(*arguments: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
-    return subprocess.run(
-        [sys.executable, "-m", "windlass.cli", *arguments, "--home", str(home)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=kept | environment,
-    )
-
-
 def status_of(home: Home, postgres: dict[str, Any]) -> str:
     home.take()
     home.write_up({"home": str(home.root), "pid": os.getpid(), "postgres": postgres, "processes": [PROCESS]})
     home.tell(RUNNING)
-    shown = windlass("status", home=home.root)
+    shown = windlass("status", "--home", home.root)
     assert shown.returncode == 0, shown.stderr
     return next(line for line in shown.stdout.splitlines() if "postgres" in line)
 
@@ -51,7 +40,7 @@ def status_of(home: Home, postgres: dict[str, Any]) -> str:
 def test_status_says_what_the_owner_of_the_home_is_doing(tmp_path: Path, doing: str) -> None:
     home = Home(tmp_path)
     home.take(doing)
-    shown = windlass("status", home=tmp_path)
+    shown = windlass("status", "--home", tmp_path)
     assert shown.returncode == 1
     assert shown.stderr == f"{tmp_path} is {doing} (process {os.getpid()})\n"
 
@@ -61,7 +50,7 @@ def test_status_of_a_stack_that_stops_is_not_what_ran(tmp_path: Path) -> None:
     home.take()
     home.write_up({"home": str(tmp_path), "processes": [PROCESS]})
     home.tell(STOPPING)
-    shown = windlass("status", home=tmp_path)
+    shown = windlass("status", "--home", tmp_path)
     assert (shown.returncode, shown.stdout) == (1, "")
     assert "is stopping" in shown.stderr
 
@@ -89,14 +78,14 @@ def test_status_tells_where_a_database_elsewhere_is(tmp_path: Path) -> None:
 
 
 def running_on(place: Path, database_url: str) -> None:
-    """As by a stack, which holds the home for as long as it runs."""
+    """Hold the home as a running stack does."""
     home = Home(place)
     home.take(RUNNING)
     write_private(home.operator_url_file, database_url)
 
 
 def test_verify_says_that_nothing_runs(tmp_path: Path) -> None:
-    refused = windlass("admin", "verify", home=tmp_path)
+    refused = windlass("admin", "verify", "--home", tmp_path)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert f"nothing runs on {tmp_path}" in refused.stderr
     assert "--database-url" in refused.stderr
@@ -106,9 +95,9 @@ def test_verify_says_that_nothing_runs(tmp_path: Path) -> None:
 def test_verify_says_in_a_line_that_the_database_is_away(tmp_path: Path, where: str) -> None:
     if where == "home":
         running_on(tmp_path, NOWHERE)
-        refused = windlass("admin", "verify", home=tmp_path)
+        refused = windlass("admin", "verify", "--home", tmp_path)
     else:
-        refused = windlass("admin", "verify", "--database-url", NOWHERE, home=tmp_path)
+        refused = windlass("admin", "verify", "--database-url", NOWHERE, "--home", tmp_path)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith("the database cannot be verified: ")
     assert len(refused.stderr.splitlines()) == 1
@@ -119,8 +108,8 @@ def test_home_that_was_typed_counts_for_more_than_the_environment(tmp_path: Path
     other = NOWHERE.replace("127.0.0.1:1", "127.0.0.1:2")
     running_on(tmp_path, NOWHERE)
     asked = {
-        "port 1 ": windlass("admin", "verify", home=tmp_path, WINDLASS_DATABASE_URL=other),
-        "port 2 ": windlass("admin", "verify", "--database-url", other, home=tmp_path),
+        "port 1 ": windlass("admin", "verify", "--home", tmp_path, WINDLASS_DATABASE_URL=other),
+        "port 2 ": windlass("admin", "verify", "--database-url", other, "--home", tmp_path),
     }
     for port, refused in asked.items():
         assert port in refused.stderr
@@ -138,7 +127,7 @@ def test_home_that_was_typed_counts_for_more_than_the_environment(tmp_path: Path
 def test_address_that_is_none_is_refused_and_not_repeated(
     tmp_path: Path, command: tuple[str, ...], url: str
 ) -> None:
-    refused = windlass(*command, "--database-url", url, home=tmp_path)
+    refused = windlass(*command, "--database-url", url, "--home", tmp_path)
     assert refused.returncode == 2, refused.stderr
     assert "Traceback" not in refused.stderr
     assert "secret-word" not in refused.stderr
@@ -147,7 +136,7 @@ def test_address_that_is_none_is_refused_and_not_repeated(
 @pytest.mark.parametrize("command", [("up",), ("down",), ("status",), ("admin", "verify")])
 def test_home_that_is_a_file_is_said_without_a_traceback(tmp_path: Path, command: tuple[str, ...]) -> None:
     (tmp_path / "file").write_text("")
-    said = windlass(*command, home=tmp_path / "file")
+    said = windlass(*command, "--home", tmp_path / "file")
     assert said.returncode == (0 if command == ("down",) else 1)
     assert "Traceback" not in said.stderr
     assert len(said.stderr.splitlines()) == 1

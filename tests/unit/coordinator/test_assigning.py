@@ -48,6 +48,14 @@ class Fleet:
         raise AssertionError("assigning makes no grant")
 
 
+def assigner_of(fleet: Fleet, *executions: OwnedExecution) -> Assigner:
+    """They have entered it, one after the other, at time 1."""
+    made = Assigner(fleet)
+    for each in executions:
+        made.enter(each, 1)
+    return made
+
+
 def owned(name: str, width: int, workspace: str = "w", module: str = "noop@1") -> OwnedExecution:
     nodes = [{"id": f"n{number}", "module": module} for number in range(width)]
     execution = Execution(name, compile_definition({"name": "w", "nodes": nodes, "edges": []}))
@@ -57,26 +65,22 @@ def owned(name: str, width: int, workspace: str = "w", module: str = "noop@1") -
 
 def test_credit_goes_round_robin_and_is_never_exceeded() -> None:
     one, two = Session("one", 2), Session("two", 5)
-    assigner = Assigner(Fleet(one, two))
     mine = owned("e1", 6)
-    assigner.enter(mine, 1)
+    assigner = assigner_of(Fleet(one, two), mine)
     assert [each.session.instance_id for each in assigner.give(2)[mine]] == ["one", "two"] * 2 + ["two"] * 2
     assert (one.credit, two.credit) == (0, 1)
 
 
 def test_no_work_is_given_twice_in_one_turn() -> None:
-    assigner = Assigner(Fleet(Session("one", 500)))
     mine = owned("e1", 200)
-    assigner.enter(mine, 1)
+    assigner = assigner_of(Fleet(Session("one", 500)), mine)
     works = [each.work for each in assigner.give(2)[mine]]
     assert len(works) == len(set(works)) == 200
 
 
 def test_a_fan_out_does_not_hold_up_the_step_behind_it() -> None:
-    assigner = Assigner(Fleet(Session("one", 100)))
     wide, narrow = owned("wide", 500), owned("narrow", 1)
-    assigner.enter(wide, 1)
-    assigner.enter(narrow, 1)
+    assigner = assigner_of(Fleet(Session("one", 100)), wide, narrow)
     given = assigner.give(2)
     assert len(given[narrow]) == 1
     assert len(given[wide]) == 99
@@ -84,10 +88,8 @@ def test_a_fan_out_does_not_hold_up_the_step_behind_it() -> None:
 
 def test_work_that_nobody_can_do_holds_up_nothing_and_is_demanded() -> None:
     fleet = Fleet(Session("one", 10), fits=lambda requirement: requirement.module == "noop@1")
-    assigner = Assigner(fleet)
     strange, plain = owned("strange", 3, module="x.y@1"), owned("plain", 1)
-    assigner.enter(strange, 1)
-    assigner.enter(plain, 1)
+    assigner = assigner_of(fleet, strange, plain)
     assert set(assigner.give(2)) == {plain}
     assert fleet.demand == 3
     assert not assigner.is_idle
@@ -95,10 +97,8 @@ def test_work_that_nobody_can_do_holds_up_nothing_and_is_demanded() -> None:
 
 def test_workspaces_take_turns_when_credit_is_short() -> None:
     session = Session("one", 1)
-    assigner = Assigner(Fleet(session))
     many, other = owned("many", 50, workspace="a"), owned("other", 1, workspace="b")
-    assigner.enter(many, 1)
-    assigner.enter(other, 1)
+    assigner = assigner_of(Fleet(session), many, other)
     first = assigner.give(2)
     session.credit = 1
     second = assigner.give(2)
@@ -106,9 +106,8 @@ def test_workspaces_take_turns_when_credit_is_short() -> None:
 
 
 def test_what_was_dropped_is_passed_over() -> None:
-    assigner = Assigner(Fleet(Session("one", 10)))
     gone = owned("gone", 1)
-    assigner.enter(gone, 1)
+    assigner = assigner_of(Fleet(Session("one", 10)), gone)
     gone.is_dropped = True
     assert assigner.give(2) == {}
     assert assigner.is_idle
@@ -116,9 +115,8 @@ def test_what_was_dropped_is_passed_over() -> None:
 
 def test_the_next_step_goes_before_those_who_wait() -> None:
     session = Session("one", 1)
-    assigner = Assigner(Fleet(session))
     waiting, following = owned("waiting", 1), owned("following", 1)
-    assigner.enter(waiting, 1)
+    assigner = assigner_of(Fleet(session), waiting)
     assigner.enter(following, 2, is_following=True)
     assert set(assigner.give(2)) == {following}
     session.credit = 1
@@ -127,9 +125,8 @@ def test_the_next_step_goes_before_those_who_wait() -> None:
 
 def test_but_not_before_one_who_has_waited_for_long() -> None:
     session = Session("one", 1)
-    assigner = Assigner(Fleet(session))
     waiting, following = owned("waiting", 1), owned("following", 1)
-    assigner.enter(waiting, 1)
+    assigner = assigner_of(Fleet(session), waiting)
     assigner.enter(following, 6_000_002, is_following=True)
     assert set(assigner.give(6_000_002)) == {waiting}
     session.credit = 1

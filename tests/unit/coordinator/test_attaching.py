@@ -1,4 +1,4 @@
-"""What a coordinator says of the runs that a runner names when it attaches."""
+"""A coordinator judges the runs that a runner names when it attaches."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -63,5 +63,5 @@ async def test_run_that_is_over_is_the_runners_no_longer() -> None:
 
 
 async def test_run_beyond_what_is_known_here_is_left_to_its_holder() -> None:
-    """Who was stopped while another took the execution over hears of later runs before it hears of its loss."""
+    """A coordinator that was stopped during a take-over hears of later runs before it hears of its loss."""
     assert await judged(begun(), Lease(f"{ID}.2", 9)) == []

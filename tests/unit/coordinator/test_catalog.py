@@ -1,4 +1,4 @@
-"""What the answers of api mean to a coordinator."""
+"""The meaning of api's answers to a coordinator."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace

@@ -83,6 +83,14 @@ class World:
             raise DependencyUnavailable("the database")
         return [Loaded(0, ()) for _ in leases]
 
+    def take_on(self, count: int) -> list[OwnedExecution]:
+        """So many executions whose definition is there."""
+        self.answers["there"] = VERSION
+        owned = granted(count)
+        for each in owned:
+            self.loop.add(each)
+        return owned
+
     async def live_instances(self, granted_again: float) -> Mapping[str, float]:
         return {}
 
@@ -188,12 +196,9 @@ def granted(count: int) -> list[OwnedExecution]:
 
 async def test_a_journal_that_cannot_be_read_holds_up_no_other() -> None:
     world = World()
-    world.answers["there"] = VERSION
-    owned = granted(200)
     world.giants = {"7", "150"}
     async with world.running():
-        for each in owned:
-            world.loop.add(each)
+        owned = world.take_on(200)
         await until(lambda: len(world.begun) == 198)
         # The two are read alone, and while one is, others come and go.
         await until(lambda: world.hard_loads)
@@ -207,12 +212,9 @@ async def test_a_journal_that_cannot_be_read_holds_up_no_other() -> None:
 
 async def test_few_tries_find_the_journal_that_cannot_be_read() -> None:
     world = World()
-    world.answers["there"] = VERSION
-    owned = granted(200)
     world.giants = {"7"}
     async with world.running():
-        for each in owned:
-            world.loop.add(each)
+        world.take_on(200)
         await until(lambda: world.hard_loads)
         # All, a part, and it alone.
         assert world.failed == [200, 14, 1]
@@ -223,11 +225,9 @@ async def test_what_is_slow_is_read_in_batches_that_its_time_is_enough_for(
 ) -> None:
     monkeypatch.setattr(Backoff, "next", lambda _: 0.0)
     world = World()
-    world.answers["there"] = VERSION
     world.most = 20
     async with world.running():
-        for each in granted(1_000):
-            world.loop.add(each)
+        world.take_on(1_000)
         await until(lambda: len(world.begun) == 1_000)
         # Once all at once, and never again more than twice of what went well.
         assert max(world.failed[1:]) <= 2 * world.most
@@ -235,11 +235,9 @@ async def test_what_is_slow_is_read_in_batches_that_its_time_is_enough_for(
 
 async def test_a_journal_that_is_damaged_is_handed_back_as_failed_and_harms_no_other() -> None:
     world = World()
-    world.answers["there"] = VERSION
     world.damaged = {"7"}
     async with world.running():
-        for each in granted(50):
-            world.loop.add(each)
+        world.take_on(50)
         await until(lambda: len(world.begun) == 49)
         await until(lambda: world.refused)
     assert world.refused == [("JOURNAL_CORRUPT", False)]
@@ -248,11 +246,9 @@ async def test_a_journal_that_is_damaged_is_handed_back_as_failed_and_harms_no_o
 
 async def test_newcomers_and_what_failed_are_read_by_turns() -> None:
     world = World()
-    world.answers["there"] = VERSION
     world.giants = {str(number) for number in range(200)}
     async with world.running():
-        for each in granted(200):
-            world.loop.add(each)
+        world.take_on(200)
         await until(lambda: world.failed)
         later = world.arrive("there")
         await until(lambda: later in world.begun)

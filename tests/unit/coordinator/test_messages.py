@@ -87,7 +87,7 @@ def test_message_of_the_grant_is_decided_once_by_a_start_that_turns_out_to_be_no
     owned = granted(carries, "m1")
     carries.begin(owned)
     assert isinstance(owned.inbox[0].command, Start)
-    # As the turn does that finds its journal begun.
+    # The turn that finds its journal begun does the same.
     owned.inbox = owned.inbox[1:]
     carries.reload(owned)
     carries.resume(owned, ADOPT)

@@ -1,4 +1,4 @@
-"""What becomes of runs whose grants came back, or did not: who may be given the work again, and when."""
+"""Runs whose grants came back, or are in doubt, are given up when it is safe."""
 
 import asyncio
 from typing import Any, cast
@@ -44,7 +44,7 @@ def grants(story: Story) -> list[Grant]:
 
 
 async def put(executions: OwnedExecutions) -> list[Command]:
-    """What its execution is to decide, when all that was set to be done has been."""
+    """The commands in the inbox of its execution once all scheduled calls have run."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     return [each.command for each in executions.by_id[EXECUTION_ID].inbox]

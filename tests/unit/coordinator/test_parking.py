@@ -1,4 +1,4 @@
-"""What dispatchers are told of a wait."""
+"""A parked execution's wait as a dispatcher is told of it."""
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a runner is handed with a run."""
+"""The grant of a run."""
 
 from typing import cast
 

@@ -9,12 +9,9 @@ from services.coordinator.app.trace_segments import run_context, segment_of, seg
 @pytest.mark.parametrize(("run_number", "segment"), [(1, 0), (1_000, 0), (1_001, 1), (2_000, 1), (2_001, 2)])
 def test_a_segment_is_a_thousand_runs(run_number: int, segment: int) -> None:
     assert segment_of(run_number) == segment
-
-
-def test_the_first_segment_is_the_trace_itself() -> None:
     trace = new_trace(sampled=True)
+    assert (run_context(trace, run_number).trace_id == trace.trace_id) == (segment == 0)
     assert segment_root(trace, 0) == trace
-    assert run_context(trace, 1_000).trace_id == trace.trace_id
 
 
 def test_another_holder_finds_the_same_segments() -> None:

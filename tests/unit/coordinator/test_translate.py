@@ -139,19 +139,15 @@ def of_dead_runners(*instances: str, module: str = "noop@1") -> api.Run.Error:
     return shown_error(story, "a")
 
 
-def test_death_has_a_fingerprint_whichever_runner_it_was() -> None:
+def test_death_and_poison_have_fingerprints_of_their_own_whichever_runner_it_was() -> None:
     lost = of_dead_runners("blue")
     assert lost.type == "RUNNER_LOST"
     assert len(lost.fingerprint) == 16
     assert of_dead_runners("green").fingerprint == lost.fingerprint
     assert of_dead_runners("blue", module="transform@1").fingerprint != lost.fingerprint
-
-
-def test_poison_has_a_fingerprint_of_its_own() -> None:
     poison = of_dead_runners(*["blue"] * DEATHS_MAX)
-    assert poison.type == "POISON"
-    assert len(poison.fingerprint) == 16
-    assert poison.fingerprint != of_dead_runners("blue").fingerprint
+    assert (poison.type, len(poison.fingerprint)) == ("POISON", 16)
+    assert poison.fingerprint != lost.fingerprint
 
 
 def test_failure_keeps_the_fingerprint_of_its_record() -> None:

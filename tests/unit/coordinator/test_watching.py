@@ -1,4 +1,4 @@
-"""What the tables are asked for on behalf of those who watch, and how a watch stream ends."""
+"""Reads of the tables for watchers, and the end of a watch stream."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -31,6 +31,10 @@ class Tables:
         seq = len(self.events_there) + 1
         event = RunStarted(5, WorkKey(f"node{number}"), number, 4, 0)
         self.events_there.append(seal(ID, seq, 1, 5, [encode_event(event)]))
+
+    def end(self) -> None:
+        self.happen(1)
+        self.is_final = True
 
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]:
         return {ID: Standing("w", len(self.events_there), self.is_final)} if ID in execution_ids else {}
@@ -73,16 +77,27 @@ async def test_a_whole_row_is_read_once_when_an_execution_has_ended() -> None:
 
 
 class Call:
-    """A servicer's context that hears one request and then nothing more."""
+    """A servicer's context that hears one request, and nothing more once it has written as often as it is to."""
 
-    def __init__(self) -> None:
-        self.requests = [pb.WatchRequest(subscriptions=[pb.Subscription(execution_id=ID)])]
+    def __init__(self, request: pb.WatchRequest, answers: int = 0) -> None:
+        self._requests, self._answers_wanted = [request], answers
+        self._said = asyncio.Event()
+        self.answers: list[Any] = []
 
     async def read(self) -> Any:
-        return self.requests.pop() if self.requests else grpc.aio.EOF
+        if self._requests:
+            return self._requests.pop()
+        while len(self.answers) < self._answers_wanted:
+            self._said.clear()
+            await self._said.wait()
+        return grpc.aio.EOF
 
     async def write(self, message: Any) -> None:
-        raise RuntimeError("a bug of ours")
+        self.answers.append(message)
+        self._said.set()
+
+
+SUBSCRIBES = pb.WatchRequest(subscriptions=[pb.Subscription(execution_id=ID)])
 
 
 async def test_a_watch_that_breaks_says_so() -> None:
@@ -93,12 +108,12 @@ async def test_a_watch_that_breaks_says_so() -> None:
     tables: Any = Tables()
     broken = Broken(tables, ReadServicer(tables, unseal, lambda _: ()), owned=lambda: ())
     with pytest.raises(RuntimeError, match="a bug of ours"):
-        await WatchServicer(broken).Watch(None, Call())
+        await WatchServicer(broken).Watch(None, Call(SUBSCRIBES))
 
 
 async def test_a_watch_whose_caller_goes_just_ends() -> None:
     async with asyncio.timeout(5):
-        await WatchServicer(hub_of(Tables())).Watch(None, Call())
+        await WatchServicer(hub_of(Tables())).Watch(None, Call(SUBSCRIBES))
 
 
 async def test_what_is_granted_for_a_named_watcher_is_followed_without_a_subscription() -> None:
@@ -125,18 +140,15 @@ async def test_a_grant_takes_nothing_from_who_wants_every_event() -> None:
 
 async def test_a_watcher_is_told_once_of_what_is_followed_for_long_without_its_asking() -> None:
     hub, stream = hub_of(Tables()), WatchStream()
-    asked, left, ended = (ID[:-1] + digit for digit in "012")
+    asked, left = (ID[:-1] + digit for digit in "01")
     hub.name(stream, "api")
-    for execution_id in (ID, asked, left, ended):
+    for execution_id in (ID, asked, left):
         hub.granted(execution_id, "api")
     hub.tell_followed()
     assert not stream.followed, "nearly all end before the next look"
     hub.subscribe(stream, pb.Subscription(execution_id=asked, events=True))
     hub.cancel(stream, left)
     hub.granted(ID, "api")
-    record = pb.ExecutionRecord()
-    record.execution.id = ended
-    hub._finish([stream.by_execution[ended]], record)
     for _ in range(3):
         hub.tell_followed()
         assert stream.followed == [ID]
@@ -152,24 +164,7 @@ async def test_a_newer_stream_of_a_watcher_stays_its_own_when_the_older_ends() -
 
 
 async def test_a_watcher_is_told_that_it_is_known() -> None:
-    said = asyncio.Event()
-
-    class Named(Call):
-        def __init__(self) -> None:
-            self.requests = [pb.WatchRequest(watcher="api")]
-            self.answers: list[Any] = []
-
-        async def read(self) -> Any:
-            if self.requests:
-                return self.requests.pop()
-            await said.wait()
-            return grpc.aio.EOF
-
-        async def write(self, message: Any) -> None:
-            self.answers.append(message)
-            said.set()
-
-    call = Named()
+    call = Call(pb.WatchRequest(watcher="api"), answers=1)
     async with asyncio.timeout(5):
         await WatchServicer(hub_of(Tables())).Watch(None, call)
     assert call.answers == [pb.WatchResponse(knows_watcher=True)]

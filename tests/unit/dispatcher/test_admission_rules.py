@@ -154,6 +154,8 @@ def test_items_and_claims_of_a_batch_are_split() -> None:
     assert (ending.items, ending.workspaces, ending.claim_holders, ending.ending_holders) == (0, (), (), [0])
     assert whole.is_claiming
     assert ending.is_claiming
+    assert AdmissionBatch(now=NOW).is_empty
+    assert not whole.is_empty
 
 
 def test_results_of_halves_join_in_order() -> None:
@@ -162,11 +164,6 @@ def test_results_of_halves_join_in_order() -> None:
     first.join(second)
     assert (first.refused_workspaces, first.is_ending_refused) == (["w"], True)
     assert (first.finished, first.parked, first.woken) == (["a", None], ["b"], ["x"])
-
-
-def test_batch_without_anything_is_empty() -> None:
-    assert AdmissionBatch(now=NOW).is_empty
-    assert not batch_of(0).is_empty
 
 
 @pytest.mark.parametrize(

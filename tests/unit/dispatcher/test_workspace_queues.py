@@ -82,9 +82,6 @@ def test_capacity_is_told_once_per_change() -> None:
     assert not queues.saw(full("a"), 1.0)
     assert not queues.saw(busy("a"), 2.0)
     assert queues.saw(full("a"), 3.0)
-
-
-def test_full_queue_without_work_is_not_at_capacity() -> None:
     assert not WorkspaceQueues().saw(WorkspaceView("a", 5, free=1, taken=1, has_more=False), 0.0)
 
 
@@ -125,7 +122,7 @@ def test_changed_limits_may_have_opened_slots() -> None:
 
 
 def counted(waiting: int, queued_max: int) -> WorkspaceQueues:
-    """As counted at 0.0."""
+    """A workspace whose waiting rows were counted at 0.0."""
     queues = WorkspaceQueues()
     queues.limits_stored("a", 1, queued_max)
     queues.saw(WorkspaceView("a", 5, free=5, taken=0, has_more=True, queued=waiting), 0.0)
@@ -175,11 +172,6 @@ def test_a_slot_is_wanted_while_anything_waits_in_a_full_queue_too() -> None:
     queues.saw(full("a"), 0.0)
     queues.saw(dry("b"), 0.0)
     assert queues.has_waiting
-
-
-def test_a_slot_is_wanted_by_nobody_where_nothing_waits() -> None:
-    queues = lanes_with("a")
-    queues.limits_stored("b", 1, 10)
     queues.saw(dry("a"), 0.0)
     assert not queues.has_waiting
 

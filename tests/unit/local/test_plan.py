@@ -1,4 +1,4 @@
-"""What `up` would run: ports as promised, peers by file, no secret in sight."""
+"""The plan of `up`: ports as promised, and peers by file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""By when an attempt is over, as its module is told."""
+"""The deadline of an attempt as its module is told."""
 
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -18,7 +18,7 @@ BILLION = 1_000_000_000
 
 
 class Jobs:
-    """What the worker was given."""
+    """Keeps the jobs that the worker is given."""
 
     def __init__(self) -> None:
         self.taken: list[Job] = []

@@ -14,7 +14,7 @@ from services.runner.core.untrusted import RETRY_AFTER_SECONDS_MAX
 from tests.support.postgres import free_port
 from tests.support.runner_bench import Bench, a_job
 
-# Of a clock that is far behind ours: only the difference of the two counts.
+# The server's clock is far behind ours; only the difference of the two counts.
 DATE = {"Date": "Sun, 06 Nov 1994 08:49:37 GMT"}
 DATED = DATE | {"Retry-After": "Sun, 06 Nov 1994 08:51:07 GMT"}
 FOR_EVER = {"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}

@@ -31,7 +31,7 @@ async def test_equal_outputs_are_kept_at_once(tmp_path: Path) -> None:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What was fsynced, in its order."""
+    """The paths that were fsynced, in order."""
     found: list[Path] = []
     monkeypatch.setattr(os, "fsync", lambda handle: found.append(Path(f"/proc/self/fd/{handle}").readlink()))
     return found

@@ -1,4 +1,4 @@
-"""What a runner says of its modules."""
+"""A runner's words about its modules."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What modules say is bent into range and never refused."""
+"""Values from modules are clamped into range and never refused."""
 
 import math
 from typing import Any
