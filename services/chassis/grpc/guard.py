@@ -1,11 +1,12 @@
-"""The guard before every handler. It identifies the caller, checks its rights and its request, and maps errors.
+"""The guard before every handler: it identifies the caller, checks its rights and its request, and maps the outcome.
 
-It is one wrapper per method, made when the method is registered. An interceptor would be made anew for each call, and
-costs several times as much. The order matters: the caller is identified before the request is read, so that a caller
-without a key does not learn what a well-formed request is. Errors are mapped outermost, so that nothing leaks.
-Every handler is registered with a stream of requests, also when it reads only one. Otherwise gRPC would call it only
-when the request has come, and callers could hold open calls without being asked for a key.
-Hazard: a cancellation (the caller has gone) passes through. It is no failure of the handler.
+There is one wrapper per method, made when the method is registered. A chain of interceptors, which gRPC makes again for
+each call, costs a unary call several times as much. Order matters: the caller is identified before the request is read,
+so that nobody without a key learns what a well-formed request is. Errors are mapped outermost, so that no internal text
+gets out.
+Every handler is registered for a stream of requests, also when it reads only one. gRPC calls other handlers when their
+request has arrived; a stranger who never sends it could then hold calls of every method without a key.
+Hazard: cancellation (the caller has gone) passes through unchanged; it is no failure of the handler.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import grpc
@@ -52,10 +53,11 @@ from services.chassis.telemetry.tracing import (
 log = logger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Work: TypeAlias = Callable[[Any, Context], Coroutine[Any, Any, Any]]
 _BEARER: Final = "bearer "
-# The size of a request of a method that needs no key, because anybody can send one.
+# The parser reads no more than this for a caller without a key.
 OPEN_BYTES_MAX: Final = 64 * 1024
-# Open calls of one method that needs no key. That is far fewer than a server serves at once.
+# Calls of one method that needs no key, streams included. Nobody needs more, and a server can serve far more.
 OPEN_CALLS_MAX: Final = 1_000
 
 _handled = counter("grpc_server_handled_total", "Finished RPCs.", ["method", "code"])
@@ -64,49 +66,58 @@ _streams = gauge("grpc_server_streams", "Streams that are open.", ["method"])
 
 
 class _Served(NamedTuple):
-    """The span of one RPC: its own context, the caller's context if there is one, and the notes of the handler."""
+    """The span of one RPC: its own context, its caller's if there is one, and the notes of the handler."""
 
     own: TraceContext
     parent: TraceContext | None
     notes: dict[str, AttributeValue]
 
 
-class _Gauges:
-    """The metric children of one method, looked up once."""
+class _MethodMetrics:
+    """The metrics of one method; their children are looked up once."""
 
     def __init__(self, method: str) -> None:
         self._method = method
         self._by_code: dict[str, Any] = {}
         self._seconds = _seconds.labels(method)
-        self.streams = _streams.labels(method)
+        self._streams = _streams.labels(method)
 
-    def ended(self, code: str) -> None:
+    def begin(self, is_unary: bool) -> float:
+        if not is_unary:
+            self._streams.inc()
+        return time.perf_counter()
+
+    def end(self, is_unary: bool, start: float, code: str) -> float:
+        """The seconds that the call took."""
+        took = time.perf_counter() - start
         child = self._by_code.get(code)
         if child is None:
             child = self._by_code[code] = _handled.labels(self._method, code)
         child.inc()
+        if is_unary:
+            self._seconds.observe(took)
+        else:
+            self._streams.dec()
+        return took
 
-    def took(self, seconds: float) -> None:
-        self._seconds.observe(seconds)
 
-
-class _Places:
-    """Limits the calls of one method that needs no key. A call takes its place until gRPC is done with it, because a
-    caller that does not read the answer keeps it open after its handler.
+class _OpenCalls:
+    """Counts the calls of one open method. A call counts until gRPC is done with it: a caller that does not read the
+    answer keeps the call open after its handler has ended.
     """
 
     def __init__(self, method: str) -> None:
         self._method = method
-        self._taken = 0
+        self._count = 0
 
     def take(self, context: Any) -> None:
-        if self._taken >= OPEN_CALLS_MAX:
+        if self._count >= OPEN_CALLS_MAX:
             raise Refusal("OPEN_CALLS_EXCEEDED", f"{OPEN_CALLS_MAX} calls of {self._method} are open already")
-        self._taken += 1
+        self._count += 1
         context.add_done_callback(self._give_back)
 
     def _give_back(self, _: Any) -> None:
-        self._taken -= 1
+        self._count -= 1
 
 
 class Guard:
@@ -138,128 +149,53 @@ class Guard:
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """The same handler behind this guard."""
         rule = self.rule_of(method)
-        behaviour = _behaviour(handler)
+        behaviour = (
+            handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        )
         if not (inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)):
             raise TypeError(f"{method} is not implemented: its servicer method is not async")
         assert handler.request_deserializer is not None
         kind = getattr(handler.request_deserializer, "__self__", None)
         if not handler.request_streaming and kind is not None:
             prepare(kind.DESCRIPTOR)
-        if rule.is_open:
-            request_bytes_max = min(request_bytes_max, OPEN_BYTES_MAX)
         decoded = functools.partial(
             decode,
             handler.request_deserializer,
-            request_bytes_max,
+            min(request_bytes_max, OPEN_BYTES_MAX) if rule.is_open else request_bytes_max,
             refuses_nul=not rule.judges_text,
             items_max=rule.items_max,
         )
-        if handler.request_streaming or handler.response_streaming:
-            return self._wrap_stream(method, handler, decoded, rule)
-        return grpc.stream_unary_rpc_method_handler(
-            self._unary(method, behaviour, decoded, rule),
-            request_deserializer=None,
-            response_serializer=handler.response_serializer,
-        )
-
-    def _unary(
-        self, method: str, behaviour: Any, decoded: Callable[[bytes], Any], rule: Rule
-    ) -> Callable[[Any, Context], Awaitable[Any]]:
-        gauges = _Gauges(method)
-        seconds_max = rule.seconds_max
-        places = _Places(method) if rule.is_open else None
-
-        async def call(_: Any, context: Context) -> Any:
-            start = time.perf_counter()
-            code, trace, late = "OK", None, None
-            try:
-                if places is not None:
-                    places.take(context)
-                trace = await self._admit(context, method, rule)
-                has_time = _has_time(context, seconds_max)
-                if has_time:
-                    raw = await _raw_request(context)
-                else:
-                    assert seconds_max is not None
-                    # One deadline for request and answer, so that a late request gets no additional time.
-                    deadline = asyncio.get_running_loop().time() + seconds_max
-                    late = asyncio.create_task(_raw_request(context))
-                    raw = await _within(late, seconds_max)
-                request = decoded(raw)
-                validate(request)
-                if has_time:
-                    return await behaviour(request, context)
-                async with asyncio.timeout_at(deadline):
-                    return await behaviour(request, context)
-            except BaseException as failure:
-                code, status = _outcome(failure, method)
-                if status is None:
-                    raise
-                await _abort(context, status)
-            finally:
-                took = time.perf_counter() - start
-                gauges.ended(code)
-                gauges.took(took)
-                if late is not None:
-                    late.cancel()
-                if trace is not None:
-                    _emit_served(method, trace, took, code)
-
-        return call
-
-    def _wrap_stream(
-        self,
-        method: str,
-        handler: grpc.RpcMethodHandler[Any, Any],
-        decoded: Callable[[bytes], Any],
-        rule: Rule,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
-        deserializer, prepare = _stream_input(handler, decoded)
+        work = _work(behaviour, None if handler.request_streaming else decoded)
+        is_unary = not (handler.request_streaming or handler.response_streaming)
         make = (
             grpc.stream_stream_rpc_method_handler
             if handler.response_streaming
             else grpc.stream_unary_rpc_method_handler
         )
-        wrapped = self._stream(method, _behaviour(handler), prepare, rule)
         return make(
-            wrapped,
-            request_deserializer=deserializer,
+            self._guarded(method, work, rule, is_unary=is_unary),
+            request_deserializer=decoded if handler.request_streaming else None,
             response_serializer=handler.response_serializer,
         )
 
-    def _stream(
-        self, method: str, behaviour: Any, prepare: Callable[[Any, Context], Awaitable[Any]], rule: Rule
-    ) -> Callable[[Any, Context], Any]:
-        gauges = _Gauges(method)
+    def _guarded(self, method: str, work: Work, rule: Rule, *, is_unary: bool) -> Work:
+        metrics = _MethodMetrics(method)
+        places = _OpenCalls(method) if rule.is_open else None
 
-        async def served(request: Any, context: Context) -> Any:
-            await self._admit(context, method, rule)
-            return await behaviour(await prepare(request, context), context)
-
-        async def generated(request: Any, context: Context) -> None:
-            await self._admit(context, method, rule)
-            # Close it when the caller goes in the middle of a write, and not when it is garbage collected.
-            asked = await prepare(request, context)
-            async with contextlib.aclosing(behaviour(asked, context)) as responses:
-                async for response in responses:
-                    await context.write(response)
-
-        work = generated if inspect.isasyncgenfunction(behaviour) else served
-        seconds_max = rule.seconds_max
-        places = _Places(method) if rule.is_open else None
-
-        async def stream(request: Any, context: Context) -> Any:
-            code, late = "OK", None
-            gauges.streams.inc()
+        async def call(requests: Any, context: Context) -> Any:
+            code, span = "OK", None
+            late: asyncio.Task[Any] | None = None
+            start = metrics.begin(is_unary)
             try:
                 if places is not None:
                     places.take(context)
-                if _has_time(context, seconds_max):
-                    return await work(request, context)
-                late = asyncio.create_task(work(request, context))
-                return await _within(late, seconds_max)
+                span = await self._admit(context, method, rule)
+                if _has_time(context, rule.seconds_max):
+                    return await work(requests, context)
+                late = asyncio.create_task(work(requests, context))
+                return await _within(late, rule.seconds_max)
             except BaseException as failure:
-                if _is_unheard(failure, context):
+                if not is_unary and _is_unheard(failure, context):
                     log.info("a stream ended under its handler", method=method, error=repr(failure))
                     code = "CANCELLED"
                     return None
@@ -268,15 +204,16 @@ class Guard:
                     raise
                 await _abort(context, status)
             finally:
-                gauges.streams.dec()
-                gauges.ended(code)
+                took = metrics.end(is_unary, start, code)
                 if late is not None:
                     late.cancel()
+                if is_unary and span is not None:
+                    _emit_served(method, span, took, code)
 
-        return stream
+        return call
 
     async def _admit(self, context: Context, method: str, rule: Rule) -> _Served | None:
-        """Identify the caller, or refuse the call. Returns the server's span if there is to be one."""
+        """Identify the caller or refuse the call. Returns the server's span, if there is to be one."""
         key = service = traceparent = None
         for name, value in context.invocation_metadata() or ():
             if name == "authorization":
@@ -306,14 +243,14 @@ class Guard:
             if name is None:
                 raise Refusal("KEY_INVALID", "the service credential does not fit")
             return Identity(CallerKind.SERVICE, name)
-        # Only a port that demands client certificates has one here. A process with such a port takes no service
-        # header (config.py), so a caller at its public port cannot pass for a service.
+        # Only a port that demands client certificates finds one here. The port need not be known: where there is such
+        # a port, no header is taken (config.py), so a caller on the public port beside it is never a service.
         for common_name in context.auth_context().get("x509_common_name", ()):
             return Identity(CallerKind.SERVICE, common_name.decode("utf-8", "replace"))
         raise Refusal("KEY_MISSING", "send the metadata `authorization: Bearer <key>`")
 
     def _trace(self, traceparent: str | None, rule: Rule) -> _Served | None:
-        """The span of this RPC. None: it is not sampled. present_trace() knows the context in both cases."""
+        """The span of this RPC; None when unsampled, though present_trace() knows the context then too."""
         incoming = None if traceparent is None else parse_traceparent(traceparent)
         if incoming is None:
             if not rule.is_traced:
@@ -330,8 +267,8 @@ class Guard:
 
 
 async def _within(work: asyncio.Task[Any], seconds_max: float | None) -> Any:
-    """The result of the work, or TimeoutError. The work goes on then, because it may be in the middle of a read, which
-    must not be cancelled before its call has ended.
+    """The result of the work, or TimeoutError. The work is not cancelled here: it may be reading, and a read is only
+    cancelled after its call has been ended.
     """
     done, _ = await asyncio.wait([work], timeout=seconds_max)
     if not done:
@@ -340,9 +277,9 @@ async def _within(work: asyncio.Task[Any], seconds_max: float | None) -> Any:
 
 
 def _outcome(failure: BaseException, method: str) -> tuple[str, status_pb2.Status | None]:
-    """The code for the metrics, and the status for the caller. None: the failure is raised as it is."""
+    """The code that is counted, and the status for the caller. None: the failure is raised unchanged."""
     if isinstance(failure, grpc.aio.AbortError):
-        # A handler of a library has aborted the call itself.
+        # A handler of a library has called abort itself.
         return "ABORTED_BY_HANDLER", None
     if not isinstance(failure, Exception):
         return "CANCELLED", None
@@ -351,7 +288,7 @@ def _outcome(failure: BaseException, method: str) -> tuple[str, status_pb2.Statu
 
 
 def _is_unheard(failure: BaseException, context: Any) -> bool:
-    """True when the caller has gone, so that nobody can get the status."""
+    """The caller has gone, so nobody can receive the failure."""
     is_ours = isinstance(failure, Exception) and not isinstance(failure, grpc.aio.AbortError)
     return is_ours and (context.cancelled() or context.done())
 
@@ -361,7 +298,7 @@ async def _abort(context: Context, status: status_pb2.Status) -> None:
 
 
 def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
-    """A handler that refuses a call of an unknown method. It streams in both directions, which suits every call."""
+    """Answers calls of a method that nobody serves. A handler that streams both ways fits every call."""
 
     async def refuse(requests: Any, context: Context) -> None:
         refusal = Refusal("UNIMPLEMENTED", f"there is no method {method}", metadata={"method": method})
@@ -370,24 +307,26 @@ def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Any:
-    return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+def _work(behaviour: Any, decoded: Callable[[bytes], Any] | None) -> Work:
+    """Reads a single request with `decoded`, or leaves a stream of requests to the handler; then runs the handler."""
 
-
-def _stream_input(
-    handler: grpc.RpcMethodHandler[Any, Any], decoded: Callable[[bytes], Any]
-) -> tuple[Callable[[bytes], Any] | None, Callable[[Any, Context], Awaitable[Any]]]:
-    """The deserializer for gRPC, and how the handler gets its input. The guard itself decodes a single request."""
-
-    async def all_of_them(requests: Any, context: Context) -> Any:
-        return requests
-
-    async def the_only_one(_: Any, context: Context) -> Any:
+    async def read(requests: Any, context: Context) -> Any:
+        if decoded is None:
+            return requests
         request = decoded(await _raw_request(context))
         validate(request)
         return request
 
-    return (decoded, all_of_them) if handler.request_streaming else (None, the_only_one)
+    async def served(requests: Any, context: Context) -> Any:
+        return await behaviour(await read(requests, context), context)
+
+    async def generated(requests: Any, context: Context) -> None:
+        # The generator is closed as soon as the caller goes, not when it is collected.
+        async with contextlib.aclosing(behaviour(await read(requests, context), context)) as responses:
+            async for response in responses:
+                await context.write(response)
+
+    return generated if inspect.isasyncgenfunction(behaviour) else served
 
 
 async def _raw_request(context: Context) -> bytes:
@@ -398,10 +337,10 @@ async def _raw_request(context: Context) -> bytes:
 
 
 def _has_time(context: Context, seconds_max: float | None) -> bool:
-    """True when the caller's own deadline, which gRPC enforces, keeps this call within `seconds_max`."""
+    """The caller's own deadline, which gRPC enforces, is not later than the limit of the rule."""
     if seconds_max is None:
         return True
-    remaining: float | None = context.time_remaining()  # None without a deadline, unlike its stubs say
+    remaining: float | None = context.time_remaining()  # None without a deadline, whatever its stubs say
     return remaining is not None and remaining <= seconds_max
 
 

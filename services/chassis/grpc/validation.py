@@ -1,12 +1,11 @@
-"""Checks that a request is well formed, by the rules that its proto declares (protovalidate) and two of our own.
+"""Checks a request against the rules that its proto declares (protovalidate) and against two rules of ours: the bytes
+are a message of its type, and no text contains NUL (PostgreSQL cannot store it).
 
-Ours are that the bytes are such a message, and that no text holds a NUL, which PostgreSQL cannot store. Without these
-checks both would appear as internal errors, although they are faults of the caller.
-The validator is imported, and rules are compiled, when a type with rules is registered (`prepare`). That costs some
-megabytes only in a process with such a type, and a good part of a second in which no caller waits.
+The validator is imported, and its rules are compiled, when a type with rules is served (`prepare`). This costs some
+megabytes, which a process without such a type saves, and a good part of a second, for which no caller waits.
 
-Hazard: the validator gets a request without its free JSON. Free JSON has no rules and may hold millions of values, and
-at 2 µs or more for each the event loop would be blocked for seconds or minutes.
+Hazard: the validator gets a request without its free JSON. Free JSON has no rules and may hold millions of values; at
+2 µs each they would block the event loop for seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -27,14 +26,14 @@ from services.chassis.grpc.nul import nul_paths
 _RULES: Final = "buf/validate/validate.proto"
 # For a smaller message an outline costs more than it saves.
 _OUTLINED_BYTES_MIN: Final = 1024
-# The outline has no more messages with free JSON in one list. No rule allows so many, so the verdict is the same.
+# Items of one list that an outline has at most. This is more than any rule allows, so the verdict is the same.
 _ITEMS_MAX: Final = 10_000
-# An item has at least a tag and a length.
+# Each item has a tag and a length.
 _ITEM_BYTES_MIN: Final = 2
 _FREE_JSON: Final = frozenset(
     {"google.protobuf.Struct", "google.protobuf.ListValue", "google.protobuf.Value"}
 )
-# The text of the parser for more than 100 levels of messages. If it changes, only the reason gets less exact.
+# A part of the parser's error text for more than 100 levels of messages.
 _PARSER_TOO_DEEP: Final = "MaxDepth"
 _collect: Callable[[Message], list[Any]] | None = None
 
@@ -47,8 +46,8 @@ def decode(
     refuses_nul: bool = True,
     items_max: int | None = None,
 ) -> Message:
-    """The message. Refused are one that is too large, truncated, or nested too deep, one with too many items, and
-    texts that are no UTF-8 or hold a NUL.
+    """The message, or a refusal: too large, truncated, text that is no UTF-8, nested too deep, too many items, NUL in
+    text.
     """
     if len(raw) > bytes_max:
         raise Refusal("MESSAGE_TOO_LARGE", f"a request is at most {bytes_max} bytes, this one is {len(raw)}")
@@ -64,14 +63,14 @@ def decode(
         and _has_more_items(message, items_max)
     ):
         raise Refusal("MESSAGE_TOO_LARGE", f"the lists of a message have at most {items_max} items in all")
-    # The search for a zero byte is fast, and few requests hold one.
+    # The search for a zero byte is a memchr, and few requests of clients hold one.
     if refuses_nul and b"\x00" in raw:
         refuse_nul(message)
     return message
 
 
 def _has_more_items(message: Message, items_max: int) -> bool:
-    """True when all lists at any depth have more than `items_max` members. It stops counting there."""
+    """Count the items of all lists, nested ones too, and stop at the maximum."""
     left, ahead = items_max, [message]
     while ahead and left >= 0:
         for field, value in ahead.pop().ListFields():
@@ -88,7 +87,7 @@ def _holds_lists(descriptor: Descriptor) -> bool:
 
 
 def prepare(descriptor: Descriptor) -> None:
-    """Compile the rules of this type before its first request."""
+    """Compile the rules of a type before its first request."""
     global _collect
     if not _has_rules(descriptor):
         return
@@ -108,16 +107,15 @@ def validate(message: Message) -> None:
         prepare(descriptor)
     assert _collect is not None
     if _may_hold_free_json(descriptor) and message.ByteSize() >= _OUTLINED_BYTES_MIN:
-        message = _outline(message)
-    found = _collect(message)
-    if found:
-        violations = [_violation(each.proto) for each in found]
-        raise _invalid(violations)
+        message, whole = type(message)(), message
+        _fill_outline(message, whole)
+    if found := _collect(message):
+        raise _invalid([_violation(each.proto) for each in found])
 
 
 @functools.cache
 def _has_rules(descriptor: Descriptor) -> bool:
-    """True when a file of its types declares rules: such a file imports the file of the rules."""
+    """A file that declares rules imports the language of rules."""
     files = {each.file.name: each.file for each in reached(descriptor)}
     return any(used.name == _RULES for file in files.values() for used in file.dependencies)
 
@@ -127,40 +125,26 @@ def _may_hold_free_json(descriptor: Descriptor) -> bool:
     return any(each.full_name in _FREE_JSON for each in reached(descriptor))
 
 
-def _outline(message: Message) -> Message:
-    """A copy of the message without the content of its free JSON."""
-    outline = type(message)()
-    _fill_outline(outline, message)
-    return outline
-
-
 def _fill_outline(outline: Message, message: Message) -> None:
+    """Copy everything but free JSON, which no rule speaks about."""
     for field, value in message.ListFields():
-        inner = field.message_type
-        if inner is None or not _may_hold_free_json(inner):
-            _copy_field(outline, field, value)
+        inner, target = field.message_type, getattr(outline, field.name)
+        if inner is None and not field.is_repeated:
+            setattr(outline, field.name, value)
+        elif inner is None or not _may_hold_free_json(inner):
+            target.MergeFrom(value)
         elif inner.full_name in _FREE_JSON or inner.GetOptions().map_entry:
-            if not field.is_repeated:
-                getattr(outline, field.name).SetInParent()
+            continue
         elif field.is_repeated:
             for each in islice(value, _ITEMS_MAX):
-                _fill_outline(getattr(outline, field.name).add(), each)
+                _fill_outline(target.add(), each)
         else:
-            getattr(outline, field.name).SetInParent()
-            _fill_outline(getattr(outline, field.name), value)
-
-
-def _copy_field(target: Message, field: FieldDescriptor, value: Any) -> None:
-    if field.is_repeated:
-        getattr(target, field.name).MergeFrom(value)
-    elif field.message_type is not None:
-        getattr(target, field.name).CopyFrom(value)
-    else:
-        setattr(target, field.name, value)
+            target.SetInParent()
+            _fill_outline(target, value)
 
 
 def judge(message: Message) -> None:
-    """Check one message of a batch as the guard checks a request."""
+    """Apply all checks of the guard to one message of a batch."""
     validate(message)
     if b"\x00" in message.SerializePartialToString():
         refuse_nul(message)
@@ -186,16 +170,9 @@ def _violation(proto: Any) -> Violation:
 
 
 def _path(field: Any) -> str:
-    """A path like `nodes[2].retry.attempts` or `labels["region"]`."""
-    if field is None:
-        return ""
-    parts: list[str] = []
-    for element in field.elements:
-        if parts:
-            parts.append(".")
-        parts.append(element.field_name)
-        parts.append(_subscript(element.subscript))
-    return "".join(parts)
+    """`nodes[2].retry.attempts`, `labels["region"]`."""
+    elements = [] if field is None else field.elements
+    return ".".join(each.field_name + _subscript(each.subscript) for each in elements)
 
 
 def _subscript(subscript: Any) -> str:

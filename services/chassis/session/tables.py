@@ -1,26 +1,23 @@
 """The table of the sessions of one hop. It belongs to the service, whose migration makes it."""
 
-from sqlalchemy import Column, DateTime, MetaData, Table, Text
+from sqlalchemy import MetaData, Table, Text
 from sqlalchemy.dialects.postgresql import JSONB
+
+from services.chassis.postgres.columns import TIME, key, needed, optional
 
 
 def session_table(name: str, metadata: MetaData) -> Table:
     return Table(
         name,
         metadata,
-        Column("instance_id", Text, primary_key=True),
-        Column("holder", Text, nullable=False),
-        Column("version", Text, nullable=False),
+        *key(Text, "instance_id"),
+        # `state` is LIVE or ENDED.
+        *needed(Text, "holder version state"),
         # {"labels": {…}, "modules": […], "capacity": n}
-        Column("labels", JSONB, nullable=False),
-        # LIVE or ENDED.
-        Column("state", Text, nullable=False),
-        Column("lease_until", DateTime(timezone=True), nullable=False),
-        Column("heard_time", DateTime(timezone=True), nullable=False),
-        Column("open_time", DateTime(timezone=True), nullable=False),
-        # When a sweep first saw that `lease_until` had passed. A beat clears it.
-        Column("suspect_time", DateTime(timezone=True)),
-        Column("ended_time", DateTime(timezone=True)),
-        # Room for HOT updates by renewals.
+        *needed(JSONB, "labels"),
+        *needed(TIME, "lease_until heard_time open_time"),
+        # `suspect_time`: when a sweep first saw that `lease_until` had passed; a beat clears it.
+        *optional(TIME, "suspect_time ended_time"),
+        # Renewals touch no indexed column, and find room in their page.
         postgresql_with={"fillfactor": 50},
     )

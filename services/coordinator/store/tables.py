@@ -3,70 +3,51 @@ test compares the two. The columns of `executions` and `runs` are those of `core
 
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    DateTime,
-    Double,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    Uuid,
-)
+from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text, Uuid
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.types import TypeEngine
 
+from services.chassis.postgres.columns import TIME, key, needed, optional
 from services.chassis.session.tables import session_table
 
 metadata: Final = MetaData(schema="coordinator")
-_TIME: Final = DateTime(timezone=True)
-
-
-def _needed(type_: type[TypeEngine[Any]] | TypeEngine[Any], names: str) -> list[Column[Any]]:
-    return [Column(name, type_, nullable=False) for name in names.split()]
-
-
-def _optional(type_: type[TypeEngine[Any]] | TypeEngine[Any], names: str) -> list[Column[Any]]:
-    return [Column(name, type_) for name in names.split()]
+_ID: Final = Uuid(as_uuid=False)
 
 
 def _output() -> list[Column[Any]]:
-    """An output inline, or the place where it is kept."""
+    """An output is stored in the row, or its reference is."""
     return [
-        *_optional(LargeBinary, "output"),
-        *_optional(Text, "output_key output_sha256"),
-        *_optional(BigInteger, "output_bytes"),
+        *optional(LargeBinary, "output"),
+        *optional(Text, "output_key output_sha256"),
+        *optional(BigInteger, "output_bytes"),
     ]
 
 
 journal: Final = Table(
     "journal",
     metadata,
-    Column("execution_id", Uuid(as_uuid=False), primary_key=True),
-    Column("last_seq", Integer, primary_key=True),
-    *_needed(BigInteger, "epoch"),
-    *_needed(LargeBinary, "events"),
+    *key(_ID, "execution_id"),
+    *key(Integer, "last_seq"),
+    *needed(BigInteger, "epoch"),
+    *needed(LargeBinary, "events"),
     postgresql_partition_by="RANGE (execution_id)",
 )
 
 executions: Final = Table(
     "executions",
     metadata,
-    Column("execution_id", Uuid(as_uuid=False), primary_key=True),
-    *_needed(BigInteger, "epoch"),
-    *_needed(Integer, "last_seq version priority trigger_type runs retries"),
-    *_needed(BigInteger, "cost_tokens"),
-    *_needed(_TIME, "create_time start_time"),
-    *_optional(_TIME, "grant_time end_time deadline_time"),
-    *_needed(Text, "state workspace workflow version_id holder caller request_id parent_execution_id"),
-    *_needed(Text, "traceparent"),
-    *_needed(JSONB, "labels"),
-    *_optional(Text, "error_node error_type error_message"),
-    *_optional(JSONB, "summary"),
-    *_needed(LargeBinary, "input"),
+    *key(_ID, "execution_id"),
+    *needed(BigInteger, "epoch"),
+    *needed(Integer, "last_seq version priority trigger_type runs retries"),
+    *needed(BigInteger, "cost_tokens"),
+    *needed(TIME, "create_time start_time"),
+    *optional(TIME, "grant_time end_time deadline_time"),
+    *needed(
+        Text, "state workspace workflow version_id holder caller request_id parent_execution_id traceparent"
+    ),
+    *needed(JSONB, "labels"),
+    *optional(Text, "error_node error_type error_message"),
+    *optional(JSONB, "summary"),
+    *needed(LargeBinary, "input"),
     *_output(),
     postgresql_partition_by="RANGE (execution_id)",
 )
@@ -75,16 +56,16 @@ Index("executions_workspace", executions.c.workspace, executions.c.execution_id)
 runs: Final = Table(
     "runs",
     metadata,
-    Column("execution_id", Uuid(as_uuid=False), primary_key=True),
-    Column("number", Integer, primary_key=True),
-    *_needed(Integer, "iteration generation attempt"),
-    *_needed(BigInteger, "epoch cost_tokens"),
-    *_needed(Double, "progress"),
-    *_needed(_TIME, "create_time"),
-    *_optional(_TIME, "start_time end_time heartbeat_time retry_time"),
-    *_needed(Text, "state node module instance_id runner traceparent effect_key progress_message branch"),
-    *_optional(Text, "error_class error_type error_message error_fingerprint"),
-    *_optional(LargeBinary, "inputs_hash config_hash"),
+    *key(_ID, "execution_id"),
+    *key(Integer, "number"),
+    *needed(Integer, "iteration generation attempt"),
+    *needed(BigInteger, "epoch cost_tokens"),
+    *needed(Double, "progress"),
+    *needed(TIME, "create_time"),
+    *optional(TIME, "start_time end_time heartbeat_time retry_time"),
+    *needed(Text, "state node module instance_id runner traceparent effect_key progress_message branch"),
+    *optional(Text, "error_class error_type error_message error_fingerprint"),
+    *optional(LargeBinary, "inputs_hash config_hash"),
     *_output(),
     postgresql_partition_by="RANGE (execution_id)",
 )

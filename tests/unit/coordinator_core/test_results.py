@@ -3,8 +3,8 @@
 import pytest
 
 from services.coordinator.core.commands import ReportFailure, ReportProgress, ReportStarted, ReportSuccess
-from services.coordinator.core.results import CURSOR_BYTES_MAX
-from services.coordinator.core.values import INLINE_BYTES_MAX, ErrorClass, OutputRef
+from services.coordinator.core.results import CURSOR_BYTES_MAX, release_reason
+from services.coordinator.core.values import INLINE_BYTES_MAX, ErrorClass, OutputRef, ReleaseReason
 from services.coordinator.peers.mailbox import REPORT_BYTES_MAX, fit_to_post
 from services.coordinator.rpc.run_reports import progress_commands, report_command
 from windlass.coordinator.v1 import sessions_pb2 as pb
@@ -99,3 +99,8 @@ def test_a_report_fits_into_a_mailbox() -> None:
     assert fitting.ByteSize() < REPORT_BYTES_MAX
     assert (fitting.failed.type, fitting.failed.message[:2]) == ("BOOM", "mm")
     assert getattr(fitting.failed, "class") == pb.ERROR_CLASS_TIMEOUT
+
+
+def test_a_reason_for_a_release_that_is_not_known_counts_as_a_refusal() -> None:
+    assert release_reason("DRAINING") is ReleaseReason.DRAINED
+    assert release_reason("of a newer runner") is ReleaseReason.REFUSED
