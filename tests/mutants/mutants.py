@@ -78,7 +78,7 @@ FENCES: Final = [
     ),
     Mutant(
         "same_epoch_after_the_end_of_its_holder",
-        *(_DISPATCHER, "_END_HELD", _EPOCH_STAYS),
+        *(_DISPATCHER, "_END_HELD", answered("next_value", "queue.c.epoch")),
         "test_leases_of_an_ended_instance_wait_again_under_a_higher_epoch",
     ),
 ]
@@ -86,7 +86,7 @@ FENCES: Final = [
 ADMISSION: Final = [
     Mutant(
         "slots_counted_before_the_lock",
-        *(_DISPATCHER, "LOCK", sql_replaced("FOR NO KEY UPDATE", "")),
+        *(_DISPATCHER, "LOCK_WORKSPACES", sql_replaced("FOR NO KEY UPDATE", "")),
         "test_second_claim_counts_what_the_first_has_committed",
     ),
     Mutant(

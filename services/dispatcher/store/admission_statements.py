@@ -1,9 +1,6 @@
 """The statements of a batch. They run in one transaction, in the order of this file, each with its own snapshot.
 
-The order makes the limit exact. LOCK waits for every other batch of these workspaces. The statements that count slots
-come after it, so their snapshots contain everything that those batches have committed. A single statement that locks
-and counts would count with a snapshot from before the wait, and two dispatchers could fill the same slot
-(tests/integration/dispatcher/test_slots.py shows this).
+The first one is LOCK_WORKSPACES (slots.py), which makes the limit exact.
 
 The statements are raw, with numbered parameters, because the driver parses statements of more than 4 KiB at each use.
 `state + 0` stands where rows are found by id: it keeps the planner from the partial indexes, which look small to old
@@ -14,17 +11,7 @@ Locks are always taken in this order: tenants by name, then rows of the queue by
 from typing import Final
 
 from services.dispatcher.core.mailbox_limits import CLAIM_BYTES_MAX, GRANT_BYTES_MAX
-
-_FREE: Final = """
-greatest(0, t.executions_max - (
-  SELECT count(*) FROM dispatcher.queue g
-  WHERE g.workspace = t.workspace AND g.state IN (2, 3) AND NOT g.ends_only
-))::int4 AS free
-"""
-
-LOCK: Final = b"""
-SELECT 1 FROM dispatcher.tenants WHERE workspace = ANY($1) ORDER BY workspace FOR NO KEY UPDATE
-"""
+from services.dispatcher.store.slots import FREE_SLOTS
 
 # The epoch is tested in the statement that deletes.
 FINISH: Final = b"""
@@ -86,7 +73,7 @@ WITH item AS MATERIALIZED (
                        $6, $7, $8)
   WITH ORDINALITY AS i (execution_id, tenant, priority, deadline_time, request_id, hash, start, holder_index, n)
 ), tenant AS MATERIALIZED (
-  SELECT l.tenant, t.workspace, t.closed, t.executions_max, t.queued_max, {_FREE},
+  SELECT l.tenant, t.workspace, t.closed, t.executions_max, t.queued_max, {FREE_SLOTS},
          EXISTS (
            SELECT 1 FROM dispatcher.queue w WHERE w.workspace = t.workspace AND w.state = 1 AND NOT w.ends_only
          ) AS has_waiting,
@@ -176,7 +163,7 @@ q.execution_id, q.execution_id::text AS id, q.workspace, q.epoch, q.start,
 # Rows of two kinds: a claim with the number of its tenant, or the counts of a tenant.
 CLAIM: Final = f"""
 WITH tenant AS MATERIALIZED (
-  SELECT l.tenant, t.workspace, t.executions_max, {_FREE}
+  SELECT l.tenant, t.workspace, t.executions_max, {FREE_SLOTS}
   FROM unnest($1) WITH ORDINALITY AS l (workspace, tenant) JOIN dispatcher.tenants t USING (workspace)
 ), candidate AS MATERIALIZED (
   SELECT l.tenant, c.execution_id, c.epoch AS epoch_before, row_number() OVER (

@@ -27,6 +27,7 @@ from services.dispatcher.core.items import (
     WorkspaceView,
 )
 from services.dispatcher.store import admission_statements as sql
+from services.dispatcher.store.slots import LOCK_WORKSPACES
 
 Read = Callable[[AdmissionBatch, BatchResult, Rows], None]
 
@@ -99,7 +100,7 @@ def _plan(batch: AdmissionBatch) -> tuple[list[HotStatement], list[Read]]:
 
     new_start_workspaces = list(dict.fromkeys([each.workspace for each in batch.new_starts]))
     if new_start_workspaces or batch.workspaces:
-        add(sql.LOCK, (Texts([*new_start_workspaces, *batch.workspaces]),), _ignore)
+        add(LOCK_WORKSPACES, (Texts([*new_start_workspaces, *batch.workspaces]),), _ignore)
     if batch.finished:
         ids, epochs = (
             Texts([r.execution_id for r in batch.finished]),

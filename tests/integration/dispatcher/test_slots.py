@@ -12,6 +12,7 @@ import psycopg
 from services.chassis.postgres.arrays import Ints, Texts
 from services.chassis.postgres.connection import connect
 from services.dispatcher.store import admission_statements
+from services.dispatcher.store.slots import LOCK_WORKSPACES
 from tests.integration.dispatcher.conftest import Rig, new_start, slots_in_use
 from tests.support.probe import eventually
 
@@ -22,7 +23,7 @@ async def race_two_claims(url: str, workspace: str, statements: list[bytes]) -> 
     """Two claims, the second begun while the first is not committed; how many slots are in use after both."""
     first, second, watcher = [await connect(url, name="race", statement_seconds=10.0) for _ in range(3)]
     params = {
-        admission_statements.LOCK: (Texts([workspace]),),
+        LOCK_WORKSPACES: (Texts([workspace]),),
     }
     claim = (Texts([workspace]), Ints([0] * SLOTS), SLOTS, Texts(["holder"]), datetime.now(UTC))
 
@@ -60,12 +61,12 @@ async def filled(rig: Rig, workspace: str) -> None:
 
 async def test_second_claim_counts_what_the_first_has_committed(rig: Rig) -> None:
     await filled(rig, "raced")
-    statements = [admission_statements.LOCK, admission_statements.CLAIM]
+    statements = [LOCK_WORKSPACES, admission_statements.CLAIM]
     assert await race_two_claims(rig.url, "raced", statements) == SLOTS
 
 
 async def test_one_statement_that_locks_and_counts_would_overfill(rig: Rig) -> None:
-    """Why LOCK is a statement of its own: the count of the naive form is older than its lock."""
+    """Why LOCK_WORKSPACES is a statement of its own: the count of the naive form is older than its lock."""
     join = b"JOIN dispatcher.tenants t USING (workspace)"
     assert join in admission_statements.CLAIM
     naive = admission_statements.CLAIM.replace(join, b"JOIN locked t USING (workspace)").replace(
