@@ -37,7 +37,7 @@ EXECUTIONS_MIN = 60
 DEATH_SECONDS = 45
 BOOTSTRAP = "api.bootstrap.before_commit"
 # Passed by a process without work, too: no first life may be meant to end there, or the stack never comes up.
-IDLE = ("configure", "wake", "partitions", "session.open", "session.renew", "session.sweep")
+IDLE = ("batch", "configure", "wake", "partitions", "session.open", "session.renew", "session.sweep")
 # The first life is told by api of the only workspace; a later one hears of it with what it is brought to start.
 LATER = (*IDLE, "limits")
 # These services also die at the points of the sessions that they serve.
