@@ -6,12 +6,14 @@ from xdist.scheduler import LoadFileScheduling
 pytest_plugins = ["tests.support.postgres"]
 
 
-class OneStackIsKilledAtATime(LoadFileScheduling):  # type: ignore[misc] # it has no types
-    """A file's tests share a worker; so do all of tests/chaos, whose kills and stops need half of the machine each."""
+class OneStackAtATime(LoadFileScheduling):  # type: ignore[misc] # it has no types
+    """A file's tests share a worker, and so do all tests that start a whole stack: at a tenth of their times, leases
+    need half of the machine."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "tests/chaos" if nodeid.startswith("tests/chaos/") else str(super()._split_scope(nodeid))
+        starts_stacks = nodeid.startswith(("tests/chaos/", "tests/e2e/"))
+        return "stacks" if starts_stacks else str(super()._split_scope(nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:
-    return OneStackIsKilledAtATime(config, log)
+    return OneStackAtATime(config, log)

@@ -95,9 +95,11 @@ async def test_decision_outlives_its_coordinator(
         assert outer.trace_id_hex not in spans.trace_ids
         return
     trace = await until(lambda: _whole(spans.now(outer.trace_id_hex)), 20, "the rest of it")
-    first, second = trace.all("dispatcher.grant")
-    assert [first.attributes["resumed"], second.attributes["resumed"]] == [False, True]
-    assert trace.parent_of(trace.one("coordinator.complete")) == second, str(trace)
+    # One more grant for each successor, of which a busy machine may need several.
+    first, *others = trace.all("dispatcher.grant")
+    assert [grant.attributes["resumed"] for grant in (first, *others)] == [False, *[True] * len(others)]
+    assert others
+    assert trace.parent_of(trace.one("coordinator.complete")) == others[-1], str(trace)
     for execute in trace.all("run.execute"):
         lease = trace.parent_of(execute)
         assert lease is not None, str(trace)
