@@ -32,9 +32,7 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
     async def Export(
         self, request: trace_service_pb2.ExportTraceServiceRequest, context: Any
     ) -> trace_service_pb2.ExportTraceServiceResponse:
-        self._spans += sum(
-            len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans
-        )
+        self._spans += sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
         return trace_service_pb2.ExportTraceServiceResponse()
 
     async def count(self, _request: bytes, _context: Any) -> bytes:

@@ -35,9 +35,7 @@ def chain(size: int) -> Definition:
 def fan(width: int) -> Definition:
     nodes = [{"id": f"step{number}", "module": "noop@1"} for number in range(width)]
     edges = [{"from": f"step{number}", "to": "all"} for number in range(width)]
-    return compile_definition(
-        {"name": "fan", "nodes": [*nodes, {"id": "all", "module": "join@1"}], "edges": edges}
-    )
+    return compile_definition({"name": "fan", "nodes": [*nodes, {"id": "all", "module": "join@1"}], "edges": edges})
 
 
 def play(definition: Definition) -> tuple[Execution, list[Event]]:

@@ -47,9 +47,7 @@ class Client:
     """One connection with a key."""
 
     def __init__(self, address: str, key: str) -> None:
-        self._channel = grpc.aio.insecure_channel(
-            address, options=[("grpc.max_receive_message_length", 64 << 20)]
-        )
+        self._channel = grpc.aio.insecure_channel(address, options=[("grpc.max_receive_message_length", 64 << 20)])
         self._metadata = (("authorization", f"Bearer {key}"),)
         self.executions = ExecutionServiceStub(self._channel)
         self._workflows = WorkflowServiceStub(self._channel)
@@ -71,9 +69,7 @@ class Client:
         """Start an execution and wait for its result in the same call."""
         request = executions_pb2.StartExecutionRequest(workflow=workflow)
         request.wait.seconds = WAIT_SECONDS
-        answer = await self.executions.StartExecution(
-            request, metadata=self._metadata, timeout=WAIT_SECONDS + 5
-        )
+        answer = await self.executions.StartExecution(request, metadata=self._metadata, timeout=WAIT_SECONDS + 5)
         _must_succeed(answer.execution)
 
     async def start(self, workflow: str) -> str:
@@ -86,9 +82,7 @@ class Client:
         start = executions_pb2.StartExecutionRequest(workflow=workflow)
         start.wait.seconds = WAIT_SECONDS
         request = executions_pb2.BatchStartExecutionsRequest(requests=[start] * size)
-        answer = await self.executions.BatchStartExecutions(
-            request, metadata=self._metadata, timeout=WAIT_SECONDS + 5
-        )
+        answer = await self.executions.BatchStartExecutions(request, metadata=self._metadata, timeout=WAIT_SECONDS + 5)
         for item in answer.items:
             if item.HasField("status"):
                 raise RuntimeError(item.status.message)

@@ -29,9 +29,7 @@ VALIDATE = PROTOS / "vendored" / "protovalidate" / "buf" / "validate" / "validat
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Generate protos/gen from the .proto files.")
-    parser.add_argument(
-        "--check", action="store_true", help="change nothing; exit 1 if protos/gen is not current"
-    )
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if protos/gen is not current")
     check = parser.parse_args().check
     with tempfile.TemporaryDirectory(prefix="windlass-protos-") as scratch:
         fresh = Path(scratch)
@@ -74,17 +72,13 @@ def prune(target: Path) -> None:
 def differences(fresh: Path, committed: Path) -> list[str]:
     """The names of committed files that are missing, left over or different."""
     wanted, found = files_of(fresh), files_of(committed)
-    changed = {
-        name for name in wanted & found if not filecmp.cmp(fresh / name, committed / name, shallow=False)
-    }
+    changed = {name for name in wanted & found if not filecmp.cmp(fresh / name, committed / name, shallow=False)}
     return sorted((wanted ^ found) | changed)
 
 
 def files_of(folder: Path) -> set[str]:
     """The generated files below a folder, relative to it."""
-    return {
-        str(path.relative_to(folder)) for path in folder.rglob("*_pb2*.py*") if path.suffix in {".py", ".pyi"}
-    }
+    return {str(path.relative_to(folder)) for path in folder.rglob("*_pb2*.py*") if path.suffix in {".py", ".pyi"}}
 
 
 def bring_up_to_date(stale: list[str], fresh: Path) -> None:

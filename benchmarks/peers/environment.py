@@ -59,11 +59,7 @@ def scratch() -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def running(
-    *command: str,
-    log: Path,
-    folder: Path = ROOT,
-    variables: Mapping[str, str] | None = None,
-    stdout: int | None = None,
+    *command: str, log: Path, folder: Path = ROOT, variables: Mapping[str, str] | None = None, stdout: int | None = None
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process that ends with the block, and also when we are killed. Its output goes to the log."""
     with log.open("ab") as output:

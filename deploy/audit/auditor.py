@@ -66,9 +66,7 @@ _LIVE: Final = "SELECT instance_id FROM coordinator.runner_sessions WHERE state 
 
 async def report(operator_url: str, say: Callable[[str], None]) -> int:
     """Returns 0 if every promise that rows can show is kept, 1 if one is broken."""
-    async with await psycopg.AsyncConnection.connect(
-        operator_url, connect_timeout=CONNECT_SECONDS
-    ) as connection:
+    async with await psycopg.AsyncConnection.connect(operator_url, connect_timeout=CONNECT_SECONDS) as connection:
         await connection.set_isolation_level(IsolationLevel.REPEATABLE_READ)
         async with connection.transaction():
             findings = await Auditor(connection).audit()

@@ -35,9 +35,7 @@ class AuditedGrant(NamedTuple):
 class JournalJudge:
     """Judges one journal, event by event. `live` are the instances of runners that have not ended."""
 
-    def __init__(
-        self, execution_id: str, definition: Definition, live: Container[str], findings: Findings
-    ) -> None:
+    def __init__(self, execution_id: str, definition: Definition, live: Container[str], findings: Findings) -> None:
         self._id = execution_id
         self._live_instances = live
         self._findings = findings
@@ -69,9 +67,7 @@ class JournalJudge:
             if not isinstance(record.event, ev.Event):
                 break  # a newer version wrote this event, and the events after it cannot be judged
             self._follow(record.event, where)
-            check(
-                "S2", record.epoch == self.grants[-1].epoch, f"{where}: epoch {record.epoch} was not granted"
-            )
+            check("S2", record.epoch == self.grants[-1].epoch, f"{where}: epoch {record.epoch} was not granted")
         if self._is_final:
             self._findings.saw("S7")
 
@@ -143,9 +139,7 @@ class JournalJudge:
             case ev.RunLost():
                 assert lease is not None
                 lives = lease.instance_id in self._live_instances
-                self._findings.check(
-                    "S26", not lives, f"{where}: run {event.run} was lost while {lease} lives"
-                )
+                self._findings.check("S26", not lives, f"{where}: run {event.run} was lost while {lease} lives")
                 if event.reason is not None:
                     self._failed(key, where)
             case ev.RunFailed() if event.reason is not None:

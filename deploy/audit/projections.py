@@ -12,9 +12,7 @@ from services.coordinator.core.state import Execution
 _RUN_ROW: Final = RUN_COLUMNS[1:]
 
 
-def compare(
-    execution: Execution, row: Sequence[Any], run_rows: Sequence[Sequence[Any]], findings: Findings
-) -> None:
+def compare(execution: Execution, row: Sequence[Any], run_rows: Sequence[Sequence[Any]], findings: Findings) -> None:
     id_ = execution.execution_id
     expected, actual = _plain(EXECUTION_COLUMNS, execution_row(execution)), _plain(EXECUTION_COLUMNS, row)
     # A holder that takes over raises the fence before it appends its first event.

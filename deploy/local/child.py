@@ -44,9 +44,7 @@ class ChildFailed(Exception):
 
 
 class Child:
-    def __init__(
-        self, member: Member, log: Path, changed: Callable[[], None], say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, member: Member, log: Path, changed: Callable[[], None], say: Callable[[str], None]) -> None:
         self.member = member
         self.is_ready = False
         self.start_time = 0.0

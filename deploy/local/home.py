@@ -87,9 +87,7 @@ class Home:
 
     def _pid_in_lock(self) -> int:
         text = "".join(self._lock_file.read_text().split()[:1])
-        return (
-            int(text) if text.isdigit() else 0
-        )  # the lock was taken a moment ago, and the pid is not written yet
+        return int(text) if text.isdigit() else 0  # the lock was taken a moment ago, and the pid is not written yet
 
     @property
     def up_file(self) -> Path:

@@ -32,10 +32,7 @@ async def prepare(home: Home, superuser_url: str) -> list[str]:
     Returns the names of the migrations that were applied."""
     passwords = {service: home.password(service) for service in provision.OWNERS}
     await provision.provision(superuser_url, passwords)
-    urls = {
-        service: provision.service_url(superuser_url, service, password)
-        for service, password in passwords.items()
-    }
+    urls = {service: provision.service_url(superuser_url, service, password) for service, password in passwords.items()}
     for service, url in urls.items():
         write_private(home.url_file(service), url)
     home.ensure_service_secret()
@@ -71,9 +68,7 @@ def migrate(root: Path, superuser_url: str, say: Say) -> int:
     async def work() -> None:
         for name in await prepare(home, superuser_url):
             say(f"applied {name}")
-        say(
-            f"the schemas are at their newest version; the services' addresses are in {home.service_secret.parent}"
-        )
+        say(f"the schemas are at their newest version; the services' addresses are in {home.service_secret.parent}")
 
     return _run(home, work(), say)
 
@@ -104,9 +99,7 @@ def _run(home: Home, work: Coroutine[Any, Any, None], say: Say) -> int:
 
 async def _database_name(superuser_url: str) -> str:
     """A name that no other database has, however it is reached."""
-    async with await psycopg.AsyncConnection.connect(
-        superuser_url, connect_timeout=CONNECT_SECONDS
-    ) as connection:
+    async with await psycopg.AsyncConnection.connect(superuser_url, connect_timeout=CONNECT_SECONDS) as connection:
         found = await connection.execute("SELECT system_identifier::text FROM pg_control_system()")
         row = await found.fetchone()
     assert row is not None

@@ -12,9 +12,7 @@ class PortTaken(Exception):
 
 def require_free(host: str, port: int, role: str) -> None:
     if not is_free(host, port):
-        raise PortTaken(
-            f"port {port}, which {role} needs, is in use; end what listens there, or pass --port-offset"
-        )
+        raise PortTaken(f"port {port}, which {role} needs, is in use; end what listens there, or pass --port-offset")
 
 
 def is_free(host: str, port: int) -> bool:

@@ -129,9 +129,7 @@ class PostgresServer:
     async def start(self) -> None:
         """Return when logins work. Makes the data directory if there is none."""
         if self.data != self._wanted:
-            self._report(
-                f"PostgreSQL never runs as root and cannot reach {self._wanted}; its data is in {self.data}"
-            )
+            self._report(f"PostgreSQL never runs as root and cannot reach {self._wanted}; its data is in {self.data}")
         self.data.parent.mkdir(parents=True, exist_ok=True)
         await self._take_lock()
         ports.require_free("127.0.0.1", self.port, "PostgreSQL")
@@ -159,9 +157,7 @@ class PostgresServer:
     async def _take_lock(self) -> None:
         # Also at a restart: backends of a killed server may live on for a moment and hold the lock they inherited.
         self._release_lock()
-        lock = os.open(
-            self.data.with_name(self.data.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
+        lock = os.open(self.data.with_name(self.data.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         waiting = _Waiting(self._report, "waiting for the previous PostgreSQL on this data to end")
         while True:
             try:
@@ -222,9 +218,7 @@ class PostgresServer:
             for path in paths:
                 os.chown(path, self._account.uid, self._account.gid)
 
-    async def _launch(
-        self, program: str, args: Sequence[str], *, death_signal: str
-    ) -> asyncio.subprocess.Process:
+    async def _launch(self, program: str, args: Sequence[str], *, death_signal: str) -> asyncio.subprocess.Process:
         account = self._account
         rights = [] if account is None else ["--uid", str(account.uid), "--gid", str(account.gid)]
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -249,14 +243,10 @@ class PostgresServer:
                 code = self._process.returncode
                 raise PostgresFailed(f"PostgreSQL ended with {code} while starting; see {self._log}")
             try:
-                connection = await psycopg.AsyncConnection.connect(
-                    self.url(), connect_timeout=CONNECT_TIMEOUT_SECONDS
-                )
+                connection = await psycopg.AsyncConnection.connect(self.url(), connect_timeout=CONNECT_TIMEOUT_SECONDS)
             except psycopg.OperationalError as error:
                 if "password authentication failed" in str(error):
-                    raise PostgresFailed(
-                        f"the password in {self._password_file} is not that of {self.data}"
-                    ) from error
+                    raise PostgresFailed(f"the password in {self._password_file} is not that of {self.data}") from error
                 await waiting.turn()
             else:
                 await connection.close()

@@ -63,9 +63,7 @@ async def provision(superuser_url: str, passwords: Mapping[str, str], database: 
     """Make or correct the roles, the database and the schemas. `passwords` is by service."""
     async with await psycopg.AsyncConnection.connect(superuser_url, autocommit=True) as connection:
         if connection.info.server_version < POSTGRES_VERSION_MIN:
-            raise TooOld(
-                f"PostgreSQL {connection.info.server_version // 10000} is too old; Windlass needs 15 or newer"
-            )
+            raise TooOld(f"PostgreSQL {connection.info.server_version // 10000} is too old; Windlass needs 15 or newer")
         for service in OWNERS:
             await _role(connection, role_of(service), passwords[service])
         found = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))

@@ -106,10 +106,7 @@ class Supervisor:
     async def _tell_who_is_awaited(self) -> None:
         while True:
             await asyncio.sleep(TELL_SECONDS)
-            self._say(
-                "waiting for "
-                + ", ".join(child.member.name for child in self._children if not child.is_ready)
-            )
+            self._say("waiting for " + ", ".join(child.member.name for child in self._children if not child.is_ready))
 
     async def _database(self, keepers: asyncio.TaskGroup) -> str:
         """The operator's address of the database server. The embedded server is started here."""

@@ -64,10 +64,7 @@ MIGRATIONS: Final = Path(__file__).parent / "migrations"
 def main(settings: ApiSettings) -> int:
     setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
     setup_tracing(
-        service=SERVICE,
-        version=VERSION,
-        instance=f"{SERVICE}-{settings.replica}",
-        endpoint=settings.otlp_endpoint,
+        service=SERVICE, version=VERSION, instance=f"{SERVICE}-{settings.replica}", endpoint=settings.otlp_endpoint
     )
 
     async def wired(process: Process) -> None:
@@ -119,9 +116,7 @@ class ApiService:
 
     def _connect(self) -> None:
         settings = self._settings
-        self.database = Database(
-            settings.database_url, name=SERVICE, connections=settings.database_connections
-        )
+        self.database = Database(settings.database_url, name=SERVICE, connections=settings.database_connections)
         self._keys = PostgresKeys(self.database)
         self._workspaces = PostgresWorkspaces(self.database)
         self._workflows = PostgresWorkflows(self.database)
@@ -138,10 +133,7 @@ class ApiService:
                 ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls),
                 call_seconds=settings.read_seconds,
             )
-            for name, source in (
-                ("the dispatcher", settings.dispatchers),
-                ("the coordinator", settings.coordinators),
-            )
+            for name, source in (("the dispatcher", settings.dispatchers), ("the coordinator", settings.coordinators))
         )
         self.watches = WatchStreams()
         # A caller that waits for a start subscribes just before the start is sent.
@@ -179,15 +171,11 @@ class ApiService:
             tls=settings.tls,
             public=settings.public,
         )
-        starting = Starting(
-            self._starter, self._executions, self.watches, authenticator, self._sampler, self._clock
-        )
+        starting = Starting(self._starter, self._executions, self.watches, authenticator, self._sampler, self._clock)
         watcher = EventWatcher(self._executions, self._reads, self.watches)
         executions = ExecutionServicer(starting, self._executions, watcher, self._reads, authenticator)
         workflows = WorkflowServicer(self._workflows, self._startables, self._reads, self.checkers)
-        workspaces = WorkspaceServicer(
-            self._workspaces, self._startables, authenticator, self._limits_changed
-        )
+        workspaces = WorkspaceServicer(self._workspaces, self._startables, authenticator, self._limits_changed)
         keys = ApiKeyServicer(self._keys, self._workspaces, authenticator, _key_mint(settings), self._clock)
         runs = RunServicer(self._executions, self._reads)
         workflows_pb2_grpc.add_WorkflowServiceServicer_to_server(workflows, server)

@@ -60,10 +60,7 @@ from services.coordinator.store.folding import fold_journal
 from services.coordinator.store.journal import LOADING, PostgresJournal
 from services.coordinator.store.partitions import PostgresPartitions
 from services.coordinator.store.reads import PostgresReads
-from windlass.coordinator.v1.reads_pb2_grpc import (
-    add_ReadServiceServicer_to_server,
-    add_WatchServiceServicer_to_server,
-)
+from windlass.coordinator.v1.reads_pb2_grpc import add_ReadServiceServicer_to_server, add_WatchServiceServicer_to_server
 from windlass.coordinator.v1.sessions_pb2_grpc import add_RunnerSessionsServicer_to_server
 from windlass.dispatcher.v1.sessions_pb2_grpc import CoordinatorSessionsStub
 
@@ -141,9 +138,7 @@ class CoordinatorService:
         # One connection for appends, two for loads, one for beats, and a few for everything that is read.
         self._writer = PgConnection(settings.database_url, name=f"{name}-journal", settings=BY_INDEX)
         self._loader, self._patient_loader = (
-            PgConnection(
-                settings.database_url, name=f"{name}-{role}", statement_seconds=seconds, settings=LOADING
-            )
+            PgConnection(settings.database_url, name=f"{name}-{role}", statement_seconds=seconds, settings=LOADING)
             for role, seconds in (("loader", LOAD_SECONDS), ("patient-loader", HARD_LOAD_SECONDS))
         )
         self._beats = PgConnection(settings.database_url, name=f"{name}-sessions")

@@ -64,10 +64,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 def main(settings: DispatcherSettings) -> int:
     setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
     setup_tracing(
-        service=SERVICE,
-        version=VERSION,
-        instance=f"{SERVICE}-{settings.replica}",
-        endpoint=settings.otlp_endpoint,
+        service=SERVICE, version=VERSION, instance=f"{SERVICE}-{settings.replica}", endpoint=settings.otlp_endpoint
     )
 
     async def wired(process: Process) -> None:
@@ -124,10 +121,7 @@ class DispatcherService:
             clock=self.clock,
         )
         self.notice_listener = Notifications(
-            settings.database_url,
-            [CHANNEL],
-            self.replica_notices.on_notice,
-            name=f"{self.name}-notices",
+            settings.database_url, [CHANNEL], self.replica_notices.on_notice, name=f"{self.name}-notices"
         )
         self.metrics = AdmissionMetrics()
         self.admission_loop = AdmissionLoop(
@@ -144,10 +138,7 @@ class DispatcherService:
             poll_seconds=POLL_SECONDS * settings.lease_scale,
         )
         self.returns = Returns(
-            leases=self.leases,
-            admission_loop=self.admission_loop,
-            metrics=self.metrics,
-            clock=self.clock,
+            leases=self.leases, admission_loop=self.admission_loop, metrics=self.metrics, clock=self.clock
         )
         self.deliveries = Deliveries(
             mailbox=self.mailbox, admission_loop=self.admission_loop, post=self._post, clock=self.clock
@@ -205,11 +196,7 @@ class DispatcherService:
     def _serve(self, settings: DispatcherSettings) -> None:
         self.server = GrpcServer(
             settings.grpc_address,
-            guard=Guard(
-                RULES,
-                keys=SystemKey(settings.system_key_hash_file),
-                credential=settings.credential(SERVICE),
-            ),
+            guard=Guard(RULES, keys=SystemKey(settings.system_key_hash_file), credential=settings.credential(SERVICE)),
             limits=INTERNAL,
             tls=settings.tls,
             public=settings.public,

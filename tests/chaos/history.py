@@ -35,9 +35,7 @@ def _add(id_: str, **more: Any) -> dict[str, Any]:
 def _edges(*pairs: str) -> list[dict[str, Any]]:
     """`a>b` is an edge from a to b, `a>b:true` one for that branch of a."""
     parts = [re.fullmatch(r"(\w+)>(\w+)(?::(\w+))?", pair) for pair in pairs]
-    return [
-        {"from": part[1], "to": part[2]} | ({"when": part[3]} if part[3] else {}) for part in parts if part
-    ]
+    return [{"from": part[1], "to": part[2]} | ({"when": part[3]} if part[3] else {}) for part in parts if part]
 
 
 _JOIN = {"id": "all", "module": "join@1"}
@@ -74,10 +72,7 @@ GRAPHS: dict[str, dict[str, Any]] = {
         "nodes": [*(_put(f"n{i}") for i in range(6)), _JOIN],
         "edges": _edges(*(f"n{i}>all" for i in range(6))),
     },
-    "chaos-slow": {
-        "nodes": [_put("slow", config={"seconds": 0.5}), _add("then")],
-        "edges": _edges("slow>then"),
-    },
+    "chaos-slow": {"nodes": [_put("slow", config={"seconds": 0.5}), _add("then")], "edges": _edges("slow>then")},
     "chaos-large": {
         "nodes": [
             _put("write", config={"bytes": 400_000}),
@@ -262,7 +257,5 @@ def _work_has_one_key_of_its_own(history: History) -> list[str]:
         if not key or key != shown[call["run"]]:
             found.append(f"S15: {call['run']} was called with key {key!r}, and shows {shown[call['run']]!r}")
     found += [f"S15: {work} had keys {sorted(keys)}" for work, keys in keys_of.items() if len(keys) > 1]
-    found += [
-        f"S15: key {key} is shared by {sorted(works)}" for key, works in works_of.items() if len(works) > 1
-    ]
+    found += [f"S15: key {key} is shared by {sorted(works)}" for key, works in works_of.items() if len(works) > 1]
     return found

@@ -40,9 +40,7 @@ async def newest(stack: Stack, workflow: str) -> queue_pb2.EnqueueItem:
             trigger_type=resources_pb2.Execution.Trigger.MANUAL,
             caller="chaos",
         ),
-        limits=queue_pb2.TenantLimits(
-            executions_max=executions_max, queued_max=queued_max, revision=revision
-        ),
+        limits=queue_pb2.TenantLimits(executions_max=executions_max, queued_max=queued_max, revision=revision),
     )
 
 

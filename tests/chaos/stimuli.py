@@ -102,9 +102,7 @@ class Stimuli:
 
     async def cancel_everywhere(self) -> None:
         for channel in self._channels:
-            request = executions_pb2.CancelExecutionRequest(
-                execution_id=await self._sleeping(NAP, NAP_DURATION)
-            )
+            request = executions_pb2.CancelExecutionRequest(execution_id=await self._sleeping(NAP, NAP_DURATION))
             await self._ask(ExecutionServiceStub(channel).CancelExecution, request)
 
     async def nap(self) -> None:
@@ -182,9 +180,7 @@ class Stimuli:
         await self._apply_sleeper(workflow, duration)
         request = executions_pb2.StartExecutionRequest(workflow=workflow, request_id=uuid.uuid4().hex)
         stub = ExecutionServiceStub(self._channels[0])
-        answer = await self._load.call(
-            lambda: stub.StartExecution(request, metadata=self._admin, timeout=CALL_SECONDS)
-        )
+        answer = await self._load.call(lambda: stub.StartExecution(request, metadata=self._admin, timeout=CALL_SECONDS))
         return answer.execution.id
 
     async def _apply_sleeper(self, workflow: str, duration: str) -> None:

@@ -33,9 +33,7 @@ ROW_NODES = 60
 async def test_the_executions_of_a_killed_coordinator_move_on(ledger: Path) -> None:
     async with _stack(coordinators=2) as stack:
         client = Client(stack)
-        nodes = [
-            {"id": f"n{n}", "module": "ledger.put@1", "config": {"seconds": 0.2}} for n in range(ROW_NODES)
-        ]
+        nodes = [{"id": f"n{n}", "module": "ledger.put@1", "config": {"seconds": 0.2}} for n in range(ROW_NODES)]
         edges = [{"from": f"n{n}", "to": f"n{n + 1}"} for n in range(ROW_NODES - 1)]
         await client.apply("row", nodes, edges=edges)
         started = [each.id for each in await client.start_many("row", EXECUTIONS)]
@@ -101,9 +99,7 @@ async def test_a_killed_dispatcher_costs_no_lease_and_little_time(ledger: Path) 
             is_over.set()
         await load.history()
         grants = await _rows(
-            stack,
-            "SELECT grant_time FROM coordinator.executions WHERE grant_time > %s ORDER BY 1",
-            (killed,),
+            stack, "SELECT grant_time FROM coordinator.executions WHERE grant_time > %s ORDER BY 1", (killed,)
         )
         assert grants
         times = [killed, *(row[0] for row in grants)]

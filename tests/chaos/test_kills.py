@@ -26,10 +26,7 @@ SECONDS_PER_KILL = 8
 
 def case(service: str, kills: int, *marks: pytest.MarkDecorator) -> Any:
     return pytest.param(
-        service,
-        kills,
-        marks=[*marks, pytest.mark.timeout(200 + SECONDS_PER_KILL * kills)],
-        id=f"{service}-{kills}",
+        service, kills, marks=[*marks, pytest.mark.timeout(200 + SECONDS_PER_KILL * kills)], id=f"{service}-{kills}"
     )
 
 
@@ -70,9 +67,7 @@ async def _kill_many(stack: Stack, service: str, kills: int, draw: random.Random
     Runners are let come up first: work that three runners died with in a row is rightly set aside as poison.
     """
     for _ in range(kills):
-        ready = await until(
-            lambda: [each for each in stack.entries(service) if each["ready"]], 30, f"a {service}"
-        )
+        ready = await until(lambda: [each for each in stack.entries(service) if each["ready"]], 30, f"a {service}")
         replica = draw.choice(ready)["replica"]
         # A life long enough for something to happen in it: the only api must be reached by a client now and then.
         await pause(draw.uniform(0.3, 1.2) if service == "api" else draw.uniform(0.05, 0.6))
@@ -80,9 +75,7 @@ async def _kill_many(stack: Stack, service: str, kills: int, draw: random.Random
         if service == "runner":
             await stack.ready_again(service, replica, pid)
         else:
-            await until(
-                partial(_is_replaced, stack, service, replica, pid), 30, f"another {service}-{replica}"
-            )
+            await until(partial(_is_replaced, stack, service, replica, pid), 30, f"another {service}-{replica}")
     for replica in range(REPLICAS[service]):
         await stack.ready_again(service, replica, previous_pid=0)
 

@@ -115,9 +115,7 @@ async def _batch(calls: Calls) -> executions_pb2.BatchStartExecutionsRequest:
 async def _executions(calls: Calls, request: Any) -> int:
     workflow = getattr(request, "workflow", "") or request.requests[0].workflow
     listing = executions_pb2.ListExecutionsRequest(filter=f'workflow = "{workflow}"')
-    return len((await calls("ListExecutions", listing)).executions) // len(
-        getattr(request, "requests", [request])
-    )
+    return len((await calls("ListExecutions", listing)).executions) // len(getattr(request, "requests", [request]))
 
 
 async def _cancel(calls: Calls) -> executions_pb2.CancelExecutionRequest:

@@ -44,9 +44,7 @@ async def loaded_stack(ledger: Path, lease_scale: float = 0.1) -> AsyncIterator[
 
 @pytest.mark.chaos
 @pytest.mark.timeout(150)
-async def test_standing_still_for_two_terms_and_killed_twice_nothing_is_lost_and_no_lease_ends(
-    ledger: Path,
-) -> None:
+async def test_standing_still_for_two_terms_and_killed_twice_nothing_is_lost_and_no_lease_ends(ledger: Path) -> None:
     async with loaded_stack(ledger) as (stack, _):
         with _standing_still(stack):
             await pause(STOPPED_SECONDS)

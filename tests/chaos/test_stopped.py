@@ -21,18 +21,13 @@ TERM_SECONDS = 1.5
 STOPPED_SECONDS = 2.4 * TERM_SECONDS
 ROUNDS = 2
 # Each service logs a refused append or report in these words.
-SHOWN = {
-    "coordinator": ("fenced: another holder goes on with it",),
-    "runner": ("late report refused",),
-}
+SHOWN = {"coordinator": ("fenced: another holder goes on with it",), "runner": ("late report refused",)}
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("service", list(SHOWN))
-async def test_stopped_for_two_terms_its_late_word_is_refused_and_nothing_doubled(
-    service: str, ledger: Path
-) -> None:
+async def test_stopped_for_two_terms_its_late_word_is_refused_and_nothing_doubled(service: str, ledger: Path) -> None:
     zombies: list[tuple[int, int]] = []
     async with running_stack(coordinators=COORDINATORS, runners=RUNNERS, modules=[MODULES]) as stack:
         load = Load(stack, ledger, seed=13)
@@ -66,9 +61,7 @@ async def _keep_starting(load: Load, is_over: asyncio.Event) -> None:
 def _has_work(stack: Stack, service: str, ledger: Path) -> bool:
     """A call that a stopped runner would be in the midst of; any at all for a coordinator."""
     calls = [json.loads(line) for line in _lines(ledger)]
-    pids = (
-        {stack.pid("runner", 0)} if service == "runner" else {each["pid"] for each in stack.entries("runner")}
-    )
+    pids = {stack.pid("runner", 0)} if service == "runner" else {each["pid"] for each in stack.entries("runner")}
     ended = {call["run"] for call in calls if call["phase"] != "begin"}
     return any(call["pid"] in pids and call["run"] not in ended for call in calls)
 
@@ -86,8 +79,7 @@ def _without_late_ends(calls: list[dict[str, Any]], zombies: list[tuple[int, int
         for call in calls
         if call["phase"] == "begin"
         or not any(
-            call["pid"] == pid and begun[call["run"]] < stopped_ns < call["monotonic_ns"]
-            for pid, stopped_ns in zombies
+            call["pid"] == pid and begun[call["run"]] < stopped_ns < call["monotonic_ns"] for pid, stopped_ns in zombies
         )
     ]
 

@@ -72,9 +72,7 @@ async def _taken_over(stack: Stack, execution_id: str) -> None:
 
         async def holder() -> tuple[str, int]:
             (row,) = await rows(
-                connection,
-                "SELECT holder, last_seq FROM coordinator.executions WHERE execution_id = %s",
-                execution_id,
+                connection, "SELECT holder, last_seq FROM coordinator.executions WHERE execution_id = %s", execution_id
             )
             return str(row[0]), int(row[1])
 
@@ -111,9 +109,7 @@ class Falsifier:
 
     async def journal(self, id_: str) -> list[Stored]:
         found = await rows(
-            self._connection,
-            "SELECT events FROM coordinator.journal WHERE execution_id = %s ORDER BY last_seq",
-            id_,
+            self._connection, "SELECT events FROM coordinator.journal WHERE execution_id = %s ORDER BY last_seq", id_
         )
         return [stored for row in found for stored in unseal(row[0])]
 
@@ -124,16 +120,13 @@ class Falsifier:
             # A row for each event, so that each can be falsified by itself.
             row = seal(id_, record.seq, record.epoch, record.event.time, [encode_event(record.event)])
             await self.run(
-                "INSERT INTO coordinator.journal (execution_id, last_seq, epoch, events)"
-                " VALUES (%s, %s, %s, %s)",
+                "INSERT INTO coordinator.journal (execution_id, last_seq, epoch, events) VALUES (%s, %s, %s, %s)",
                 *(id_, record.seq, record.epoch, row),
             )
 
     async def with_events(self, id_: str, change: Callable[[list[ev.Event]], list[ev.Event]]) -> None:
         """The journal with other events, each record under the epoch of the grant before it."""
-        events = change(
-            [record.event for record in await self.journal(id_) if isinstance(record.event, ev.Event)]
-        )
+        events = change([record.event for record in await self.journal(id_) if isinstance(record.event, ev.Event)])
         records: list[Stored] = []
         epoch = 0
         for seq, event in enumerate(events, 1):
@@ -168,18 +161,9 @@ QUEUE = "UPDATE dispatcher.queue"
 ONE_SLOT = "UPDATE dispatcher.tenants SET executions_max = 1"
 IN_ROWS = {
     "s2_the_fence_has_fallen": ("row", f"{EXECUTIONS} SET epoch = 0 WHERE execution_id = %s"),
-    "s3_fenced_above_every_grant": (
-        "held",
-        f"{EXECUTIONS} SET epoch = epoch + 1000 WHERE execution_id = %s",
-    ),
-    "s3_granted_above_what_was_minted": (
-        "held",
-        f"{QUEUE} SET epoch = epoch + 1000 WHERE execution_id = %s",
-    ),
-    "s6_a_row_that_is_not_the_fold": (
-        "row",
-        f"{EXECUTIONS} SET retries = retries + 1 WHERE execution_id = %s",
-    ),
+    "s3_fenced_above_every_grant": ("held", f"{EXECUTIONS} SET epoch = epoch + 1000 WHERE execution_id = %s"),
+    "s3_granted_above_what_was_minted": ("held", f"{QUEUE} SET epoch = epoch + 1000 WHERE execution_id = %s"),
+    "s6_a_row_that_is_not_the_fold": ("row", f"{EXECUTIONS} SET retries = retries + 1 WHERE execution_id = %s"),
     "s6_a_run_that_no_event_made": (
         "row",
         "UPDATE coordinator.runs SET number = 99 WHERE execution_id = %s AND number = 1",
@@ -248,8 +232,7 @@ async def s3_the_same_epoch_at_the_next_grant(false: Falsifier) -> None:
 async def s3_one_epoch_for_two_executions(false: Falsifier) -> None:
     (start, *_) = await false.journal(false.told.row)
     await false.with_events(
-        false.told.retry,
-        lambda events: changed(events, first(events, ev.ExecutionStarted), epoch=start.epoch),
+        false.told.retry, lambda events: changed(events, first(events, ev.ExecutionStarted), epoch=start.epoch)
     )
 
 
@@ -263,15 +246,13 @@ async def s4_what_was_acknowledged_is_nowhere(false: Falsifier) -> None:
 
 async def s5_a_key_is_answered_with_what_another_asked_for(false: Falsifier) -> None:
     await false.run(
-        "UPDATE dispatcher.requests SET execution_id = %s WHERE execution_id = %s",
-        *(false.told.retry, false.told.row),
+        "UPDATE dispatcher.requests SET execution_id = %s WHERE execution_id = %s", *(false.told.retry, false.told.row)
     )
 
 
 async def s7_something_after_the_end(false: Falsifier) -> None:
     await false.append(
-        false.told.row,
-        lambda events: ev.LateReportRejected(events[-1].time, WorkKey("a"), 1, 2, "RunSucceeded"),
+        false.told.row, lambda events: ev.LateReportRejected(events[-1].time, WorkKey("a"), 1, 2, "RunSucceeded")
     )
 
 
@@ -294,8 +275,7 @@ async def s8_a_second_run_of_what_was_done(false: Falsifier) -> None:
 
 async def s9_an_attempt_twice(false: Falsifier) -> None:
     await false.with_events(
-        false.told.retry,
-        lambda events: changed(events, first(events, ev.RunLeased, attempt=2), attempt=1),
+        false.told.retry, lambda events: changed(events, first(events, ev.RunLeased, attempt=2), attempt=1)
     )
 
 
@@ -339,8 +319,7 @@ async def s12_run_by_another_workspaces_definition(false: Falsifier) -> None:
     (record, *_) = await false.journal(false.told.row)
     assert isinstance(record.event, ev.ExecutionStarted)
     await false.run(
-        "UPDATE api.workflow_versions SET workspace = 'other' WHERE version_id = %s",
-        record.event.origin.version_id,
+        "UPDATE api.workflow_versions SET workspace = 'other' WHERE version_id = %s", record.event.origin.version_id
     )
 
 
@@ -349,9 +328,7 @@ async def s14_two_executions_of_one_key(false: Falsifier) -> None:
 
 
 async def s19_a_wait_cut_short(false: Falsifier) -> None:
-    await false.with_events(
-        false.told.retry, lambda events: changed(events, first(events, ev.BackoffEnded), time=1)
-    )
+    await false.with_events(false.told.retry, lambda events: changed(events, first(events, ev.BackoffEnded), time=1))
 
 
 async def s26_an_adopted_run_is_granted_again(false: Falsifier) -> None:
@@ -380,9 +357,7 @@ async def a_key_may_be_used_again_after_its_days(false: Falsifier) -> None:
 
 PERMITTED: dict[str, Falsify] = {
     "a_lowered_limit_drains": in_rows("held", ONE_SLOT),
-    "a_limit_raised_again_still_drains": in_rows(
-        "held", "UPDATE dispatcher.tenants SET executions_max = 0", ONE_SLOT
-    ),
+    "a_limit_raised_again_still_drains": in_rows("held", "UPDATE dispatcher.tenants SET executions_max = 0", ONE_SLOT),
     "a_key_may_be_used_again_after_its_days": a_key_may_be_used_again_after_its_days,
 }
 

@@ -29,17 +29,7 @@ from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_p
 # The promise; what is slower is cut here and shows as DEADLINE_EXCEEDED.
 ANSWER_SECONDS = 1.0
 UNKNOWN_ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
-LEAKS = (
-    "Traceback",
-    "psycopg",
-    'File "',
-    "SELECT ",
-    "INSERT ",
-    "services.",
-    "asyncio",
-    "Exception",
-    "127.0.0.1",
-)
+LEAKS = ("Traceback", "psycopg", 'File "', "SELECT ", "INSERT ", "services.", "asyncio", "Exception", "127.0.0.1")
 METHODS: dict[str, MethodDescriptor] = {
     method.name: method
     for file in (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
@@ -78,11 +68,7 @@ def structured(document: dict[str, Any]) -> struct_pb2.Struct:
 
 
 async def answer(
-    world: World,
-    name: str,
-    raw: bytes,
-    metadata: list[tuple[str, str]] | None = None,
-    seconds: float = ANSWER_SECONDS,
+    world: World, name: str, raw: bytes, metadata: list[tuple[str, str]] | None = None, seconds: float = ANSWER_SECONDS
 ) -> RemoteError:
     """How the method answers these bytes."""
     method = METHODS[name]
@@ -139,18 +125,13 @@ def base(name: str) -> Any:
     return json_format.ParseDict(WELL_FORMED.get(name, {}), request)
 
 
-def scalar_fields(
-    descriptor: Any, prefix: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], FieldDescriptor]]:
+def scalar_fields(descriptor: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldDescriptor]]:
     """Every field of a request that holds one value, those of inner messages too; free JSON and maps are apart."""
     for field in descriptor.fields:
         if field.message_type is None:
             if not field.is_repeated:
                 yield (*prefix, field.name), field
-        elif (
-            not field.message_type.full_name.startswith("google.")
-            and not field.message_type.GetOptions().map_entry
-        ):
+        elif not field.message_type.full_name.startswith("google.") and not field.message_type.GetOptions().map_entry:
             yield from scalar_fields(field.message_type, (*prefix, field.name))
 
 
@@ -202,22 +183,15 @@ async def test_every_field_broken_in_every_way(world: World, name: str) -> None:
             continue
         found = await answer(world, name, broken.raw())
         if found.code is grpc.StatusCode.OK:
-            is_fine = broken.what.startswith(FINE_WHEN) or name in (
-                "BatchStartExecutions",
-                "ValidateWorkflow",
-            )
+            is_fine = broken.what.startswith(FINE_WHEN) or name in ("BatchStartExecutions", "ValidateWorkflow")
             assert is_fine, f"{broken} was answered with OK"
             continue
-        assert found.code in (
-            grpc.StatusCode.INVALID_ARGUMENT,
-            grpc.StatusCode.NOT_FOUND,
-            grpc.StatusCode.ABORTED,
-        ), f"{broken}: {found}"
+        assert found.code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ABORTED), (
+            f"{broken}: {found}"
+        )
         assert found.reason, f"{broken}: {found}"
         if broken.what.startswith(("nul", "garbage", "truncated", "wrong")):
-            assert (found.code.name, found.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST"), (
-                f"{broken}: {found}"
-            )
+            assert (found.code.name, found.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST"), f"{broken}: {found}"
     assert await rows(world.stack) == before
 
 
@@ -285,26 +259,21 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
         "unknown workflow": start(workflow="ghost"),
         "foreign workflow": start(workflow="theirs"),
     },
-    ("NOT_FOUND", "VERSION_NOT_FOUND"): {
-        "unknown version": start(workflow="ours", version=9),
-    },
+    ("NOT_FOUND", "VERSION_NOT_FOUND"): {"unknown version": start(workflow="ours", version=9)},
     ("NOT_FOUND", "EXECUTION_NOT_FOUND"): {
         "unknown execution": ("GetExecution", executions_pb2.GetExecutionRequest(execution_id=UNKNOWN_ID)),
         "id that is none": ("GetExecution", executions_pb2.GetExecutionRequest(execution_id="' OR 1=1")),
     },
-    ("NOT_FOUND", "RUN_NOT_FOUND"): {
-        "unknown run": ("GetRun", runs_pb2.GetRunRequest(run_id=f"{UNKNOWN_ID}.1")),
-    },
+    ("NOT_FOUND", "RUN_NOT_FOUND"): {"unknown run": ("GetRun", runs_pb2.GetRunRequest(run_id=f"{UNKNOWN_ID}.1"))},
     ("NOT_FOUND", "API_KEY_NOT_FOUND"): {
-        "unknown key": ("RevokeApiKey", workspaces_pb2.RevokeApiKeyRequest(key_id=UNKNOWN_ID)),
+        "unknown key": ("RevokeApiKey", workspaces_pb2.RevokeApiKeyRequest(key_id=UNKNOWN_ID))
     },
     ("NOT_FOUND", "WORKSPACE_NOT_FOUND"): {
-        "foreign workspace": ("ListApiKeys", workspaces_pb2.ListApiKeysRequest(workspace="rival")),
+        "foreign workspace": ("ListApiKeys", workspaces_pb2.ListApiKeysRequest(workspace="rival"))
     },
     ("INVALID_ARGUMENT", "INVALID_DEFINITION"): {
         "cycle": definition(
-            nodes=[NODE, {"id": "b", "module": "noop@1"}],
-            edges=[{"from": "a", "to": "b"}, {"from": "b", "to": "a"}],
+            nodes=[NODE, {"id": "b", "module": "noop@1"}], edges=[{"from": "a", "to": "b"}, {"from": "b", "to": "a"}]
         ),
         "dangling edge": definition(nodes=[NODE], edges=[{"from": "a", "to": "b"}]),
         "duplicate id": definition(nodes=[NODE, NODE]),
@@ -323,10 +292,10 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
         "etag of nothing": (
             "ApplyWorkflow",
             workflows_pb2.ApplyWorkflowRequest(definition=structured({"name": "new"}), etag="7"),
-        ),
+        )
     },
     ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE"): {
-        "message of over 4 MiB": definition(initialState={"x": "y" * (4 * 1_048_576)}),
+        "message of over 4 MiB": definition(initialState={"x": "y" * (4 * 1_048_576)})
     },
 }
 
@@ -359,9 +328,7 @@ async def test_foreign_execution_answers_as_one_that_never_was(world: World) -> 
 
 
 async def test_all_faults_of_a_definition_come_with_their_paths(world: World) -> None:
-    request = definition(name="BAD", nodes=[{"id": "A", "module": "noop"}], edges=[{"from": "x", "to": "y"}])[
-        1
-    ]
+    request = definition(name="BAD", nodes=[{"id": "A", "module": "noop"}], edges=[{"from": "x", "to": "y"}])[1]
     found = await answer(world, "ApplyWorkflow", request.SerializeToString())
     assert {violation.field for violation in found.violations} == {
         "definition.name",
@@ -436,16 +403,14 @@ async def test_definition_of_30_levels_is_taken_and_of_31_refused(world: World) 
         return made
 
     applied = await world.client.call(
-        world.client.workflows.ApplyWorkflow,
-        workflows_pb2.ApplyWorkflowRequest(definition=definition_of(30)),
+        world.client.workflows.ApplyWorkflow, workflows_pb2.ApplyWorkflowRequest(definition=definition_of(30))
     )
     assert applied.change
     too_deep = workflows_pb2.ApplyWorkflowRequest(definition=definition_of(31))
     found = await answer(world, "ApplyWorkflow", too_deep.SerializeToString())
     assert (found.reason, found.violations[0].reason) == ("INVALID_DEFINITION", "TOO_DEEP")
     validated = await world.client.call(
-        world.client.workflows.ValidateWorkflow,
-        workflows_pb2.ValidateWorkflowRequest(definition=definition_of(31)),
+        world.client.workflows.ValidateWorkflow, workflows_pb2.ValidateWorkflowRequest(definition=definition_of(31))
     )
     (fault,) = validated.faults
     assert (fault.path[:16], fault.reason) == ("initialState.a.a", "TOO_DEEP")

@@ -23,16 +23,12 @@ async def test_demo_tells_its_story_and_its_commands_work_as_printed() -> None:
     for happened in ("RunFailed", "carrier failed once", "quick_check was skipped", "is on its way"):
         assert happened in told.stdout
 
-    printed = [
-        shlex.split(line) for line in re.findall(r"^  (\S+ -m windlass.cli .+)$", told.stdout, re.MULTILINE)
-    ]
+    printed = [shlex.split(line) for line in re.findall(r"^  (\S+ -m windlass.cli .+)$", told.stdout, re.MULTILINE)]
     assert printed[0][-1] == "up"
     async with running_stack() as stack:
         outcomes = [run([*words, "--home", str(stack.options.home)]) for words in printed[1:]]
     *good, misfit, listed = outcomes
-    assert [each.returncode for each in (*good, listed)] == [0] * (len(good) + 1), [
-        each.stderr for each in outcomes
-    ]
+    assert [each.returncode for each in (*good, listed)] == [0] * (len(good) + 1), [each.stderr for each in outcomes]
     assert misfit.returncode == 1
     assert "INPUT_MISMATCH" in misfit.stderr
     assert listed.stdout.count("SUCCESS") == 2

@@ -77,9 +77,7 @@ def calls(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, l
     script = script.replace(".windlass/admin.key", str(stack.home.key_file("admin")))
     place = tmp_path_factory.mktemp("calls")
     environment = {"CALLS": str(place), "GRPCURL": str(grpcurl()), "PATH": "/usr/bin:/bin"}
-    subprocess.run(
-        ["bash", "-c", script], env=environment, timeout=SCRIPT_SECONDS, check=False, capture_output=True
-    )
+    subprocess.run(["bash", "-c", script], env=environment, timeout=SCRIPT_SECONDS, check=False, capture_output=True)
     made = defaultdict(list)
     for number in range(1, int((place / "count").read_text()) + 1):
         asked, line, out, err, code = (
@@ -123,9 +121,7 @@ async def test_a_definition_is_applied_and_carried_to_its_result(calls: dict[str
     assert started.answer["execution"]["id"] != execution["id"]
 
 
-async def test_an_execution_is_watched_to_its_end_and_its_runs_are_listed(
-    calls: dict[str, list[Call]],
-) -> None:
+async def test_an_execution_is_watched_to_its_end_and_its_runs_are_listed(calls: dict[str, list[Call]]) -> None:
     (watched,) = calls["WatchExecution"]
     assert watched.code == 0, watched.err
     events = [answer["event"] for answer in watched.answers]

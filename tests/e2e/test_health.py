@@ -14,16 +14,8 @@ from windlass.api.v1 import resources_pb2
 
 SERVED = {
     "api": ["", "windlass.api.v1.ExecutionService", "windlass.api.v1.WorkflowService"],
-    "dispatcher": [
-        "",
-        "windlass.dispatcher.v1.CoordinatorSessions",
-        "windlass.dispatcher.v1.EnqueueService",
-    ],
-    "coordinator": [
-        "",
-        "windlass.coordinator.v1.RunnerSessions",
-        "windlass.coordinator.v1.ReadService",
-    ],
+    "dispatcher": ["", "windlass.dispatcher.v1.CoordinatorSessions", "windlass.dispatcher.v1.EnqueueService"],
+    "coordinator": ["", "windlass.coordinator.v1.RunnerSessions", "windlass.coordinator.v1.ReadService"],
     "runner": [""],
 }
 WITH_DATABASE = ("api", "dispatcher", "coordinator")

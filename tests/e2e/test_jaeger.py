@@ -115,9 +115,7 @@ async def stack(collector: Jaeger) -> AsyncIterator[Stack]:
         yield made
 
 
-async def test_jaeger_shows_an_execution_as_one_tree_and_finds_it_by_its_id(
-    stack: Stack, collector: Jaeger
-) -> None:
+async def test_jaeger_shows_an_execution_as_one_tree_and_finds_it_by_its_id(stack: Stack, collector: Jaeger) -> None:
     client = Client(stack)
     await client.apply("shown", [{"id": "only", "module": "noop@1"}])
     execution = await client.run("shown")

@@ -21,9 +21,7 @@ def listed(values: int) -> bytes:
 
 
 def many_of(value: dict[str, Any], count: int) -> bytes:
-    one = executions_pb2.StartExecutionRequest(
-        workflow="ours", input=corpus.structured(value)
-    ).SerializeToString()
+    one = executions_pb2.StartExecutionRequest(workflow="ours", input=corpus.structured(value)).SerializeToString()
     return with_tag(1, one) * count
 
 
@@ -34,15 +32,12 @@ def templates(text: str, count: int) -> bytes:
 
 LARGE: dict[tuple[str, str], dict[str, tuple[str, Callable[[], bytes]]]] = {
     ("INVALID_ARGUMENT", "INVALID_REQUEST"): {
-        "input of 500,000 values": (
-            "StartExecution",
-            lambda: with_tag(1, b"ours") + with_tag(3, listed(500_000)),
-        ),
+        "input of 500,000 values": ("StartExecution", lambda: with_tag(1, b"ours") + with_tag(3, listed(500_000))),
         "input of 100,000 members": (
             "StartExecution",
-            lambda: corpus.start(
-                workflow="ours", input=corpus.structured(dict.fromkeys(map(str, range(100_000))))
-            )[1].SerializeToString(),
+            lambda: corpus.start(workflow="ours", input=corpus.structured(dict.fromkeys(map(str, range(100_000)))))[
+                1
+            ].SerializeToString(),
         ),
         "batch of a million": ("BatchStartExecutions", lambda: b"\x0a\x00" * 1_000_000),
         "4 MiB that are no message": ("StartExecution", lambda: b"\xff" * 4_194_304),

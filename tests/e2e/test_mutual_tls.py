@@ -52,9 +52,7 @@ async def ending(channel: grpc.aio.Channel, method: str, *metadata: tuple[str, s
 
 async def created(secured: Secured, key: str, **request: Any) -> workspaces_pb2.CreateApiKeyResponse:
     answer: workspaces_pb2.CreateApiKeyResponse = await ApiKeyServiceStub(secured.channel()).CreateApiKey(
-        workspaces_pb2.CreateApiKeyRequest(**request),
-        metadata=[("authorization", f"Bearer {key}")],
-        timeout=SECONDS,
+        workspaces_pb2.CreateApiKeyRequest(**request), metadata=[("authorization", f"Bearer {key}")], timeout=SECONDS
     )
     return answer
 
@@ -126,16 +124,10 @@ async def test_nobody_gets_to_a_service_without_a_certificate_of_the_authority(
 
 @pytest.mark.parametrize("service", RULES)
 @pytest.mark.parametrize("name", [*SERVICES, "nobody"])
-async def test_a_certificate_may_call_only_what_its_service_needs(
-    secured: Secured, service: str, name: str
-) -> None:
+async def test_a_certificate_may_call_only_what_its_service_needs(secured: Secured, service: str, name: str) -> None:
     tls = Tls(secured.authority.pair(name), secured.authority.file)
     channel = secured.channel(address=secured.inner[service], tls=tls)
-    denied = [
-        method
-        for method, rule in RULES[service].items()
-        if not rule.allows(Identity(CallerKind.SERVICE, name))
-    ]
+    denied = [method for method, rule in RULES[service].items() if not rule.allows(Identity(CallerKind.SERVICE, name))]
     assert denied
     for method in denied:
         assert await ending(channel, method) == ("PERMISSION_DENIED", "ROLE_REQUIRED"), method

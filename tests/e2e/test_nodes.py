@@ -24,9 +24,7 @@ async def client(shared_stack: Stack) -> Client:
 
 
 @pytest.mark.parametrize("wait", ["10ms", 0.01])
-async def test_a_sleep_whose_config_holds_templates_is_rendered_first(
-    client: Client, wait: str | float
-) -> None:
+async def test_a_sleep_whose_config_holds_templates_is_rendered_first(client: Client, wait: str | float) -> None:
     nodes: list[dict[str, Any]] = [
         {"id": "wait", "module": "transform@1", "inputs": {"d": "{{ input.d }}"}},
         {"id": "rest", "module": "sleep@1", "config": {"duration": "{{ nodes.wait.output.d }}"}},
@@ -55,9 +53,7 @@ async def test_templates_that_take_all_memory_fail_their_nodes_and_leave_the_run
     assert execution.state == resources_pb2.Execution.FAILED
     runs = await client.runs_of(execution.id)
     # Some of the others are handed back, because they waited too long behind the hostile ones.
-    ended = sorted(
-        (run.node, run.state, run.error.type) for run in runs if run.state != resources_pb2.Run.CANCELLED
-    )
+    ended = sorted((run.node, run.state, run.error.type) for run in runs if run.state != resources_pb2.Run.CANCELLED)
     failed = [(node, resources_pb2.Run.FAILED, "TEMPLATE_ERROR") for node in [*hostile, "condition"]]
     assert ended == sorted([*failed, ("good", resources_pb2.Run.SUCCESS, "")])
     assert shared_stack.pid("runner") == before
@@ -79,9 +75,7 @@ async def cancellations(client: Client, execution_id: str) -> list[tuple[str, bo
     answer = await client.call(
         client.executions.ListEvents, executions_pb2.ListEventsRequest(execution_id=execution_id)
     )
-    return [
-        (event.node, event.details["isReported"]) for event in answer.events if event.type == "RunCancelled"
-    ]
+    return [(event.node, event.details["isReported"]) for event in answer.events if event.type == "RunCancelled"]
 
 
 @pytest.mark.parametrize("module", ["test.waits@1", "test.blocks@1"])
@@ -123,9 +117,7 @@ async def test_own_module_is_warned_of_only_while_no_runner_announces_it(client:
         answer = await client.call(client.workflows.ValidateWorkflow, request)
         return [(each.path, each.reason) for each in answer.warnings]
 
-    await eventually(
-        lambda: _equal(warned(), [("nodes[1].module", "MODULE_NOT_BUILT_IN")]), 10, "the runner's attach"
-    )
+    await eventually(lambda: _equal(warned(), [("nodes[1].module", "MODULE_NOT_BUILT_IN")]), 10, "the runner's attach")
     applied = await client.call(
         client.workflows.ApplyWorkflow, workflows_pb2.ApplyWorkflowRequest(definition=request.definition)
     )

@@ -38,9 +38,7 @@ async def make_stricter(client: Client, workflow: str) -> None:
 
 
 async def archive(client: Client, workflow: str) -> None:
-    await client.call(
-        client.workflows.ArchiveWorkflow, workflows_pb2.ArchiveWorkflowRequest(workflow=workflow)
-    )
+    await client.call(client.workflows.ArchiveWorkflow, workflows_pb2.ArchiveWorkflowRequest(workflow=workflow))
 
 
 async def refusal(client: Client, request: Start) -> RemoteError:
@@ -52,13 +50,9 @@ async def refusal(client: Client, request: Start) -> RemoteError:
 async def batch(client: Client, *requests: Start) -> list[Any]:
     """The result of each, or the reason why not."""
     answer = await client.executions.BatchStartExecutions(
-        executions_pb2.BatchStartExecutionsRequest(requests=requests),
-        metadata=client.metadata,
-        timeout=ANSWER_SECONDS,
+        executions_pb2.BatchStartExecutionsRequest(requests=requests), metadata=client.metadata, timeout=ANSWER_SECONDS
     )
-    return [
-        item.result if item.HasField("result") else remote_status(item.status).reason for item in answer.items
-    ]
+    return [item.result if item.HasField("result") else remote_status(item.status).reason for item in answer.items]
 
 
 @pytest.mark.parametrize(

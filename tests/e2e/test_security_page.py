@@ -44,9 +44,7 @@ async def place() -> AsyncIterator[Path]:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the page's certificates are made with openssl")
 async def test_the_page_is_an_installation(place: Path) -> None:
-    server = PostgresServer(
-        place / "postgres", port=free_port(), log=place / "log", password_file=place / "password"
-    )
+    server = PostgresServer(place / "postgres", port=free_port(), log=place / "log", password_file=place / "password")
     await server.start()
     try:
         told = await asyncio.to_thread(run, place, server.url())
@@ -72,12 +70,7 @@ def run(place: Path, database_url: str) -> str:
     }
     with (place / "told").open("w") as told:
         process = subprocess.Popen(
-            ["bash", "-c", script],
-            cwd=place,
-            env=clean | told_first,
-            stdout=told,
-            stderr=told,
-            start_new_session=True,
+            ["bash", "-c", script], cwd=place, env=clean | told_first, stdout=told, stderr=told, start_new_session=True
         )
         try:
             assert process.wait(SCRIPT_SECONDS) == 0, (place / "told").read_text()

@@ -386,9 +386,7 @@ async def notes_and_refusals(target: Target) -> None:
 
 async def full_frames(target: Target) -> None:
     """Beats with as many items as a frame may have."""
-    note: Any = (
-        "none" if target.hop.service == "dispatcher" else runs.RunProgress(run_id="none", fraction=1.0)
-    )
+    note: Any = "none" if target.hop.service == "dispatcher" else runs.RunProgress(run_id="none", fraction=1.0)
     frame = control_of(target.hop, beat={"full": True})
     frame.control.beat.held.extend([session_pb2.Lease(lease_id=stranger_of(target.hop), epoch=1)] * HELD_MAX)
     notes = frame.message_acks if target.hop.service == "dispatcher" else frame.progress
@@ -422,15 +420,7 @@ async def many_sessions(target: Target) -> None:
 
 FLOODS = {
     flood.__name__: flood
-    for flood in (
-        bad_reports,
-        reports_unread,
-        empty_frames,
-        full_frames,
-        notes_and_refusals,
-        credit,
-        many_sessions,
-    )
+    for flood in (bad_reports, reports_unread, empty_frames, full_frames, notes_and_refusals, credit, many_sessions)
 }
 
 
@@ -474,11 +464,7 @@ async def test_flood_costs_nobody_else_anything(stack: Stack, hop: Hop, flood: s
         assert after["dispatcher.mailbox"] == before["dispatcher.mailbox"] == 0
         assert own <= await live_instances(stack)
         (again,) = await client.runs_of(run.execution_id)
-        assert (again.state, again.attempt, again.holder_epoch) == (
-            resources_pb2.Run.RUNNING,
-            1,
-            run.holder_epoch,
-        )
+        assert (again.state, again.attempt, again.holder_epoch) == (resources_pb2.Run.RUNNING, 1, run.holder_epoch)
 
 
 # ── what is looked at ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -526,10 +512,7 @@ async def assert_serving(stack: Stack) -> None:
 
 async def rows(stack: Stack) -> dict[str, int]:
     tables = ("coordinator.executions", "coordinator.runs", "coordinator.journal", "dispatcher.mailbox")
-    return {
-        table: (await fetched(stack.superuser_url(), f"SELECT count(*) FROM {table}"))[0][0]
-        for table in tables
-    }
+    return {table: (await fetched(stack.superuser_url(), f"SELECT count(*) FROM {table}"))[0][0] for table in tables}
 
 
 async def live_instances(stack: Stack) -> set[str]:

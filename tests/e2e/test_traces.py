@@ -33,9 +33,7 @@ async def stack(spans: Collector) -> AsyncIterator[Stack]:
     async with running_stack(dispatchers=2, coordinators=2, otlp_endpoint=spans.endpoint) as made:
         # It is up once its runner can work for one coordinator; at another an execution would wait for it, and say so.
         for replica in range(2):
-            await eventually(
-                functools.partial(has_runner, made, replica), 20.0, "the runner at each coordinator"
-            )
+            await eventually(functools.partial(has_runner, made, replica), 20.0, "the runner at each coordinator")
         yield made
 
 
@@ -177,9 +175,7 @@ async def test_a_very_large_execution_goes_on_in_a_linked_trace(client: Client, 
     assert run.trace_id == root.trace_id
 
 
-async def test_requests_of_a_run_hang_below_it_and_carry_the_trace_on(
-    client: Client, spans: Collector
-) -> None:
+async def test_requests_of_a_run_hang_below_it_and_carry_the_trace_on(client: Client, spans: Collector) -> None:
     heard: list[str] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

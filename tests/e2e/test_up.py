@@ -18,15 +18,7 @@ from deploy.local.plan import Options
 from tests.support.command_line import windlass
 from tests.support.postgres import reachable_directory
 from tests.support.probe import some, until
-from tests.support.stack import (
-    STOP_SECONDS,
-    Stack,
-    free_options,
-    is_alive,
-    running_stack,
-    stack_is_up,
-    start_stack,
-)
+from tests.support.stack import STOP_SECONDS, Stack, free_options, is_alive, running_stack, stack_is_up, start_stack
 
 ENDED_SECONDS = 20.0
 LONG_NODE = "name: long\nnodes:\n  - {id: only, module: delay@1, config: {duration: 600s}}\n"
@@ -64,10 +56,7 @@ async def test_keys_and_credentials_are_private(shared_stack: Stack) -> None:
 
 async def test_no_secret_is_on_a_command_line_or_in_an_environment(shared_stack: Stack) -> None:
     secrets = [shared_stack.key(name) for name in KEYS]
-    secrets += [
-        shared_stack.home.password_file(owner).read_text().strip()
-        for owner in (*provision.OWNERS, "postgres")
-    ]
+    secrets += [shared_stack.home.password_file(owner).read_text().strip() for owner in (*provision.OWNERS, "postgres")]
     secrets.append(shared_stack.home.service_secret.read_text().strip())
     for pid in shared_stack.seen:
         process = psutil.Process(pid)
@@ -90,10 +79,7 @@ async def test_status_tells_what_runs_and_where(shared_stack: Stack) -> None:
         assert each["grpc"] in shown.stdout
     database = next(line for line in shown.stdout.splitlines() if "postgres" in line)
     assert shared_stack.up()["postgres"]["start_time"] in database
-    assert (
-        json.loads(windlass("status", "--json", "--home", shared_stack.options.home).stdout)
-        == shared_stack.up()
-    )
+    assert json.loads(windlass("status", "--json", "--home", shared_stack.options.home).stdout) == shared_stack.up()
 
 
 async def test_command_line_carries_an_execution_to_its_result(shared_stack: Stack, tmp_path: Path) -> None:
@@ -118,15 +104,11 @@ async def test_workspaces_and_keys_are_made_listed_and_revoked(shared_stack: Sta
     home = shared_stack.options.home
     assert windlass("workspace", "create", "side", "--tier", "PRO", "--home", home).returncode == 0
     assert "side" in windlass("workspace", "list", "--home", home).stdout
-    changed = json.loads(
-        windlass("workspace", "update", "side", "--executions-max", "7", "--home", home).stdout
-    )
+    changed = json.loads(windlass("workspace", "update", "side", "--executions-max", "7", "--home", home).stdout)
     assert changed["limits"]["executionsMax"] == 7
     assert json.loads(windlass("workspace", "get", "side", "--home", home).stdout)["tier"] == "PRO"
 
-    made = json.loads(
-        windlass("keys", "create", "VIEWER", "--workspace", "side", "--json", "--home", home).stdout
-    )
+    made = json.loads(windlass("keys", "create", "VIEWER", "--workspace", "side", "--json", "--home", home).stdout)
     key_file = tmp_path / "side.key"
     key_file.write_text(made["key"])
     assert windlass("list", "--key-file", str(key_file), "--home", home).returncode == 0
@@ -134,9 +116,7 @@ async def test_workspaces_and_keys_are_made_listed_and_revoked(shared_stack: Sta
     assert refused.returncode == 1
     assert "ROLE_REQUIRED" in refused.stderr
 
-    made = json.loads(
-        windlass("keys", "create", "VIEWER", "--title", "for a day", "--json", "--home", home).stdout
-    )
+    made = json.loads(windlass("keys", "create", "VIEWER", "--title", "for a day", "--json", "--home", home).stdout)
     assert "for a day" in windlass("keys", "list", "--home", home).stdout
     assert windlass("keys", "revoke", made["apiKey"]["keyId"], "--home", home).returncode == 0
     key_file.write_text(made["key"])
@@ -150,17 +130,13 @@ async def test_errors_name_the_reason_and_what_to_try(shared_stack: Stack) -> No
     assert windlass("get", "--home", shared_stack.options.home).returncode == 2
 
 
-async def test_down_ends_every_process_and_work_in_hand_goes_on_after_the_next_up(
-    home: Path, tmp_path: Path
-) -> None:
+async def test_down_ends_every_process_and_work_in_hand_goes_on_after_the_next_up(home: Path, tmp_path: Path) -> None:
     definition = tmp_path / "long.yaml"
     definition.write_text(LONG_NODE)
     async with running_stack(home=home) as stack:
         windlass("workflow", "apply", str(definition), "--home", home)
         begun = json.loads(windlass("start", "long", "--json", "--home", home).stdout)["id"]
-        await until(
-            lambda: "RUNNING" in windlass("runs", begun, "--home", home).stdout, 10, "the node to run"
-        )
+        await until(lambda: "RUNNING" in windlass("runs", begun, "--home", home).stdout, 10, "the node to run")
         assert windlass("down", "--home", home).returncode == 0
         assert await stack.process.wait() == 0
         assert alive(stack.seen) == []
@@ -168,13 +144,9 @@ async def test_down_ends_every_process_and_work_in_hand_goes_on_after_the_next_u
         assert windlass("status", "--home", home).returncode == 1
         assert windlass("down", "--home", home).returncode == 0
     async with running_stack(home=home, port_offset=stack.options.port_offset):
-        await until(
-            lambda: "RUNNING" in windlass("runs", begun, "--home", home).stdout, 10, "the node to run again"
-        )
+        await until(lambda: "RUNNING" in windlass("runs", begun, "--home", home).stdout, 10, "the node to run again")
         journal = windlass("events", begun, "--home", home).stdout
-        assert (
-            "RunReleased" in journal
-        )  # handed back: no attempt is charged, and nobody waited for a lease to end
+        assert "RunReleased" in journal  # handed back: no attempt is charged, and nobody waited for a lease to end
         assert "RunLost" not in journal
 
 
@@ -183,9 +155,7 @@ async def test_interrupt_with_runs_going_ends_all_in_order(home: Path, tmp_path:
     definition.write_text(LONG_NODE)
     async with running_stack(home=home, coordinators=2) as stack:
         windlass("workflow", "apply", str(definition), "--home", home)
-        begun = [
-            json.loads(windlass("start", "long", "--json", "--home", home).stdout)["id"] for _ in range(3)
-        ]
+        begun = [json.loads(windlass("start", "long", "--json", "--home", home).stdout)["id"] for _ in range(3)]
         await until(
             lambda: all("RUNNING" in windlass("runs", each, "--home", home).stdout for each in begun),
             30,
@@ -214,9 +184,7 @@ async def test_stack_comes_back_after_a_kill_of_everything(home: Path) -> None:
 
     stack = await start_stack(options)
     await stack_is_up(stack)
-    for pid in sorted(
-        stack.seen, key=lambda pid: pid != stack.process.pid
-    ):  # the supervisor first: no order at all
+    for pid in sorted(stack.seen, key=lambda pid: pid != stack.process.pid):  # the supervisor first: no order at all
         os.kill(pid, signal.SIGKILL)
     await stack.process.wait()
     async with running_stack(home=home, port_offset=options.port_offset) as again:

@@ -28,9 +28,7 @@ async def stack() -> AsyncIterator[Stack]:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def client(stack: Stack) -> Client:
     made = Client(stack)
-    nodes = [
-        {"id": f"n{number}", "module": "delay@1", "config": {"duration": "250ms"}} for number in range(STEPS)
-    ]
+    nodes = [{"id": f"n{number}", "module": "delay@1", "config": {"duration": "250ms"}} for number in range(STEPS)]
     edges = [{"from": f"n{number}", "to": f"n{number + 1}"} for number in range(STEPS - 1)]
     await made.apply("steps", [{**node, "idempotent": True} for node in nodes], edges=edges)
     return made
@@ -42,9 +40,7 @@ class Follower:
     def __init__(self, client: Client, execution_id: str, after_seq: int = 0) -> None:
         request = executions_pb2.WatchExecutionRequest(execution_id=execution_id, after_seq=after_seq)
         self.seen: list[resources_pb2.Event] = []
-        self._call: Any = client.executions.WatchExecution(
-            request, metadata=client.metadata, timeout=WATCH_SECONDS
-        )
+        self._call: Any = client.executions.WatchExecution(request, metadata=client.metadata, timeout=WATCH_SECONDS)
         self.following = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
@@ -52,9 +48,7 @@ class Follower:
             self.seen.append(response.event)
 
     async def has(self, count: int) -> None:
-        await until(
-            lambda: len(self.seen) >= count or self.following.done(), WATCH_SECONDS, f"{count} events"
-        )
+        await until(lambda: len(self.seen) >= count or self.following.done(), WATCH_SECONDS, f"{count} events")
 
     def is_whole(self, after_seq: int = 0) -> bool:
         return [event.seq for event in self.seen] == list(range(after_seq + 1, self.seen[-1].seq + 1))

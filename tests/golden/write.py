@@ -112,18 +112,14 @@ STORIES = {
         _failed,
     ),
     "cancelled": Scene(
-        {"nodes": [node("a"), node("b"), node("c"), node("s", "sleep@1", config={"duration": "60s"})]},
-        _cancelled,
+        {"nodes": [node("a"), node("b"), node("c"), node("s", "sleep@1", config={"duration": "60s"})]}, _cancelled
     ),
     "join": Scene(
         {"nodes": [node("j", "join@1"), node("k", "join@1", join="ANY")], "edges": chain("j", "k")},
         lambda story: story.start(),
     ),
     "sleep": Scene(
-        {
-            "nodes": [node("s", "sleep@1", config={"duration": "90s"}), node("j", "join@1")],
-            "edges": chain("s", "j"),
-        },
+        {"nodes": [node("s", "sleep@1", config={"duration": "90s"}), node("j", "join@1")], "edges": chain("s", "j")},
         _asleep,
     ),
 }

@@ -26,9 +26,7 @@ def mutated(root: Path, folder: str, name: str, change: Change) -> tuple[Path, s
     """The file that defines the name, and its text with the change made."""
     found = [(path, place) for path in sorted((root / folder).rglob("*.py")) for place in _places(path, name)]
     if len(found) != 1:
-        raise NotFound(
-            f"{name} is defined {len(found)} times in {folder}: {[str(path) for path, _ in found]}"
-        )
+        raise NotFound(f"{name} is defined {len(found)} times in {folder}: {[str(path) for path, _ in found]}")
     path, place = found[0]
     if not list(change(place)):
         raise NotFound(f"nothing to change in {name} of {path}")

@@ -72,9 +72,7 @@ FENCES: Final = [
         "test_a_report_counts_for_the_instance_that_was_granted_the_run",
     ),
     Mutant(
-        "same_epoch_at_the_next_grant",
-        *(_DISPATCHER, "CLAIM", _EPOCH_STAYS),
-        "test_every_grant_has_a_higher_epoch",
+        "same_epoch_at_the_next_grant", *(_DISPATCHER, "CLAIM", _EPOCH_STAYS), "test_every_grant_has_a_higher_epoch"
     ),
     Mutant(
         "same_epoch_after_the_end_of_its_holder",
@@ -118,9 +116,7 @@ EXECUTIONS_AND_RUNS: Final = [
         "test_a_run_handed_back_costs_nothing",
     ),
     Mutant(
-        "run_leased_twice",
-        *(_COORDINATOR, "assign", never_refused("NOT_READY")),
-        "test_a_work_is_not_leased_twice",
+        "run_leased_twice", *(_COORDINATOR, "assign", never_refused("NOT_READY")), "test_a_work_is_not_leased_twice"
     ),
     Mutant(
         "word_of_the_runner_on_its_module_not_heard",

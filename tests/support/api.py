@@ -99,9 +99,7 @@ async def new_workspace(stack: Stack, name: str, *, executions_max: int) -> Clie
     system = stack.metadata("system")
     await WorkspaceServiceStub(stack.channel()).CreateWorkspace(
         workspaces_pb2.CreateWorkspaceRequest(
-            workspace=name,
-            tier=workspaces_pb2.PRO,
-            limits=workspaces_pb2.Limits(executions_max=executions_max),
+            workspace=name, tier=workspaces_pb2.PRO, limits=workspaces_pb2.Limits(executions_max=executions_max)
         ),
         metadata=system,
     )

@@ -7,9 +7,7 @@ import sys
 SECONDS = 60
 
 
-def windlass(
-    *arguments: object, given: str | None = None, **environment: object
-) -> subprocess.CompletedProcess[str]:
+def windlass(*arguments: object, given: str | None = None, **environment: object) -> subprocess.CompletedProcess[str]:
     """Run `windlass` with these arguments and this standard input."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
     return subprocess.run(

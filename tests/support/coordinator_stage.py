@@ -101,9 +101,7 @@ class Catalog(catalog_pb2_grpc.CatalogServiceServicer):
         raise Refusal("API_KEY_NOT_FOUND", "this key is unknown, expired or revoked")
 
 
-class StageDispatcher(
-    ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_grpc.QueueServiceServicer
-):
+class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_grpc.QueueServiceServicer):
     """Grants what it is told to; acknowledges every report."""
 
     def __init__(self) -> None:
@@ -239,9 +237,7 @@ class StageRunner(HolderOwner):
             setattr(report.failed, "class", runs_pb.ERROR_CLASS_PERMANENT)
         else:
             report.succeeded.output.json = orjson.dumps(outcome)
-        self.holder.report(
-            report.head.report_id, grant.lease.lease_id, grant.lease.epoch, report, ends_lease=True
-        )
+        self.holder.report(report.head.report_id, grant.lease.lease_id, grant.lease.epoch, report, ends_lease=True)
 
     def beat_notes(self, address: str, *, is_full: bool) -> Sequence[Any]:
         notes, self.progress = self.progress, []
@@ -342,9 +338,7 @@ class Stage:
         await eventually(lambda: runner.holder.sessions_live)
         return runner
 
-    async def with_runner(
-        self, replica: str = "0", *, is_silent: bool = False, **more: Any
-    ) -> tuple[Any, StageRunner]:
+    async def with_runner(self, replica: str = "0", *, is_silent: bool = False, **more: Any) -> tuple[Any, StageRunner]:
         """The session of a coordinator, and a runner at it, which answers nothing by itself when it is silent."""
         address, session = await self.coordinator(replica)
         runner = await self.runner(address, **more)

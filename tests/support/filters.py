@@ -20,24 +20,7 @@ from services.api.core.filters import (
 )
 
 # Texts with special meaning in grammars and statements; few, so that a filter and an execution meet often.
-TEXTS = (
-    "",
-    "a",
-    "b",
-    "ab",
-    "aB",
-    "Ä",
-    "a%b",
-    "a_b",
-    "a/b",
-    "a*b",
-    "*",
-    'say "hi"',
-    "it's",
-    "back\\slash",
-    "🦉",
-    "OR",
-)
+TEXTS = ("", "a", "b", "ab", "aB", "Ä", "a%b", "a_b", "a/b", "a*b", "*", 'say "hi"', "it's", "back\\slash", "🦉", "OR")
 LABEL_KEYS = ("region", "app.io/name", "an odd: key", "-x")
 NUMBERS = ("0", "1", "2", "3", "-1")
 TIMES = (

@@ -180,9 +180,7 @@ class Worker(HolderOwner):
 
     def done(self, report_id: str, lease_id: str, epoch: int = 1) -> None:
         """Report the end of a lease."""
-        self.holder.report(
-            report_id, lease_id, epoch, report_of(report_id, lease_id, epoch).body, ends_lease=True
-        )
+        self.holder.report(report_id, lease_id, epoch, report_of(report_id, lease_id, epoch).body, ends_lease=True)
 
     def on_grants(self, grants: list[Grant]) -> None:
         self.grants += grants
@@ -217,10 +215,7 @@ class Replica:
         return f"127.0.0.1:{self.port}"
 
     def start_loops(self) -> None:
-        self._loops = [
-            asyncio.create_task(self.registry.run_beats()),
-            asyncio.create_task(self.registry.run_reaper()),
-        ]
+        self._loops = [asyncio.create_task(self.registry.run_beats()), asyncio.create_task(self.registry.run_reaper())]
 
     async def stop_loops(self) -> None:
         for loop in self._loops:
@@ -245,12 +240,7 @@ async def serving(
 ) -> AsyncIterator[Replica]:
     owner = ServerOwner()
     registry = SessionRegistry(
-        store=store,
-        timing=timing,
-        server="server-0",
-        codec=CODEC,
-        owner=owner,
-        limits=limits or SessionLimits(),
+        store=store, timing=timing, server="server-0", codec=CODEC, owner=owner, limits=limits or SessionLimits()
     )
     server = grpc.aio.server()
     sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(_Servicer(registry), server)
@@ -300,11 +290,7 @@ async def holding(
 
     worker.holder = SessionHolder(
         profile=HolderProfile(
-            "worker",
-            version="1.0",
-            labels={"zone": "a"},
-            modules=("noop@1", "x.y@1"),
-            idempotent_modules=("x.y@1",),
+            "worker", version="1.0", labels={"zone": "a"}, modules=("noop@1", "x.y@1"), idempotent_modules=("x.y@1",)
         ),
         capacity=capacity,
         timing=timing,
@@ -350,12 +336,8 @@ class RawHolder:
 
 
 @asynccontextmanager
-async def raw(
-    replica: Replica, who: Identity | None = None, *options: tuple[str, int]
-) -> AsyncIterator[RawHolder]:
-    channel = grpc.aio.insecure_channel(
-        replica.address, options=[("grpc.use_local_subchannel_pool", 1), *options]
-    )
+async def raw(replica: Replica, who: Identity | None = None, *options: tuple[str, int]) -> AsyncIterator[RawHolder]:
+    channel = grpc.aio.insecure_channel(replica.address, options=[("grpc.use_local_subchannel_pool", 1), *options])
     holder = RawHolder(channel, who)
     try:
         yield holder

@@ -27,16 +27,7 @@ from services.chassis.lease.actions import (
     ReportsTaken,
     ServerAction,
 )
-from services.chassis.lease.frames import (
-    Attach,
-    Grant,
-    HolderFrame,
-    Lease,
-    Refused,
-    RefusedReport,
-    Report,
-    ServerFrame,
-)
+from services.chassis.lease.frames import Attach, Grant, HolderFrame, Lease, Refused, RefusedReport, Report, ServerFrame
 from services.chassis.lease.holder import HolderRules
 from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.server import ServerSessionRules
@@ -167,9 +158,7 @@ class LeaseWorld(RuleBasedStateMachine):
         if stream is None or not stream.down or holder.is_frozen:
             return
         frame = stream.down.popleft()
-        answered = (
-            0 if frame.attached else frame.beat.number if frame.beat and frame.beat.is_renewed else None
-        )
+        answered = 0 if frame.attached else frame.beat.number if frame.beat and frame.beat.is_renewed else None
         if answered is not None and stream.instance_id == holder.rules.instance_id:
             sent_at = stream.sent_at[answered]
             holder.alive_at = sent_at if holder.alive_at is None else max(holder.alive_at, sent_at)
@@ -491,9 +480,7 @@ class LeaseWorld(RuleBasedStateMachine):
             assert set(holder.answered) == holder.reported
             assert holder.rules.leases == {}
         held = {row.instance_id for row in self.rows.values() if row.instance_id is not None}
-        assert not held & {holder.rules.instance_id for holder in self.holders}, (
-            "leased to who does not know it"
-        )
+        assert not held & {holder.rules.instance_id for holder in self.holders}, "leased to who does not know it"
 
     def settle(self) -> None:
         """Everybody reads and writes until nobody has anything to say."""

@@ -100,9 +100,7 @@ class PostgresCluster:
         name = f"test_{next(self._numbers)}"
         async with await psycopg.AsyncConnection.connect(self.server.url(), autocommit=True) as connection:
             await connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
-                    sql.Identifier(name), sql.Identifier(template)
-                )
+                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
             )
         database = Database(name, self.server.url(name))
         # Rights on a database and settings per database are not part of the template.
@@ -111,9 +109,7 @@ class PostgresCluster:
 
     async def drop(self, database: Database) -> None:
         async with await psycopg.AsyncConnection.connect(self.server.url(), autocommit=True) as connection:
-            await connection.execute(
-                sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database.name))
-            )
+            await connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database.name)))
 
     async def _make_template(self, template: str, *, migrated: bool) -> None:
         await provision.provision(self.server.url(), PASSWORDS, template)

@@ -42,9 +42,7 @@ def run_error_types(text: str) -> set[str]:
     tree = ast.parse(text)
     known = _named_texts(tree)
     values: list[ast.expr] = [
-        value
-        for call in _calls(tree, ERRORS)
-        for value in (*call.args, *(each.value for each in call.keywords))
+        value for call in _calls(tree, ERRORS) for value in (*call.args, *(each.value for each in call.keywords))
     ]
     values += [
         node.value

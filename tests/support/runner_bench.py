@@ -103,8 +103,5 @@ def a_job(module: str = "noop@1", number: int = 1, **given: Any) -> Job:
         "cursor": b"",
     }
     return Job(
-        **(
-            values
-            | {k: orjson.dumps(v) if isinstance(v, dict) and k != "outputs" else v for k, v in given.items()}
-        )
+        **(values | {k: orjson.dumps(v) if isinstance(v, dict) and k != "outputs" else v for k, v in given.items()})
     )

@@ -112,9 +112,7 @@ class Stack:
                 os.kill(pid, signal.SIGCONT)
             self._stopped.discard(pid)
 
-    async def ready_again(
-        self, service: str, replica: int, previous_pid: int, seconds: float = READY_SECONDS
-    ) -> int:
+    async def ready_again(self, service: str, replica: int, previous_pid: int, seconds: float = READY_SECONDS) -> int:
         """The pid of the successor, once it is ready."""
 
         def successor() -> int | None:

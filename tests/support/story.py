@@ -131,9 +131,7 @@ class Story:
         """Lease the ready works of these nodes, or all that are ready."""
         works = [self.work(id) for id in ids] or list(self.execution.ready)
         runner = f"runner of {instance}"
-        return self.when(
-            Assign([Grant(work, instance, runner, is_idempotent=is_idempotent) for work in works])
-        )
+        return self.when(Assign([Grant(work, instance, runner, is_idempotent=is_idempotent) for work in works]))
 
     def succeed(self, id: str, output: Value = b'{"ok":true}', branch: str = "") -> Any:
         run = self.run(id)
@@ -152,11 +150,7 @@ class Story:
         )
 
     def fail(
-        self,
-        id: str,
-        error_class: ErrorClass = ErrorClass.PERMANENT,
-        random: float = 1.0,
-        retry_after: int = 0,
+        self, id: str, error_class: ErrorClass = ErrorClass.PERMANENT, random: float = 1.0, retry_after: int = 0
     ) -> Any:
         run = self.run(id)
         error = Error(error_class, "BOOM", f"{id} went wrong 42 times")
@@ -171,9 +165,7 @@ class Story:
     def lose(self, instance: str = "i1", *, is_idempotent_only: bool = False) -> Any:
         return self.when(LoseRunner(instance, is_idempotent_only))
 
-    def release(
-        self, id: str, reason: ReleaseReason = ReleaseReason.DRAINED, may_have_begun: bool = False
-    ) -> Any:
+    def release(self, id: str, reason: ReleaseReason = ReleaseReason.DRAINED, may_have_begun: bool = False) -> Any:
         run = self.run(id)
         return self.when(Release(run.number, run.epoch, reason, may_have_begun))
 

@@ -88,9 +88,7 @@ def called(node: ast.AST) -> str:
 
 def has_keyword(node: ast.Call, name: str) -> bool:
     """True when the call gives this keyword a value."""
-    return any(
-        keyword.arg == name and ast.unparse(keyword.value) not in {"''", "None"} for keyword in node.keywords
-    )
+    return any(keyword.arg == name and ast.unparse(keyword.value) not in {"''", "None"} for keyword in node.keywords)
 
 
 @rule
@@ -235,16 +233,12 @@ def cores_read_no_clock(source: Source) -> Iterator[str]:
 @rule
 def status_codes_have_one_home(source: Source) -> Iterator[str]:
     """Status codes are chosen in chassis/grpc/errors.py; a servicer that aborts by itself has a second opinion."""
-    if re.match(
-        r"services/(?:api|dispatcher|coordinator|runner)/(?:rpc|peers|core|app|handler)", source.path
-    ):
+    if re.match(r"services/(?:api|dispatcher|coordinator|runner)/(?:rpc|peers|core|app|handler)", source.path):
         for node in source.nodes:
             if isinstance(node, ast.Attribute) and node.attr == "StatusCode":
                 yield source.at(node, "a status code outside chassis/grpc/errors.py")
             if called(node).endswith("context.abort"):
-                yield source.at(
-                    node, "context.abort in a servicer; raise what chassis/grpc/errors.py translates"
-                )
+                yield source.at(node, "context.abort in a servicer; raise what chassis/grpc/errors.py translates")
 
 
 @rule

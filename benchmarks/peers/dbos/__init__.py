@@ -13,9 +13,7 @@ def install() -> None:
 
 async def run_round() -> dict[str, Any]:
     with scratch() as place:
-        server = PostgresServer(
-            place / "data", port=free_port(), password_file=place / "password", log=place / "log"
-        )
+        server = PostgresServer(place / "data", port=free_port(), password_file=place / "password", log=place / "log")
         try:
             await server.start()
             url = server.url().replace("postgresql://", "postgresql+psycopg://")

@@ -88,9 +88,7 @@ def latencies(run: Callable[[], object], count: int) -> list[float]:
 def w1() -> dict[str, object]:
     forms = {
         "called": partial(latencies, lambda: in_a_row(1)),
-        "started in the background": partial(
-            latencies, lambda: DBOS.start_workflow(in_a_row, 1).get_result()
-        ),
+        "started in the background": partial(latencies, lambda: DBOS.start_workflow(in_a_row, 1).get_result()),
     }
     form = fastest(forms, 100)
     times = forms[form](200)

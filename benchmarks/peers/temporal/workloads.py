@@ -53,18 +53,14 @@ class Fan:
 
     @workflow.run
     async def run(self, width: int) -> None:
-        steps = (
-            workflow.execute_activity(noop, start_to_close_timeout=STEP_SECONDS_MAX) for _ in range(width)
-        )
+        steps = (workflow.execute_activity(noop, start_to_close_timeout=STEP_SECONDS_MAX) for _ in range(width))
         await asyncio.gather(*steps)
 
 
 async def execute(client: Client, definition: type, size: int) -> None:
     """Start an execution and wait for its end."""
     name = f"{definition.__name__}-{next(numbers)}"
-    await client.execute_workflow(
-        definition.__name__, size, id=name, task_queue=QUEUE, request_eager_start=True
-    )
+    await client.execute_workflow(definition.__name__, size, id=name, task_queue=QUEUE, request_eager_start=True)
 
 
 async def connected() -> Client:

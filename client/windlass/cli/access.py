@@ -9,14 +9,10 @@ from windlass.cli import messages, render
 from windlass.cli.connection import ApiOptions, JsonOption, with_api_options
 
 keys = typer.Typer(help="API keys of a workspace.", no_args_is_help=True, rich_markup_mode=None)
-workspaces = typer.Typer(
-    help="Workspaces; needs the system key.", no_args_is_help=True, rich_markup_mode=None
-)
+workspaces = typer.Typer(help="Workspaces; needs the system key.", no_args_is_help=True, rich_markup_mode=None)
 
 WorkspaceArgument = Annotated[str, typer.Argument(metavar="WORKSPACE")]
-WorkspaceOption = Annotated[
-    str, typer.Option("--workspace", help="Another than the key's own: with the system key.")
-]
+WorkspaceOption = Annotated[str, typer.Option("--workspace", help="Another than the key's own: with the system key.")]
 
 
 class Role(StrEnum):
@@ -55,9 +51,7 @@ def create_key(
 
 @keys.command("list")
 @with_api_options
-def list_keys(
-    workspace: WorkspaceOption = "", *, api_options: ApiOptions, as_json: JsonOption = False
-) -> None:
+def list_keys(workspace: WorkspaceOption = "", *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
     """Keys of a workspace, without their secrets."""
     request = messages.ListApiKeysRequest(workspace=workspace, page_size=1000)
     answer = api_options.whole(request, key=_key_for(workspace))
@@ -91,18 +85,14 @@ def revoke_key(key_id: Annotated[str, typer.Argument(metavar="KEY_ID")], *, api_
 def create_workspace(
     workspace: WorkspaceArgument,
     tier: Annotated[Tier, typer.Option()] = Tier.FREE,
-    executions_max: Annotated[
-        int, typer.Option(help="Executions at once; 0 = the tier's number.", min=0)
-    ] = 0,
+    executions_max: Annotated[int, typer.Option(help="Executions at once; 0 = the tier's number.", min=0)] = 0,
     *,
     api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Make a workspace."""
     request = messages.CreateWorkspaceRequest(
-        workspace=workspace,
-        tier=messages.Tier.Value(tier.value),
-        limits=messages.Limits(executions_max=executions_max),
+        workspace=workspace, tier=messages.Tier.Value(tier.value), limits=messages.Limits(executions_max=executions_max)
     )
     answer = api_options.call(request, key="system")
     if as_json:

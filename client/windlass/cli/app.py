@@ -28,8 +28,7 @@ def _say_version(asked: bool) -> None:
 @app.callback()
 def windlass(
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Say which Windlass this is.", callback=_say_version, is_eager=True),
+        bool, typer.Option("--version", help="Say which Windlass this is.", callback=_say_version, is_eager=True)
     ] = False,
 ) -> None:
     """Windlass, a durable workflow engine: nothing finished is lost or done again."""

@@ -26,12 +26,8 @@ TRIES = 5
 TRY_AGAIN_SECONDS = 0.3
 
 HomeOption = Annotated[Path, typer.Option("--home", help="Home of the local stack.", envvar="WINDLASS_HOME")]
-AddressOption = Annotated[
-    str | None, typer.Option("--address", help="host:port of an api.", envvar="WINDLASS_ADDRESS")
-]
-KeyFileOption = Annotated[
-    Path | None, typer.Option("--key-file", help="File with the key; WINDLASS_KEY also does.")
-]
+AddressOption = Annotated[str | None, typer.Option("--address", help="host:port of an api.", envvar="WINDLASS_ADDRESS")]
+KeyFileOption = Annotated[Path | None, typer.Option("--key-file", help="File with the key; WINDLASS_KEY also does.")]
 AuthorityFileOption = Annotated[
     Path | None,
     typer.Option(
@@ -191,9 +187,7 @@ def _key(home: Path, key_file: Path | None, name: str) -> str:
     try:
         return path.read_text().strip()
     except OSError as error:
-        raise Unusable(
-            f"cannot read the key in {path}: {error.strerror}; name another with --key-file"
-        ) from None
+        raise Unusable(f"cannot read the key in {path}: {error.strerror}; name another with --key-file") from None
 
 
 def _tell(error: Any, home: Path, target: str) -> None:

@@ -89,13 +89,9 @@ async def _apply(channel: grpc.aio.Channel, metadata: Any) -> None:
     _title(f"The workflow: {definition['description'][0].lower()}{definition['description'][1:]}")
     for node in definition["nodes"]:
         sources = [edge["from"] for edge in definition["edges"] if edge["to"] == node["id"]]
-        typer.echo(
-            f"  {node['id']:<12} {node['module']:<12} {'after ' + ', '.join(sources) if sources else 'first'}"
-        )
+        typer.echo(f"  {node['id']:<12} {node['module']:<12} {'after ' + ', '.join(sources) if sources else 'first'}")
     request = workflows_pb2.ApplyWorkflowRequest(source=text)
-    answer = await WorkflowServiceStub(channel).ApplyWorkflow(
-        request, metadata=metadata, timeout=CALL_SECONDS
-    )
+    answer = await WorkflowServiceStub(channel).ApplyWorkflow(request, metadata=metadata, timeout=CALL_SECONDS)
     _say(f"applied as version {answer.workflow.version}")
 
 
@@ -104,9 +100,7 @@ async def _start(channel: grpc.aio.Channel, metadata: Any) -> str:
     request = executions_pb2.StartExecutionRequest(
         workflow="order-intake", input=ParseDict(ORDER, Struct()), request_id="demo"
     )
-    answer = await ExecutionServiceStub(channel).StartExecution(
-        request, metadata=metadata, timeout=CALL_SECONDS
-    )
+    answer = await ExecutionServiceStub(channel).StartExecution(request, metadata=metadata, timeout=CALL_SECONDS)
     _say(f"execution {answer.execution.id} is durable; from here on nothing loses it")
     return str(answer.execution.id)
 
@@ -119,9 +113,7 @@ async def _watch(channel: grpc.aio.Channel, metadata: Any, execution_id: str) ->
         event = answer.event
         moment = event.time.seconds + event.time.nanos / 1e9
         first = first or moment
-        typer.echo(
-            f"  {event.seq:>3}  +{(moment - first) * 1000:>5.0f} ms  {event.type:<20} {event.node}".rstrip()
-        )
+        typer.echo(f"  {event.seq:>3}  +{(moment - first) * 1000:>5.0f} ms  {event.type:<20} {event.node}".rstrip())
 
 
 async def _account(channel: grpc.aio.Channel, metadata: Any, execution_id: str) -> int:
@@ -129,9 +121,7 @@ async def _account(channel: grpc.aio.Channel, metadata: Any, execution_id: str) 
         executions_pb2.GetExecutionRequest(execution_id=execution_id), metadata=metadata, timeout=CALL_SECONDS
     )
     runs = await RunServiceStub(channel).ListRuns(
-        runs_pb2.ListRunsRequest(execution_id=execution_id, page_size=1000),
-        metadata=metadata,
-        timeout=CALL_SECONDS,
+        runs_pb2.ListRunsRequest(execution_id=execution_id, page_size=1000), metadata=metadata, timeout=CALL_SECONDS
     )
     execution = found.execution
     _title("Every attempt at every node, and when it ran")

@@ -37,13 +37,9 @@ def start(
     version: Annotated[int, typer.Option(help="0 = the newest.", min=0)] = 0,
     label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeatable.")] = None,
     priority: Annotated[int, typer.Option(help="1 (lowest) to 5.", min=1, max=5)] = 3,
-    timeout: Annotated[
-        float | None, typer.Option(help="Seconds until it ends as TIMEOUT.", min=0.001)
-    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds until it ends as TIMEOUT.", min=0.001)] = None,
     same_as: Annotated[str, typer.Option("--request-id", help="A repeat with it starts nothing new.")] = "",
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Until it is final; exit code 1 unless SUCCESS.")
-    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Until it is final; exit code 1 unless SUCCESS.")] = False,
     *,
     api_options: ApiOptions,
     as_json: JsonOption = False,
@@ -215,9 +211,7 @@ def _show(execution: Any, *, as_json: bool) -> None:
         "input": render.compact(execution.input),
         "output": render.compact(execution.output) if execution.HasField("output") else "",
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
-        "error": f"{render.node_name(error.node)} {error.type}: {error.message}".strip()
-        if error.type
-        else "",
+        "error": f"{render.node_name(error.node)} {error.type}: {error.message}".strip() if error.type else "",
     }
     for name in ("succeeded", "failed", "skipped", "blocked"):
         facts[name] = ", ".join(getattr(execution.summary, name))

@@ -33,9 +33,7 @@ def _as_url(given: str | None) -> str | None:
     return given
 
 
-HomeOption = Annotated[
-    Path, typer.Option("--home", help="Where the stack keeps its state.", show_default=True)
-]
+HomeOption = Annotated[Path, typer.Option("--home", help="Where the stack keeps its state.", show_default=True)]
 OperatorOption = Annotated[
     str | None,
     typer.Option(
@@ -49,9 +47,7 @@ OperatorOption = Annotated[
 # The gRPC port of a 21st replica would be the metrics port of the first.
 REPLICAS_MAX = 20
 
-admin = typer.Typer(
-    help="First keys, and what only an operator does.", no_args_is_help=True, rich_markup_mode=None
-)
+admin = typer.Typer(help="First keys, and what only an operator does.", no_args_is_help=True, rich_markup_mode=None)
 
 
 class Service(StrEnum):
@@ -163,9 +159,7 @@ def bootstrap(home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = No
     raise typer.Exit(run(home, _needed(database_url), _say))
 
 
-def verify(
-    context: typer.Context, home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None
-) -> None:
+def verify(context: typer.Context, home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
     """Fold every journal anew and check the promises that rows can show; exit code 1 for a broken one.
 
     Of the database of the home's stack while that runs, or of the one that is given.
@@ -205,9 +199,7 @@ def _show_up(home: Any) -> None:
     assert found is not None, "up.json is written before the stack is shown"
     _show_processes(found)
     grpc = next(each["grpc"] for each in found["processes"] if each["service"] == "api")
-    typer.echo(
-        f"\nWindlass is up; Ctrl-C stops it. In another terminal:\n\n  {as_typed('windlass list', home.root)}"
-    )
+    typer.echo(f"\nWindlass is up; Ctrl-C stops it. In another terminal:\n\n  {as_typed('windlass list', home.root)}")
     typer.echo(f"  grpcurl -plaintext {grpc} list\n")
 
 

@@ -11,9 +11,7 @@ from windlass.cli.connection import ApiOptions, JsonOption, with_api_options
 
 app = typer.Typer(help="Definitions and their versions.", no_args_is_help=True, rich_markup_mode=None)
 
-FileArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="YAML or JSON; - reads the standard input.")
-]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON; - reads the standard input.")]
 NameArgument = Annotated[str, typer.Argument(metavar="WORKFLOW")]
 
 
@@ -43,8 +41,7 @@ def apply(
 def validate(
     file: FileArgument,
     offline: Annotated[
-        bool,
-        typer.Option("--offline", help="Needs no stack; modules that runners announce are not known then."),
+        bool, typer.Option("--offline", help="Needs no stack; modules that runners announce are not known then.")
     ] = False,
     *,
     api_options: ApiOptions,
@@ -122,9 +119,7 @@ def versions(workflow: NameArgument, *, api_options: ApiOptions, as_json: JsonOp
     if as_json:
         render.as_json(answer)
         return
-    render.table(
-        ("version", "made"), [(str(each.version), render.date(each.create_time)) for each in answer.versions]
-    )
+    render.table(("version", "made"), [(str(each.version), render.date(each.create_time)) for each in answer.versions])
 
 
 @app.command()

@@ -48,10 +48,7 @@ _TIME: Final[Schema] = {
     "x-reason": "BAD_TIME",
     "description": 'a time is written like "2026-11-01T00:00:00Z", at most "9999-12-31T23:59:59Z"',
 }
-_EXPRESSION: Final[Schema] = {
-    "type": "string",
-    "description": 'an expression is text: write "input.n > 5" in quotes',
-}
+_EXPRESSION: Final[Schema] = {"type": "string", "description": 'an expression is text: write "input.n > 5" in quotes'}
 _BRANCH: Final[Schema] = {
     "type": "string",
     "pattern": f"^{BRANCH_FORM}$",
@@ -62,12 +59,7 @@ _TEXTS: Final[Schema] = {"type": "object", "additionalProperties": {"type": ["st
 
 
 def _object(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
 CONFIG_SCHEMAS: Final[Mapping[str, Schema]] = {
@@ -177,10 +169,7 @@ def _validator(module: str) -> Any:
     import jsonschema_rs
 
     return jsonschema_rs.Draft202012Validator(
-        CONFIG_SCHEMAS[module],
-        validate_formats=True,
-        formats=_FORMATS,
-        pattern_options=jsonschema_rs.RegexOptions(),
+        CONFIG_SCHEMAS[module], validate_formats=True, formats=_FORMATS, pattern_options=jsonschema_rs.RegexOptions()
     )
 
 

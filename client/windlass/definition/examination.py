@@ -111,10 +111,7 @@ def examine_parsed(parsed: Parsed, schemas: SchemaFault = schema_fault) -> Verdi
 
 
 def examine(
-    document: Any,
-    schemas: SchemaFault = schema_fault,
-    line_of: LineOf | None = None,
-    known: Sequence[Fault] = (),
+    document: Any, schemas: SchemaFault = schema_fault, line_of: LineOf | None = None, known: Sequence[Fault] = ()
 ) -> Verdict:
     """Examine a parsed definition; `known` are the faults of its text."""
     sifted = json_values.sift(document)
@@ -239,9 +236,7 @@ def _place(node: Mapping[str, Any], place: int, graph: _Graph, verdict: Verdict)
         return
     if identity in graph.by_id:
         first = graph.places[graph.by_id[identity]]
-        verdict.faults.append(
-            Fault(f"nodes[{place}].id", "DUPLICATE_ID", f"{identity!r} is also nodes[{first}]")
-        )
+        verdict.faults.append(Fault(f"nodes[{place}].id", "DUPLICATE_ID", f"{identity!r} is also nodes[{first}]"))
         return
     graph.by_id[identity] = len(graph.nodes)
     graph.nodes.append(node)
@@ -300,9 +295,7 @@ def _tell_twice(edges: Any, verdict: Verdict) -> None:
         if not all(isinstance(end, str) for end in ends):
             continue
         if (first := seen.setdefault(ends, place)) != place:
-            verdict.faults.append(
-                Fault(f"edges[{place}]", "DUPLICATE_EDGE", f"is the same as edges[{first}]")
-            )
+            verdict.faults.append(Fault(f"edges[{place}]", "DUPLICATE_EDGE", f"is the same as edges[{first}]"))
 
 
 def _examine_circles(graph: _Graph, verdict: Verdict) -> None:
@@ -317,11 +310,7 @@ def _examine_templates(document: Mapping[str, Any], graph: _Graph, verdict: Verd
     for node, (description, place) in enumerate(zip(graph.nodes, graph.places, strict=True)):
         texts = _texts_of_node(description, f"nodes[{place}]")
         _examine_texts(texts, str(description["id"]), before[node], parser, graph, verdict)
-    texts = (
-        each
-        for each in templates.texts_of(document.get("output"), "output")
-        if templates.is_template(each[0])
-    )
+    texts = (each for each in templates.texts_of(document.get("output"), "output") if templates.is_template(each[0]))
     _examine_texts(texts, OUTPUT, (1 << len(graph.nodes)) - 1, parser, graph, verdict)
 
 

@@ -22,9 +22,7 @@ _OPENING: Final = re.compile(r"\{[{%#]")
 _RAW: Final = re.compile(r"\{%[-+]?\s*raw\s*[-+]?%\}", re.ASCII)
 _RAW_END: Final = re.compile(r"\{%[-+]?\s*endraw\s*[-+]?%\}", re.ASCII)
 # A single quote character matches only when its string has no end.
-_INSIDE: Final = re.compile(
-    r""" "(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+' | ["'()\[\]{}%] """, re.VERBOSE | re.DOTALL
-)
+_INSIDE: Final = re.compile(r""" "(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+' | ["'()\[\]{}%] """, re.VERBOSE | re.DOTALL)
 
 
 def spans(template: str) -> Iterator[tuple[int, int]]:

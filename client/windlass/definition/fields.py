@@ -58,9 +58,7 @@ def labels(value: Any, path: str) -> Iterator[Fault]:
     for key, entry in value.items():
         if not isinstance(entry, str) or not key or len(key) > 63 or len(entry) > 255:
             yield Fault(
-                child(path, key),
-                "WRONG_TYPE",
-                "a label is a name of at most 63 characters with a text of at most 255",
+                child(path, key), "WRONG_TYPE", "a label is a name of at most 63 characters with a text of at most 255"
             )
 
 
@@ -89,9 +87,7 @@ def members(value: Mapping[str, Any], path: str, known: Mapping[str, Check | Non
     for key, inner in value.items():
         if key not in known:
             yield Fault(
-                child(path, key),
-                "UNKNOWN_FIELD",
-                f"there is no such field; there are {', '.join(sorted(known))}",
+                child(path, key), "UNKNOWN_FIELD", f"there is no such field; there are {', '.join(sorted(known))}"
             )
         elif (check := known[key]) is not None:
             yield from check(inner, child(path, key))

@@ -18,9 +18,7 @@ def compiled(schema: Any) -> Any:
     if not isinstance(schema, dict | bool):
         raise SchemaFault("a JSON Schema is an object")
     try:
-        return jsonschema_rs.validator_for(
-            schema, retriever=_refuse, pattern_options=jsonschema_rs.RegexOptions()
-        )
+        return jsonschema_rs.validator_for(schema, retriever=_refuse, pattern_options=jsonschema_rs.RegexOptions())
     except ValueError as failure:
         # `message` lacks the instance, which the library adds to its text.
         raise SchemaFault(_told(getattr(failure, "message", failure))) from None

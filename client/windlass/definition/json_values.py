@@ -16,9 +16,7 @@ _WHOLE_MAX: Final = 2**53
 
 def canonical(value: Any) -> bytes:
     """The same bytes for the same value: sorted keys, no white space, UTF-8."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def number(value: float) -> int | float:
@@ -63,9 +61,7 @@ def _sifted(value: Any, path: str, depth: int, found: Sifted) -> Any:
         case dict() | list() if depth >= DEPTH_MAX:
             fault = Fault(path[:200], "TOO_DEEP", f"JSON is nested deeper than {DEPTH_MAX}")
         case dict():
-            found.faults.extend(
-                Fault(path, "NUL", "a key contains a NUL character") for key in value if "\x00" in key
-            )
+            found.faults.extend(Fault(path, "NUL", "a key contains a NUL character") for key in value if "\x00" in key)
             return {
                 key: inner if _is_sound(inner) else _sifted(inner, child(path, key), depth + 1, found)
                 for key, inner in value.items()

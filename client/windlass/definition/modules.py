@@ -35,9 +35,7 @@ def module_faults(module: Any, path: str) -> Iterator[Fault]:
         yield Fault(path, "UNSUPPORTED_MODULE", f"{module} is not carried out by this version of Windlass")
     elif module not in CONFIG_SCHEMAS and not is_own(module):
         known = ", ".join(sorted(CONFIG_SCHEMAS))
-        yield Fault(
-            path, "UNKNOWN_MODULE", f"there is no {module}; built in are {known}; your own have a dot"
-        )
+        yield Fault(path, "UNKNOWN_MODULE", f"there is no {module}; built in are {known}; your own have a dot")
 
 
 def is_own(module: str) -> bool:

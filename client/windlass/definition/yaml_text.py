@@ -103,13 +103,9 @@ class YamlText:
         if isinstance(node, ScalarNode):
             return self._scalar(node)
         if node in self._open:
-            raise Unreadable(
-                "SYNTAX", "an alias stands inside what it stands for", self._shown_path(), _line(node)
-            )
+            raise Unreadable("SYNTAX", "an alias stands inside what it stands for", self._shown_path(), _line(node))
         if len(self._open) >= LEVELS_MAX:
-            raise Unreadable(
-                "TOO_DEEP", f"is nested deeper than {DEPTH_MAX}", self._shown_path(), _line(node)
-            )
+            raise Unreadable("TOO_DEEP", f"is nested deeper than {DEPTH_MAX}", self._shown_path(), _line(node))
         self._open.add(node)
         value = self._list(node) if isinstance(node, SequenceNode) else self._object(node)
         self._open.remove(node)
@@ -149,9 +145,7 @@ class YamlText:
         value = self._inside(".<<", node)
         sources = value if isinstance(value, list) else [value]
         if not all(isinstance(source, dict) for source in sources):
-            raise Unreadable(
-                "NOT_JSON", "<< takes an object, or a list of objects", self._shown_path(), _line(node)
-            )
+            raise Unreadable("NOT_JSON", "<< takes an object, or a list of objects", self._shown_path(), _line(node))
         return sources
 
     def _scalar(self, node: ScalarNode) -> Any:

@@ -53,9 +53,7 @@ class Context:
     # Rises with every heartbeat, so that the runner sends each only once.
     heartbeats: int = 0
 
-    async def heartbeat(
-        self, progress: float | None = None, message: str | None = None, cursor: Any = None
-    ) -> None:
+    async def heartbeat(self, progress: float | None = None, message: str | None = None, cursor: Any = None) -> None:
         """Report progress; what is left out stays as it was. It travels with the runner's next beat, and the next
         attempt gets the last cursor.
 

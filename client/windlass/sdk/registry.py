@@ -76,12 +76,7 @@ class Registry:
         return iter(sorted(self._modules))
 
     def declare(
-        self,
-        name: str,
-        *,
-        idempotent: bool = False,
-        inline: bool = False,
-        raw_config: frozenset[str] = frozenset(),
+        self, name: str, *, idempotent: bool = False, inline: bool = False, raw_config: frozenset[str] = frozenset()
     ) -> Callable[[Function], Function]:
         """Decorate a function to register it here."""
 

@@ -180,9 +180,7 @@ class Executions:
             rows = await self._queue.page(workspace, from_id, _QUEUE_PAGE, ascending=ascending)
             fitting = [row for row in rows if row.start.workspace == workspace and _may_fit(filters, row)]
             found += [
-                record
-                for record in await self._unknown_there(fitting)
-                if matches(filters, fields_of(record.execution))
+                record for record in await self._unknown_there(fitting) if matches(filters, fields_of(record.execution))
             ]
             if len(rows) < _QUEUE_PAGE or len(found) >= wanted:
                 return found[:wanted]

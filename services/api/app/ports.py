@@ -180,13 +180,9 @@ class Workflows(Protocol):
         self, workspace: str, after: str, limit: int, *, with_archived: bool
     ) -> Sequence[WorkflowRecord]: ...
 
-    async def versions(
-        self, workspace: str, workflow: str, before: int, limit: int
-    ) -> Sequence[WorkflowRecord]: ...
+    async def versions(self, workspace: str, workflow: str, before: int, limit: int) -> Sequence[WorkflowRecord]: ...
 
-    async def set_archived(
-        self, actor: Actor, workflow: str, *, is_archived: bool
-    ) -> WorkflowRecord | None: ...
+    async def set_archived(self, actor: Actor, workflow: str, *, is_archived: bool) -> WorkflowRecord | None: ...
 
     async def startable(self, workspace: str, workflow: str, version: int) -> StartableRecord | None: ...
 
@@ -208,9 +204,7 @@ class Checker(Protocol):
         """Why this is no JSON Schema that stands on its own; None when it is one."""
         ...
 
-    async def violations(
-        self, workspace: str, schema: bytes, document: bytes, most: int
-    ) -> Sequence[Violation]:
+    async def violations(self, workspace: str, schema: bytes, document: bytes, most: int) -> Sequence[Violation]:
         """The first violations; empty when the document fits."""
         ...
 
@@ -232,9 +226,7 @@ class ExecutionQueue(Protocol):
         self, workspace: str, from_id: str, limit: int, *, ascending: bool
     ) -> Sequence[queue_pb2.Queued]: ...
 
-    async def cancel(
-        self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int
-    ) -> bool:
+    async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
         """Put a cancel into the execution's mailbox; a repeat is the same message. False: there is no such execution,
         or it has ended."""
         ...
@@ -271,9 +263,7 @@ class Watch(Protocol):
 
 
 class Watches(Protocol):
-    def open(
-        self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False
-    ) -> Watch:
+    def open(self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False) -> Watch:
         """Subscribe at every coordinator at once. For a new execution (`is_new`) only those that ignore `watcher` are
         told, just before the start is sent; so nothing that is committed later is missed. A coordinator that is out of
         reach does not delay the others."""

@@ -27,9 +27,7 @@ GIVEN_UP: Final = "ExecutionGivenUp"
 
 def record_of(queued: queue_pb2.Queued) -> reads_pb2.ExecutionRecord:
     order = queued.start
-    return reads_pb2.ExecutionRecord(
-        execution=execution_of(queued), workspace=order.workspace, input=order.input
-    )
+    return reads_pb2.ExecutionRecord(execution=execution_of(queued), workspace=order.workspace, input=order.input)
 
 
 def execution_of(queued: queue_pb2.Queued) -> Execution:
@@ -110,10 +108,7 @@ def failure_event(record: reads_pb2.ExecutionRecord) -> reads_pb2.EventRecord:
     """The last event of an execution that was given up. It is the only one if it was never admitted."""
     seq = record.execution.last_seq
     event = resources_pb2.Event(
-        seq=seq,
-        type=NOT_ADMITTED if seq == 1 else GIVEN_UP,
-        time=record.execution.end_time,
-        state=Execution.FAILED,
+        seq=seq, type=NOT_ADMITTED if seq == 1 else GIVEN_UP, time=record.execution.end_time, state=Execution.FAILED
     )
     details = orjson.dumps({"type": ADMISSION, "message": record.execution.error.message})
     return reads_pb2.EventRecord(event=event, details=details)

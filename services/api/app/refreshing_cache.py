@@ -26,12 +26,7 @@ class _Entry(NamedTuple, Generic[Value]):
 
 class RefreshingCache(Generic[Key, Value]):
     def __init__(
-        self,
-        read: Callable[[Key], Awaitable[Value]],
-        clock: Clock,
-        *,
-        trusted_seconds: float,
-        entries_max: int,
+        self, read: Callable[[Key], Awaitable[Value]], clock: Clock, *, trusted_seconds: float, entries_max: int
     ) -> None:
         self._read = read
         self._clock = clock

@@ -102,9 +102,7 @@ def request_id_reused(request_id: str, existing: str) -> Refusal:
     metadata = {"request_id": request_id, "try": "use a new request_id for other content"}
     if existing:
         metadata |= {"execution_id": existing, "try": f"windlass get {existing}"}
-    return Refusal(
-        "REQUEST_ID_REUSED", "this request_id was used before with other content", metadata=metadata
-    )
+    return Refusal("REQUEST_ID_REUSED", "this request_id was used before with other content", metadata=metadata)
 
 
 def queue_full(workspace: str, queued_max: int) -> Refusal:

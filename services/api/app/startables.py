@@ -74,8 +74,6 @@ def _startable(record: StartableRecord) -> Startable:
         check=InputCheck(document["inputSchema"]) if "inputSchema" in document else None,
         timeout=parse_duration(document.get("timeout", 0)),
         limits=queue_pb2.TenantLimits(
-            executions_max=limits.executions_max,
-            queued_max=limits.queued_max,
-            revision=record.workspace_revision,
+            executions_max=limits.executions_max, queued_max=limits.queued_max, revision=record.workspace_revision
         ),
     )

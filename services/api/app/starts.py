@@ -82,9 +82,7 @@ class Starter:
         startable = await self._startables.get(workspace, command.workflow, command.version)
         content = orjson.dumps(command.input)
         if len(content) > INPUT_BYTES_MAX:
-            raise refusals.invalid_field(
-                "input", "TOO_LARGE", f"{len(content)} bytes; at most {INPUT_BYTES_MAX}"
-            )
+            raise refusals.invalid_field("input", "TOO_LARGE", f"{len(content)} bytes; at most {INPUT_BYTES_MAX}")
         if startable.check is not None:
             violations = await startable.check.violations(
                 self._checker, workspace, command.input, content, violations_max
@@ -116,9 +114,7 @@ class Starter:
             item.request_hash = _request_hash(command)
         return item
 
-    async def recall(
-        self, workspace: str, commands: Sequence[StartCommand]
-    ) -> Sequence[Existing | Refusal | None]:
+    async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[Existing | Refusal | None]:
         """The queue's answer to each request_id; None where it was not used before."""
         asked = sorted({command.request_id for command in commands})
         used = {each.request_id: each for each in await self._used.requests(workspace, asked)}
@@ -145,9 +141,7 @@ class Starter:
         raise _refusal(answer, item)
 
 
-def _recalled(
-    workspace: str, command: StartCommand, used: queue_pb2.UsedRequest | None
-) -> Existing | Refusal | None:
+def _recalled(workspace: str, command: StartCommand, used: queue_pb2.UsedRequest | None) -> Existing | Refusal | None:
     if used is None:
         return None
     if used.request_hash != _request_hash(command):
@@ -167,9 +161,7 @@ def _refusal(answer: queue_pb2.EnqueueAnswer, item: queue_pb2.EnqueueItem) -> Re
             return refusals.key_invalid()
         case _:
             # The dispatcher has logged why, under the id in its message.
-            return Refusal(
-                "INTERNAL", "this start could not be stored", metadata={"error_id": answer.message}
-            )
+            return Refusal("INTERNAL", "this start could not be stored", metadata={"error_id": answer.message})
 
 
 def _shorter(one: int, other: int) -> int:

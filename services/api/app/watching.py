@@ -35,9 +35,7 @@ class EventWatcher:
         self._watches = watches
         self._silence_seconds = silence_seconds
 
-    async def follow(
-        self, workspace: str, execution_id: str, after_seq: int
-    ) -> AsyncIterator[reads_pb2.EventRecord]:
+    async def follow(self, workspace: str, execution_id: str, after_seq: int) -> AsyncIterator[reads_pb2.EventRecord]:
         """Every event after `after_seq`; ends after the one that made the execution final."""
         await self._executions.find(workspace, execution_id)
         watch = self._watches.open(execution_id, after_seq=after_seq, events=True)
@@ -71,9 +69,7 @@ class EventWatcher:
 
     async def _journal(self, execution_id: str, after_seq: int) -> AsyncIterator[reads_pb2.EventRecord]:
         while True:
-            request = reads_pb2.ListEventsRequest(
-                execution_id=execution_id, after_seq=after_seq, limit=EVENTS_PER_READ
-            )
+            request = reads_pb2.ListEventsRequest(execution_id=execution_id, after_seq=after_seq, limit=EVENTS_PER_READ)
             events = (await self._reads.events(request)).events
             for record in events:
                 after_seq = record.event.seq

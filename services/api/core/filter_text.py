@@ -167,10 +167,7 @@ class _Reader:
     def _refuse_bare(self, place: int, field: str) -> NoReturn:
         if field.upper() in _KEYWORDS:
             self._refuse(f"{shown(field)} must be written in capitals, like AND, OR, NOT", place)
-        self._refuse(
-            f"{shown(field)} must be followed by a comparison and a value, like {field[:40]} = x",
-            place,
-        )
+        self._refuse(f"{shown(field)} must be followed by a comparison and a value, like {field[:40]} = x", place)
 
 
 def _unescaped(quoted: re.Match[str]) -> str:

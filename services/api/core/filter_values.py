@@ -23,9 +23,7 @@ from services.api.core.filters import (
     read_time,
 )
 
-STATES: Final = frozenset(
-    {"PENDING", "RUNNING", "WAITING", "PAUSED", "SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"}
-)
+STATES: Final = frozenset({"PENDING", "RUNNING", "WAITING", "PAUSED", "SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 TRIGGERS: Final = frozenset({"MANUAL", "CRON", "EVENT", "WEBHOOK", "QUEUE"})
 _SYNONYMS: Final = {"COMPLETED": "SUCCESS"}
 _NAMES: Final = ", ".join((*FIELDS, f"{LABELS}<key>"))
@@ -79,8 +77,7 @@ def value_of(place: int, raw: str) -> Text:
     inner = characters[is_start_open : len(characters) - is_end_open]
     if "*" in inner:
         raise Faulty(
-            place,
-            "an asterisk may only stand at the beginning or the end of a text; in quotes, \\* is an asterisk",
+            place, "an asterisk may only stand at the beginning or the end of a text; in quotes, \\* is an asterisk"
         )
     return Text(place, "".join(each[-1] for each in inner), is_start_open, is_end_open)
 
@@ -96,16 +93,10 @@ def restriction(place: int, field: str, comparator: str, value: Text) -> Filter:
     if comparator == _HAS and value.is_anything:
         return Present(field)
     if not value.is_open or kind not in TEXTS:
-        return Condition(
-            field, Operator("=" if comparator == _HAS else comparator), _checked(kind, field, value)
-        )
+        return Condition(field, Operator("=" if comparator == _HAS else comparator), _checked(kind, field, value))
     if comparator not in _EQUALITY:
         raise Faulty(value.place, "an asterisk stands for any text only with =, != and :")
-    like = (
-        Present(field)
-        if value.is_anything
-        else Pattern(field, value.text, value.is_start_open, value.is_end_open)
-    )
+    like = Present(field) if value.is_anything else Pattern(field, value.text, value.is_start_open, value.is_end_open)
     return Not(like) if comparator == "!=" else like
 
 
@@ -120,9 +111,7 @@ def _checked(kind: FieldKind, field: str, value: Text) -> str:
         return written
     if kind is FieldKind.TIME:
         if read_time(written) is None:
-            raise Faulty(
-                value.place, f'{field} must be a time like "2026-11-01T00:00:00Z", not {value.shown}'
-            )
+            raise Faulty(value.place, f'{field} must be a time like "2026-11-01T00:00:00Z", not {value.shown}')
         return written
     name = _SYNONYMS.get(written, written)
     known = STATES if kind is FieldKind.STATE else TRIGGERS

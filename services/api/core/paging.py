@@ -42,9 +42,7 @@ def read(given: str, *list_of: str) -> str | BadToken:
         content = json.loads(base64.urlsafe_b64decode(given.encode() + b"=" * (-len(given) % 4)))
     except (ValueError, binascii.Error, RecursionError):
         return malformed
-    if not (
-        isinstance(content, list) and len(content) == 2 and all(isinstance(part, str) for part in content)
-    ):
+    if not (isinstance(content, list) and len(content) == 2 and all(isinstance(part, str) for part in content)):
         return malformed
     if content[0] != _mark(list_of):
         return BadToken("is a token of another list, filter or order")

@@ -9,18 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from services.api.core.filters import (
-    TEXTS,
-    AllOf,
-    AnyOf,
-    Condition,
-    Filter,
-    Not,
-    Operator,
-    Pattern,
-    Present,
-    kind_of,
-)
+from services.api.core.filters import TEXTS, AllOf, AnyOf, Condition, Filter, Not, Operator, Pattern, Present, kind_of
 from windlass.coordinator.v1 import reads_pb2
 
 
@@ -37,9 +26,7 @@ def _condition(filter_: Filter) -> reads_pb2.Condition:
         case Present(field):
             return reads_pb2.Condition(present=field)
         case Pattern(field, text, is_start_open, is_end_open):
-            pattern = reads_pb2.Pattern(
-                field=field, text=text, open_start=is_start_open, open_end=is_end_open
-            )
+            pattern = reads_pb2.Pattern(field=field, text=text, open_start=is_start_open, open_end=is_end_open)
             return reads_pb2.Condition(pattern=pattern)
         case Not(inner):
             return reads_pb2.Condition(negated=_condition(inner))

@@ -24,9 +24,7 @@ class CoordinatorReads:
     async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]:
         found: list[reads_pb2.ExecutionRecord] = []
         for start in range(0, len(execution_ids), IDS_PER_CALL):
-            request = reads_pb2.GetExecutionsRequest(
-                execution_ids=execution_ids[start : start + IDS_PER_CALL]
-            )
+            request = reads_pb2.GetExecutionsRequest(execution_ids=execution_ids[start : start + IDS_PER_CALL])
             found.extend((await self._get(request)).executions)
         return found
 

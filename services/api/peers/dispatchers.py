@@ -24,9 +24,7 @@ class DispatcherQueue:
             found.extend((await self._get(request)).items)
         return found
 
-    async def page(
-        self, workspace: str, from_id: str, limit: int, *, ascending: bool
-    ) -> Sequence[queue_pb2.Queued]:
+    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[queue_pb2.Queued]:
         request = queue_pb2.ListQueuedRequest(
             workspace=workspace, from_execution_id=from_id, ascending=ascending, limit=limit
         )
@@ -45,9 +43,7 @@ class DispatcherQueue:
             found.extend((await self._find_requests(request)).requests)
         return found
 
-    async def cancel(
-        self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int
-    ) -> bool:
+    async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
         message = sessions_pb2.ExecutionMessage(
             # All cancels of an execution have the same id, so a repeat is the same message.
             message_id=f"cancel:{execution_id}",
@@ -57,9 +53,7 @@ class DispatcherQueue:
         message.create_time.FromNanoseconds(epoch_ns)
         request = queue_pb2.DeliverRequest(workspace=workspace, message=message)
         return (
-            await self._peers.call(
-                lambda channel, seconds: QueueServiceStub(channel).Deliver(request, timeout=seconds)
-            )
+            await self._peers.call(lambda channel, seconds: QueueServiceStub(channel).Deliver(request, timeout=seconds))
         ).found
 
     async def _get(self, request: queue_pb2.GetQueuedRequest) -> queue_pb2.GetQueuedResponse:

@@ -66,9 +66,7 @@ class LimitsConfigurer:
         request = queue_pb2.ConfigureWorkspaceRequest(
             workspace=record.workspace,
             limits=queue_pb2.TenantLimits(
-                executions_max=limits.executions_max,
-                queued_max=limits.queued_max,
-                revision=record.revision,
+                executions_max=limits.executions_max, queued_max=limits.queued_max, revision=record.revision
             ),
             closed=record.close_time is not None,
         )

@@ -45,9 +45,7 @@ async def keep_open(
             results = await asyncio.gather(reading, writing, return_exceptions=True)
             lost()
         for result in results:
-            if isinstance(result, Exception) and not isinstance(
-                result, grpc.RpcError | asyncio.InvalidStateError
-            ):
+            if isinstance(result, Exception) and not isinstance(result, grpc.RpcError | asyncio.InvalidStateError):
                 log.error("a stream broke", stream=name, exc_info=result)
         log.info("stream ended", stream=name)
         await asyncio.sleep(backoff.next())

@@ -149,9 +149,7 @@ class WatchStreams:
         # Starts that rely on the subscription that they carry, with the time of their watch; oldest first.
         self._riding: dict[str, float] = {}
 
-    def open(
-        self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False
-    ) -> OpenWatch:
+    def open(self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False) -> OpenWatch:
         if len(self._watches) >= WATCHED_MAX:
             raise DependencyUnavailable("this server", "too many executions are followed here")
         watch = OpenWatch(self, execution_id, after_seq, events=events)

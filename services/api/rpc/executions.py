@@ -74,20 +74,13 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
             raise refusals.invalid_field("filter", "BAD_FILTER", filters.message)
         ascending = _ORDERS.get(" ".join(request.order_by.split()))
         if ascending is None:
-            raise refusals.invalid_field(
-                "order_by", "UNKNOWN_VALUE", "must be create_time or create_time desc"
-            )
+            raise refusals.invalid_field("order_by", "UNKNOWN_VALUE", "must be create_time or create_time desc")
         workspace = caller().workspace
         list_of = ("executions", workspace, request.filter, str(ascending))
         from_id, size = pages.begin(request, *list_of)
         page = await self._executions.page(workspace, filters, from_id, size, ascending=ascending)
         shown, token = pages.cut(
-            page.records,
-            size,
-            lambda row: row.execution.id,
-            translate.listed,
-            *list_of,
-            is_cut=page.found > size,
+            page.records, size, lambda row: row.execution.id, translate.listed, *list_of, is_cut=page.found > size
         )
         return holding(executions_pb2.ListExecutionsResponse, executions=shown, next_page_token=token)
 
@@ -119,13 +112,8 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         after_seq = max(request.after_seq, pages.number(after))
         response = await self._reads.events(
             reads_pb2.ListEventsRequest(
-                execution_id=request.execution_id,
-                after_seq=after_seq,
-                as_of_seq=request.as_of_seq,
-                limit=size + 1,
+                execution_id=request.execution_id, after_seq=after_seq, as_of_seq=request.as_of_seq, limit=size + 1
             )
         )
-        shown, token = pages.cut(
-            response.events, size, lambda row: str(row.event.seq), translate.event, *list_of
-        )
+        shown, token = pages.cut(response.events, size, lambda row: str(row.event.seq), translate.event, *list_of)
         return holding(executions_pb2.ListEventsResponse, events=shown, next_page_token=token)

@@ -24,9 +24,7 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
         self._executions = executions
         self._reads = reads
 
-    async def ListRuns(
-        self, request: runs_pb2.ListRunsRequest, context: Context
-    ) -> runs_pb2.ListRunsResponse:
+    async def ListRuns(self, request: runs_pb2.ListRunsRequest, context: Context) -> runs_pb2.ListRunsResponse:
         workspace = caller().workspace
         if request.execution_id:
             await self._executions.find(workspace, request.execution_id)
@@ -44,9 +42,7 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
             )
         )
         own = [record for record in found.runs if record.workspace == workspace]
-        shown, token = pages.cut(
-            own, size, lambda row: row.run.id, translate.run, *list_of, is_cut=found.is_cut
-        )
+        shown, token = pages.cut(own, size, lambda row: row.run.id, translate.run, *list_of, is_cut=found.is_cut)
         return holding(runs_pb2.ListRunsResponse, runs=shown, next_page_token=token)
 
     async def GetRun(self, request: runs_pb2.GetRunRequest, context: Context) -> runs_pb2.GetRunResponse:

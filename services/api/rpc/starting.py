@@ -101,10 +101,7 @@ class Starting:
         return await self._end(begun, answer_by)
 
     async def all(
-        self,
-        requests: list[executions_pb2.StartExecutionRequest],
-        incoming: TraceContext | None,
-        answer_by: float,
+        self, requests: list[executions_pb2.StartExecutionRequest], incoming: TraceContext | None, answer_by: float
     ) -> list[Item]:
         """In the order of the requests; a failure is the item's own."""
         traces = [self._trace(incoming) for _ in requests]
@@ -136,10 +133,7 @@ class Starting:
             return failure
 
     async def _begin(
-        self,
-        request: executions_pb2.StartExecutionRequest,
-        trace: TraceContext,
-        violations_max: int = VIOLATIONS_MAX,
+        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext, violations_max: int = VIOLATIONS_MAX
     ) -> _Begun | _Refused:
         identity = caller()
         command = translate.start_command(request)

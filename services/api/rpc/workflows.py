@@ -80,8 +80,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
     ) -> workflows_pb2.ValidateWorkflowResponse:
         verdict, _, _ = await self._examine(request)
         return workflows_pb2.ValidateWorkflowResponse(
-            faults=[translate.fault(fault) for fault in verdict.faults],
-            warnings=await self._warnings(verdict),
+            faults=[translate.fault(fault) for fault in verdict.faults], warnings=await self._warnings(verdict)
         )
 
     async def GetWorkflow(
@@ -101,9 +100,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
     ) -> workflows_pb2.ListWorkflowsResponse:
         list_of = ("workflows", str(request.show_archived))
         after, size = pages.begin(request, *list_of)
-        rows = await self._workflows.page(
-            caller().workspace, after, size + 1, with_archived=request.show_archived
-        )
+        rows = await self._workflows.page(caller().workspace, after, size + 1, with_archived=request.show_archived)
         shown, token = pages.cut(rows, size, lambda row: row.workflow, translate.workflow, *list_of)
         return holding(workflows_pb2.ListWorkflowsResponse, workflows=shown, next_page_token=token)
 
@@ -112,9 +109,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
     ) -> workflows_pb2.ListWorkflowVersionsResponse:
         list_of = ("versions", request.workflow)
         before, size = pages.begin(request, *list_of)
-        rows = await self._workflows.versions(
-            caller().workspace, request.workflow, pages.number(before), size + 1
-        )
+        rows = await self._workflows.versions(caller().workspace, request.workflow, pages.number(before), size + 1)
         if not rows and not before:
             raise refusals.workflow_not_found(request.workflow)
         shown, token = pages.cut(rows, size, lambda row: str(row.version), translate.version, *list_of)

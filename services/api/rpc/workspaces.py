@@ -164,9 +164,7 @@ class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
         try:
             time = request.expire_time.ToDatetime(UTC)
         except (ValueError, OverflowError):
-            raise refusals.invalid_field(
-                "expire_time", "OUT_OF_RANGE", "must be in the years 1 to 9999"
-            ) from None
+            raise refusals.invalid_field("expire_time", "OUT_OF_RANGE", "must be in the years 1 to 9999") from None
         if time <= self._clock.now():
             raise refusals.invalid_field("expire_time", "OUT_OF_RANGE", "must be in the future")
         return time
@@ -191,9 +189,7 @@ def _workspace_meant(identity: Identity, asked: str) -> str:
 def _masked(request: workspaces_pb2.UpdateWorkspaceRequest) -> dict[str, int]:
     """The columns that the mask names, with their new values."""
     if not request.update_mask.paths:
-        raise refusals.invalid_field(
-            "update_mask", "REQUIRED", f"must name fields out of {', '.join(_MASKS)}"
-        )
+        raise refusals.invalid_field("update_mask", "REQUIRED", f"must name fields out of {', '.join(_MASKS)}")
     given = request.workspace
     known = {
         "tier": int(given.tier),
@@ -203,9 +199,7 @@ def _masked(request: workspaces_pb2.UpdateWorkspaceRequest) -> dict[str, int]:
     values: dict[str, int] = {}
     for path in request.update_mask.paths:
         if path not in _MASKS:
-            raise refusals.invalid_field(
-                "update_mask", "UNKNOWN_FIELD", f"must be one of {', '.join(_MASKS)}"
-            )
+            raise refusals.invalid_field("update_mask", "UNKNOWN_FIELD", f"must be one of {', '.join(_MASKS)}")
         values.update((column, known[column]) for column in _MASKS[path])
     if "tier" in values and values["tier"] not in list(Tier):
         raise refusals.invalid_field("workspace.tier", "UNKNOWN_VALUE", "must be FREE, PRO or ENTERPRISE")

@@ -28,23 +28,13 @@ class FirstKeys(NamedTuple):
 async def bootstrap(dsn: str) -> FirstKeys:
     """`dsn` connects as the role that owns the tables of api."""
     keys = FirstKeys(mint_key("admin"), mint_key("system"), mint_key("runner"))
-    rows = (
-        ("ADMIN", DEFAULT_WORKSPACE, keys.admin),
-        ("SYSTEM", None, keys.system),
-        ("RUNNER", None, keys.runner),
-    )
+    rows = (("ADMIN", DEFAULT_WORKSPACE, keys.admin), ("SYSTEM", None, keys.system), ("RUNNER", None, keys.runner))
 
     async def work(connection: Connection) -> None:
         await connection.execute(
             "INSERT INTO workspaces (workspace, tier, executions_max, queued_max, effect_secret)"
             " VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
-            (
-                DEFAULT_WORKSPACE,
-                int(Tier.ENTERPRISE),
-                DEFAULT_EXECUTIONS_MAX,
-                QUEUED_MAX,
-                secrets.token_bytes(32),
-            ),
+            (DEFAULT_WORKSPACE, int(Tier.ENTERPRISE), DEFAULT_EXECUTIONS_MAX, QUEUED_MAX, secrets.token_bytes(32)),
         )
         for role, workspace, key in rows:
             await connection.execute(

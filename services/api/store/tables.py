@@ -74,10 +74,7 @@ workflow_versions: Final = Table(
     *needed(TIME, "create_time"),
     UniqueConstraint("workspace", "workflow", "version"),
     ForeignKeyConstraint(
-        ["workspace", "workflow"],
-        [workflows.c.workspace, workflows.c.workflow],
-        deferrable=True,
-        initially="DEFERRED",
+        ["workspace", "workflow"], [workflows.c.workspace, workflows.c.workflow], deferrable=True, initially="DEFERRED"
     ),
 )
 

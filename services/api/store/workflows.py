@@ -25,10 +25,7 @@ from services.chassis.process.crash import crash_point
 
 REFUSED, CREATED, NEW_VERSION, UNCHANGED = range(4)
 
-_IS_NAMED: Final = (
-    workflows.c.workspace == bindparam("in_workspace"),
-    workflows.c.workflow == bindparam("named"),
-)
+_IS_NAMED: Final = (workflows.c.workspace == bindparam("in_workspace"), workflows.c.workflow == bindparam("named"))
 _MAKE: Final = Composed(
     insert(workflows)
     .values(workspace=bindparam("workspace"), workflow=bindparam("workflow"), version=0)
@@ -47,14 +44,10 @@ _HASH: Final = Composed(
     )
 )
 _INSERT: Final = Composed(
-    insert(versions).values(
-        {column: bindparam(column.name) for column in versions.c if column.name != "create_time"}
-    )
+    insert(versions).values({column: bindparam(column.name) for column in versions.c if column.name != "create_time"})
 )
 _ADVANCE: Final = Composed(
-    update(workflows)
-    .where(*_IS_NAMED)
-    .values(version=bindparam("new_version"), revision=bindparam("new_revision"))
+    update(workflows).where(*_IS_NAMED).values(version=bindparam("new_version"), revision=bindparam("new_revision"))
 )
 _DROP_EMPTY: Final = Composed(delete(workflows).where(*_IS_NAMED, workflows.c.version == 0))
 
@@ -138,20 +131,14 @@ class PostgresWorkflows:
         row = await self._database.fetch_one(*_GET(version=version, **_named(workspace, workflow)))
         return None if row is None else WorkflowRecord(*row)
 
-    async def page(
-        self, workspace: str, after: str, limit: int, *, with_archived: bool
-    ) -> Sequence[WorkflowRecord]:
+    async def page(self, workspace: str, after: str, limit: int, *, with_archived: bool) -> Sequence[WorkflowRecord]:
         rows = await self._database.fetch(
             *_PAGE(in_workspace=workspace, after=after, with_archived=with_archived, limit=limit)
         )
         return [WorkflowRecord(*row) for row in rows]
 
-    async def versions(
-        self, workspace: str, workflow: str, before: int, limit: int
-    ) -> Sequence[WorkflowRecord]:
-        rows = await self._database.fetch(
-            *_VERSIONS(before=before, limit=limit, **_named(workspace, workflow))
-        )
+    async def versions(self, workspace: str, workflow: str, before: int, limit: int) -> Sequence[WorkflowRecord]:
+        rows = await self._database.fetch(*_VERSIONS(before=before, limit=limit, **_named(workspace, workflow)))
         return [WorkflowRecord(*row) for row in rows]
 
     async def set_archived(self, actor: Actor, workflow: str, *, is_archived: bool) -> WorkflowRecord | None:
@@ -178,9 +165,7 @@ class PostgresWorkflows:
         return None if row is None else VersionRecord(*row)
 
 
-async def _apply(
-    connection: Connection, actor: Actor, workflow: str, new: NewVersion, etag: str
-) -> int | str:
+async def _apply(connection: Connection, actor: Actor, workflow: str, new: NewVersion, etag: str) -> int | str:
     """The change that was made, or the reason why it was refused."""
     key = {"workspace": actor.workspace, "workflow": workflow}
     named = _named(actor.workspace, workflow)
@@ -205,9 +190,7 @@ async def _apply(
         **key,
     )
     await connection.execute(*added)
-    await connection.execute(
-        *_ADVANCE(new_version=version + 1, new_revision=revision + min(version, 1), **named)
-    )
+    await connection.execute(*_ADVANCE(new_version=version + 1, new_revision=revision + min(version, 1), **named))
     await record(connection, actor, "ApplyWorkflow", workflow, {"version": version + 1})
     await tell(connection, f"workflow:{actor.workspace}/{workflow}")
     return NEW_VERSION if version else CREATED

@@ -28,28 +28,21 @@ _PAGE = Composed(
 )
 _GIVEN = ("workspace", "tier", "executions_max", "queued_max", "effect_secret")
 _INSERT = Composed(
-    insert(workspaces)
-    .values({name: bindparam(name) for name in _GIVEN})
-    .on_conflict_do_nothing()
-    .returning(*_COLUMNS)
+    insert(workspaces).values({name: bindparam(name) for name in _GIVEN}).on_conflict_do_nothing().returning(*_COLUMNS)
 )
 _SETTABLE = (workspaces.c.tier, workspaces.c.executions_max, workspaces.c.queued_max)
 _RAISED = {"revision": workspaces.c.revision + 1, "update_time": func.now()}
 _CHANGE = Composed(
     update(workspaces)
     .where(
-        _IS_NAMED,
-        _IS_OPEN,
-        bindparam("expected", type_=BigInteger).in_([literal_column("0"), workspaces.c.revision]),
+        _IS_NAMED, _IS_OPEN, bindparam("expected", type_=BigInteger).in_([literal_column("0"), workspaces.c.revision])
     )
     .values({each: func.coalesce(bindparam(f"new_{each.name}", type_=each.type), each) for each in _SETTABLE})
     .values(_RAISED)
     .returning(*_COLUMNS)
 )
 _CLOSE = Composed(update(workspaces).where(_IS_NAMED, _IS_OPEN).values(close_time=func.now(), **_RAISED))
-_UNCONFIRMED = Composed(
-    select(*_COLUMNS).where(workspaces.c.configured_revision < workspaces.c.revision).limit(100)
-)
+_UNCONFIRMED = Composed(select(*_COLUMNS).where(workspaces.c.configured_revision < workspaces.c.revision).limit(100))
 _CONFIRM = Composed(
     update(workspaces)
     .where(_IS_NAMED, workspaces.c.configured_revision < bindparam("confirmed"))

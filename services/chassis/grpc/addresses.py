@@ -72,9 +72,7 @@ class AddressBook:
             self._stamp = stamp
         except (OSError, ValueError) as failure:
             if self._stamp is not None:
-                log.warning(
-                    "cannot read the list of peers, keeping the last", path=str(path), error=str(failure)
-                )
+                log.warning("cannot read the list of peers, keeping the last", path=str(path), error=str(failure))
                 self._stamp = None
 
     async def _resolve(self, name_and_port: str) -> None:
@@ -83,9 +81,7 @@ class AddressBook:
         try:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as failure:
-            log.warning(
-                "cannot resolve a peer's name, keeping its last addresses", name=host, error=str(failure)
-            )
+            log.warning("cannot resolve a peer's name, keeping its last addresses", name=host, error=str(failure))
             return
         self._present = frozenset(_join(each[4][0], port) for each in found)
 

@@ -49,19 +49,12 @@ class _Call:
         self._request_name = request_name
 
     def __call__(
-        self,
-        request: Any = None,
-        *,
-        timeout: float | None = None,
-        metadata: Metadata = (),
-        **more: Any,
+        self, request: Any = None, *, timeout: float | None = None, metadata: Metadata = (), **more: Any
     ) -> Any:
         if request is not None:
             more[self._request_name] = request
         return self._inner(
-            timeout=self._seconds if timeout is None else timeout,
-            metadata=self._metadata + tuple(metadata),
-            **more,
+            timeout=self._seconds if timeout is None else timeout, metadata=self._metadata + tuple(metadata), **more
         )
 
 

@@ -149,9 +149,7 @@ class Guard:
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """The same handler behind this guard."""
         rule = self.rule_of(method)
-        behaviour = (
-            handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-        )
+        behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         if not (inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)):
             raise TypeError(f"{method} is not implemented: its servicer method is not async")
         assert handler.request_deserializer is not None

@@ -51,11 +51,7 @@ class HealthBoard:
         self._tell()
 
     async def follow(
-        self,
-        probe: Callable[[], Awaitable[bool]],
-        *,
-        services: Iterable[str] = ("",),
-        every_seconds: float = 1.0,
+        self, probe: Callable[[], Awaitable[bool]], *, services: Iterable[str] = ("",), every_seconds: float = 1.0
     ) -> None:
         """For ever: set the answer of the probe for these services. A probe that raises means False."""
         names = tuple(services)

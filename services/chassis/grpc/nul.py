@@ -149,6 +149,4 @@ def _kind(field: FieldDescriptor) -> _Kind | None:
 
 
 def _reaches_text(descriptor: Descriptor) -> bool:
-    return any(
-        field.type == FieldDescriptor.TYPE_STRING for each in reached(descriptor) for field in each.fields
-    )
+    return any(field.type == FieldDescriptor.TYPE_STRING for each in reached(descriptor) for field in each.fields)

@@ -124,9 +124,7 @@ class GrpcServer(grpc.aio.Server):
         self._handlers = _Handlers()
         self._services: list[str] = []
         self._announced: list[str] = []
-        self._server = grpc.aio.server(
-            options=server_options(limits), maximum_concurrent_rpcs=limits.rpcs_at_once_max
-        )
+        self._server = grpc.aio.server(options=server_options(limits), maximum_concurrent_rpcs=limits.rpcs_at_once_max)
         self._server.add_generic_rpc_handlers([self._handlers])
 
     @property
@@ -147,17 +145,10 @@ class GrpcServer(grpc.aio.Server):
             name = handler.service_name() if isinstance(handler, grpc.ServiceRpcHandler) else None
             self._announced.append(name or repr(handler))
 
-    def _register(
-        self,
-        service: str,
-        handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
-        guard: Guard,
-    ) -> None:
+    def _register(self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]], guard: Guard) -> None:
         for name, handler in handlers.items():
             method = f"/{service}/{name}"
-            self._handlers.by_method[method] = guard.wrap(
-                method, handler, request_bytes_max=self._request_bytes_max
-            )
+            self._handlers.by_method[method] = guard.wrap(method, handler, request_bytes_max=self._request_bytes_max)
 
     async def start(self) -> int:  # type: ignore[override]
         """Begin to serve, and return the bound port. Raises OSError when an address is taken."""

@@ -30,9 +30,7 @@ _OUTLINED_BYTES_MIN: Final = 1024
 _ITEMS_MAX: Final = 10_000
 # Each item has a tag and a length.
 _ITEM_BYTES_MIN: Final = 2
-_FREE_JSON: Final = frozenset(
-    {"google.protobuf.Struct", "google.protobuf.ListValue", "google.protobuf.Value"}
-)
+_FREE_JSON: Final = frozenset({"google.protobuf.Struct", "google.protobuf.ListValue", "google.protobuf.Value"})
 # A part of the parser's error text for more than 100 levels of messages.
 _PARSER_TOO_DEEP: Final = "MaxDepth"
 _collect: Callable[[Message], list[Any]] | None = None
@@ -57,11 +55,7 @@ def decode(
         if _PARSER_TOO_DEEP in str(failure):
             raise _invalid([Violation("", "TOO_DEEP", "is nested too deep")]) from None
         raise Refusal("INVALID_REQUEST", "the request is no well-formed message of its type") from None
-    if (
-        items_max is not None
-        and len(raw) > items_max * _ITEM_BYTES_MIN
-        and _has_more_items(message, items_max)
-    ):
+    if items_max is not None and len(raw) > items_max * _ITEM_BYTES_MIN and _has_more_items(message, items_max):
         raise Refusal("MESSAGE_TOO_LARGE", f"the lists of a message have at most {items_max} items in all")
     # The search for a zero byte is a memchr, and few requests of clients hold one.
     if refuses_nul and b"\x00" in raw:

@@ -59,9 +59,7 @@ class Tls:
         if self.pair is None:
             return None
         return grpc.ssl_server_credentials(
-            [self.pair.read()],
-            root_certificates=self._authority(),
-            require_client_auth=self.authority_file is not None,
+            [self.pair.read()], root_certificates=self._authority(), require_client_auth=self.authority_file is not None
         )
 
     def for_client(self) -> grpc.ChannelCredentials:

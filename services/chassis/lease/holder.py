@@ -114,9 +114,7 @@ class HolderRules:
 
     @property
     def reports_unanswered(self) -> int:
-        return len(self._waiting) + sum(
-            len(each.in_flight) + len(each.to_send) for each in self.streams.values()
-        )
+        return len(self._waiting) + sum(len(each.in_flight) + len(each.to_send) for each in self.streams.values())
 
     @property
     def is_drained(self) -> bool:
@@ -286,9 +284,7 @@ class HolderRules:
                     del self.held[report.lease_id]
         return answered
 
-    def _take_grants(
-        self, stream: HolderStream, grants: Iterable[Grant], actions: list[HolderAction]
-    ) -> None:
+    def _take_grants(self, stream: HolderStream, grants: Iterable[Grant], actions: list[HolderAction]) -> None:
         arrived: list[Grant] = []
         held = self.held
         for grant in grants:

@@ -39,13 +39,7 @@ class Outgoing:
         self.notes: deque[object] = deque()
 
     def __len__(self) -> int:
-        return (
-            len(self.taken)
-            + len(self.refused_reports)
-            + len(self.revoked)
-            + len(self.claims)
-            + len(self.notes)
-        )
+        return len(self.taken) + len(self.refused_reports) + len(self.revoked) + len(self.claims) + len(self.notes)
 
     def forget_items(self) -> None:
         for queue in (self.taken, self.refused_reports, self.revoked, self.claims, self.notes):
@@ -54,11 +48,7 @@ class Outgoing:
     def take(self, items_max: int) -> ServerFrame:
         """A new frame with the levels and with answers to reports."""
         frame = ServerFrame(
-            attached=self.attached,
-            beat=self.beat,
-            beat_heard=self.beat_heard,
-            is_draining=self.owes_drain,
-            grants=[],
+            attached=self.attached, beat=self.beat, beat_heard=self.beat_heard, is_draining=self.owes_drain, grants=[]
         )
         self.attached = self.beat = None
         self.beat_heard = 0

@@ -360,9 +360,7 @@ class ServerSessionRules:
         if self.state is ServerState.CLOSED:
             self._out.forget_items()
         elif len(self._out) > OUTGOING_MAX:
-            self._fail(
-                "NOT_READING", f"more than {OUTGOING_MAX} items wait for a holder that does not read them"
-            )
+            self._fail("NOT_READING", f"more than {OUTGOING_MAX} items wait for a holder that does not read them")
 
     # ── time, writing, end ────────────────────────────────────────────────────────────────────────────────
 

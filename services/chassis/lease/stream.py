@@ -133,9 +133,7 @@ class HolderStream:
         self.beat_sent_at = now
         told, self.told = self.told, held
         if told is None:
-            return Beat(
-                self.beat_number, True, len(held), [Lease(*item) for item in held.items()], (), loop_lag
-            )
+            return Beat(self.beat_number, True, len(held), [Lease(*item) for item in held.items()], (), loop_lag)
         fresh = [Lease(*item) for item in held.items() - told.items()]
         gone = list(told.keys() - held.keys())
         return Beat(self.beat_number, False, len(held), fresh, gone, loop_lag)

@@ -120,12 +120,7 @@ async def connect(
 
 class PgConnection:
     def __init__(
-        self,
-        url: str,
-        *,
-        name: str,
-        statement_seconds: float = 5.0,
-        settings: Mapping[str, str] = NO_SETTINGS,
+        self, url: str, *, name: str, statement_seconds: float = 5.0, settings: Mapping[str, str] = NO_SETTINGS
     ) -> None:
         """`settings` are server settings for this connection."""
         self._url = url
@@ -138,9 +133,7 @@ class PgConnection:
         self._at_work: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
-    async def fetch(
-        self, sql: str, params: Params = (), *, seconds: float | None = None
-    ) -> list[tuple[Any, ...]]:
+    async def fetch(self, sql: str, params: Params = (), *, seconds: float | None = None) -> list[tuple[Any, ...]]:
         """Run one statement in autocommit mode, and return its rows."""
 
         async def work(connection: Connection) -> list[tuple[Any, ...]]:
@@ -195,9 +188,7 @@ class PgConnection:
 
         return await self.run(whole, seconds=seconds)
 
-    async def run(
-        self, work: Callable[[Connection], Awaitable[Result]], *, seconds: float | None = None
-    ) -> Result:
+    async def run(self, work: Callable[[Connection], Awaitable[Result]], *, seconds: float | None = None) -> Result:
         """Run `work` with the connection, shielded from a cancellation of the caller."""
         limit = self._statement_seconds if seconds is None else seconds
         task = asyncio.ensure_future(self._take_turn(work, limit))
@@ -246,19 +237,13 @@ class PgConnection:
         if self._connection is None or self._connection.closed or _has_news(self._connection):
             await self._discard()
             self._connection = await connect(
-                self._url,
-                name=self._name,
-                statement_seconds=self._statement_seconds,
-                settings=self._settings,
+                self._url, name=self._name, statement_seconds=self._statement_seconds, settings=self._settings
             )
             self._raw_pipeline = RawPipeline(self._connection)
         return self._connection
 
     async def _in_time(
-        self,
-        connection: Connection,
-        work: Callable[[Connection], Awaitable[Result]],
-        seconds: float,
+        self, connection: Connection, work: Callable[[Connection], Awaitable[Result]], seconds: float
     ) -> Result:
         deadline = asyncio.get_running_loop().call_later(seconds, _shut, connection.pgconn.socket)
         try:

@@ -34,9 +34,7 @@ _PROBE_SECONDS: Final = 2.0
 class Database:
     def __init__(self, url: str, *, name: str, connections: int = 4, statement_seconds: float = 5.0) -> None:
         # A stack, so that the same few connections stay warm and the others idle.
-        self._free = [
-            PgConnection(url, name=name, statement_seconds=statement_seconds) for _ in range(connections)
-        ]
+        self._free = [PgConnection(url, name=name, statement_seconds=statement_seconds) for _ in range(connections)]
         self._connections = tuple(self._free)
         self._probe_connection = PgConnection(url, name=f"{name}-probe", statement_seconds=_PROBE_SECONDS)
         self._waiting: deque[asyncio.Future[PgConnection]] = deque()
@@ -49,32 +47,24 @@ class Database:
         for connection in (*self._connections, self._probe_connection):
             await connection.close()
 
-    async def fetch(
-        self, sql: str, params: Params = (), *, seconds: float | None = None
-    ) -> list[tuple[Any, ...]]:
+    async def fetch(self, sql: str, params: Params = (), *, seconds: float | None = None) -> list[tuple[Any, ...]]:
         """Run one statement in autocommit mode, and return its rows."""
         return await self._with_connection(lambda connection: connection.fetch(sql, params, seconds=seconds))
 
-    async def fetch_one(
-        self, sql: str, params: Params = (), *, seconds: float | None = None
-    ) -> tuple[Any, ...] | None:
+    async def fetch_one(self, sql: str, params: Params = (), *, seconds: float | None = None) -> tuple[Any, ...] | None:
         """The first row, or None."""
         rows = await self.fetch(sql, params, seconds=seconds)
         return rows[0] if rows else None
 
     async def execute(self, sql: str, params: Params = (), *, seconds: float | None = None) -> int:
         """Run one statement in autocommit mode, and return the number of rows that it touched."""
-        return await self._with_connection(
-            lambda connection: connection.execute(sql, params, seconds=seconds)
-        )
+        return await self._with_connection(lambda connection: connection.execute(sql, params, seconds=seconds))
 
     async def pipeline(
         self, statements: Sequence[Statement], *, seconds: float | None = None
     ) -> list[list[tuple[Any, ...]]]:
         """Run the statements in one transaction and one round trip, and return the rows of each."""
-        return await self._with_connection(
-            lambda connection: connection.pipeline(statements, seconds=seconds)
-        )
+        return await self._with_connection(lambda connection: connection.pipeline(statements, seconds=seconds))
 
     async def transaction(
         self, work: Callable[[Connection], Awaitable[Result]], *, seconds: float | None = None

@@ -55,9 +55,7 @@ async def apply(url: str, schema: str, directory: Path) -> list[str]:
     wanted = migrations_in(directory)
     connection = await AsyncConnection.connect(url, autocommit=True)
     async with connection:
-        await connection.execute(
-            "SELECT pg_advisory_lock(hashtextextended('migrations of ' || %s, 0))", (schema,)
-        )
+        await connection.execute("SELECT pg_advisory_lock(hashtextextended('migrations of ' || %s, 0))", (schema,))
         await _prepare(connection, schema)
         applied = await _applied(connection, schema)
         _compare(schema, wanted, applied)
@@ -106,9 +104,7 @@ async def _applied(connection: AsyncConnection, schema: str) -> list[tuple[int, 
 
 def _compare(schema: str, wanted: Sequence[Migration], applied: Sequence[tuple[int, str]]) -> None:
     if len(applied) > len(wanted):
-        raise SchemaMismatch(
-            f"schema {schema} is at version {applied[-1][0]}, this program knows {len(wanted)}"
-        )
+        raise SchemaMismatch(f"schema {schema} is at version {applied[-1][0]}, this program knows {len(wanted)}")
     for migration, (version, checksum) in zip(wanted, applied, strict=False):
         if version != migration.version or checksum != migration.checksum:
             raise SchemaMismatch(f"schema {schema}: {migration.name} is not what was applied")

@@ -111,18 +111,14 @@ class RawPipeline:
             if is_writing:
                 loop.remove_writer(descriptor)
 
-    def _answers(
-        self, commands: Sequence[tuple[bytes, bytes] | None], results: Sequence[PGresult]
-    ) -> list[Rows]:
+    def _answers(self, commands: Sequence[tuple[bytes, bytes] | None], results: Sequence[PGresult]) -> list[Rows]:
         for prepared, result in zip(commands, results, strict=False):
             if prepared is not None and result.status == ExecStatus.COMMAND_OK:
                 self._names[prepared[0]] = prepared[1]
         for result in results:
             if result.status == ExecStatus.FATAL_ERROR:
                 raise error_from_result(result)
-        return [
-            self._rows(result) for prepared, result in zip(commands, results, strict=True) if prepared is None
-        ]
+        return [self._rows(result) for prepared, result in zip(commands, results, strict=True) if prepared is None]
 
     def _rows(self, result: PGresult) -> Rows:
         count = result.ntuples

@@ -73,9 +73,7 @@ class ProcessSettings(EnvironmentSettings):
         if self._is_called and self.tls_certificate_file is None:
             faults.append("with tls_authority_file the peers demand tls_certificate_file and tls_key_file")
         if self.service_secret_file is not None:
-            faults.append(
-                "tls_authority_file and service_secret_file are two ways to know the peers: give only one"
-            )
+            faults.append("tls_authority_file and service_secret_file are two ways to know the peers: give only one")
         return faults
 
     def _faults_of_public(self) -> list[str]:

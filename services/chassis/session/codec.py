@@ -83,9 +83,7 @@ class HopCodec:
         if control.HasField("attach"):
             frame.attach = _read_attach(control.attach)
         if control.refusals:
-            frame.refused = [
-                Refused(each.lease_id, each.epoch, each.reason, each.message) for each in control.refusals
-            ]
+            frame.refused = [Refused(each.lease_id, each.epoch, each.reason, each.message) for each in control.refusals]
         if control.HasField("credit"):
             frame.credit = Credit(control.credit.number, control.credit.amount)
         if control.HasField("beat"):
@@ -106,9 +104,7 @@ class HopCodec:
         if frame.taken:
             control.taken_reports.extend(frame.taken)
         if frame.refused_reports:
-            control.refused_reports.extend(
-                [pb.ReportRefusal(report_id=i, reason=r) for i, r in frame.refused_reports]
-            )
+            control.refused_reports.extend([pb.ReportRefusal(report_id=i, reason=r) for i, r in frame.refused_reports])
         if frame.beat is not None:
             control.beat.number = frame.beat.number
             control.beat.renewed = frame.beat.is_renewed
@@ -127,17 +123,13 @@ class HopCodec:
 
     def decode_server_frame(self, message: Any) -> ServerFrame:
         control = message.control
-        frame = ServerFrame(
-            credit_seen=control.credit_seen, beat_heard=control.beat_heard, is_draining=control.drain
-        )
+        frame = ServerFrame(credit_seen=control.credit_seen, beat_heard=control.beat_heard, is_draining=control.drain)
         if control.HasField("attached"):
             frame.attached = _read_attached(control.attached)
         if control.taken_reports:
             frame.taken = list(control.taken_reports)
         if control.refused_reports:
-            frame.refused_reports = [
-                RefusedReport(each.report_id, each.reason) for each in control.refused_reports
-            ]
+            frame.refused_reports = [RefusedReport(each.report_id, each.reason) for each in control.refused_reports]
         if control.revoked:
             frame.revoked = [Refused(each.lease_id, each.epoch, each.reason) for each in control.revoked]
         if control.claims:
@@ -179,9 +171,7 @@ class HopCodec:
         return messages
 
 
-def _spread(
-    message: Any, fresh: Callable[[], Any], fields: Iterable[tuple[str, Sequence[Any]]]
-) -> list[Message]:
+def _spread(message: Any, fresh: Callable[[], Any], fields: Iterable[tuple[str, Sequence[Any]]]) -> list[Message]:
     for name, values in fields:
         if values:
             message.ClearField(name)

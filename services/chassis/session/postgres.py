@@ -48,14 +48,7 @@ class PostgresSessionStore:
         labels = {"labels": dict(attach.labels), "modules": list(attach.modules), "capacity": attach.capacity}
         crash_point("session.open.before_commit")
         rows = await self._fetch(
-            self._open,
-            (
-                attach.instance_id,
-                attach.holder,
-                attach.version,
-                orjson.dumps(labels).decode(),
-                self._term,
-            ),
+            self._open, (attach.instance_id, attach.holder, attach.version, orjson.dumps(labels).decode(), self._term)
         )
         crash_point("session.open.after_commit")
         return bool(rows)

@@ -38,13 +38,7 @@ from services.chassis.process.clock import Clock, SystemClock
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import AttachRefused, SessionOwner
 from services.chassis.session.reaper import SessionReaper, SweepGuard
-from services.chassis.session.room import (
-    KEY_BYTES_MAX,
-    KEY_LEASES_MAX,
-    STREAM_BYTES_MAX,
-    CallerRoom,
-    StreamRoom,
-)
+from services.chassis.session.room import KEY_BYTES_MAX, KEY_LEASES_MAX, STREAM_BYTES_MAX, CallerRoom, StreamRoom
 from services.chassis.session.server import Conversation, ServerSession
 from services.chassis.session.store import EndedInstance, SessionStore
 from services.chassis.telemetry.logs import logger
@@ -181,9 +175,7 @@ class SessionRegistry:
 
     def _count_refused(self, who: Identity, context: Any) -> None:
         if _is_key(who) and self._refused[who] >= self._limits.key_refused_max:
-            raise Refusal(
-                "KEY_SESSIONS_EXCEEDED", "cancel the streams that were refused before another is opened"
-            )
+            raise Refusal("KEY_SESSIONS_EXCEEDED", "cancel the streams that were refused before another is opened")
         _count_until_done(self._refused, who, context)
 
     def _room(self) -> StreamRoom:
@@ -227,9 +219,7 @@ class SessionRegistry:
             if is_open:
                 rules.accept(refused)
             else:
-                rules.refuse(
-                    "INSTANCE_ENDED", "the instance was ended; attach anew under a fresh instance_id"
-                )
+                rules.refuse("INSTANCE_ENDED", "the instance was ended; attach anew under a fresh instance_id")
         finally:
             if rules.state is ServerState.OPENING:
                 # A bug of ours: the holder must not wait for an answer that never comes.

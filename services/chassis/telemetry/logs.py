@@ -54,9 +54,7 @@ def setup_logging(*, service: str, replica: str = "0", level: str = "INFO") -> N
     root.setLevel(max(threshold, logging.WARNING))
 
 
-def without_secrets(
-    _logger: object, _method: str, event: MutableMapping[str, Any]
-) -> MutableMapping[str, Any]:
+def without_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     for name, value in event.items():
         if _SECRET_NAME.search(name):
             event[name] = "[withheld]"
@@ -93,9 +91,7 @@ class _IntoStructlog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             fields: dict[str, Any] = {
-                _TAKEN.get(name, name): value
-                for name, value in record.__dict__.items()
-                if name not in _OF_ANY_RECORD
+                _TAKEN.get(name, name): value for name, value in record.__dict__.items() if name not in _OF_ANY_RECORD
             }
             fields["origin"] = record.name
             if record.exc_info:

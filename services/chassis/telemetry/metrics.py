@@ -34,10 +34,7 @@ def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
 
 
 def histogram(
-    name: str,
-    help_text: str,
-    labels: Sequence[str] = (),
-    buckets: Sequence[float] = LATENCY_BUCKETS,
+    name: str, help_text: str, labels: Sequence[str] = (), buckets: Sequence[float] = LATENCY_BUCKETS
 ) -> Histogram:
     return _shared(Histogram, name, help_text, labels, buckets=buckets)
 
@@ -85,9 +82,7 @@ class MetricsEndpoint:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(
-            OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
-        ):
+        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(_REQUEST_SECONDS):
                 request = await reader.readuntil(b"\r\n\r\n")
                 writer.write(_answer(request.split(b"\r\n", 1)[0]))

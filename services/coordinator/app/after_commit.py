@@ -202,9 +202,7 @@ class AfterCommit:
             self._executions.timers.set(owned, execution.next_wake())
             return
         _parked.inc()
-        self._dispatch.parked(
-            owned.execution_id, owned.epoch, wake_time=park.wake_time, seen=owned.message_ids
-        )
+        self._dispatch.parked(owned.execution_id, owned.epoch, wake_time=park.wake_time, seen=owned.message_ids)
         pending.has_left = True
         self._executions.forget(owned)
 
@@ -216,8 +214,6 @@ class AfterCommit:
         self.give_back_places(pending)
         if not pending.has_left:
             message = "the coordinator failed after the commit of this execution; its log says why"
-            self._dispatch.released(
-                owned.execution_id, owned.epoch, failed=True, reason="INTERNAL", message=message
-            )
+            self._dispatch.released(owned.execution_id, owned.epoch, failed=True, reason="INTERNAL", message=message)
         self._executions.drop(owned)
         self._executions.send_away(answer for answer, _ in pending.answers[pending.answered :])

@@ -81,9 +81,7 @@ class Assigner:
         for needs in {_needs(work.node) for work in execution.ready}:
             self._enter(Requirement(workspace, *needs), owned, now, is_following)
 
-    def _enter(
-        self, requirement: Requirement, owned: OwnedExecution, now: Instant, is_following: bool
-    ) -> None:
+    def _enter(self, requirement: Requirement, owned: OwnedExecution, now: Instant, is_following: bool) -> None:
         queue = self._queues.get(requirement)
         if queue is not None and owned in queue:
             return

@@ -104,9 +104,7 @@ class CommitLoop:
         if not batch:
             return
         written = await self._write([pending for pending in batch.values() if pending.events])
-        unchanged = [
-            pending for pending in batch.values() if not pending.events and not pending.owned.is_dropped
-        ]
+        unchanged = [pending for pending in batch.values() if not pending.events and not pending.owned.is_dropped]
         self._after_commit.run([*written, *unchanged])
         self._pacer.carried(len(batch))
 
@@ -240,9 +238,7 @@ class CommitLoop:
     def _is_passable(pending: PendingAppend, fence: Fence) -> bool:
         """Whether the row that refused it was not visible yet, so that the next try decides. An execution has no row
         only before its first append; without that condition one whose row is gone would be tried for ever."""
-        return fence == (pending.owned.epoch, pending.from_seq) or (
-            fence == _NO_ROW and pending.from_seq == 0
-        )
+        return fence == (pending.owned.epoch, pending.from_seq) or (fence == _NO_ROW and pending.from_seq == 0)
 
     def _refused(self, pending: PendingAppend, fence: Fence) -> None:
         owned = pending.owned

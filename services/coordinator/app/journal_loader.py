@@ -158,10 +158,7 @@ class JournalLoader:
                 answer = refused
             except DependencyUnavailable as failure:
                 log.warning(
-                    "a definition cannot be fetched",
-                    version_id=version_id,
-                    executions=len(waiting),
-                    error=str(failure),
+                    "a definition cannot be fetched", version_id=version_id, executions=len(waiting), error=str(failure)
                 )
                 await asyncio.sleep(backoff.next())
         waiting = self._still_without(version_id)
@@ -180,9 +177,7 @@ class JournalLoader:
         return waiting
 
     def _go_without(self, owned: OwnedExecution, refused: DefinitionRefused) -> None:
-        hand_back = functools.partial(
-            self._refuse, owned, refused.reason, str(refused), permanent=refused.is_permanent
-        )
+        hand_back = functools.partial(self._refuse, owned, refused.reason, str(refused), permanent=refused.is_permanent)
         if refused.is_permanent:
             hand_back()
         else:
@@ -221,9 +216,7 @@ class JournalLoader:
             log.warning("journals cannot be read", executions=len(known), error=str(failure))
             return False
         except JournalDamaged as damaged:
-            log.error(
-                "a journal is damaged", executions=len(known), first=known[0].execution_id, error=str(damaged)
-            )
+            log.error("a journal is damaged", executions=len(known), first=known[0].execution_id, error=str(damaged))
             if len(known) == 1:
                 self._corrupt(known[0])
             return len(known) == 1
@@ -266,9 +259,7 @@ class JournalLoader:
         asyncio.get_running_loop().call_later(_REST_SECONDS, rested)
 
     def _corrupt(self, owned: OwnedExecution) -> None:
-        self._refuse(
-            owned, "JOURNAL_CORRUPT", "the journal of this execution cannot be read", permanent=False
-        )
+        self._refuse(owned, "JOURNAL_CORRUPT", "the journal of this execution cannot be read", permanent=False)
 
     def _refuse(self, owned: OwnedExecution, reason: str, message: str, *, permanent: bool) -> None:
         self._dispatch.released(

@@ -103,9 +103,7 @@ class ReportForwarder:
         answers = await asyncio.gather(*(self._settle(*each, standings) for each in batch))
         return [each for each, is_settled in zip(batch, answers, strict=True) if not is_settled]
 
-    async def _settle(
-        self, session: RunnerSession, report: ReceivedReport, standings: Mapping[str, Standing]
-    ) -> bool:
+    async def _settle(self, session: RunnerSession, report: ReceivedReport, standings: Mapping[str, Standing]) -> bool:
         execution_id = report.execution_id
         standing = standings.get(execution_id)
         # All these get the same answer, so that nobody learns what others run.
@@ -125,9 +123,7 @@ class ReportForwarder:
             self._full.setdefault(execution_id, []).append((session, report))
             return True
         except DependencyUnavailable as failure:
-            log.warning(
-                "a misrouted report cannot be forwarded", lease_id=report.lease_id, error=str(failure)
-            )
+            log.warning("a misrouted report cannot be forwarded", lease_id=report.lease_id, error=str(failure))
             return False
         if not is_known:
             return self._refuse(session, report, "EXECUTION_FINAL")

@@ -18,12 +18,7 @@ from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
 from services.coordinator.app.owned_execution import Answer, Input, OwnedExecution, owned_from
 from services.coordinator.app.ports import Definitions, RunnerSession
-from services.coordinator.app.received import (
-    GrantedExecution,
-    ReceivedMessage,
-    ReceivedProgress,
-    ReceivedReport,
-)
+from services.coordinator.app.received import GrantedExecution, ReceivedMessage, ReceivedProgress, ReceivedReport
 from services.coordinator.app.timers import Timers
 from services.coordinator.core.commands import Command, LoseRunner, Release, Tick
 from services.coordinator.core.results import release_reason
@@ -218,9 +213,7 @@ class OwnedExecutions:
         for grant in grants:
             self._release(grant.lease_id, grant.epoch, ReleaseReason.WITHDRAWN, may_have_begun=False)
 
-    def _doubt(
-        self, owned: OwnedExecution, lease_id: str, epoch: int, instance_id: str = ""
-    ) -> asyncio.TimerHandle:
+    def _doubt(self, owned: OwnedExecution, lease_id: str, epoch: int, instance_id: str = "") -> asyncio.TimerHandle:
         """A runner that does not hold the run may have done it and reported it to another coordinator. That report
         comes here through the mailbox, so the run is given up only after the time that this takes."""
         loop = asyncio.get_running_loop()

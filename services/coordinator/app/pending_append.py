@@ -145,20 +145,9 @@ class PendingAppend:
                 made.append((*run_row(execution, run)[1:], key))
         row = execution_change(execution) if self.from_seq else execution_row(execution)
         row = (*row, summary_json(execution) if execution.is_final else None)
-        entry = self.codec.seal(
-            owned.execution_id, self.from_seq + 1, execution.epoch, self.time, self.encoded
-        )
+        entry = self.codec.seal(owned.execution_id, self.from_seq + 1, execution.epoch, self.time, self.encoded)
         return Append(
-            owned.execution_id,
-            owned.epoch,
-            self.from_seq,
-            execution.seq,
-            entry,
-            row,
-            leased,
-            made,
-            ended,
-            moved,
+            owned.execution_id, owned.epoch, self.from_seq, execution.seq, entry, row, leased, made, ended, moved
         )
 
 

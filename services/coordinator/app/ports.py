@@ -19,9 +19,7 @@ class JournalCodec(Protocol):
 
     def encode_event(self, event: Event, /) -> bytes: ...
 
-    def seal(
-        self, execution_id: str, first_seq: int, epoch: int, time: Instant, events: Sequence[bytes], /
-    ) -> bytes:
+    def seal(self, execution_id: str, first_seq: int, epoch: int, time: Instant, events: Sequence[bytes], /) -> bytes:
         """The row of one append."""
         ...
 

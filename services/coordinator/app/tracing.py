@@ -97,11 +97,7 @@ class Tracing:
         own = parse_traceparent(run.traceparent)
         if own is None:
             return
-        attributes = {
-            **_run_attributes(pending.execution, run),
-            "runner": run.runner,
-            "state": run.state.value,
-        }
+        attributes = {**_run_attributes(pending.execution, run), "runner": run.runner, "state": run.state.value}
         below = segment_root(trace, segment_of(run.number))
         emit_span(
             "run.lease",
@@ -130,22 +126,14 @@ class Tracing:
             parent=trace,
             start_ns=min(execution.end_time * 1_000, now),
             end_ns=now,
-            attributes={
-                **_attributes(execution),
-                "state": execution.state.value,
-                "runs": len(execution.runs),
-            },
+            attributes={**_attributes(execution), "state": execution.state.value, "runs": len(execution.runs)},
             error=_shown(execution.error),
         )
 
 
 def _attributes(execution: Execution) -> dict[str, str | int]:
     origin = execution.origin
-    return {
-        "execution.id": execution.execution_id,
-        "workspace": origin.workspace,
-        "workflow": origin.workflow,
-    }
+    return {"execution.id": execution.execution_id, "workspace": origin.workspace, "workflow": origin.workflow}
 
 
 def _run_attributes(execution: Execution, run: Run) -> dict[str, str | int]:

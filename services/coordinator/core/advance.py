@@ -54,8 +54,6 @@ def _finish(turn: Turn) -> None:
         turn.emit(OutputRequested(turn.now, WorkKey(definition.output_node.id)))
 
 
-def _finish_as(
-    turn: Turn, state: ExecutionState, *, output: Value | None = None, error: Failure | None = None
-) -> None:
+def _finish_as(turn: Turn, state: ExecutionState, *, output: Value | None = None, error: Failure | None = None) -> None:
     duration = max(turn.now - turn.execution.start_time, 0)
     turn.emit(ExecutionFinished(turn.now, state, output, error, duration))

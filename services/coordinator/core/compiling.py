@@ -63,8 +63,7 @@ def _link(item: Document) -> _Link:
     label = str(item.get("when") or "success")
     when = _WHENS.get(label)
     return _Link(
-        item["from"],
-        Edge(item["to"], When.LABEL if when is None else when, "" if when is not None else label),
+        item["from"], Edge(item["to"], When.LABEL if when is None else when, "" if when is not None else label)
     )
 
 

@@ -49,15 +49,7 @@ from services.coordinator.core.state import (
     Work,
     WorkState,
 )
-from services.coordinator.core.values import (
-    BrokenInvariant,
-    Error,
-    Failure,
-    FailureReason,
-    Instant,
-    RunState,
-    WorkKey,
-)
+from services.coordinator.core.values import BrokenInvariant, Error, Failure, FailureReason, Instant, RunState, WorkKey
 
 
 def fold(execution: Execution, events: Iterable[Event]) -> Execution:
@@ -306,13 +298,7 @@ def _wait_started(execution: Execution, event: WaitStarted) -> None:
 
 
 def _fail(
-    execution: Execution,
-    work: Work,
-    reason: FailureReason,
-    error: Error,
-    then: Consequences,
-    *,
-    is_handled: bool,
+    execution: Execution, work: Work, reason: FailureReason, error: Error, then: Consequences, *, is_handled: bool
 ) -> None:
     if reason is FailureReason.STOPPED:
         work.state = WorkState.CANCELLED

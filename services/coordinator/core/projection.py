@@ -116,11 +116,7 @@ def _run_changes(run: Run) -> Row:
         run.progress_message,
         *_output(run.output),
         run.branch,
-        *(
-            (error.error_class._value_, error.type, error.message, run.fingerprint)
-            if error is not None
-            else _NO_ERROR
-        ),
+        *((error.error_class._value_, error.type, error.message, run.fingerprint) if error is not None else _NO_ERROR),
         run.retry_time or None,
         run.inputs_hash or None,
         run.config_hash or None,

@@ -12,14 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from services.coordinator.core.values import (
-    INLINE_BYTES_MAX,
-    Error,
-    ErrorClass,
-    OutputRef,
-    ReleaseReason,
-    Value,
-)
+from services.coordinator.core.values import INLINE_BYTES_MAX, Error, ErrorClass, OutputRef, ReleaseReason, Value
 from windlass.definition.limits import DEPTH_MAX
 
 BRANCH_CHARACTERS_MAX: Final = 255

@@ -97,7 +97,5 @@ def judge_failure(
 def death_error(runner: str, reason: FailureReason | None) -> Error:
     """The error of a run whose runner died."""
     if reason is FailureReason.POISON:
-        return Error(
-            ErrorClass.PERMANENT, "POISON", f"{DEATHS_MAX} runners went away with it, the last was {runner}"
-        )
+        return Error(ErrorClass.PERMANENT, "POISON", f"{DEATHS_MAX} runners went away with it, the last was {runner}")
     return Error(ErrorClass.TRANSIENT, "RUNNER_LOST", f"the runner {runner} went away with it")

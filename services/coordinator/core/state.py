@@ -30,16 +30,7 @@ from typing import NamedTuple, TypeAlias, assert_never
 from services.coordinator.core.definition import Definition, Node
 from services.coordinator.core.events import WaitKind
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
-from services.coordinator.core.values import (
-    Error,
-    ExecutionState,
-    Failure,
-    Instant,
-    Origin,
-    RunState,
-    Value,
-    WorkKey,
-)
+from services.coordinator.core.values import Error, ExecutionState, Failure, Instant, Origin, RunState, Value, WorkKey
 
 
 class WorkState(Enum):

@@ -72,16 +72,10 @@ class Turn:
     def stop_if_fail_fast(self) -> None:
         """The workflow ends at the first failure that nobody handles."""
         execution = self.execution
-        if (
-            execution.stop is None
-            and execution.definition.is_fail_fast
-            and execution.first_failure is not None
-        ):
+        if execution.stop is None and execution.definition.is_fail_fast and execution.first_failure is not None:
             self.order_stop(ExecutionState.FAILED, execution.first_failure)
 
-    def order_stop(
-        self, outcome: ExecutionState, error: Failure, message_id: str = "", caller: str = ""
-    ) -> None:
+    def order_stop(self, outcome: ExecutionState, error: Failure, message_id: str = "", caller: str = "") -> None:
         answer_by = self.now + ANSWER_TERM
         self.emit(StopOrdered(self.now, outcome, error, answer_by, message_id, caller))
         for wait in list(self.execution.waits.values()):
@@ -96,9 +90,7 @@ class Turn:
     def succeed(self, work: Work, output: Value, branch: str = "") -> None:
         run, start_time = self._run_of(work), self._start_time_of(work)
         then = self.after_success(work, branch)
-        self.emit(
-            RunSucceeded(self.now, work.key, run, output, branch, start_time, self.now, b"", b"", 0, then)
-        )
+        self.emit(RunSucceeded(self.now, work.key, run, output, branch, start_time, self.now, b"", b"", 0, then))
 
     def fail(self, work: Work, error_type: str, message: str) -> None:
         """The work failed finally, before a runner could do it or while the core did it."""

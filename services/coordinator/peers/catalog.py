@@ -44,9 +44,7 @@ _CALL_SECONDS: Final = 3.0
 class ApiReplicas:
     """Calls one replica after another until one answers."""
 
-    def __init__(
-        self, book: AddressBook, channels: ChannelPool, forget: Callable[[str], Awaitable[None]]
-    ) -> None:
+    def __init__(self, book: AddressBook, channels: ChannelPool, forget: Callable[[str], Awaitable[None]]) -> None:
         self._book = book
         self._channels = channels
         self._forget = forget
@@ -177,10 +175,7 @@ class CatalogKeys:
 
 
 def _identity(found: pb.IdentifyKeyResponse) -> Identity:
-    kinds: Mapping[int, CallerKind] = {
-        Role.RUNNER: CallerKind.RUNNER,
-        Role.ROLE_UNSPECIFIED: CallerKind.SYSTEM,
-    }
+    kinds: Mapping[int, CallerKind] = {Role.RUNNER: CallerKind.RUNNER, Role.ROLE_UNSPECIFIED: CallerKind.SYSTEM}
     kind = kinds.get(found.role, CallerKind.MEMBER)
     role = _ROLES.get(found.role, "") if kind is CallerKind.MEMBER else ""
     return Identity(kind, found.key_id, found.workspace, role)

@@ -93,9 +93,7 @@ class SessionDispatch:
         message: str = "",
     ) -> None:
         crash_point("coordinator.released.before")
-        released = pb.ExecutionReport.Released(
-            failed=failed, permanent=permanent, reason=reason, message=message
-        )
+        released = pb.ExecutionReport.Released(failed=failed, permanent=permanent, reason=reason, message=message)
         self._report(execution_id, epoch, pb.ExecutionReport(released=released))
         crash_point("coordinator.released.after")
 
@@ -125,9 +123,7 @@ class SessionDispatch:
         for work in works:
             if work.start.watcher:
                 self.watchers.granted(work.start.execution_id, work.start.watcher)
-        self.executions.take_on(
-            granted_execution(each, self._holder_name, self._read_report) for each in works
-        )
+        self.executions.take_on(granted_execution(each, self._holder_name, self._read_report) for each in works)
         _held.set(len(self.executions.by_id))
 
     def on_revoked(self, revoked: list[Refused]) -> None:
@@ -140,10 +136,7 @@ class SessionDispatch:
         for report, reason in refused:
             _refused.labels(reason).inc()
             log.warning(
-                "a dispatcher refused a report",
-                execution_id=report.lease_id,
-                epoch=report.epoch,
-                reason=reason,
+                "a dispatcher refused a report", execution_id=report.lease_id, epoch=report.epoch, reason=reason
             )
 
     def on_notes(self, address: str, notes: list[object]) -> None:

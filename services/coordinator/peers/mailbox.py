@@ -73,10 +73,7 @@ def fit_to_post(report: pb.RunReport) -> pb.RunReport:
         setattr(fitting.head, name, getattr(report.head, name))
     fitting.start_time.CopyFrom(report.start_time)
     fitting.end_time.CopyFrom(report.end_time)
-    fitting.inputs_hash, fitting.config_hash = (
-        report.inputs_hash[:_HASH_BYTES],
-        report.config_hash[:_HASH_BYTES],
-    )
+    fitting.inputs_hash, fitting.config_hash = (report.inputs_hash[:_HASH_BYTES], report.config_hash[:_HASH_BYTES])
     if report.WhichOneof("outcome") == "failed":
         failed = report.failed
         setattr(fitting.failed, "class", getattr(failed, "class"))

@@ -31,14 +31,7 @@ class Reads(Protocol):
         limit: int,
     ) -> list[Row]: ...
     async def runs(
-        self,
-        workspace: str | None,
-        *,
-        after: tuple[str, int],
-        node: str,
-        state: str,
-        limit: int,
-        may_cut: bool,
+        self, workspace: str | None, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage: ...
     async def run(self, execution_id: str, number: int) -> Row | None: ...
     async def journal(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]: ...
@@ -68,9 +61,7 @@ class ReadServicer(ReadServiceServicer):
         rows = await self._reads.executions(ids) if ids else []
         return pb.GetExecutionsResponse(executions=[execution_record(row) for row in rows])
 
-    async def ListExecutions(
-        self, request: pb.ListExecutionsRequest, context: Any
-    ) -> pb.ListExecutionsResponse:
+    async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Any) -> pb.ListExecutionsResponse:
         try:
             rows = await self._reads.list_executions(
                 request.workspace,

@@ -50,10 +50,6 @@ def run_grant(execution: Execution, effect: GrantRun, key: str, now: Instant) ->
 
 def fill_output(message: pb.Output, value: Value) -> None:
     if isinstance(value, OutputRef):
-        message.ref.key, message.ref.sha256, message.ref.size_bytes = (
-            value.key,
-            value.sha256,
-            value.size_bytes,
-        )
+        message.ref.key, message.ref.sha256, message.ref.size_bytes = (value.key, value.sha256, value.size_bytes)
     else:
         message.json = value

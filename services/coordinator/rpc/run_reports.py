@@ -18,13 +18,7 @@ from services.coordinator.core.commands import (
     ReportStopped,
     ReportSuccess,
 )
-from services.coordinator.core.results import (
-    ERROR_MESSAGE_MAX,
-    ERROR_TYPE_MAX,
-    fault_of,
-    is_cursor,
-    release_reason,
-)
+from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX, fault_of, is_cursor, release_reason
 from services.coordinator.core.run_ids import split_run_id
 from services.coordinator.core.values import Error, ErrorClass, OutputRef, Span, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb
@@ -121,9 +115,7 @@ def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span)
 
 
 def progress_commands(progress: pb.RunProgress, number: int, instance_id: str) -> list[Command]:
-    commands: list[Command] = [
-        ReportStarted(number, progress.epoch, micros_of(progress.start_time), instance_id),
-    ]
+    commands: list[Command] = [ReportStarted(number, progress.epoch, micros_of(progress.start_time), instance_id)]
     is_news = progress.fraction or progress.message or progress.cursor
     # An unusable cursor must not replace a usable one.
     if is_news and is_cursor(progress.cursor):

@@ -35,9 +35,7 @@ from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsServicer
 
 log = logger(__name__)
 
-CODEC: Final = HopCodec(
-    holder_frame=pb.SessionRequest, server_frame=pb.SessionResponse, holder_notes="progress"
-)
+CODEC: Final = HopCodec(holder_frame=pb.SessionRequest, server_frame=pb.SessionResponse, holder_notes="progress")
 # The modules of a runner that names none.
 DEFAULT_MODULES: Final = frozenset(
     f"{name}@1" for name in ("noop", "transform", "condition", "switch", "delay", "fail", "http.request")
@@ -111,9 +109,7 @@ class SessionRunners:
             raise AttachRefused("INSTANCE_TAKEN", "this instance_id is another runner's; take a fresh one")
         if any(not _is_module(name) for name in (*attach.modules, *attach.idempotent_modules)):
             raise AttachRefused("MODULE_INVALID", "modules are named like http.request@1")
-        return [
-            refused for lease in attach.held if (refused := self._judge(lease.lease_id, lease.epoch, attach))
-        ]
+        return [refused for lease in attach.held if (refused := self._judge(lease.lease_id, lease.epoch, attach))]
 
     def _judge(self, lease_id: str, epoch: int, attach: Attach) -> Refused | None:
         """Judges leases of executions that are owned here; other leases stand until the owner judges them. A run with
@@ -134,12 +130,7 @@ class SessionRunners:
         session.data = RunnerScope(session.attach, caller())
         _runners.set(len(self.registry.sessions))
         attach = session.attach
-        log.info(
-            "runner attached",
-            runner=attach.holder,
-            instance_id=attach.instance_id,
-            held=session.held_count,
-        )
+        log.info("runner attached", runner=attach.holder, instance_id=attach.instance_id, held=session.held_count)
         # The runner reports the runs that it has to us. It refuses those that never reached it; they are leased again.
         if leases := self.executions.leases_of(session.instance_id):
             session.claim(leases)
@@ -159,9 +150,7 @@ class SessionRunners:
         self.executions.unsent(grants)
 
     def on_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
-        log.warning(
-            "a runner that lives does not come back", runner=session.attach.holder, grants=len(grants)
-        )
+        log.warning("a runner that lives does not come back", runner=session.attach.holder, grants=len(grants))
         self.executions.in_doubt(grants)
 
     def on_reports(self, session: ServerSession, reports: list[Report]) -> None:

@@ -118,9 +118,7 @@ class WatchHub:
             # If this fails, the events are a gap, which is closed from the journal.
             with _apart(execution.execution_id):
                 id_, epoch = execution.execution_id, execution.epoch
-                records = [
-                    event_record(event, id_, seq, epoch) for seq, event in enumerate(events, from_seq + 1)
-                ]
+                records = [event_record(event, id_, seq, epoch) for seq, event in enumerate(events, from_seq + 1)]
                 for each in subscriptions:
                     self._push_events(each, records)
         if execution.is_final:

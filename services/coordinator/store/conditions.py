@@ -14,21 +14,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import (
-    DateTime,
-    Integer,
-    Select,
-    String,
-    Text,
-    Uuid,
-    and_,
-    cast,
-    collate,
-    func,
-    or_,
-    select,
-    true,
-)
+from sqlalchemy import DateTime, Integer, Select, String, Text, Uuid, and_, cast, collate, func, or_, select, true
 from sqlalchemy.sql.elements import ColumnElement
 
 from services.coordinator.store.tables import executions
@@ -69,12 +55,7 @@ class ConditionUnknown(ValueError):
 
 
 def execution_list(
-    workspace: str,
-    conditions: Sequence[Condition],
-    *,
-    from_execution_id: str,
-    is_ascending: bool,
-    limit: int,
+    workspace: str, conditions: Sequence[Condition], *, from_execution_id: str, is_ascending: bool, limit: int
 ) -> Select[str]:
     """The ids of one page."""
     key = executions.c.execution_id

@@ -151,11 +151,7 @@ def _write_consequences(to: pb.Consequences, then: ev.Consequences) -> None:
 
 def _read_consequences(then: pb.Consequences) -> ev.Consequences:
     return ev.Consequences(
-        then.edges,
-        _read_keys(then.ready),
-        _read_keys(then.begun),
-        _read_keys(then.skipped),
-        _read_keys(then.blocked),
+        then.edges, _read_keys(then.ready), _read_keys(then.begun), _read_keys(then.skipped), _read_keys(then.blocked)
     )
 
 
@@ -209,19 +205,14 @@ _VALUE: Final = Form(_write_value, _read_value)
 _FAILURE_REASON: Final = _enum(FailureReason, pb.FailureReason, "FAILURE_REASON_")
 _FINAL_STATE: Final = _enum(ExecutionState, pb.FinalState, "FINAL_STATE_")
 _ERROR: Final = _message(
-    Error,
-    error_class=_enum(ErrorClass, pb.ErrorClass, "ERROR_CLASS_"),
-    type=_PLAIN,
-    message=_PLAIN,
+    Error, error_class=_enum(ErrorClass, pb.ErrorClass, "ERROR_CLASS_"), type=_PLAIN, message=_PLAIN
 )
 _FAILURE: Final = _message(Failure, node=_PLAIN, type=_PLAIN, message=_PLAIN)
 _ORIGIN_FORMS: Final[Fields] = {
     "labels": Form(_write_labels, _read_labels, absent=(), is_map=True),
     "create_time": _TIME,
 }
-_ORIGIN: Final = _message(
-    Origin, **{field.name: _ORIGIN_FORMS.get(field.name, _PLAIN) for field in fields(Origin)}
-)
+_ORIGIN: Final = _message(Origin, **{field.name: _ORIGIN_FORMS.get(field.name, _PLAIN) for field in fields(Origin)})
 _RETRY: Final = _message(
     RetryPolicy, attempts=_PLAIN, initial_delay=_TIME, factor=_PLAIN, max_delay=_TIME, budget=_TIME
 )

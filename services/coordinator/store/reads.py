@@ -64,23 +64,13 @@ class PostgresReads:
         return {id_: Standing(workspace, seq, state in _FINAL) for id_, workspace, seq, state in rows}
 
     async def list_executions(
-        self,
-        workspace: str,
-        conditions: Sequence[Condition],
-        *,
-        from_execution_id: str,
-        is_ascending: bool,
-        limit: int,
+        self, workspace: str, conditions: Sequence[Condition], *, from_execution_id: str, is_ascending: bool, limit: int
     ) -> list[Row]:
         # Imported at the first list: SQLAlchemy costs a second and 17 MB, which many a coordinator never needs.
         from services.coordinator.store.conditions import execution_list
 
         statement = execution_list(
-            workspace,
-            conditions,
-            from_execution_id=from_execution_id,
-            is_ascending=is_ascending,
-            limit=limit,
+            workspace, conditions, from_execution_id=from_execution_id, is_ascending=is_ascending, limit=limit
         )
         rows = await self._database.select(statement)
         found = await self._database.fetch(_LIST, (uuid_array([row[0] for row in rows]),))
@@ -93,14 +83,7 @@ class PostgresReads:
         return found.rows[0] if found.rows and found.rows[0]["number"] == number else None
 
     async def runs(
-        self,
-        workspace: str | None,
-        *,
-        after: tuple[str, int],
-        node: str,
-        state: str,
-        limit: int,
-        may_cut: bool,
+        self, workspace: str | None, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage:
         """The runs after (execution id, number): those of the execution, or of a workspace, newest execution first."""
         # Imported at the first list, as above.

@@ -39,10 +39,7 @@ _OF_EXECUTION: Final = and_(runs.c.execution_id == _EXECUTION, runs.c.number > _
 # The runs after (execution, number), newest execution first.
 _IN_WORKSPACE: Final = and_(
     executions.c.workspace == bindparam("workspace", type_=Text),
-    or_(
-        executions.c.execution_id < _EXECUTION,
-        and_(executions.c.execution_id == _EXECUTION, runs.c.number > _AFTER),
-    ),
+    or_(executions.c.execution_id < _EXECUTION, and_(executions.c.execution_id == _EXECUTION, runs.c.number > _AFTER)),
 )
 
 

@@ -41,9 +41,7 @@ executions: Final = Table(
     *needed(BigInteger, "cost_tokens"),
     *needed(TIME, "create_time start_time"),
     *optional(TIME, "grant_time end_time deadline_time"),
-    *needed(
-        Text, "state workspace workflow version_id holder caller request_id parent_execution_id traceparent"
-    ),
+    *needed(Text, "state workspace workflow version_id holder caller request_id parent_execution_id traceparent"),
     *needed(JSONB, "labels"),
     *optional(Text, "error_node error_type error_message"),
     *optional(JSONB, "summary"),

@@ -49,13 +49,7 @@ from services.dispatcher.app.splitting import commit
 from services.dispatcher.core.batch import AdmissionBatch, BatchResult
 from services.dispatcher.core.composing import CLAIMS_PER_BATCH, ENDING_PER_BATCH, compose
 from services.dispatcher.core.holder_shares import shares
-from services.dispatcher.core.items import (
-    Claim,
-    EnqueueOutcome,
-    LeaseFinished,
-    LeaseParked,
-    WorkspaceLimits,
-)
+from services.dispatcher.core.items import Claim, EnqueueOutcome, LeaseFinished, LeaseParked, WorkspaceLimits
 from services.dispatcher.core.mailbox_limits import CLAIM_BYTES_MAX
 from services.dispatcher.core.workspace_queues import ASIDE_SECONDS, WorkspaceQueues
 
@@ -254,9 +248,7 @@ class AdmissionLoop:
         self._is_due = bool(self._pending_reports)
 
     def _gather(self) -> tuple[list[Arrival], list[PendingReport]]:
-        pending = [
-            self._pending_reports.popleft() for _ in range(min(len(self._pending_reports), REPORTS_PER_BATCH))
-        ]
+        pending = [self._pending_reports.popleft() for _ in range(min(len(self._pending_reports), REPORTS_PER_BATCH))]
         self._is_due = bool(self._pending_reports)
         arrivals: list[Arrival] = []
         # One statement cannot judge two items with the same key, so the second waits for the next batch.
@@ -373,9 +365,7 @@ class AdmissionLoop:
             return
         reports: Sequence[LeaseFinished | LeaseParked] = (*batch.finished, *batch.parked)
         workspaces = (*result.finished, *result.parked)
-        took_effect = {
-            report for report, workspace in zip(reports, workspaces, strict=True) if workspace is not None
-        }
+        took_effect = {report for report, workspace in zip(reports, workspaces, strict=True) if workspace is not None}
         refused = set(result.refused_reports)
         done: list[PendingReport] = []
         late: list[PendingReport] = []

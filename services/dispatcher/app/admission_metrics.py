@@ -25,13 +25,9 @@ _processed = counter("dispatcher_items_processed_total", "Executions granted to 
 _at_capacity = counter(
     "dispatcher_released_at_capacity_total", "Times a workspace came to its limit with work waiting."
 )
-_failures = counter(
-    "dispatcher_dispatch_failures_total", "Executions handed back because they could not start."
-)
+_failures = counter("dispatcher_dispatch_failures_total", "Executions handed back because they could not start.")
 _dead_letters = counter("dispatcher_dead_letters_total", "Executions that were given up before they started.")
-_late = counter(
-    "dispatcher_late_reports_total", "Reports refused because the lease was another's.", ("reason",)
-)
+_late = counter("dispatcher_late_reports_total", "Reports refused because the lease was another's.", ("reason",))
 _latency = histogram("dispatcher_dispatch_latency_seconds", "From the enqueue of an execution to its grant.")
 _batch_seconds = histogram("dispatcher_turn_seconds", "How long the commit of a batch took.")
 _batch_items = histogram("dispatcher_turn_items", "Items in a batch.", buckets=COUNT_BUCKETS)
@@ -75,9 +71,7 @@ class AdmissionMetrics:
         for claim in claims:
             _latency.observe((claim.granted_us - claim.enqueue_us) / _US)
             if self._dispatching.has_room():
-                self._dispatching.say(
-                    execution_id=claim.execution_id, workspace=claim.workspace, epoch=claim.epoch
-                )
+                self._dispatching.say(execution_id=claim.execution_id, workspace=claim.workspace, epoch=claim.epoch)
 
     def dispatched(self, leases: Sequence[tuple[str, int]], holder: str) -> None:
         """The coordinator has acknowledged these grants."""
@@ -103,9 +97,7 @@ class AdmissionMetrics:
 
     def dispatch_failed(self, execution_id: str, reason: str, message: str, attempts: int) -> None:
         _failures.inc()
-        log.error(
-            "failed to start", execution_id=execution_id, reason=reason, error=message, attempts=attempts
-        )
+        log.error("failed to start", execution_id=execution_id, reason=reason, error=message, attempts=attempts)
 
     def dead_letter(self, execution_id: str, workspace: str, reason: str) -> None:
         _dead_letters.inc()

@@ -21,9 +21,7 @@ _WORKSPACES_MAX: Final = 1_000
 
 
 class ReplicaNotices:
-    def __init__(
-        self, *, sender: NoticeSender, replica: str, heard: Callable[[str], None], clock: Clock
-    ) -> None:
+    def __init__(self, *, sender: NoticeSender, replica: str, heard: Callable[[str], None], clock: Clock) -> None:
         """`replica` is unique among the processes; it marks our own notices."""
         self._sender = sender
         self._replica = replica

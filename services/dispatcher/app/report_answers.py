@@ -19,9 +19,7 @@ def acknowledge(reports: Iterable[PendingReport | PendingRelease]) -> None:
 
 
 def answer_late(
-    reports: Sequence[PendingReport | PendingRelease],
-    reasons: Sequence[LateReason | None],
-    metrics: AdmissionMetrics,
+    reports: Sequence[PendingReport | PendingRelease], reasons: Sequence[LateReason | None], metrics: AdmissionMetrics
 ) -> None:
     """Reports that changed nothing now. Without a reason, a report had its effect when it was delivered before."""
     for each, reason in zip(reports, reasons, strict=True):

@@ -26,9 +26,7 @@ _BATCH: Final = 500
 
 
 class Returns:
-    def __init__(
-        self, *, leases: Leases, admission_loop: Wakes, metrics: AdmissionMetrics, clock: Clock
-    ) -> None:
+    def __init__(self, *, leases: Leases, admission_loop: Wakes, metrics: AdmissionMetrics, clock: Clock) -> None:
         self._leases = leases
         self._admission_loop = admission_loop
         self._metrics = metrics
@@ -85,11 +83,7 @@ class Returns:
         for instance in instances:
             del self._ended[instance]
         if returned:
-            log.info(
-                "took back the executions of ended coordinators",
-                instances=instances,
-                executions=len(returned),
-            )
+            log.info("took back the executions of ended coordinators", instances=instances, executions=len(returned))
         self._look_again(returned)
 
     async def _return(self) -> None:
@@ -102,9 +96,7 @@ class Returns:
     async def _release(self) -> None:
         batch = list(islice(self._released, _BATCH))
         committed = {
-            pending.report
-            for pending in batch
-            if _is_failure(pending.report) and await self._fail(pending.report)
+            pending.report for pending in batch if _is_failure(pending.report) and await self._fail(pending.report)
         }
         plain = [pending.report for pending in batch if not _is_failure(pending.report)]
         if plain:

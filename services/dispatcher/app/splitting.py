@@ -59,11 +59,7 @@ async def _claim_apart(store: AdmissionStore, batch: AdmissionBatch) -> BatchRes
 
 def _reject(batch: AdmissionBatch, failure: Unstorable) -> BatchResult:
     """The result of the one item that cannot be stored."""
-    items: Sequence[NewStart | LeaseFinished | LeaseParked] = (
-        *batch.new_starts,
-        *batch.finished,
-        *batch.parked,
-    )
+    items: Sequence[NewStart | LeaseFinished | LeaseParked] = (*batch.new_starts, *batch.finished, *batch.parked)
     for each in items:
         log.error("error processing item", execution_id=each.execution_id, error=str(failure))
     rejected = Admission(EnqueueOutcome.REJECTED, message="this item cannot be stored")

@@ -21,9 +21,7 @@ _LATE_SECONDS: Final = 0.002
 
 
 class Waking:
-    def __init__(
-        self, *, housekeeping: Housekeeping, admission_loop: Wakes, clock: Clock, poll_seconds: float
-    ) -> None:
+    def __init__(self, *, housekeeping: Housekeeping, admission_loop: Wakes, clock: Clock, poll_seconds: float) -> None:
         self._housekeeping = housekeeping
         self._admission_loop = admission_loop
         self._clock = clock

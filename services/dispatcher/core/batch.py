@@ -11,14 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Self
 
-from services.dispatcher.core.items import (
-    Admission,
-    Claim,
-    LeaseFinished,
-    LeaseParked,
-    NewStart,
-    WorkspaceView,
-)
+from services.dispatcher.core.items import Admission, Claim, LeaseFinished, LeaseParked, NewStart, WorkspaceView
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,9 +50,7 @@ class AdmissionBatch:
 
     def claim_of(self, workspace: str, claim_holders: Sequence[int]) -> AdmissionBatch:
         """Only the claim from this workspace."""
-        return AdmissionBatch(
-            self.now, workspaces=[workspace], claim_holders=claim_holders, holders=self.holders
-        )
+        return AdmissionBatch(self.now, workspaces=[workspace], claim_holders=claim_holders, holders=self.holders)
 
     def claim_of_ending(self) -> AdmissionBatch:
         """Only the claim of executions that will be ended."""
@@ -69,9 +60,7 @@ class AdmissionBatch:
         """Split a batch without claims into two smaller ones; the first has the earlier items."""
         if self.finished or self.parked:
             if self.new_starts:
-                return replace(self, new_starts=(), new_start_holders=()), replace(
-                    self, finished=(), parked=()
-                )
+                return replace(self, new_starts=(), new_start_holders=()), replace(self, finished=(), parked=())
             finished, parked = len(self.finished) // 2, -(-len(self.parked) // 2)
             return (
                 replace(self, finished=self.finished[:finished], parked=self.parked[:parked]),

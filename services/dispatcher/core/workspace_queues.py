@@ -27,16 +27,7 @@ QUEUES_KEPT_MAX = 20_000
 
 
 class WorkspaceQueue:
-    __slots__ = (
-        "counted_at",
-        "has_work",
-        "is_aside",
-        "is_at_capacity",
-        "is_full",
-        "queued",
-        "queued_max",
-        "revision",
-    )
+    __slots__ = ("counted_at", "has_work", "is_aside", "is_at_capacity", "is_full", "queued", "queued_max", "revision")
 
     def __init__(self) -> None:
         self.has_work = False

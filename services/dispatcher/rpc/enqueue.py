@@ -117,8 +117,7 @@ class _EnqueueStream:
 
     def _say(self, execution_id: str, admission: Admission) -> None:
         answer = queue_pb2.EnqueueAnswer(
-            execution_id=execution_id,
-            outcome=queue_pb2.EnqueueAnswer.Outcome.ValueType(int(admission.outcome)),
+            execution_id=execution_id, outcome=queue_pb2.EnqueueAnswer.Outcome.ValueType(int(admission.outcome))
         )
         if admission.existing_execution_id:
             answer.existing_execution_id = admission.existing_execution_id

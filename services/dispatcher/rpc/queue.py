@@ -33,11 +33,7 @@ class QueueReads(Protocol):
 
 class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
     def __init__(
-        self,
-        *,
-        reads: QueueReads,
-        deliveries: Deliveries,
-        limits_changed: Callable[[str, WorkspaceLimits], None],
+        self, *, reads: QueueReads, deliveries: Deliveries, limits_changed: Callable[[str, WorkspaceLimits], None]
     ) -> None:
         self._reads = reads
         self._deliveries = deliveries
@@ -70,9 +66,7 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
         if len(request.request_ids) > IDS_MAX:
             raise Refusal("INVALID_REQUEST", f"at most {IDS_MAX} ids at once")
         rows = await self._reads.requests(request.workspace, request.request_ids)
-        return queue_pb2.FindRequestsResponse(
-            requests=[queue_pb2.UsedRequest(**row._asdict()) for row in rows]
-        )
+        return queue_pb2.FindRequestsResponse(requests=[queue_pb2.UsedRequest(**row._asdict()) for row in rows])
 
     async def Deliver(self, request: Any, context: Any) -> queue_pb2.DeliverResponse:
         if not request.workspace and caller().name != "coordinator":

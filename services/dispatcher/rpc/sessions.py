@@ -156,9 +156,7 @@ class Coordinators:
             grants=len(refused),
             reason=refused[0].reason,
         )
-        self._returns.hand_back(
-            [(each.lease_id, each.epoch) for each in refused if is_execution_id(each.lease_id)]
-        )
+        self._returns.hand_back([(each.lease_id, each.epoch) for each in refused if is_execution_id(each.lease_id)])
 
     def on_withdrawn(self, session: ServerSession, grants: list[Grant]) -> None:
         self._returns.hand_back([(grant.lease_id, grant.epoch) for grant in grants])
@@ -174,9 +172,7 @@ class Coordinators:
             body: Any = each.body
             report = report_of(body, now)
             if report is None:
-                log.error(
-                    "a report of an unknown kind", execution_id=each.lease_id, holder=session.attach.holder
-                )
+                log.error("a report of an unknown kind", execution_id=each.lease_id, holder=session.attach.holder)
                 holder.refuse(each.report_id, "REPORT_UNKNOWN")
             elif isinstance(report, LeaseReleased):
                 self._returns.released([PendingRelease(each.report_id, report, holder)])

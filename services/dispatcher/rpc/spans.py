@@ -30,11 +30,7 @@ def emit_grant(order: start_pb2.StartOrder, claim: Claim, now_ns: int) -> str | 
     context = sampled_context(order.traceparent)
     if context is None:
         return None
-    attributes = {
-        "execution.id": claim.execution_id,
-        "workspace": claim.workspace,
-        "workflow": order.workflow,
-    }
+    attributes = {"execution.id": claim.execution_id, "workspace": claim.workspace, "workflow": order.workflow}
     granted_ns = claim.granted_us * _NS_PER_US
     # An execution that was granted before has not waited since its enqueue.
     if not claim.is_resumed:

@@ -118,12 +118,7 @@ def report_of(message: sessions_pb2.ExecutionReport, now: datetime) -> LeaseRepo
     if kind == "released":
         released = message.released
         return LeaseReleased(
-            lease_id,
-            epoch,
-            released.failed,
-            released.permanent,
-            clean(released.reason),
-            clean(released.message),
+            lease_id, epoch, released.failed, released.permanent, clean(released.reason), clean(released.message)
         )
     return None
 

@@ -84,9 +84,7 @@ def _earliest(time: Any, *conditions: Any) -> Any:
     return select(func.min(time)).where(*conditions, time.is_not(None)).scalar_subquery()
 
 
-_NEXT_TIME: Final = func.least(
-    _earliest(queue.c.wake_time, is_parked), _earliest(queue.c.deadline_time, is_waiting)
-)
+_NEXT_TIME: Final = func.least(_earliest(queue.c.wake_time, is_parked), _earliest(queue.c.deadline_time, is_waiting))
 _NEXT: Final = Composed(select(cast(extract("epoch", _NEXT_TIME - func.clock_timestamp()), Double)))
 
 _MARK: Final = """
@@ -114,20 +112,8 @@ def _counted(counted: Any, **columns: Any) -> Any:
 _NOBODY: Final[Any] = literal_column("0")
 _NEVER: Final = cast(null(), DateTime(timezone=True))
 _EACH: Final = union_all(
-    _counted(
-        is_waiting,
-        waiting=func.count(),
-        going=_NOBODY,
-        since=func.min(queue.c.enqueue_time),
-        lease_since=_NEVER,
-    ),
-    _counted(
-        is_going,
-        waiting=_NOBODY,
-        going=func.count(),
-        since=_NEVER,
-        lease_since=func.min(queue.c.granted_time),
-    ),
+    _counted(is_waiting, waiting=func.count(), going=_NOBODY, since=func.min(queue.c.enqueue_time), lease_since=_NEVER),
+    _counted(is_going, waiting=_NOBODY, going=func.count(), since=_NEVER, lease_since=func.min(queue.c.granted_time)),
 ).subquery()
 
 
@@ -153,9 +139,7 @@ _OLD: Final = (
     .cte("old")
 )
 _FORGET_REQUESTS: Final = Composed(
-    delete(requests).where(
-        requests.c.workspace == _OLD.c.workspace, requests.c.request_id == _OLD.c.request_id
-    )
+    delete(requests).where(requests.c.workspace == _OLD.c.workspace, requests.c.request_id == _OLD.c.request_id)
 )
 
 

@@ -59,15 +59,11 @@ _END_HELD: Final = Composed(
 _HOLDERS: Final = select(queue.c.holder).where(is_held).distinct().subquery()
 _UNHELD: Final = Composed(
     select(_HOLDERS.c.holder).where(
-        ~exists().where(
-            coordinator_sessions.c.instance_id == _HOLDERS.c.holder, coordinator_sessions.c.state == "LIVE"
-        )
+        ~exists().where(coordinator_sessions.c.instance_id == _HOLDERS.c.holder, coordinator_sessions.c.state == "LIVE")
     )
 )
 
-_FIND: Final = Composed(
-    select(execution_id_text, queue.c.epoch, queue.c.state, queue.c.holder).where(is_asked_for)
-)
+_FIND: Final = Composed(select(execution_id_text, queue.c.epoch, queue.c.state, queue.c.holder).where(is_asked_for))
 
 _LOCK_ONE: Final = Composed(
     select(queue.c.workspace, queue.c.attempts)
@@ -146,9 +142,7 @@ class PostgresLeases:
         return failed
 
     async def find(self, execution_ids: Iterable[str]) -> dict[str, LeasedRow]:
-        rows: list[tuple[Any, ...]] = await self._database.fetch(
-            *_FIND(execution_ids=Texts(list(execution_ids)))
-        )
+        rows: list[tuple[Any, ...]] = await self._database.fetch(*_FIND(execution_ids=Texts(list(execution_ids))))
         return {row[0]: LeasedRow(row[1], State(row[2]), row[3]) for row in rows}
 
     async def reasons(self, reports: Sequence[LeaseReport]) -> list[LateReason | None]:

@@ -18,14 +18,7 @@ from services.chassis.process.crash import crash_point
 from services.dispatcher.app.ports import Unstorable
 from services.dispatcher.core.batch import AdmissionBatch, BatchResult
 from services.dispatcher.core.holder_shares import reach
-from services.dispatcher.core.items import (
-    Admission,
-    Claim,
-    EnqueueOutcome,
-    LeaseParked,
-    WorkspaceLimits,
-    WorkspaceView,
-)
+from services.dispatcher.core.items import Admission, Claim, EnqueueOutcome, LeaseParked, WorkspaceLimits, WorkspaceView
 from services.dispatcher.store import admission_statements as sql
 from services.dispatcher.store.slots import LOCK_WORKSPACES
 
@@ -102,10 +95,7 @@ def _plan(batch: AdmissionBatch) -> tuple[list[HotStatement], list[Read]]:
     if new_start_workspaces or batch.workspaces:
         add(LOCK_WORKSPACES, (Texts([*new_start_workspaces, *batch.workspaces]),), _ignore)
     if batch.finished:
-        ids, epochs = (
-            Texts([r.execution_id for r in batch.finished]),
-            BigInts([r.epoch for r in batch.finished]),
-        )
+        ids, epochs = (Texts([r.execution_id for r in batch.finished]), BigInts([r.epoch for r in batch.finished]))
         add(sql.FINISH, (ids, epochs), _read_finished)
     if batch.parked:
         parked = batch.parked
@@ -247,14 +237,5 @@ def _read_ending(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None
 def _claim(row: Sequence[Any]) -> Claim:
     execution_id, workspace, epoch, holder_index, start, enqueue_us, granted_us, is_resumed, messages = row
     return Claim(
-        execution_id,
-        workspace,
-        epoch,
-        holder_index,
-        start,
-        enqueue_us,
-        granted_us,
-        is_resumed,
-        False,
-        messages or (),
+        execution_id, workspace, epoch, holder_index, start, enqueue_us, granted_us, is_resumed, False, messages or ()
     )

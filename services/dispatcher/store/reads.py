@@ -15,8 +15,7 @@ from services.dispatcher.core.items import QueuedRow, State, UsedRequest, Worksp
 from services.dispatcher.store.tables import execution_id_text, is_asked_for, is_in, queue, requests, tenants
 
 _COLUMNS: Final = [
-    queue.c[name]
-    for name in ("state", "start", "attempts", "failure_reason", "failure_message", "failure_time")
+    queue.c[name] for name in ("state", "start", "attempts", "failure_reason", "failure_message", "failure_time")
 ]
 _GET: Final = Composed(select(*_COLUMNS).where(is_asked_for))
 _REQUESTS: Final = Composed(
@@ -45,10 +44,7 @@ _CONFIGURE: Final = Composed(
         set_={name: _NEW.excluded[name] for name in _LIMITS},
         where=or_(
             tenants.c.revision < _NEW.excluded.revision,
-            and_(
-                tenants.c.revision == _NEW.excluded.revision,
-                tenants.c.closed.is_distinct_from(_NEW.excluded.closed),
-            ),
+            and_(tenants.c.revision == _NEW.excluded.revision, tenants.c.closed.is_distinct_from(_NEW.excluded.closed)),
         ),
     )
 )

@@ -81,11 +81,7 @@ Index("queue_ending", queue.c.execution_id, postgresql_where=and_(is_pending, qu
 Index("queue_going", queue.c.workspace, postgresql_where=is_going)
 Index("queue_held", queue.c.holder, postgresql_where=is_held)
 Index("queue_wakes", queue.c.wake_time, postgresql_where=and_(is_parked, queue.c.wake_time.is_not(None)))
-Index(
-    "queue_deadlines",
-    queue.c.deadline_time,
-    postgresql_where=and_(is_waiting, queue.c.deadline_time.is_not(None)),
-)
+Index("queue_deadlines", queue.c.deadline_time, postgresql_where=and_(is_waiting, queue.c.deadline_time.is_not(None)))
 Index("queue_listed", queue.c.workspace, queue.c.execution_id)
 
 # `execution_ids` are given as `Texts`.

@@ -22,12 +22,7 @@ from services.runner.app.rendering import Rendering
 from services.runner.core.failures import ErrorClass, Failure, class_named, of_exception
 from services.runner.core.job import Job, Outcome, Succeeded
 from services.runner.core.plain import are_plain_conditions, is_plain_document
-from services.runner.core.untrusted import (
-    BRANCH_CHARACTERS_MAX,
-    NAME_CHARACTERS_MAX,
-    clamp_seconds,
-    clamp_text,
-)
+from services.runner.core.untrusted import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, clamp_seconds, clamp_text
 from windlass.sdk import Branch, Context, Module, ModuleError, PermanentError
 from windlass.sdk.encoding import NotJson, encoded
 
@@ -44,12 +39,7 @@ class RunLog(logging.LoggerAdapter[logging.Logger]):
     def __init__(self, job: Job) -> None:
         super().__init__(
             MODULE_LOG,
-            {
-                "execution_id": job.execution_id,
-                "run_id": job.run_id,
-                "node": job.node,
-                "attempt": job.attempt,
-            },
+            {"execution_id": job.execution_id, "run_id": job.run_id, "node": job.node, "attempt": job.attempt},
         )
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
@@ -94,12 +84,7 @@ def read(job: Job, module: Module) -> Reading:
 
 
 def prepare(
-    job: Job,
-    module: Module,
-    reading: Reading,
-    rendering: Rendering,
-    loaded: Mapping[str, bytes],
-    traceparent: str,
+    job: Job, module: Module, reading: Reading, rendering: Rendering, loaded: Mapping[str, bytes], traceparent: str
 ) -> Attempt:
     """Render the templates. `loaded` holds the outputs that had to be fetched, by node.
 
@@ -176,15 +161,9 @@ async def call(attempt: Attempt, threads: ModuleThreads) -> Outcome:
 
 async def stored(outcome: Outcome, outputs: Outputs) -> Outcome:
     """Keep an output that is too large for a report in the store, before anything names it."""
-    if (
-        isinstance(outcome, Succeeded)
-        and isinstance(outcome.output, bytes)
-        and len(outcome.output) > INLINE_BYTES_MAX
-    ):
+    if isinstance(outcome, Succeeded) and isinstance(outcome.output, bytes) and len(outcome.output) > INLINE_BYTES_MAX:
         if len(outcome.output) > OUTPUT_BYTES_MAX:
-            return Failure(
-                ErrorClass.PERMANENT, "OUTPUT_TOO_LARGE", f"the output is over {OUTPUT_BYTES_MAX} bytes"
-            )
+            return Failure(ErrorClass.PERMANENT, "OUTPUT_TOO_LARGE", f"the output is over {OUTPUT_BYTES_MAX} bytes")
         return Succeeded(await outputs.put(outcome.output), outcome.branch)
     return outcome
 
@@ -254,6 +233,4 @@ def _hash(rendered: Any, path: str) -> bytes:
     try:
         return hashlib.sha256(encoded(rendered, is_canonical=True)).digest()
     except NotJson as fault:
-        raise PermanentError(
-            f"{path}: the rendered value is not JSON: {fault}", type="TEMPLATE_ERROR"
-        ) from None
+        raise PermanentError(f"{path}: the rendered value is not JSON: {fault}", type="TEMPLATE_ERROR") from None

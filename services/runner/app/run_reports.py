@@ -65,6 +65,4 @@ def failure_around(job: Job, error: BaseException) -> Failure:
     if isinstance(error, ModuleError) or not isinstance(error, Exception):
         return failure_of(error)
     log.error("attempt broke", run_id=job.run_id, module=job.module, exc_info=error)
-    return Failure(
-        ErrorClass.TRANSIENT, "INTERNAL", f"the runner failed at it: {clamp_text(type(error).__name__)}"
-    )
+    return Failure(ErrorClass.TRANSIENT, "INTERNAL", f"the runner failed at it: {clamp_text(type(error).__name__)}")

@@ -289,9 +289,7 @@ class Worker:
                     del self._going[job.run_id]
                 self._turn_later()
 
-        self._going[job.run_id] = Going(
-            job, asyncio.create_task(guarded(), name=f"run {job.run_id}"), start_ns
-        )
+        self._going[job.run_id] = Going(job, asyncio.create_task(guarded(), name=f"run {job.run_id}"), start_ns)
 
     def _is_ours(self, going: Going) -> bool:
         """False once the worker has stopped it."""
@@ -338,20 +336,14 @@ class Worker:
         try:
             return {node: await self._outputs.get(ref) for node, ref in refs.items()}
         except (OutputMissing, OSError) as missing:
-            raise TransientError(
-                f"an earlier output cannot be read: {missing}", type="OUTPUT_MISSING"
-            ) from None
+            raise TransientError(f"an earlier output cannot be read: {missing}", type="OUTPUT_MISSING") from None
 
-    async def _keep(
-        self, going: Going, outcome: Outcome, attempt: Attempt | None, span: TraceContext | None
-    ) -> None:
+    async def _keep(self, going: Going, outcome: Outcome, attempt: Attempt | None, span: TraceContext | None) -> None:
         """Move a large output to the store, and end the run."""
         try:
             outcome = await stored(outcome, self._outputs)
         except OSError as error:
-            outcome = failure_of(
-                TransientError(f"the output cannot be kept: {error.strerror}", type="OUTPUT_STORE")
-            )
+            outcome = failure_of(TransientError(f"the output cannot be kept: {error.strerror}", type="OUTPUT_STORE"))
         except BaseException as error:
             if not self._is_ours(going):
                 raise

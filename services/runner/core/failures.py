@@ -28,15 +28,7 @@ class Failure:
 
 
 # Trying again cannot mend these: the module or its input is wrong.
-_PERMANENT = (
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    AssertionError,
-    ImportError,
-)
+_PERMANENT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, ImportError)
 
 # HTTP answers below 500 that ask for another try (RFC 9110, RFC 6585, RFC 8470).
 _RETRIED_STATUSES = frozenset({408, 425, 429})

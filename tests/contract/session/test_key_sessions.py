@@ -41,9 +41,7 @@ async def test_key_has_so_many_sessions_and_no_more(store: AwayStore):
             await (await held.enter_async_context(raw(replica, KEY))).attach(f"one {number}")
         assert await fault_of(replica, KEY) == "KEY_SESSIONS_EXCEEDED"
         async with raw(replica, KEY) as holder:
-            assert (
-                await holder.fault()
-            ).message == "this key has 2 sessions here: end some, or use another key"
+            assert (await holder.fault()).message == "this key has 2 sessions here: end some, or use another key"
         assert await fault_of(replica, OTHER) == ""
         for number in range(3):
             service = await held.enter_async_context(raw(replica, SERVICE))

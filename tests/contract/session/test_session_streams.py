@@ -7,15 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.chassis.lease.frames import (
-    REPORTS_FLOOD,
-    Credit,
-    HolderFrame,
-    Lease,
-    Refused,
-    RefusedReport,
-    ServerFrame,
-)
+from services.chassis.lease.frames import REPORTS_FLOOD, Credit, HolderFrame, Lease, Refused, RefusedReport, ServerFrame
 from services.chassis.lease.timing import EXECUTION
 from services.chassis.session.registry import SessionLimits
 from services.chassis.session.server import ServerSession
@@ -74,10 +66,7 @@ async def test_lease_goes_down_and_its_report_up(store: AwayStore):
     async with serving(store) as replica, holding(replica) as worker:
         session = await session_of(replica)
         assert (session.attach.holder, session.attach.labels) == ("worker", {"zone": "a"})
-        assert (session.attach.modules, session.attach.idempotent_modules) == (
-            ("noop@1", "x.y@1"),
-            ("x.y@1",),
-        )
+        assert (session.attach.modules, session.attach.idempotent_modules) == (("noop@1", "x.y@1"), ("x.y@1",))
         grant(session, "x", "y")
         await until(lambda: len(worker.grants) == 2, SECONDS, "the grants")
         assert worker.holder.may_start()
@@ -102,10 +91,7 @@ async def test_acknowledgement_goes_with_what_is_said_next(store: AwayStore):
 async def test_acknowledgement_and_count_that_find_no_company_go_alone():
     # Beats that would carry them are minutes away.
     slow = EXECUTION.scaled(60.0)
-    async with (
-        serving(AwayStore(slow), timing=slow) as replica,
-        holding(replica, timing=slow) as worker,
-    ):
+    async with serving(AwayStore(slow), timing=slow) as replica, holding(replica, timing=slow) as worker:
         session = await session_of(replica)
         grant(session, "x")
         await until(lambda: replica.owner.taken, SECONDS, "the count of the grant")
@@ -134,10 +120,7 @@ async def test_thousands_of_items_share_frames(store: AwayStore):
 async def test_frame_that_is_too_large_for_a_message_is_spread():
     # Ten mebibytes take their time on a busy machine: terms that bear it.
     store, timing = AwayStore(EXECUTION), EXECUTION
-    async with (
-        serving(store, timing=timing) as replica,
-        holding(replica, capacity=40, timing=timing) as worker,
-    ):
+    async with serving(store, timing=timing) as replica, holding(replica, capacity=40, timing=timing) as worker:
         session = await session_of(replica, credit=40)
         assert session.take_credit(40) == 40
         session.grant([grant_of(f"x{number}", inputs=b"x" * 256 * 1024) for number in range(40)])
@@ -234,9 +217,7 @@ async def test_ended_instance_ends_all_work_and_comes_back_afresh(store: AwaySto
         await store.end(first)
         await until(lambda: "RENEWAL_REFUSED" in worker.edges, SECONDS, "the refused renewal")
         assert dict(worker.holder.leases) == {}
-        fresh = await until(
-            lambda: replica.registry.of_instance(worker.holder.instance_id), SECONDS, "attach"
-        )
+        fresh = await until(lambda: replica.registry.of_instance(worker.holder.instance_id), SECONDS, "attach")
         assert fresh.instance_id != first
         assert fresh.held_count == 0
 

@@ -114,9 +114,7 @@ async def test_revoked_key_on_every_method(api: RunningApi) -> None:
         assert shown(await refusal(api, method, api.bearer("revoked"))) == ("UNAUTHENTICATED", "KEY_INVALID")
 
 
-async def test_key_revoked_by_another_replica_is_refused_at_the_latest_a_second_later(
-    api: RunningApi,
-) -> None:
+async def test_key_revoked_by_another_replica_is_refused_at_the_latest_a_second_later(api: RunningApi) -> None:
     """Told by the database: the revocation here goes past the running api."""
     key_id = await make_key(api, "revoked elsewhere", "VIEWER")
     of_members = next(method for method in METHODS if method.name.endswith("/ListWorkflows"))

@@ -61,9 +61,7 @@ class ScriptedDispatcher:
             await context.write(queue_pb2.EnqueueResponse(answers=answers))
 
     async def GetQueued(self, request: Any, context: Any) -> queue_pb2.GetQueuedResponse:
-        return queue_pb2.GetQueuedResponse(
-            items=[self.rows[id_] for id_ in request.execution_ids if id_ in self.rows]
-        )
+        return queue_pb2.GetQueuedResponse(items=[self.rows[id_] for id_ in request.execution_ids if id_ in self.rows])
 
     async def FindRequests(self, request: Any, context: Any) -> queue_pb2.FindRequestsResponse:
         return queue_pb2.FindRequestsResponse()
@@ -131,9 +129,7 @@ class ScriptedCoordinator:
 
 
 class World:
-    def __init__(
-        self, api: RunningApi, peers: list[ScriptedDispatcher], coordinator: ScriptedCoordinator
-    ) -> None:
+    def __init__(self, api: RunningApi, peers: list[ScriptedDispatcher], coordinator: ScriptedCoordinator) -> None:
         self.dispatchers = peers
         self.coordinator = coordinator
         self.channel = api.channel()
@@ -160,14 +156,8 @@ class World:
         return remote_error(failed.value)
 
 
-DISPATCHER = (
-    queue_pb2_grpc.add_EnqueueServiceServicer_to_server,
-    queue_pb2_grpc.add_QueueServiceServicer_to_server,
-)
-COORDINATOR = (
-    reads_pb2_grpc.add_ReadServiceServicer_to_server,
-    reads_pb2_grpc.add_WatchServiceServicer_to_server,
-)
+DISPATCHER = (queue_pb2_grpc.add_EnqueueServiceServicer_to_server, queue_pb2_grpc.add_QueueServiceServicer_to_server)
+COORDINATOR = (reads_pb2_grpc.add_ReadServiceServicer_to_server, reads_pb2_grpc.add_WatchServiceServicer_to_server)
 
 
 async def served(servicer: Any, adders: Sequence[Any]) -> tuple[grpc.aio.Server, str]:
@@ -299,9 +289,7 @@ async def test_waiting_start_learns_that_it_was_never_admitted(world: World) -> 
 
 
 async def test_limits_reach_every_dispatcher(world: World) -> None:
-    await until(
-        lambda: all(each.configured for each in world.dispatchers), 10, "the limits of the first workspace"
-    )
+    await until(lambda: all(each.configured for each in world.dispatchers), 10, "the limits of the first workspace")
     for dispatcher in world.dispatchers:
         told = dispatcher.configured[-1]
         assert (told.workspace, told.limits.executions_max, told.closed) == ("default", 1_000, False)
@@ -323,9 +311,7 @@ async def test_limits_reach_who_is_there_and_the_one_that_was_away_when_it_is_ba
 async def test_peers_come_and_go_with_their_list(postgres: PostgresCluster, tmp_path: Path) -> None:
     database = await postgres.database(migrated=True)
     dispatchers = [ScriptedDispatcher(), ScriptedDispatcher()]
-    (leaving, first_address), (staying, second_address) = [
-        await served(each, DISPATCHER) for each in dispatchers
-    ]
+    (leaving, first_address), (staying, second_address) = [await served(each, DISPATCHER) for each in dispatchers]
     listed = tmp_path / "dispatchers"
     listed.write_text(first_address)
     async with running_api(database, tmp_path, dispatchers=f"@{listed}") as api:

@@ -34,12 +34,8 @@ class Stores(NamedTuple):
 
     async def audit(self) -> list[tuple[str, str, str]]:
         async with await psycopg.AsyncConnection.connect(self.url) as connection:
-            cursor = await connection.execute(
-                "SELECT actor, action, subject FROM api.audit ORDER BY audit_id"
-            )
-            return [
-                (str(actor), str(action), str(subject)) for actor, action, subject in await cursor.fetchall()
-            ]
+            cursor = await connection.execute("SELECT actor, action, subject FROM api.audit ORDER BY audit_id")
+            return [(str(actor), str(action), str(subject)) for actor, action, subject in await cursor.fetchall()]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -54,9 +50,7 @@ async def stores(database: MadeDatabase) -> AsyncIterator[Stores]:
     await pool.close()
 
 
-def new_key(
-    key: str, role: str, workspace: str, title: str = "", expire_time: datetime | None = None
-) -> NewKey:
+def new_key(key: str, role: str, workspace: str, title: str = "", expire_time: datetime | None = None) -> NewKey:
     return NewKey(uuid.uuid4(), key_hash(key), role, workspace, title, expire_time)
 
 
@@ -64,9 +58,7 @@ def new_version(definition: bytes) -> NewVersion:
     return NewVersion(str(uuid.uuid4()), definition, b'{"a":null}', f"# {definition.decode()}", "YAML")
 
 
-async def applied(
-    stores: Stores, definition: bytes, *, etag: str = "", actor: Actor = TEAM
-) -> tuple[int, int]:
+async def applied(stores: Stores, definition: bytes, *, etag: str = "", actor: Actor = TEAM) -> tuple[int, int]:
     answer = await stores.workflows.apply(actor, "intake", new_version(definition), etag)
     return answer.change, answer.workflow.version if answer.workflow else 0
 
@@ -107,9 +99,7 @@ async def test_archived_workflow_is_hidden_not_startable_and_can_come_back(store
     assert await stores.workflows.page("team", "", 10, with_archived=False) == []
     startable = some(await stores.workflows.startable("team", "intake", 0))
     assert startable.is_archived
-    assert (
-        await stores.workflows.apply(TEAM, "intake", new_version(b"2"), "")
-    ).refusal == "WORKFLOW_ARCHIVED"
+    assert (await stores.workflows.apply(TEAM, "intake", new_version(b"2"), "")).refusal == "WORKFLOW_ARCHIVED"
     back = await stores.workflows.set_archived(TEAM, "intake", is_archived=False)
     assert back is not None
     assert back.archive_time is None
@@ -154,12 +144,7 @@ async def test_key_is_found_by_its_hash_only(stores: Stores) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
     made = some(await stores.keys.add(TEAM, new_key("secret", "VIEWER", "team", "reports", later)))
     found = some(await stores.keys.find(key_hash("secret")))
-    assert (found.key_id, found.role, found.workspace, found.title) == (
-        made.key_id,
-        "VIEWER",
-        "team",
-        "reports",
-    )
+    assert (found.key_id, found.role, found.workspace, found.title) == (made.key_id, "VIEWER", "team", "reports")
     assert found.expire_time == later
     assert await stores.keys.find(key_hash("Secret")) is None
 

@@ -75,10 +75,7 @@ async def test_input_that_fits_is_taken(checkers: Checkers, name: str) -> None:
 async def test_all_misfits_are_told_or_as_many_as_are_wanted(checkers: Checkers) -> None:
     document = {"code": 500, "list": ["x"] * 300}
     schema = {"properties": {"code": CODES, "list": {"items": {"type": "integer"}}}}
-    assert await found(checkers, schema, document, most=2) == [
-        ("input.code", "ENUM"),
-        ("input.list[0]", "TYPE"),
-    ]
+    assert await found(checkers, schema, document, most=2) == [("input.code", "ENUM"), ("input.list[0]", "TYPE")]
     assert len(await found(checkers, schema, document)) == 50
     assert len(await found(checkers, schema, document, most=1)) == 1
 
@@ -105,9 +102,7 @@ async def test_check_that_needs_all_memory_ends_by_its_limit(
 
 
 @pytest.mark.parametrize("schema", [doubling("anyOf", False), doubling("allOf", True)])
-async def test_schema_that_no_input_could_be_checked_against_is_a_fault(
-    checkers: Checkers, schema: Any
-) -> None:
+async def test_schema_that_no_input_could_be_checked_against_is_a_fault(checkers: Checkers, schema: Any) -> None:
     message = await checkers.fault("team", orjson.dumps(schema))
     assert message == "takes too long to compile, or to check even an empty input"
 
@@ -148,9 +143,7 @@ async def test_who_waits_too_long_for_a_turn_is_asked_to_come_again(
     assert await first == [("input", "TOO_LARGE")]
 
 
-async def test_caller_who_goes_takes_the_child_along(
-    checkers: Checkers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_caller_who_goes_takes_the_child_along(checkers: Checkers, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[asyncio.subprocess.Process] = []
     start = asyncio.create_subprocess_exec
 

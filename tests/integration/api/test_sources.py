@@ -77,15 +77,11 @@ async def test_faults_of_a_text_name_node_and_line(api: RunningApi) -> None:
 async def test_schema_in_a_text_is_judged_beside_its_other_faults(api: RunningApi) -> None:
     text = TEXT.replace("noop@1", "noop") + "inputSchema: {type: nope}\n"
     found = await call(api, "ValidateWorkflow", ValidateWorkflowRequest(source=text))
-    assert [(fault.reason, fault.line) for fault in found.faults] == [
-        ("MODULE_VERSION_REQUIRED", 3),
-        ("BAD_SCHEMA", 5),
-    ]
+    assert [(fault.reason, fault.line) for fault in found.faults] == [("MODULE_VERSION_REQUIRED", 3), ("BAD_SCHEMA", 5)]
 
 
 @pytest.mark.parametrize(
-    ("schema", "reason"),
-    [("{maximum: .nan}", "NOT_A_NUMBER"), ('{"items": ' * 50 + "true" + "}" * 50, "TOO_DEEP")],
+    ("schema", "reason"), [("{maximum: .nan}", "NOT_A_NUMBER"), ('{"items": ' * 50 + "true" + "}" * 50, "TOO_DEEP")]
 )
 async def test_what_no_schema_can_hold_is_one_fault(api: RunningApi, schema: str, reason: str) -> None:
     request = ValidateWorkflowRequest(source=f"{TEXT}inputSchema: {schema}\n")

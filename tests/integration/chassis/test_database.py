@@ -5,20 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from sqlalchemy import (
-    Column,
-    DateTime,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    and_,
-    bindparam,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, and_, bindparam, func, insert, select, update
 
 from services.chassis.postgres.compiled import Composed, compiled
 from services.chassis.postgres.connection import Connection
@@ -47,9 +34,7 @@ async def database(postgres: PostgresCluster) -> AsyncIterator[Database]:
 
 
 async def test_calls_share_the_connections_and_wait_their_turn(database: Database) -> None:
-    pids = await asyncio.gather(
-        *(database.fetch("SELECT pg_backend_pid() FROM pg_sleep(0.001)") for _ in range(20))
-    )
+    pids = await asyncio.gather(*(database.fetch("SELECT pg_backend_pid() FROM pg_sleep(0.001)") for _ in range(20)))
     assert len({rows[0][0] for rows in pids}) == 2
 
 
@@ -90,9 +75,7 @@ async def test_a_caller_that_gives_up_its_place_in_the_queue_passes_it_on(databa
     assert len({str(rows) for rows in await asyncio.gather(*both)}) == 2, "no connection was lost"
 
 
-async def test_more_than_may_wait_are_refused_at_once(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_more_than_may_wait_are_refused_at_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.chassis.postgres.database._WAITING_MAX", 1)
     calls = [asyncio.create_task(database.fetch("SELECT pg_sleep(0.01)")) for _ in range(4)]
     answers = await asyncio.gather(*calls, return_exceptions=True)

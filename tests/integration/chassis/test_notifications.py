@@ -31,9 +31,7 @@ async def test_each_channel_is_heard_once_after_every_connect(url: str) -> None:
     await speaker.fetch("SELECT pg_notify('Odd Name', 'clog')")
     assert await heard.get() == ("Odd Name", "clog")
 
-    ended = await speaker.fetch(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ear'"
-    )
+    ended = await speaker.fetch("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ear'")
     assert ended == [(True,)]
     assert [await heard.get(), await heard.get()] == [("shoes", ""), ("Odd Name", "")]
     await speaker.fetch("SELECT pg_notify('shoes', 'boot')")

@@ -51,9 +51,7 @@ async def wait_until(connection: PgConnection, sql: str) -> None:
         await asyncio.sleep(0)
 
 
-async def test_statements_are_autocommitted_and_prepared_at_their_first_use(
-    connection: PgConnection,
-) -> None:
+async def test_statements_are_autocommitted_and_prepared_at_their_first_use(connection: PgConnection) -> None:
     assert await connection.execute("INSERT INTO shoes VALUES (%s, %s)", (1, "clog")) == 1
     assert await connection.fetch("SELECT name FROM shoes WHERE id = %(id)s", {"id": 1}) == [("clog",)]
     assert await connection.fetch("DELETE FROM shoes") == []
@@ -113,9 +111,7 @@ PUT = b"INSERT INTO shoes SELECT * FROM unnest($1, $2) RETURNING id"
 COUNT = b"SELECT count(*), $1::int8 FROM shoes"
 
 
-async def test_an_exchange_is_one_transaction_and_gives_the_rows_of_each_statement(
-    connection: PgConnection,
-) -> None:
+async def test_an_exchange_is_one_transaction_and_gives_the_rows_of_each_statement(connection: PgConnection) -> None:
     for number in range(3):
         put, counted = await connection.run_pipeline(
             [(PUT, (Ints([number]), Texts(["clog"]))), (COUNT, (2**40 + number,))]
@@ -154,10 +150,7 @@ async def test_an_exchange_whose_commit_fails_says_what_the_commit_said(connecti
     before = await backend_of(connection)
     with pytest.raises(psycopg.errors.UniqueViolation):
         await connection.run_pipeline([(wear, (Ints([1, 1]),)), (COUNT, (0,))])
-    assert await connection.run_pipeline([(wear, (Ints([1]),)), (b"SELECT count(*) FROM worn", ())]) == [
-        [],
-        [(1,)],
-    ]
+    assert await connection.run_pipeline([(wear, (Ints([1]),)), (b"SELECT count(*) FROM worn", ())]) == [[], [(1,)]]
     assert await backend_of(connection) == before
 
 
@@ -178,9 +171,7 @@ async def test_an_exchange_larger_than_what_the_socket_takes(connection: PgConne
     assert names_read == [(name,) for name in names]
 
 
-async def test_an_exchange_without_an_answer_may_have_committed(
-    connection: PgConnection, other: PgConnection
-) -> None:
+async def test_an_exchange_without_an_answer_may_have_committed(connection: PgConnection, other: PgConnection) -> None:
     pid = await backend_of(connection)
     asleep = asyncio.create_task(connection.run_pipeline([(b"SELECT pg_sleep(600), $1::int4", (1,))]))
     await wait_until(
@@ -198,8 +189,7 @@ async def test_an_exchange_that_is_cancelled_leaves_nothing_to_the_next(
     pid = await backend_of(connection)
     asleep = asyncio.create_task(connection.run_pipeline([(b"SELECT pg_sleep(600), $1::int4", (1,))]))
     await wait_until(
-        other,
-        f"SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep')",
+        other, f"SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep')"
     )
     asleep.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -222,9 +212,7 @@ async def test_a_transaction_is_whole_or_nothing(connection: PgConnection) -> No
     assert await connection.fetch("SELECT id FROM shoes") == [(1,)]
 
 
-async def test_a_plain_fault_is_the_stores_to_handle_and_leaves_the_lane_clean(
-    connection: PgConnection,
-) -> None:
+async def test_a_plain_fault_is_the_stores_to_handle_and_leaves_the_lane_clean(connection: PgConnection) -> None:
     before = await backend_of(connection)
     with pytest.raises(psycopg.errors.UndefinedTable):
         await connection.fetch("SELECT * FROM boots")
@@ -326,7 +314,5 @@ async def test_arrays_arrive_as_what_they_were(connection: PgConnection) -> None
     ]  # fmt: skip
     (row,) = await connection.fetch("SELECT " + ", ".join(["%s"] * len(values)), values)
     assert list(row) == [value.items for value in values]
-    rows = await connection.fetch(
-        "SELECT * FROM unnest(%s::int8[], %s::text[])", (BigInts([1, 2]), Texts(["x", None]))
-    )
+    rows = await connection.fetch("SELECT * FROM unnest(%s::int8[], %s::text[])", (BigInts([1, 2]), Texts(["x", None])))
     assert rows == [(1, "x"), (2, None)]

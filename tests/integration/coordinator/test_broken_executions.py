@@ -107,10 +107,7 @@ async def test_grant_that_cannot_be_made_costs_nobody_else_anything(
 
     again = on_stage.start(session, version, id_=broken.lease.lease_id, resumed=True)
     await eventually(lambda: again.lease.lease_id in on_stage.dispatcher.finished)
-    assert [grant.node for grant in runner.grants if grant.execution_id == again.lease.lease_id] == [
-        "n0",
-        "n1",
-    ]
+    assert [grant.node for grant in runner.grants if grant.execution_id == again.lease.lease_id] == ["n0", "n1"]
     await eventually(lambda: len(set(runner.taken)) == 8)
     assert len(runner.taken) == 8
 
@@ -145,10 +142,7 @@ async def test_report_that_cannot_be_answered_goes_where_the_next_holder_finds_i
     # Its result is in the journal all the same.
     again = on_stage.start(session, version, id_=orders[0].lease.lease_id, resumed=True)
     await eventually(lambda: again.lease.lease_id in on_stage.dispatcher.finished)
-    assert [grant.node for grant in runner.grants if grant.execution_id == again.lease.lease_id] == [
-        "n0",
-        "n1",
-    ]
+    assert [grant.node for grant in runner.grants if grant.execution_id == again.lease.lease_id] == ["n0", "n1"]
     await eventually(lambda: len(set(runner.taken)) == 4)
     assert len(runner.taken) == 4
 
@@ -156,9 +150,7 @@ async def test_report_that_cannot_be_answered_goes_where_the_next_holder_finds_i
 async def test_execution_that_cannot_leave_goes_back_as_failed(
     on_stage: Stage, tables: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version = on_stage.catalog.add(
-        "v-rest", name="w", nodes=[{**SLEEP, "config": {"duration": "3600s"}}], edges=[]
-    )
+    version = on_stage.catalog.add("v-rest", name="w", nodes=[{**SLEEP, "config": {"duration": "3600s"}}], edges=[])
     _, session = await on_stage.coordinator()
     broken, good = (on_stage.dispatcher.order(version) for _ in range(2))
     monkeypatch.setattr(after_commit, "parking", raising_for(broken, parking))

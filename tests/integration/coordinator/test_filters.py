@@ -113,12 +113,9 @@ async def test_table_and_memory_are_of_one_mind(reads: PostgresReads) -> None:
 
 
 @pytest.mark.parametrize(
-    "part",
-    ["labels.region {} a", "error.type {} a", 'end_time {} "2026-11-01T00:00:00Z"', "trigger.caller {} a"],
+    "part", ["labels.region {} a", "error.type {} a", 'end_time {} "2026-11-01T00:00:00Z"', "trigger.caller {} a"]
 )
-async def test_row_without_a_value_fits_no_comparison_but_every_negated_one(
-    reads: PostgresReads, part: str
-) -> None:
+async def test_row_without_a_value_fits_no_comparison_but_every_negated_one(reads: PostgresReads, part: str) -> None:
     has = f"{part.split(maxsplit=1)[0]}:*"
     absent = set(await listed(reads, f"NOT {has}"))
     assert 0 < len(absent) < ROWS
@@ -193,9 +190,7 @@ async def test_what_is_not_understood_is_refused(reads: PostgresReads, name: str
         execution_list("team", [condition], **bounds)
     servicer = ReadServicer(reads, lambda data: pytest.fail(str(data)), lambda workspace: ())
     with pytest.raises(Refusal) as refused:
-        await servicer.ListExecutions(
-            pb.ListExecutionsRequest(workspace="team", conditions=[condition]), None
-        )
+        await servicer.ListExecutions(pb.ListExecutionsRequest(workspace="team", conditions=[condition]), None)
     assert refused.value.reason == "INVALID_REQUEST"
 
 

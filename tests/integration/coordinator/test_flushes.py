@@ -94,9 +94,7 @@ async def test_append_that_fails_is_repeated_in_halves(
 
 
 @pytest.mark.parametrize("nodes", [1, COUNT], ids=["many executions", "one execution"])
-async def test_one_append_has_a_bound_in_bytes(
-    on_stage: Stage, monkeypatch: pytest.MonkeyPatch, nodes: int
-) -> None:
+async def test_one_append_has_a_bound_in_bytes(on_stage: Stage, monkeypatch: pytest.MonkeyPatch, nodes: int) -> None:
     appends = Appends(monkeypatch)
     fan = {"name": "w", "nodes": [{"id": f"n{n}", "module": "noop@1"} for n in range(nodes)]}
     version = on_stage.catalog.add("v-fan", **fan)

@@ -17,15 +17,8 @@ def summing(count: int) -> dict[str, object]:
     sums = {"id": "sum", "module": "transform@1", "inputs": {"x": "{{ nodes|length }}"}}
     return {
         "name": "w",
-        "nodes": [
-            *({"id": id, "module": "noop@1"} for id in sources),
-            sums,
-            {"id": "rescue", "module": "noop@1"},
-        ],
-        "edges": [
-            *({"from": id, "to": "sum"} for id in sources),
-            {"from": "sum", "to": "rescue", "when": "failure"},
-        ],
+        "nodes": [*({"id": id, "module": "noop@1"} for id in sources), sums, {"id": "rescue", "module": "noop@1"}],
+        "edges": [*({"from": id, "to": "sum"} for id in sources), {"from": "sum", "to": "rescue", "when": "failure"}],
         "output": {"count": "{{ nodes|length }}"},
     }
 

@@ -38,10 +38,7 @@ async def test_an_execution_with_its_runs_and_events(on_stage: Stage) -> None:
     assert orjson.loads(record.output) == {"b": {"from": "b"}}
     assert list(record.execution.summary.succeeded) == ["a", "b"]
     runs = await reads.ListRuns(pb.ListRunsRequest(workspace="default", execution_id=id_), **as_api)
-    assert [(each.run.node, each.run.state) for each in runs.runs] == [
-        ("a", api.Run.SUCCESS),
-        ("b", api.Run.SUCCESS),
-    ]
+    assert [(each.run.node, each.run.state) for each in runs.runs] == [("a", api.Run.SUCCESS), ("b", api.Run.SUCCESS)]
     elsewhere = await reads.ListRuns(pb.ListRunsRequest(workspace="other", execution_id=id_), **as_api)
     assert not elsewhere.runs
     events = await reads.ListEvents(pb.ListEventsRequest(execution_id=id_, after_seq=1), **as_api)

@@ -10,11 +10,7 @@ from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage
 
 def line(count: int, **more: Any) -> dict[str, Any]:
     nodes = [{"id": f"n{i}", "module": "noop@1", "config": {}} | more for i in range(count)]
-    return {
-        "name": "w",
-        "nodes": nodes,
-        "edges": [{"from": f"n{i}", "to": f"n{i + 1}"} for i in range(count - 1)],
-    }
+    return {"name": "w", "nodes": nodes, "edges": [{"from": f"n{i}", "to": f"n{i + 1}"} for i in range(count - 1)]}
 
 
 async def state_of(tables: Database, id_: str) -> tuple[Any, ...]:
@@ -58,9 +54,7 @@ async def test_work_waits_for_a_runner_that_fits(on_stage: Stage, tables: Databa
     assert (await state_of(tables, waiting.lease.lease_id))[0] == "RUNNING"
 
 
-async def test_a_cancel_is_journalled_acknowledged_and_stops_the_run(
-    on_stage: Stage, tables: Database
-) -> None:
+async def test_a_cancel_is_journalled_acknowledged_and_stops_the_run(on_stage: Stage, tables: Database) -> None:
     version = on_stage.catalog.add("v-line", **line(2))
     session, runner = await on_stage.with_runner(is_silent=True)
     order = on_stage.start(session, version)

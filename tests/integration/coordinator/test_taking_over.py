@@ -44,9 +44,7 @@ async def going(on_stage: Stage, runner: StageRunner, session: Any) -> Any:
     return order
 
 
-async def test_the_next_holder_adopts_a_live_run_and_takes_its_result(
-    on_stage: Stage, tables: Database
-) -> None:
+async def test_the_next_holder_adopts_a_live_run_and_takes_its_result(on_stage: Stage, tables: Database) -> None:
     first, runner = await on_stage.with_runner("0", is_silent=True)
     order = await going(on_stage, runner, first)
     second_address, second = await on_stage.coordinator("1")
@@ -74,9 +72,7 @@ async def test_a_load_that_is_given_up_keeps_no_fence_locked(
     url = database.url("coordinator")
     # The server would notice the lost client too late for this test otherwise.
     await tables.execute("ALTER ROLE CURRENT_USER SET client_connection_check_interval = 0")
-    reader = PgConnection(
-        url, name="r", statement_seconds=0.5, settings={**LOADING, "statement_timeout": "60s"}
-    )
+    reader = PgConnection(url, name="r", statement_seconds=0.5, settings={**LOADING, "statement_timeout": "60s"})
     journal = PostgresJournal(reader, reader, reader)
     async with await psycopg.AsyncConnection.connect(url) as other:
         await other.execute("SELECT 1 FROM executions WHERE execution_id = %s FOR UPDATE", (ids[1],))
@@ -172,10 +168,7 @@ async def test_the_runs_of_a_dead_runner_go_to_another(
     on_stage: Stage, is_idempotent: bool, seconds_min: float
 ) -> None:
     version = on_stage.catalog.add(
-        f"v-{is_idempotent}",
-        name="w",
-        nodes=[{"id": "a", "module": "noop@1", "idempotent": is_idempotent}],
-        edges=[],
+        f"v-{is_idempotent}", name="w", nodes=[{"id": "a", "module": "noop@1", "idempotent": is_idempotent}], edges=[]
     )
     address, session = await on_stage.coordinator()
     doomed = await on_stage.runner(address, "doomed")

@@ -43,9 +43,7 @@ async def test_a_run_is_ended_only_by_the_runner_that_has_it(on_stage: Stage) ->
     order = await going(on_stage, runner, session)
     other = await on_stage.runner(address, "other")
     grant = runner.grants[-1]
-    other.progress.append(
-        runs_pb.RunProgress(run_id=grant.lease.lease_id, epoch=grant.lease.epoch, cursor=b"1")
-    )
+    other.progress.append(runs_pb.RunProgress(run_id=grant.lease.lease_id, epoch=grant.lease.epoch, cursor=b"1"))
     other.answer(grant, {"whose": "the other's"})
     await eventually(lambda: other.refused)
     assert other.refused == [(grant.lease.lease_id, "LEASE_UNKNOWN")]

@@ -65,9 +65,7 @@ class Rig:
         await self.connection.close()
         await self.database.close()
 
-    async def limit(
-        self, workspace: str, executions_max: int, *, queued_max: int = 1_000, revision: int = 1
-    ) -> None:
+    async def limit(self, workspace: str, executions_max: int, *, queued_max: int = 1_000, revision: int = 1) -> None:
         await self.queue.store_limits({workspace: WorkspaceLimits(executions_max, queued_max, revision)})
 
     async def enqueue(self, *new_starts: NewStart, holders: int = 0, holder: str = "holder-a") -> BatchResult:
@@ -101,9 +99,7 @@ class Rig:
 
     async def finish(self, *leases: Claim | tuple[str, int]) -> Sequence[str | None]:
         reports = [
-            LeaseFinished(lease.execution_id, lease.epoch)
-            if isinstance(lease, Claim)
-            else LeaseFinished(*lease)
+            LeaseFinished(lease.execution_id, lease.epoch) if isinstance(lease, Claim) else LeaseFinished(*lease)
             for lease in leases
         ]
         return (await self.queue.commit(AdmissionBatch(now=datetime.now(UTC), finished=reports))).finished
@@ -117,9 +113,7 @@ class Rig:
             (execution_id, execution_id, size, messages),
         )
 
-    async def rows(
-        self, columns: str = "execution_id::text, state", where: str = "true"
-    ) -> list[tuple[object, ...]]:
+    async def rows(self, columns: str = "execution_id::text, state", where: str = "true") -> list[tuple[object, ...]]:
         return await self.database.fetch(f"SELECT {columns} FROM dispatcher.queue WHERE {where}")
 
 

@@ -205,9 +205,7 @@ async def test_fault_of_the_database_that_is_no_items_ends_the_loop_and_answers_
 
 
 @pytest.mark.parametrize("is_parked", [True, False])
-async def test_report_that_cannot_be_stored_is_kept_unanswered_until_it_can(
-    empty_rig: Rig, is_parked: bool
-) -> None:
+async def test_report_that_cannot_be_stored_is_kept_unanswered_until_it_can(empty_rig: Rig, is_parked: bool) -> None:
     clock = ManualClock()
     stage = Stage(empty_rig, clock=clock)
     good, bad = sorted(await stage.granted("good", "refused"), key=lambda claim: claim.workspace)
@@ -296,9 +294,7 @@ async def test_full_mailboxes_of_what_ends_are_granted_one_after_another(empty_r
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-async def test_batch_of_unknown_outcome_is_repeated_and_answers_the_same(
-    rig: Rig, is_committed: bool
-) -> None:
+async def test_batch_of_unknown_outcome_is_repeated_and_answers_the_same(rig: Rig, is_committed: bool) -> None:
     stage = Stage(rig)
     workspace = f"unknown-{is_committed}"
     batch = [new_start(workspace, request_id=f"r{n}") for n in range(3)]
@@ -411,9 +407,7 @@ async def test_ten_thousand_waiting_in_one_workspace_do_not_delay_another(empty_
     assert sorted({claim.workspace for claim in stage.recorder.claims}) == ["crowd", "guest"]
 
 
-async def test_bringing_more_waits_while_too_much_is_gathered(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bringing_more_waits_while_too_much_is_gathered(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.dispatcher.app.admission_loop.NEW_STARTS_WAITING_MAX", 3)
     stage = Stage(rig)
     stage.bring(*[new_start("bounded") for _ in range(3)])

@@ -61,9 +61,7 @@ async def test_claim_takes_urgent_then_priority_then_age(rig: Rig) -> None:
         new_start("order", execution_id=ids[3], priority=5),
         new_start("order", execution_id=ids[1], priority=1),
     )
-    await rig.database.execute(
-        "UPDATE dispatcher.queue SET urgent = true WHERE execution_id = %s::uuid", (ids[1],)
-    )
+    await rig.database.execute("UPDATE dispatcher.queue SET urgent = true WHERE execution_id = %s::uuid", (ids[1],))
     first = await rig.claim("order", claims=2)
     assert {claim.execution_id for claim in first} == {ids[1], ids[3]}
     (third,) = await rig.claim("order", claims=1)
@@ -103,10 +101,7 @@ async def test_repeated_enqueue_has_the_first_answer_even_when_the_row_is_gone(r
     assert ([each.outcome for each in result.admissions], result.claims) == ([EnqueueOutcome.QUEUED], [])
     other = new_start("again", request_id="r-1", request_hash=HASH)
     (admission,) = (await rig.enqueue(other, holders=1)).admissions
-    assert (admission.outcome, admission.existing_execution_id) == (
-        EnqueueOutcome.EXISTING,
-        came.execution_id,
-    )
+    assert (admission.outcome, admission.existing_execution_id) == (EnqueueOutcome.EXISTING, came.execution_id)
 
 
 async def test_request_id_with_other_content_is_refused(rig: Rig) -> None:
@@ -128,9 +123,7 @@ async def test_same_request_id_of_another_workspace_is_another_request(rig: Rig)
 
 async def test_queue_is_full_exactly_at_its_limit(rig: Rig) -> None:
     await rig.limit("full", 1, queued_max=3)
-    result = await rig.enqueue(
-        *[new_start("full", limits=WorkspaceLimits(1, 3, 1)) for _ in range(6)], holders=6
-    )
+    result = await rig.enqueue(*[new_start("full", limits=WorkspaceLimits(1, 3, 1)) for _ in range(6)], holders=6)
     outcomes = [each.outcome for each in result.admissions]
     assert (outcomes.count(EnqueueOutcome.QUEUED), outcomes.count(EnqueueOutcome.QUEUE_FULL)) == (4, 2)
     (admission,) = (await rig.enqueue(new_start("full"), holders=1)).admissions
@@ -141,11 +134,7 @@ async def test_known_count_is_taken_instead_of_counting(rig: Rig) -> None:
     await rig.limit("known", 1, queued_max=3)
     arrived = [new_start("known") for _ in range(3)]
     batch = AdmissionBatch(
-        now=datetime.now(UTC),
-        new_starts=arrived,
-        new_start_holders=[0, -1, -1],
-        waiting={"known": 2},
-        holders=["h"],
+        now=datetime.now(UTC), new_starts=arrived, new_start_holders=[0, -1, -1], waiting={"known": 2}, holders=["h"]
     )
     result = await rig.queue.commit(batch)
     assert [each.outcome for each in result.admissions] == [
@@ -160,9 +149,7 @@ async def test_known_count_is_taken_instead_of_counting(rig: Rig) -> None:
 async def test_older_limits_never_overwrite_newer(rig: Rig) -> None:
     await rig.limit("limits", 7, revision=3)
     await rig.limit("limits", 1, revision=2)
-    rows = await rig.database.fetch(
-        "SELECT executions_max FROM dispatcher.tenants WHERE workspace = 'limits'"
-    )
+    rows = await rig.database.fetch("SELECT executions_max FROM dispatcher.tenants WHERE workspace = 'limits'")
     assert rows == [(7,)]
 
 
@@ -202,9 +189,7 @@ async def test_parking_with_a_time_that_has_passed_wakes_at_once(rig: Rig) -> No
 async def test_message_that_was_handed_over_and_not_understood_wakes_nothing_at_once(rig: Rig) -> None:
     await rig.limit("strange", 5)
     await rig.enqueue(came := new_start("strange"))
-    message = MailboxMessage(
-        str(uuid.uuid4()), came.execution_id, "strange", b"of a newer version", is_ending=False
-    )
+    message = MailboxMessage(str(uuid.uuid4()), came.execution_id, "strange", b"of a newer version", is_ending=False)
     await rig.mailbox.deliver([message])
     (claim,) = await rig.claim("strange", claims=1)
     assert claim.messages == [message.body]
@@ -220,9 +205,7 @@ async def test_message_that_was_handed_over_and_not_understood_wakes_nothing_at_
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-async def test_times_in_the_rows_are_the_databases_whatever_the_clock_of_a_replica(
-    rig: Rig, hours: int
-) -> None:
+async def test_times_in_the_rows_are_the_databases_whatever_the_clock_of_a_replica(rig: Rig, hours: int) -> None:
     now = datetime.now(UTC) + timedelta(hours=hours)
     workspace = f"clock{hours}"
     await rig.limit(workspace, 5)

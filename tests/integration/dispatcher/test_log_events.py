@@ -45,18 +45,11 @@ def log() -> Iterator[Log]:
         yield Log(lines)
 
 
-async def test_workspace_is_told_to_be_at_capacity_once_each_time_it_comes_to_it(
-    empty_rig: Rig, log: Log
-) -> None:
+async def test_workspace_is_told_to_be_at_capacity_once_each_time_it_comes_to_it(empty_rig: Rig, log: Log) -> None:
     stage = Stage(empty_rig, credit=100)
     stage.bring(*[new_start("full") for _ in range(LIMITS.executions_max + 1)])
     await stage.admission_loop.run_once()
-    line = {
-        "workspace": "full",
-        "active": LIMITS.executions_max,
-        "limit": LIMITS.executions_max,
-        "log_level": "info",
-    }
+    line = {"workspace": "full", "active": LIMITS.executions_max, "limit": LIMITS.executions_max, "log_level": "info"}
     assert log.of("workspace at capacity") == [line]
     stage.bring(new_start("full"))
     await stage.admission_loop.run_once()
@@ -101,16 +94,8 @@ async def test_grant_and_its_taking_are_told(address: str, api: Api, log: Log) -
         await api.enqueue(item("told"))
         (grant,) = await coordinator.granted(1)
         lease = {"execution_id": grant.lease.lease_id, "epoch": grant.lease.epoch}
-        assert await log.one("dispatching item", **lease) == {
-            **lease,
-            "workspace": "told",
-            "log_level": "info",
-        }
-        assert await log.one("dispatched execution", **lease) == {
-            **lease,
-            "holder": "taker",
-            "log_level": "info",
-        }
+        assert await log.one("dispatching item", **lease) == {**lease, "workspace": "told", "log_level": "info"}
+        assert await log.one("dispatched execution", **lease) == {**lease, "holder": "taker", "log_level": "info"}
         await coordinator.finished(grant)
 
 

@@ -33,11 +33,7 @@ async def test_slots_freed_at_one_replica_serve_what_waits_at_the_other(addresse
         sent = [item("shared", executions_max=2) for _ in range(60)]
         await api.enqueue(*sent)
         await finish_all(coordinator, len(sent))
-        assert (
-            len({grant.lease.lease_id for grant in coordinator.grants})
-            == len(sent)
-            == len(coordinator.grants)
-        )
+        assert len({grant.lease.lease_id for grant in coordinator.grants}) == len(sent) == len(coordinator.grants)
 
 
 async def test_same_execution_sent_to_both_replicas_starts_once(addresses: list[str]) -> None:

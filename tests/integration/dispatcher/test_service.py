@@ -19,12 +19,7 @@ State = queue_pb2.Queued.State
 
 
 def item(
-    workspace: str,
-    *,
-    executions_max: int = 5,
-    queued_max: int = 1_000,
-    deadline_in: float | None = None,
-    **start: Any,
+    workspace: str, *, executions_max: int = 5, queued_max: int = 1_000, deadline_in: float | None = None, **start: Any
 ) -> queue_pb2.EnqueueItem:
     order = start_pb2.StartOrder(
         execution_id=start.pop("execution_id", str(uuid.uuid4())), workspace=workspace, priority=3, **start
@@ -192,9 +187,7 @@ async def test_cancel_of_a_queued_execution_needs_no_slot(address: str, api: Api
         await api.enqueue(first, second)
         (running,) = await coordinator.granted(1)
         waiting = next(
-            each.start.execution_id
-            for each in (first, second)
-            if each.start.execution_id != running.lease.lease_id
+            each.start.execution_id for each in (first, second) if each.start.execution_id != running.lease.lease_id
         )
         assert (await api.queue.Deliver(cancel(waiting, workspace="no-slot"))).found
         ending = (await coordinator.granted(2))[1]
@@ -204,9 +197,7 @@ async def test_cancel_of_a_queued_execution_needs_no_slot(address: str, api: Api
 
 async def test_deadline_that_passes_in_the_queue_ends_without_a_slot(address: str, api: Api) -> None:
     async with Coordinator(address) as coordinator:
-        await api.enqueue(
-            item("expired", executions_max=1), item("expired", executions_max=1, deadline_in=0.3)
-        )
+        await api.enqueue(item("expired", executions_max=1), item("expired", executions_max=1, deadline_in=0.3))
         ending = (await coordinator.granted(2))[1]
         assert ending.ends_only
         await coordinator.finished(*coordinator.grants)
@@ -234,15 +225,11 @@ async def test_raised_limit_lets_the_next_go_at_once(address: str, api: Api) -> 
         await api.enqueue(item("grown", executions_max=1), item("grown", executions_max=1))
         await coordinator.granted(1)
         limits = queue_pb2.TenantLimits(executions_max=2, queued_max=5, revision=2)
-        await api.queue.ConfigureWorkspace(
-            queue_pb2.ConfigureWorkspaceRequest(workspace="grown", limits=limits)
-        )
+        await api.queue.ConfigureWorkspace(queue_pb2.ConfigureWorkspaceRequest(workspace="grown", limits=limits))
         await coordinator.finished(*await coordinator.granted(2))
 
 
-async def test_permanent_failure_is_a_dead_letter_at_once_and_its_nul_is_replaced(
-    address: str, api: Api
-) -> None:
+async def test_permanent_failure_is_a_dead_letter_at_once_and_its_nul_is_replaced(address: str, api: Api) -> None:
     async with Coordinator(address) as coordinator:
         sent = item("nul-report")
         await api.enqueue(sent)
@@ -257,9 +244,7 @@ async def test_list_pages_in_order_of_ids(address: str, api: Api) -> None:
     await api.enqueue(*[item("listed", execution_id=each) for each in ids])
 
     async def page(**request: Any) -> list[str]:
-        answer = await api.queue.ListQueued(
-            queue_pb2.ListQueuedRequest(workspace="listed", limit=2, **request)
-        )
+        answer = await api.queue.ListQueued(queue_pb2.ListQueuedRequest(workspace="listed", limit=2, **request))
         return [each.start.execution_id for each in answer.items]
 
     assert await page() == [ids[4], ids[3]]
@@ -277,9 +262,7 @@ async def test_request_id_is_known_for_what_it_was_used_in_its_own_workspace(api
         request = queue_pb2.FindRequestsRequest(workspace=workspace, request_ids=request_ids)
         return list((await api.queue.FindRequests(request)).requests)
 
-    used = queue_pb2.UsedRequest(
-        request_id="r1", request_hash=b"h", execution_id=new_start.start.execution_id
-    )
+    used = queue_pb2.UsedRequest(request_id="r1", request_hash=b"h", execution_id=new_start.start.execution_id)
     assert await found("asked", "r1", "r2") == [used]
     assert await found("another", "r1") == []
     assert await found("asked") == []

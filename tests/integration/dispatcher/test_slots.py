@@ -22,9 +22,7 @@ SLOTS = 5
 async def race_two_claims(url: str, workspace: str, statements: list[bytes]) -> int:
     """Two claims, the second begun while the first is not committed; how many slots are in use after both."""
     first, second, watcher = [await connect(url, name="race", statement_seconds=10.0) for _ in range(3)]
-    params = {
-        LOCK_WORKSPACES: (Texts([workspace]),),
-    }
+    params = {LOCK_WORKSPACES: (Texts([workspace]),)}
     claim = (Texts([workspace]), Ints([0] * SLOTS), SLOTS, Texts(["holder"]), datetime.now(UTC))
 
     has_claimed, may_commit = asyncio.Event(), asyncio.Event()

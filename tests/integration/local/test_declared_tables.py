@@ -76,9 +76,7 @@ async def make(url: str, metadata: MetaData) -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-async def test_declared_tables_are_the_migrated_ones(
-    migrated: Database, empty: Database, service: str
-) -> None:
+async def test_declared_tables_are_the_migrated_ones(migrated: Database, empty: Database, service: str) -> None:
     await make(empty.superuser_url, SERVICES[service])
     declared = await tables(empty.superuser_url, service)
     found = await tables(migrated.superuser_url, service)

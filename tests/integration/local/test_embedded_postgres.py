@@ -46,12 +46,7 @@ def server_in(home: Path, port: int) -> PostgresServer:
 
 async def test_settings_are_those_of_production(postgres: PostgresCluster) -> None:
     async with await psycopg.AsyncConnection.connect(postgres.server.url()) as connection:
-        for name, value in {
-            "fsync": "on",
-            "synchronous_commit": "on",
-            "full_page_writes": "on",
-            "jit": "off",
-        }.items():
+        for name, value in {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "jit": "off"}.items():
             row = await (await connection.execute("SELECT current_setting(%s)", (name,))).fetchone()
             assert row == (value,), name
 
@@ -65,9 +60,7 @@ async def test_server_of_root_runs_unprivileged(postgres: PostgresCluster) -> No
 
 async def test_password_is_needed(postgres: PostgresCluster) -> None:
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-        await psycopg.AsyncConnection.connect(
-            postgres.server.url().replace(postgres.server.password, "guess")
-        )
+        await psycopg.AsyncConnection.connect(postgres.server.url().replace(postgres.server.password, "guess"))
 
 
 @pytest.mark.parametrize("service", provision.OWNERS)
@@ -75,9 +68,7 @@ async def test_role_is_denied_the_schemas_of_others(postgres: PostgresCluster, s
     database = await postgres.database()
     for owner in provision.OWNERS:
         async with await psycopg.AsyncConnection.connect(database.url(owner)) as connection:
-            await connection.execute(
-                "CREATE TABLE secrets (value text)"
-            )  # lands in the owner's schema by search_path
+            await connection.execute("CREATE TABLE secrets (value text)")  # lands in the owner's schema by search_path
     async with await psycopg.AsyncConnection.connect(database.url(service), autocommit=True) as connection:
         await connection.execute("SELECT * FROM secrets")
         for owner in set(provision.OWNERS) - {service}:
@@ -99,11 +90,7 @@ async def test_committed_row_survives_the_kill_of_server_and_supervisor(home: Pa
     async with await psycopg.AsyncConnection.connect(server.url(), autocommit=True) as connection:
         await connection.execute("CREATE TABLE kept (value int)")
         await connection.execute("INSERT INTO kept VALUES (1)")
-        for process in (
-            supervisor.pid,
-            postmaster,
-            *(child.pid for child in psutil.Process(postmaster).children()),
-        ):
+        for process in (supervisor.pid, postmaster, *(child.pid for child in psutil.Process(postmaster).children())):
             # A child may have seen its server die, and gone by itself.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -153,16 +140,10 @@ async def test_data_and_programs_move_where_the_unprivileged_owner_can_reach(
     closed.mkdir(mode=0o700)
     reach = binaries.can_reach
     monkeypatch.setattr(binaries, "REACHABLE_ROOT", home / "lib")
-    monkeypatch.setattr(
-        binaries, "can_reach", lambda who, path: "site-packages" not in path.parts and reach(who, path)
-    )
+    monkeypatch.setattr(binaries, "can_reach", lambda who, path: "site-packages" not in path.parts and reach(who, path))
     said: list[str] = []
     server = PostgresServer(
-        closed / "postgres",
-        port=free_port(),
-        log=home / "log",
-        password_file=home / "password",
-        report=said.append,
+        closed / "postgres", port=free_port(), log=home / "log", password_file=home / "password", report=said.append
     )
     await server.start()
     try:
@@ -178,9 +159,7 @@ async def test_data_and_programs_move_where_the_unprivileged_owner_can_reach(
 async def test_provisioning_may_be_repeated_and_changes_passwords(postgres: PostgresCluster) -> None:
     database = await postgres.database()
     await provision.provision(postgres.server.url(), PASSWORDS, database.name)
-    async with await psycopg.AsyncConnection.connect(
-        Database(database.name, postgres.server.url()).url("api")
-    ) as link:
+    async with await psycopg.AsyncConnection.connect(Database(database.name, postgres.server.url()).url("api")) as link:
         assert await (await link.execute("SELECT current_schema()")).fetchone() == ("api",)
     await postgres.drop(database)
 

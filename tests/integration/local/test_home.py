@@ -22,9 +22,7 @@ sys.stdin.read()
 
 async def test_second_owner_is_refused_and_told_the_first(tmp_path: Path) -> None:
     holder = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", HOLD, str(tmp_path)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
+        *(sys.executable, "-c", HOLD, str(tmp_path)), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert await some(holder.stdout).readline() == b"taken\n"
     home = Home(tmp_path)

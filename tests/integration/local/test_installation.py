@@ -19,9 +19,7 @@ async def server() -> AsyncIterator[PostgresServer]:
         yield made
 
 
-async def test_migrate_prepares_a_server_and_again_changes_nothing(
-    server: PostgresServer, tmp_path: Path
-) -> None:
+async def test_migrate_prepares_a_server_and_again_changes_nothing(server: PostgresServer, tmp_path: Path) -> None:
     first = windlass("migrate", "--home", tmp_path, WINDLASS_DATABASE_URL=server.url())
     assert first.returncode == 0, first.stderr
     for service in OWNERS:
@@ -43,23 +41,16 @@ async def test_bootstrap_makes_keys_once(server: PostgresServer, tmp_path: Path)
     assert all(home.key_file(name).stat().st_mode & 0o777 == 0o600 for name in KEYS)
     assert len(set(keys)) == len(KEYS)
     assert (
-        "there already"
-        in windlass("admin", "bootstrap", "--home", tmp_path, WINDLASS_DATABASE_URL=server.url()).stderr
+        "there already" in windlass("admin", "bootstrap", "--home", tmp_path, WINDLASS_DATABASE_URL=server.url()).stderr
     )
     assert [home.key_file(name).read_text() for name in KEYS] == keys
     home.key_file("admin").unlink()
-    assert (
-        "made"
-        in windlass("admin", "bootstrap", "--home", tmp_path, WINDLASS_DATABASE_URL=server.url()).stderr
-    )
+    assert "made" in windlass("admin", "bootstrap", "--home", tmp_path, WINDLASS_DATABASE_URL=server.url()).stderr
 
 
 async def test_server_that_is_away_is_reported_without_a_traceback(tmp_path: Path) -> None:
     away = windlass(
-        "migrate",
-        "--home",
-        tmp_path,
-        WINDLASS_DATABASE_URL="postgresql://nobody:secret-word@127.0.0.1:1/postgres",
+        "migrate", "--home", tmp_path, WINDLASS_DATABASE_URL="postgresql://nobody:secret-word@127.0.0.1:1/postgres"
     )
     assert away.returncode == 1
     assert "Traceback" not in away.stderr

@@ -34,10 +34,7 @@ def installations() -> dict[str, Path]:
     """Servers of other versions: one beside ours in the wheel, one where Debian keeps its own."""
     wheel = some(importlib.util.find_spec(binaries.WHEEL_PACKAGE))
     assert wheel.submodule_search_locations
-    return {
-        "16": Path(wheel.submodule_search_locations[0]) / "pginstall/bin",
-        "15": Path("/usr/lib/postgresql/15/bin"),
-    }
+    return {"16": Path(wheel.submodule_search_locations[0]) / "pginstall/bin", "15": Path("/usr/lib/postgresql/15/bin")}
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=sorted(installations()))
@@ -50,17 +47,9 @@ async def superuser_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     if account is not None:
         os.chown(home, account.uid, account.gid)
     user = None if account is None else account.uid
-    options = [
-        "--auth=scram-sha-256",
-        f"--pwfile={home}/password",
-        "--username=dba",
-        "--encoding=UTF8",
-        "--locale=C",
-    ]
+    options = ["--auth=scram-sha-256", f"--pwfile={home}/password", "--username=dba", "--encoding=UTF8", "--locale=C"]
     made = await asyncio.create_subprocess_exec(
-        *(str(programs / "initdb"), "-D", str(home / "data"), *options),
-        user=user,
-        stdout=asyncio.subprocess.DEVNULL,
+        *(str(programs / "initdb"), "-D", str(home / "data"), *options), user=user, stdout=asyncio.subprocess.DEVNULL
     )
     assert await made.wait() == 0
     settings = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={home}"]
@@ -87,17 +76,13 @@ async def answers(url: str) -> bool:
 @pytest.mark.parametrize("who", ["superuser", "operator"])
 async def test_older_server_is_prepared_whole_and_again(superuser_url: str, who: str) -> None:
     own_url = superuser_url if who == "superuser" else await make_operator(superuser_url)
-    urls = {
-        service: provision.service_url(own_url, service, PASSWORDS[service]) for service in provision.OWNERS
-    }
+    urls = {service: provision.service_url(own_url, service, PASSWORDS[service]) for service in provision.OWNERS}
     for _ in range(2):
         await provision.provision(own_url, PASSWORDS)
         await migrate(urls)
     for service, url in urls.items():
         async with await psycopg.AsyncConnection.connect(url) as connection:
-            found = await connection.execute(
-                "SELECT count(*) FROM pg_tables WHERE schemaname = %s", (service,)
-            )
+            found = await connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = %s", (service,))
             row = await found.fetchone()
         assert row is not None
         assert row[0] > 1

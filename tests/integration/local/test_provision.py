@@ -41,9 +41,7 @@ def verified(url: str) -> subprocess.CompletedProcess[str]:
 
 async def prepare(url: str, database: str = provision.DATABASE) -> None:
     await provision.provision(url, PASSWORDS, database)
-    await migrate(
-        {owner: provision.service_url(url, owner, PASSWORDS[owner], database) for owner in provision.OWNERS}
-    )
+    await migrate({owner: provision.service_url(url, owner, PASSWORDS[owner], database) for owner in provision.OWNERS})
 
 
 async def test_operator_without_superuser_prepares_a_server_and_again(server: PostgresServer) -> None:
@@ -78,23 +76,17 @@ async def test_superuser_goes_on_where_an_operator_began(server: PostgresServer)
     await prepare(operator)
 
 
-async def test_role_with_too_many_rights_is_brought_into_order_by_a_superuser(
-    server: PostgresServer,
-) -> None:
+async def test_role_with_too_many_rights_is_brought_into_order_by_a_superuser(server: PostgresServer) -> None:
     await prepare(server.url())
     role = provision.role_of("dispatcher")
     async with await psycopg.AsyncConnection.connect(server.url()) as connection:
-        await connection.execute(
-            f"ALTER ROLE {role} SUPERUSER CREATEDB CREATEROLE REPLICATION BYPASSRLS INHERIT"
-        )
+        await connection.execute(f"ALTER ROLE {role} SUPERUSER CREATEDB CREATEROLE REPLICATION BYPASSRLS INHERIT")
     assert all(await rights(server.url(), role))
     await prepare(server.url())
     assert not any(await rights(server.url(), role))
 
 
-async def test_operator_does_not_pass_over_a_role_that_it_cannot_bring_into_order(
-    server: PostgresServer,
-) -> None:
+async def test_operator_does_not_pass_over_a_role_that_it_cannot_bring_into_order(server: PostgresServer) -> None:
     operator = await make_operator(server.url())
     await prepare(operator)
     async with await psycopg.AsyncConnection.connect(server.url()) as connection:

@@ -24,11 +24,7 @@ from tests.support.runner_bench import Bench, a_job
 from tests.support.stack import is_alive
 from windlass.sdk import Context, PermanentError, TransientError
 
-SCOPE = {
-    "input": {"id": 7, "none": None, "tags": ["a"]},
-    "state": {},
-    "nodes": {"fetch": {"output": {"n": 2.5}}},
-}
+SCOPE = {"input": {"id": 7, "none": None, "tags": ["a"]}, "state": {}, "nodes": {"fetch": {"output": {"n": 2.5}}}}
 
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -103,9 +99,7 @@ def test_a_whole_template_keeps_its_type_and_text_stays_text(
         "{% for a in input.tags %}{% for b in 'x' * 100000 %}{{ b }}{% endfor %}{% endfor %}",
     ],
 )
-def test_what_a_template_may_not_do_is_a_permanent_failure(
-    renderer: Renderer | RendererProcess, template: str
-) -> None:
+def test_what_a_template_may_not_do_is_a_permanent_failure(renderer: Renderer | RendererProcess, template: str) -> None:
     with pytest.raises(PermanentError) as failure:
         renderer.render({"config": template}, SCOPE)
     assert failure.value.type == "TEMPLATE_ERROR"
@@ -118,9 +112,7 @@ def test_text_is_bounded(renderer: Renderer | RendererProcess) -> None:
         renderer.render("a{{ input.long }}", scope, path="p")
 
 
-@pytest.mark.parametrize(
-    ("expression", "value"), [("input.id > 5", True), ("2 ** 70", 2**70), ("1e400", float("inf"))]
-)
+@pytest.mark.parametrize(("expression", "value"), [("input.id > 5", True), ("2 ** 70", 2**70), ("1e400", float("inf"))])
 def test_an_expression_has_the_value_of_its_type(
     renderer: Renderer | RendererProcess, expression: str, value: object
 ) -> None:
@@ -177,11 +169,7 @@ async def test_a_hostile_template_or_expression_ends_its_run_and_no_other(bench:
 
 
 async def test_plain_templates_start_no_child(bench: Bench) -> None:
-    given = {
-        "a": "{{ input.id + 1 }}",
-        "b": "no. {{ input.id | default(1) }}",
-        "c": "{{ 'no. ' ~ input.id }}",
-    }
+    given = {"a": "{{ input.id + 1 }}", "b": "no. {{ input.id | default(1) }}", "c": "{{ 'no. ' ~ input.id }}"}
     job = a_job("transform@1", 1, inputs=given, has_templates=True)
     assert await bench.outcome_of(job) == Succeeded(orjson.dumps({"a": 8, "b": "no. 7", "c": "no. 7"}))
     job = a_job("condition@1", 2, config={"expression": "input.id + 1 > 7"})

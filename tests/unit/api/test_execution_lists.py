@@ -47,9 +47,7 @@ class MemoryPlaces:
             place, queue_pb2.Queued.DISPATCHED
         )
         start = start_pb2.StartOrder(execution_id=execution_id, workspace=workspace, workflow="w")
-        return queue_pb2.Queued(
-            start=start, state=state, failure_reason="WORKFLOW_NOT_FOUND" * (place == FAILED)
-        )
+        return queue_pb2.Queued(start=start, state=state, failure_reason="WORKFLOW_NOT_FOUND" * (place == FAILED))
 
     def _started(self, execution_id: str) -> reads_pb2.ExecutionRecord:
         execution = Execution(id=execution_id, workflow="w", state=Execution.RUNNING, last_seq=7)
@@ -62,9 +60,7 @@ class MemoryPlaces:
         known = self._ids(QUEUED, BOTH, FAILED, GIVEN_UP, FOREIGN)
         return [self._queued(id_) for id_ in execution_ids if id_ in known]
 
-    async def page(
-        self, workspace: str, from_id: str, limit: int, *, ascending: bool
-    ) -> Sequence[queue_pb2.Queued]:
+    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[queue_pb2.Queued]:
         ids = self._ids(*((FOREIGN,) if workspace == "rival" else (QUEUED, BOTH, FAILED, GIVEN_UP)))
         return [self._queued(id_) for id_ in cut(ids, from_id, limit, ascending=ascending)]
 
@@ -75,14 +71,10 @@ class MemoryPlaces:
     async def execution_page(self, asked: ExecutionQuery) -> Sequence[reads_pb2.ExecutionRecord]:
         wanted = {filter_.value for filter_ in asked.filters if isinstance(filter_, Condition)}
         limit = min(asked.limit, PAGE_SIZE_MAX)
-        ids = (
-            self._ids(STARTED, BOTH, GIVEN_UP) if wanted <= {"RUNNING"} and asked.workspace == "team" else []
-        )
+        ids = self._ids(STARTED, BOTH, GIVEN_UP) if wanted <= {"RUNNING"} and asked.workspace == "team" else []
         return [self._started(id_) for id_ in cut(ids, asked.from_id, limit, ascending=asked.ascending)]
 
-    async def cancel(
-        self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int
-    ) -> bool:
+    async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
         self.cancelled.append(execution_id)
         return True
 
@@ -149,9 +141,7 @@ STATES = {
     ascending=st.booleans(),
 )
 @settings(deadline=None)
-def test_pages_are_the_whole_list_in_order(
-    places: dict[str, str], state: str, size: int, ascending: bool
-) -> None:
+def test_pages_are_the_whole_list_in_order(places: dict[str, str], state: str, size: int, ascending: bool) -> None:
     expected = sorted(
         (
             (id_, STATES[place])
@@ -166,9 +156,7 @@ def test_pages_are_the_whole_list_in_order(
 
 async def test_long_queue_with_few_that_fit_is_read_to_its_end() -> None:
     places = dict.fromkeys(map(id_of, range(1_200)), QUEUED) | {id_of(3): FAILED}
-    assert await walked(MemoryPlaces(places), "state = FAILED", 5, ascending=False) == [
-        (id_of(3), Execution.FAILED)
-    ]
+    assert await walked(MemoryPlaces(places), "state = FAILED", 5, ascending=False) == [(id_of(3), Execution.FAILED)]
 
 
 @pytest.mark.parametrize(
@@ -257,9 +245,7 @@ async def test_end_that_came_since_it_was_read_refuses_a_cancel_and_is_not_taken
     assert (await reader.find("team", id_of(1))).execution.state == Execution.FAILED
 
 
-@pytest.mark.parametrize(
-    "failure", [DependencyUnavailable("the dispatcher"), Refusal("INTERNAL", "internal error")]
-)
+@pytest.mark.parametrize("failure", [DependencyUnavailable("the dispatcher"), Refusal("INTERNAL", "internal error")])
 async def test_started_execution_is_read_while_dispatchers_cannot_tell(failure: Exception) -> None:
     class Away(MemoryPlaces):
         async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
@@ -283,9 +269,7 @@ async def test_cancel_answers_with_the_cancelled_execution() -> None:
     assert places.cancelled == [id_of(1)]
 
 
-@pytest.mark.parametrize(
-    ("state", "reason"), [(Execution.SUCCESS, "EXECUTION_FINAL"), (Execution.CANCELLED, "")]
-)
+@pytest.mark.parametrize(("state", "reason"), [(Execution.SUCCESS, "EXECUTION_FINAL"), (Execution.CANCELLED, "")])
 async def test_cancel_of_what_has_ended_delivers_nothing(state: int, reason: str) -> None:
     class Ended(MemoryPlaces):
         def _started(self, execution_id: str) -> reads_pb2.ExecutionRecord:

@@ -54,9 +54,7 @@ class Recorder:
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any, Any]] = []
 
-    async def violations(
-        self, workspace: str, schema: bytes, document: bytes, most: int
-    ) -> Sequence[Violation]:
+    async def violations(self, workspace: str, schema: bytes, document: bytes, most: int) -> Sequence[Violation]:
         self.asked.append((workspace, orjson.loads(schema), orjson.loads(document)))
         return [Violation("input", "TYPE", "told by a child")]
 

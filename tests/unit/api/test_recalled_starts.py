@@ -26,9 +26,7 @@ class Refusing:
         # What it was asked to tell of each at the most.
         self.violations_max: set[int] = set()
 
-    async def prepare(
-        self, workspace: str, title: str, command: StartCommand, trace: Any, violations_max: int
-    ) -> Any:
+    async def prepare(self, workspace: str, title: str, command: StartCommand, trace: Any, violations_max: int) -> Any:
         self.violations_max.add(violations_max)
         raise Refusal("WORKFLOW_ARCHIVED", f"{command.workflow} is archived")
 
@@ -59,9 +57,7 @@ def reason(status: Status) -> str:
         (DependencyUnavailable("the dispatcher"), "DEPENDENCY_UNAVAILABLE"),
     ],
 )
-async def test_refused_start_is_told_why_when_a_dispatcher_knows_no_recall(
-    failure: Exception, told: str
-) -> None:
+async def test_refused_start_is_told_why_when_a_dispatcher_knows_no_recall(failure: Exception, told: str) -> None:
     """One that is away, or fails, may know that it was started before; one too old for the question never does."""
     request = executions_pb2.StartExecutionRequest(workflow="intake", request_id="r")
     items = await starting(Refusing(failure)).all([request, request], None, 1.0)

@@ -89,9 +89,7 @@ async def test_value_that_is_too_old_is_not_given(
     assert await kept.get("a") == 2
 
 
-async def test_time_counts_from_the_asking(
-    kept: RefreshingCache[str, int], source: Source, clock: ManualClock
-) -> None:
+async def test_time_counts_from_the_asking(kept: RefreshingCache[str, int], source: Source, clock: ManualClock) -> None:
     source.is_open.clear()
     asking = asyncio.create_task(kept.get("a"))
     await settled()
@@ -102,9 +100,7 @@ async def test_time_counts_from_the_asking(
     assert await kept.get("a") == 2
 
 
-async def test_what_is_forgotten_during_its_read_is_not_kept(
-    kept: RefreshingCache[str, int], source: Source
-) -> None:
+async def test_what_is_forgotten_during_its_read_is_not_kept(kept: RefreshingCache[str, int], source: Source) -> None:
     source.is_open.clear()
     early = asyncio.create_task(kept.get("a"))
     await settled()
@@ -116,9 +112,7 @@ async def test_what_is_forgotten_during_its_read_is_not_kept(
     assert (await early, await late, await kept.get("a")) == (1, 2, 2)
 
 
-async def test_failure_reaches_those_who_wait_and_is_not_kept(
-    kept: RefreshingCache[str, int], source: Source
-) -> None:
+async def test_failure_reaches_those_who_wait_and_is_not_kept(kept: RefreshingCache[str, int], source: Source) -> None:
     source.failure = Refusal("KEY_INVALID", "no")
     for _ in range(2):
         with pytest.raises(Refusal):
@@ -175,9 +169,7 @@ class MemoryKeys:
         self._clock = clock
 
     def put(self, key: str, role: str, workspace: str, **changed: Any) -> None:
-        record = KeyRecord(
-            f"id of {key}", role, workspace, f"title of {key}", self._clock.now(), None, None, False
-        )
+        record = KeyRecord(f"id of {key}", role, workspace, f"title of {key}", self._clock.now(), None, None, False)
         self.records[key_hash(key)] = record._replace(**changed)
 
     async def find(self, key_hash: bytes) -> KeyRecord | None:
@@ -238,9 +230,7 @@ async def test_revoked_key_and_key_of_a_closed_workspace_are_nobodys(
     assert await reason(authenticator, "closed") == "KEY_INVALID"
 
 
-async def test_key_expires_while_it_is_kept(
-    authenticator: Authenticator, keys: MemoryKeys, clock: ManualClock
-) -> None:
+async def test_key_expires_while_it_is_kept(authenticator: Authenticator, keys: MemoryKeys, clock: ManualClock) -> None:
     keys.put("k", "ADMIN", "team", expire_time=clock.now() + timedelta(seconds=0.2))
     await authenticator.identify("k")
     clock.advance(0.2)

@@ -44,9 +44,7 @@ class Dispatcher(queue_pb2_grpc.QueueServiceServicer):
 
 
 async def ask(channel: Channel, seconds: float) -> queue_pb2.GetQueuedResponse:
-    return await queue_pb2_grpc.QueueServiceStub(channel).GetQueued(
-        queue_pb2.GetQueuedRequest(), timeout=seconds
-    )
+    return await queue_pb2_grpc.QueueServiceStub(channel).GetQueued(queue_pb2.GetQueuedRequest(), timeout=seconds)
 
 
 @contextlib.asynccontextmanager

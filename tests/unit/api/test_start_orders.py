@@ -80,9 +80,7 @@ class MemoryRequests:
 class MemoryChecker:
     """Checks in this process."""
 
-    async def violations(
-        self, workspace: str, schema: bytes, document: bytes, most: int
-    ) -> Sequence[Violation]:
+    async def violations(self, workspace: str, schema: bytes, document: bytes, most: int) -> Sequence[Violation]:
         found = misfits(compiled(orjson.loads(schema)), orjson.loads(document), most)
         return [Violation(*each) for each in found]
 
@@ -122,11 +120,7 @@ def startables(workflows: MemoryWorkflows, clock: ManualClock) -> Startables:
 
 @pytest.fixture
 def starter(
-    startables: Startables,
-    queue: MemoryQueue,
-    used: MemoryRequests,
-    checker: MemoryChecker,
-    clock: ManualClock,
+    startables: Startables, queue: MemoryQueue, used: MemoryRequests, checker: MemoryChecker, clock: ManualClock
 ) -> Starter:
     return Starter(startables, queue, used, checker, Identifiers(clock), clock, enqueue_seconds=1.0)
 
@@ -152,26 +146,17 @@ async def test_input_that_does_not_fit_is_refused_by_the_newest_and_by_the_named
     assert workflows.reads == 2
 
 
-async def test_schema_that_is_not_plain_is_for_the_checker(
-    starter: Starter, workflows: MemoryWorkflows
-) -> None:
+async def test_schema_that_is_not_plain_is_for_the_checker(starter: Starter, workflows: MemoryWorkflows) -> None:
     workflows.definition = {**DEFINITION, "inputSchema": {"properties": {"id": {"enum": [1, 2]}}}}
     assert (await prepared(starter)).start.version == 3
     assert [each.reason for each in (await refusal(starter, input={"id": 3})).violations] == ["ENUM"]
 
 
-async def test_order_pins_the_version_and_carries_all_that_is_needed(
-    starter: Starter, clock: ManualClock
-) -> None:
+async def test_order_pins_the_version_and_carries_all_that_is_needed(starter: Starter, clock: ManualClock) -> None:
     item = await prepared(starter, labels={"region": "eu"})
     order = item.start
     assert is_execution_id(order.execution_id)
-    assert (order.workspace, order.workflow, order.version, order.version_id) == (
-        "team",
-        "intake",
-        3,
-        "a version",
-    )
+    assert (order.workspace, order.workflow, order.version, order.version_id) == ("team", "intake", 3, "a version")
     assert orjson.loads(order.input) == {"id": 1}
     assert (order.priority, dict(order.labels), order.caller) == (3, {"region": "eu"}, "title")
     assert order.create_time.ToNanoseconds() == clock.epoch_ns()
@@ -216,9 +201,7 @@ async def test_what_makes_two_starts_the_same(starter: Starter) -> None:
     assert len(hashes | {first}) == len(others) + 1
 
 
-async def test_refusals_before_the_queue(
-    starter: Starter, startables: Startables, workflows: MemoryWorkflows
-) -> None:
+async def test_refusals_before_the_queue(starter: Starter, startables: Startables, workflows: MemoryWorkflows) -> None:
     assert (await refusal(starter, workflow="ghost")).reason == "WORKFLOW_NOT_FOUND"
     assert (await refusal(starter, workspace="rival")).reason == "WORKFLOW_NOT_FOUND"
     assert (await refusal(starter, version=9)).reason == "VERSION_NOT_FOUND"
@@ -291,17 +274,13 @@ async def test_answer_of_the_queue(
     assert await settled(starter, queue, outcome, existing) == told
 
 
-async def test_closed_workspace_is_forgotten(
-    starter: Starter, queue: MemoryQueue, workflows: MemoryWorkflows
-) -> None:
+async def test_closed_workspace_is_forgotten(starter: Starter, queue: MemoryQueue, workflows: MemoryWorkflows) -> None:
     await settled(starter, queue, "WORKSPACE_CLOSED")
     await prepared(starter)
     assert workflows.reads == 2
 
 
-async def test_request_id_that_was_used_is_recalled_by_its_content(
-    starter: Starter, used: MemoryRequests
-) -> None:
+async def test_request_id_that_was_used_is_recalled_by_its_content(starter: Starter, used: MemoryRequests) -> None:
     first = COMMAND._replace(request_id="r")
     item = await prepared(starter, request_id="r")
     used.used = [queue_pb2.UsedRequest(request_id="r", request_hash=item.request_hash, execution_id="old")]

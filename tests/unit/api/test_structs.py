@@ -52,9 +52,7 @@ def test_what_is_no_number_is_refused_by_field(number: float) -> None:
     with pytest.raises(Refusal) as refused:
         to_dict(struct, "definition", BYTES_MAX)
     assert refused.value.reason == "INVALID_REQUEST"
-    assert [(each.field, each.reason) for each in refused.value.violations] == [
-        ("definition.a[0]", "NOT_A_NUMBER")
-    ]
+    assert [(each.field, each.reason) for each in refused.value.violations] == [("definition.a[0]", "NOT_A_NUMBER")]
     (kept,) = document_of(struct)["a"]
     assert str(kept) == str(number)
 
@@ -84,10 +82,7 @@ def test_json_of_30_levels_is_taken_and_of_31_refused(in_lists: bool) -> None:
         with pytest.raises(Refusal) as refused:
             to_dict(nested(depth, in_lists=in_lists), "input", BYTES_MAX)
         (violation,) = refused.value.violations
-        assert (violation.field[:9], violation.reason) == (
-            "input.a[0" if in_lists else "input.a.a",
-            "TOO_DEEP",
-        )
+        assert (violation.field[:9], violation.reason) == ("input.a[0" if in_lists else "input.a.a", "TOO_DEEP")
 
 
 def test_value_without_a_kind_is_null() -> None:

@@ -67,13 +67,7 @@ class Api:
         self.starts.opened(self.dispatcher)
         startables = Startables(MemoryWorkflows(), clock)
         starter = Starter(
-            startables,
-            self.starts,
-            MemoryRequests(),
-            MemoryChecker(),
-            Identifiers(clock),
-            clock,
-            enqueue_seconds=5.0,
+            startables, self.starts, MemoryRequests(), MemoryChecker(), Identifiers(clock), clock, enqueue_seconds=5.0
         )
         executions = Executions(running, running, self.watches, clock)
         self.starting = Starting(starter, executions, self.watches, keys, Sampler(0.0), clock)
@@ -107,9 +101,7 @@ async def test_all_who_wait_for_one_execution_are_told_the_same() -> None:
     all_ = [asyncio.create_task(api.starting.one(waiting(request_id="r"), TRACE, math.inf)) for _ in range(3)]
     first, *repeats = await api.sent(3)
     answers = [Answer(execution_id=first, outcome=Answer.QUEUED)]
-    answers += [
-        Answer(execution_id=each, outcome=Answer.EXISTING, existing_execution_id=first) for each in repeats
-    ]
+    answers += [Answer(execution_id=each, outcome=Answer.EXISTING, existing_execution_id=first) for each in repeats]
     api.starts.heard(api.dispatcher, queue_pb2.EnqueueResponse(answers=answers))
 
     def all_are_told() -> bool:

@@ -263,9 +263,7 @@ async def test_unanswered_starts_are_bounded(monkeypatch: pytest.MonkeyPatch, li
 async def test_start_that_is_given_up_leaves_the_outbox_of_a_dispatcher_that_takes_nothing() -> None:
     streams, stream = EnqueueStreams(lambda: None), enqueue_streams.EnqueueStream()
     streams.opened(stream)
-    late, gone, waiting = (
-        streams.enqueue(item(name), seconds) for name, seconds in zip("abc", (0, 9, 9), strict=True)
-    )
+    late, gone, waiting = (streams.enqueue(item(name), seconds) for name, seconds in zip("abc", (0, 9, 9), strict=True))
     gone.cancel()
     streams.run_once()
     assert late.result().outcome == queue_pb2.EnqueueAnswer.OUTCOME_UNSPECIFIED

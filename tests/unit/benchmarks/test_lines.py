@@ -135,9 +135,7 @@ async def test_figures_are_medians_of_three_rounds(
 
 
 @pytest.mark.usefixtures("_without_work")
-async def test_round_without_a_span_fails(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_round_without_a_span_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Idle, "spans_arrived", 0)
     with pytest.raises(RuntimeError, match="nothing was traced"):
         await lines(capsys, monkeypatch, "--peers", "", "--parts", "W1")
@@ -149,9 +147,7 @@ async def test_two_trees_are_compared_round_by_round(
 ) -> None:
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/windlass").touch()
-    ours, theirs, ratio = await lines(
-        capsys, monkeypatch, "--beside", str(tmp_path), "--parts", "W3", "--rounds", "2"
-    )
+    ours, theirs, ratio = await lines(capsys, monkeypatch, "--beside", str(tmp_path), "--parts", "W3", "--rounds", "2")
     assert (ours["peer"], theirs["peer"]) == (str(ROOT), str(tmp_path))
     # The walls are 40, 10, 20, 40 s: this tree is first in the first round and second in the other.
     assert (ours["W3"]["wall_s"], theirs["W3"]["wall_s"]) == (40.0, 15.0)

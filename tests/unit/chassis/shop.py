@@ -18,15 +18,7 @@ from services.chassis.grpc.client import Channel, ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, RemoteError, Violation, remote_error
 from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.server import GrpcServer
-from services.chassis.identity.callers import (
-    CallerKind,
-    Identity,
-    Rule,
-    ServiceCredential,
-    caller,
-    members,
-    services,
-)
+from services.chassis.identity.callers import CallerKind, Identity, Rule, ServiceCredential, caller, members, services
 from services.chassis.telemetry.tracing import present_trace
 
 _HERE = Path(__file__).parent
@@ -152,10 +144,7 @@ async def open_shop(shop: Shop, guard: Guard, **options: Any) -> AsyncIterator[C
 def guard_of(rule: Rule | None = None, **options: Any) -> Guard:
     rule = members("ADMIN") | services("api") if rule is None else rule
     return Guard(
-        dict.fromkeys(SHOP_METHODS, rule),
-        keys=KeyRing(),
-        credential=ServiceCredential([SECRET], "shop"),
-        **options,
+        dict.fromkeys(SHOP_METHODS, rule), keys=KeyRing(), credential=ServiceCredential([SECRET], "shop"), **options
     )
 
 

@@ -54,9 +54,7 @@ def pings_sent(port: int) -> int:
     ask: Any = channelz.ChannelzServicer  # typed for a context that it does not use
     tops = ask.GetTopChannels(channelz_pb2.GetTopChannelsRequest(), None).channel
     total = 0
-    for subchannel in (
-        ref for top in tops if top.data.target.endswith(f":{port}") for ref in top.subchannel_ref
-    ):
+    for subchannel in (ref for top in tops if top.data.target.endswith(f":{port}") for ref in top.subchannel_ref):
         request = channelz_pb2.GetSubchannelRequest(subchannel_id=subchannel.subchannel_id)
         for socket in ask.GetSubchannel(request, None).subchannel.socket_ref:
             found = ask.GetSocket(channelz_pb2.GetSocketRequest(socket_id=socket.socket_id), None).socket
@@ -64,9 +62,7 @@ def pings_sent(port: int) -> int:
     return total
 
 
-async def test_an_idle_stream_lives_through_more_pings_than_servers_allow_by_default(
-    counter: Counter,
-) -> None:
+async def test_an_idle_stream_lives_through_more_pings_than_servers_allow_by_default(counter: Counter) -> None:
     """Ten idle minutes at a scaled clock: the third ping too many would be answered with GOAWAY."""
     options = [("grpc.keepalive_time_ms", 10)]
     chat = counter.stub(bearer="admin", options=options).Chat()

@@ -12,9 +12,7 @@ CROWD = 50
 QUICK_SECONDS = TURN_SECONDS / 4
 
 
-async def turn(
-    pacer: AdaptivePacer, clock: ManualClock, items: int, seconds: float = TURN_SECONDS / 2
-) -> None:
+async def turn(pacer: AdaptivePacer, clock: ManualClock, items: int, seconds: float = TURN_SECONDS / 2) -> None:
     await pacer.begin()
     clock.advance(seconds)
     pacer.carried(items)
@@ -48,11 +46,7 @@ async def test_crowded_turns_begin_apart_and_rest_no_longer_than_they_worked(wor
 
 @pytest.mark.parametrize(
     ("used", "items"),
-    [
-        ([(1, QUICK_SECONDS)], 1),
-        ([(CROWD, TURN_SECONDS)], CROWD),
-        ([(CROWD, QUICK_SECONDS), (1, QUICK_SECONDS)], 1),
-    ],
+    [([(1, QUICK_SECONDS)], 1), ([(CROWD, TURN_SECONDS)], CROWD), ([(CROWD, QUICK_SECONDS), (1, QUICK_SECONDS)], 1)],
     ids=["turns of one item", "turns that take long", "after a crowd"],
 )
 async def test_turns_follow_each_other_at_once(used: list[tuple[int, float]], items: int) -> None:

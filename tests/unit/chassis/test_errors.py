@@ -78,11 +78,7 @@ def test_a_refusal_survives_the_wire_whole() -> None:
 
 
 def test_two_faults_at_one_field_are_both_told() -> None:
-    first, second, third = (
-        Violation("a", "X", "first"),
-        Violation("a", "Y", "second"),
-        Violation("b", "X", "third"),
-    )
+    first, second, third = (Violation("a", "X", "first"), Violation("a", "Y", "second"), Violation("b", "X", "third"))
     refusal = Refusal("INVALID_REQUEST", "bad", violations=[first, second, first, third])
     assert remote_status(status_of(refusal)).violations == (first, second, third)
 
@@ -97,9 +93,7 @@ def test_where_many_faults_are_goes_before_what_is_said_of_each() -> None:
 
 def test_what_does_not_fit_into_trailers_is_counted_not_sent() -> None:
     many = [Violation(f"nodes[{n}]", "CYCLE", "x" * 5_000) for n in range(2_000)]
-    status = status_of(
-        Refusal("INVALID_DEFINITION", "ü" * 10_000, metadata={"id": "y" * 9_000}, violations=many)
-    )
+    status = status_of(Refusal("INVALID_DEFINITION", "ü" * 10_000, metadata={"id": "y" * 9_000}, violations=many))
     remote = remote_status(status)
     assert len(trailers_of(status)[0][1]) < DETAILS_BYTES_MAX + 1_000
     assert remote.violations
@@ -130,9 +124,7 @@ def test_a_dependency_that_is_away_asks_to_be_tried_again() -> None:
     assert isinstance(remote.refusal(), DependencyUnavailable)
 
 
-def failed_call(
-    code: grpc.StatusCode, details: str, status: status_pb2.Status | None = None
-) -> grpc.aio.AioRpcError:
+def failed_call(code: grpc.StatusCode, details: str, status: status_pb2.Status | None = None) -> grpc.aio.AioRpcError:
     trailers = grpc.aio.Metadata(*(trailers_of(status) if status else ()))
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailers, details=details)
 

@@ -15,16 +15,7 @@ from services.chassis.telemetry import tracing
 from services.chassis.telemetry.tracing import Sampler, new_trace, parse_traceparent
 from tests.support.nested import nested_struct, with_tag
 from tests.support.probe import eventually, some
-from tests.unit.chassis.shop import (
-    SECRET,
-    SHOP_METHODS,
-    Counter,
-    KeyRing,
-    Shop,
-    guard_of,
-    open_shop,
-    refused,
-)
+from tests.unit.chassis.shop import SECRET, SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused
 
 BUY = SHOP_METHODS[0]
 
@@ -182,9 +173,7 @@ def test_request_that_comes_at_the_last_moment_has_no_second_deadline() -> None:
         asyncio.get_running_loop().time = lambda: now  # type: ignore[method-assign]
         handler: Any = grpc.unary_unary_rpc_method_handler(answer, empty_pb2.Empty.FromString)
         guard = Guard({"/m": anyone().within(60)})
-        context = Mock(
-            invocation_metadata=tuple, time_remaining=lambda: None, read=read, abort=AsyncMock(), peer=str
-        )
+        context = Mock(invocation_metadata=tuple, time_remaining=lambda: None, read=read, abort=AsyncMock(), peer=str)
         served: Any = guard.wrap("/m", handler, request_bytes_max=10)
         await served.stream_unary(None, context)
         return context.abort.call_args
@@ -264,9 +253,7 @@ async def test_a_call_without_a_request_is_refused(counter: Counter, method: str
     assert (refusal.code.name, refusal.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
 
 
-async def test_a_strangers_call_counts_until_its_answer_is_read(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_strangers_call_counts_until_its_answer_is_read(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.chassis.grpc.guard.OPEN_CALLS_MAX", 2)
     async with open_shop(shop, Guard(dict.fromkeys(SHOP_METHODS, anyone()))) as counter:
         # A caller that takes five bytes of an answer before it reads it.
@@ -331,9 +318,7 @@ async def test_a_method_may_begin_traces_as_the_sampler_allows(shop: Shop) -> No
     assert [receipt[-2:] for receipt in receipts] == ["01", "00", "00"]
 
 
-async def test_a_sampled_call_is_written_down_as_a_span(
-    counter: Counter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sampled_call_is_written_down_as_a_span(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
     spans: list[tracing.FinishedSpan] = []
     monkeypatch.setattr(tracing, "_emit", spans.append)
     monkeypatch.setattr(tracing, "_service_name", "shop")

@@ -65,9 +65,7 @@ async def waits_for_what_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("till", [returns, waits_for_what_is_cancelled])
-async def test_a_loop_that_returns_or_whose_wait_others_cancel_is_dead_too(
-    till: Callable[[], Awaitable[None]],
-) -> None:
+async def test_a_loop_that_returns_or_whose_wait_others_cancel_is_dead_too(till: Callable[[], Awaitable[None]]) -> None:
     async def wire(wired: Process) -> None:
         wired.loop("door", forever)
         wired.loop("till", till)

@@ -45,9 +45,7 @@ def test_libraries_speak_in_the_same_form_from_warning_on() -> None:
         "except ValueError:\n"
         "    logging.getLogger('lib').exception('went wrong: %s', 7)\n"
     )
-    assert [(line["event"], line["level"], line["origin"]) for line in lines] == [
-        ("went wrong: 7", "error", "lib")
-    ]
+    assert [(line["event"], line["level"], line["origin"]) for line in lines] == [("went wrong: 7", "error", "lib")]
     assert "ValueError: broken" in lines[0]["exception"]
 
 
@@ -62,9 +60,7 @@ def test_what_a_library_gives_as_extra_is_among_the_fields() -> None:
 
 
 def test_facts_that_are_no_json_do_not_cost_the_line() -> None:
-    (line,) = logged(
-        "setup_logging(service='shop')\nlogger('shop').info('odd', name='\\udcff', number=2**70)\n"
-    )
+    (line,) = logged("setup_logging(service='shop')\nlogger('shop').info('odd', name='\\udcff', number=2**70)\n")
     assert "odd" in line["event"]
 
 

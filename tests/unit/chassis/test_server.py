@@ -20,10 +20,7 @@ from services.chassis.identity.callers import members
 from tests.unit.chassis.shop import SHOP_METHODS, Counter, Shop, guard_of, open_shop, refused, servicer_of
 
 SHOP = "shoes.v1.ShopService"
-SERVING, NOT_SERVING = (
-    health_pb2.HealthCheckResponse.SERVING,
-    health_pb2.HealthCheckResponse.NOT_SERVING,
-)
+SERVING, NOT_SERVING = (health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING)
 
 
 async def test_a_method_without_a_rule_is_not_served(shop: Shop) -> None:
@@ -149,9 +146,7 @@ async def test_a_probe_that_fails_or_raises_says_no() -> None:
 
 
 @pytest.mark.parametrize(("size", "is_accepted"), [(4 * 1024 * 1024, True), (4 * 1024 * 1024 + 1, False)])
-async def test_a_public_message_is_at_most_four_mebibytes(
-    counter: Counter, size: int, is_accepted: bool
-) -> None:
+async def test_a_public_message_is_at_most_four_mebibytes(counter: Counter, size: int, is_accepted: bool) -> None:
     request = counter.order(notes=[""])
     request.notes[0] = "x" * (size - request.ByteSize() - 4)
     while request.ByteSize() < size:

@@ -4,13 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.chassis.process.config import (
-    Field,
-    InvalidSettings,
-    ProcessSettings,
-    StoringSettings,
-    read_or_exit,
-)
+from services.chassis.process.config import Field, InvalidSettings, ProcessSettings, StoringSettings, read_or_exit
 from tests.support.probe import some
 
 

@@ -9,12 +9,7 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
-from services.chassis.telemetry.tracing import (
-    Sampler,
-    TraceContext,
-    new_trace,
-    parse_traceparent,
-)
+from services.chassis.telemetry.tracing import Sampler, TraceContext, new_trace, parse_traceparent
 from tests.support.probe import some
 
 HEADER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

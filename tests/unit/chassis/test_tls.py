@@ -79,11 +79,7 @@ async def test_without_a_certificate_of_the_authority_nobody_gets_in(
     front: Shopfront, authority: Authority, stranger: Authority
 ) -> None:
     names = x509.DNSName(NAME)
-    for tls in (
-        None,
-        Tls(None, authority.file, NAME),
-        Tls(stranger.pair("api", names), authority.file, NAME),
-    ):
+    for tls in (None, Tls(None, authority.file, NAME), Tls(stranger.pair("api", names), authority.file, NAME)):
         refusal = await refused(front.inside.stub(tls=tls, bearer="admin").Buy(front.inside.order()))
         assert (refusal.code, refusal.reason) == (grpc.StatusCode.UNAVAILABLE, "")
 
@@ -106,16 +102,12 @@ async def test_two_authorities_are_believed_while_one_follows_the_other(
             assert answer.receipt == "service:api api"
 
 
-async def test_at_the_public_address_a_key_and_the_authority_are_enough(
-    front: Shopfront, authority: Authority
-) -> None:
+async def test_at_the_public_address_a_key_and_the_authority_are_enough(front: Shopfront, authority: Authority) -> None:
     tls = Tls(None, authority.file, "shop.example")
     answer = await front.outside.stub(tls=tls, bearer="admin").Buy(front.outside.order())
     assert answer.receipt == "member:ADMIN key-admin"
     health: Any = health_pb2_grpc.HealthStub(front.outside.channel(tls=tls))
-    assert (
-        await health.Check(health_pb2.HealthCheckRequest())
-    ).status == health_pb2.HealthCheckResponse.SERVING
+    assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
 
 
 async def test_at_the_public_address_nobody_is_a_service(
@@ -188,15 +180,9 @@ def test_what_does_not_fit_together_is_told_before_anything_is_opened(
         CallingSettings(tls_authority_file=secret)
     with pytest.raises(InvalidSettings, match="needs public_grpc_address"):
         settings_of(
-            authority,
-            pair,
-            public_tls_certificate_file=pair.certificate_file,
-            public_tls_key_file=pair.key_file,
+            authority, pair, public_tls_certificate_file=pair.certificate_file, public_tls_key_file=pair.key_file
         )
-    halves: list[dict[str, Any]] = [
-        {},
-        {"tls_certificate_file": pair.certificate_file, "tls_key_file": pair.key_file},
-    ]
+    halves: list[dict[str, Any]] = [{}, {"tls_certificate_file": pair.certificate_file, "tls_key_file": pair.key_file}]
     for without in halves:
         with pytest.raises(InvalidSettings, match="public_grpc_address needs"):
             ProcessSettings(public_grpc_address="127.0.0.1:0", **without)

@@ -5,14 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.chassis.lease.actions import (
-    Fenced,
-    LeasesRevoked,
-    Redial,
-    ReportsRefused,
-    ReportsTaken,
-    Resumed,
-)
+from services.chassis.lease.actions import Fenced, LeasesRevoked, Redial, ReportsRefused, ReportsTaken, Resumed
 from services.chassis.lease.frames import (
     FRAME_ITEMS_MAX,
     OUTGOING_MAX,
@@ -39,9 +32,7 @@ FENCE, BEAT = EXECUTION.self_fence, EXECUTION.beat
 
 def holder_of(capacity: int = 10) -> HolderRules:
     ids = (f"instance-{n}" for n in itertools.count(1))
-    return HolderRules(
-        HolderProfile("holder", labels={"gpu": "true"}), capacity, EXECUTION, lambda: next(ids)
-    )
+    return HolderRules(HolderProfile("holder", labels={"gpu": "true"}), capacity, EXECUTION, lambda: next(ids))
 
 
 def attach(holder: HolderRules, address: str, now: float = 0.0, refused: Sequence[Refused] = ()) -> None:

@@ -182,9 +182,7 @@ TABLE: dict[str, dict[str, str]] = {
     "opening": dict.fromkeys(FRAMES, "ATTACH_PENDING"),
     "live": SERVED,
     "beating": SERVED
-    | dict.fromkeys(
-        ("next beat", "beat with too many leases", "beat with the longest lease"), "BEAT_OUT_OF_ORDER"
-    ),
+    | dict.fromkeys(("next beat", "beat with too many leases", "beat with the longest lease"), "BEAT_OUT_OF_ORDER"),
     "draining": SERVED | {"credit": "GrantsTaken", "drain": ""},
     "closed": dict.fromkeys(FRAMES, ""),
     "lost": dict.fromkeys(FRAMES, ""),
@@ -300,9 +298,7 @@ def test_beats_keep_the_set_of_held_leases():
 def test_leases_are_counted_from_the_attach_on_and_gone_with_the_stream():
     session = new()
     counts = [session.held_count]
-    session.receive(
-        HolderFrame(attach=Attach("holder", "instance", 1, held=[Lease("a", 1), Lease("b", 1)])), 0.0
-    )
+    session.receive(HolderFrame(attach=Attach("holder", "instance", 1, held=[Lease("a", 1), Lease("b", 1)])), 0.0)
     counts.append(session.held_count)
     session.accept([Refused("a", 1, "EPOCH_STALE")])
     counts.append(session.held_count)
@@ -311,9 +307,7 @@ def test_leases_are_counted_from_the_attach_on_and_gone_with_the_stream():
 
 
 @pytest.mark.parametrize("end", [lambda session: session.refuse("NO", "no"), ServerSessionRules.lost])
-def test_leases_of_an_attach_that_is_never_accepted_are_forgotten(
-    end: Callable[[ServerSessionRules], object],
-):
+def test_leases_of_an_attach_that_is_never_accepted_are_forgotten(end: Callable[[ServerSessionRules], object]):
     session = new()
     session.receive(HolderFrame(attach=Attach("holder", "instance", 1, held=[Lease("a", 1)])), 0.0)
     end(session)

@@ -4,13 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.chassis.lease.actions import (
-    GrantsInDoubt,
-    GrantsRefused,
-    GrantsTaken,
-    GrantsWithdrawn,
-    ServerAction,
-)
+from services.chassis.lease.actions import GrantsInDoubt, GrantsRefused, GrantsTaken, GrantsWithdrawn, ServerAction
 from services.chassis.lease.frames import (
     FRAME_ITEMS_MAX,
     OUTGOING_MAX,
@@ -223,10 +217,7 @@ def test_frame_holds_no_more_items_than_asked_and_nothing_overtakes_a_grant():
     seen = []
     while (frame := session.take_frame(0.0, 2)) is not None:
         assert len(frame.taken) + len(frame.grants) + len(frame.revoked) <= 2
-        seen += [
-            *[each.lease_id for each in frame.grants],
-            *[f"not {each.lease_id}" for each in frame.revoked],
-        ]
+        seen += [*[each.lease_id for each in frame.grants], *[f"not {each.lease_id}" for each in frame.revoked]]
         seen += list(frame.taken)
     assert sorted(seen) == ["1", "2", "a", "b", "c", "not c"]
     assert seen.index("c") < seen.index("not c")

@@ -17,9 +17,7 @@ HEAVY = {"grpc", "google.protobuf", "rich", "yaml", "psycopg", "asyncio", "servi
 def test_help_imports_nothing_heavy() -> None:
     """`windlass --help` is promised within 250 ms; each of these alone would cost most of it."""
     program = "import sys; from windlass.cli.app import app; print('\\n'.join(sys.modules))"
-    shown = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert set(shown.stdout.split()) & HEAVY == set()
 
 
@@ -86,9 +84,7 @@ def test_unreadable_key_is_named(tmp_path: Path) -> None:
 
 
 def test_unreadable_authority_is_named() -> None:
-    shown = windlass(
-        "get", "x", "--address", "127.0.0.1:1", "--authority-file", "/no/such.pem", WINDLASS_KEY="k"
-    )
+    shown = windlass("get", "x", "--address", "127.0.0.1:1", "--authority-file", "/no/such.pem", WINDLASS_KEY="k")
     assert shown.returncode == 1
     assert "cannot read the authority in /no/such.pem" in shown.stderr
 

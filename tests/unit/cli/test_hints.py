@@ -14,19 +14,12 @@ ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ("services", "deploy", "client/windlass/cli")
 PAGES = ("README.md", "docs")
 # `windlass` and what follows on the line, up to the quote, brace or parenthesis that ends it.
-NAMED = re.compile(
-    r"""(?:["'`]|with: |see: |\bBIN\)/|^ *|\(`?)windlass((?: [^\s"'`{}()|\\;,.]+)+)""", re.MULTILINE
-)
+NAMED = re.compile(r"""(?:["'`]|with: |see: |\bBIN\)/|^ *|\(`?)windlass((?: [^\s"'`{}()|\\;,.]+)+)""", re.MULTILINE)
 
 
 def named_commands() -> Iterator[tuple[str, list[str]]]:
     paths = [path for folder in SOURCES for path in sorted((ROOT / folder).rglob("*.py"))]
-    paths += [
-        path
-        for name in PAGES
-        for path in (ROOT / name, *sorted((ROOT / name).rglob("*.md")))
-        if path.is_file()
-    ]
+    paths += [path for name in PAGES for path in (ROOT / name, *sorted((ROOT / name).rglob("*.md"))) if path.is_file()]
     for path in paths:
         for match in NAMED.finditer(path.read_text()):
             yield f"{path.relative_to(ROOT)}: windlass{match[1]}", match[1].split()

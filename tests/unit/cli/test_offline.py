@@ -12,11 +12,7 @@ GOOD = "name: x\nnodes:\n  - {id: a, module: billing.charge@1}\n"
 
 def windlass(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", "windlass.cli", *arguments],
-        capture_output=True,
-        timeout=60,
-        check=False,
-        input=given,
+        [sys.executable, "-m", "windlass.cli", *arguments], capture_output=True, timeout=60, check=False, input=given
     )
 
 
@@ -55,8 +51,6 @@ def test_no_text_is_a_usage_error(given: bytes) -> None:
 
 def test_importing_the_language_loads_no_library() -> None:
     program = "import sys, windlass.definition.examination; print('\\n'.join(sys.modules))"
-    shown = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     heavy = {"yaml", "minijinja", "jsonschema_rs", "orjson", "grpc", "google.protobuf", "services", "typer"}
     assert set(shown.stdout.split()) & heavy == set()

@@ -124,9 +124,7 @@ def test_home_that_was_typed_counts_for_more_than_the_environment(tmp_path: Path
         (("admin", "verify"), "postgresql://dba:secret-word@here:secret-word/postgres"),
     ],
 )
-def test_address_that_is_none_is_refused_and_not_repeated(
-    tmp_path: Path, command: tuple[str, ...], url: str
-) -> None:
+def test_address_that_is_none_is_refused_and_not_repeated(tmp_path: Path, command: tuple[str, ...], url: str) -> None:
     refused = windlass(*command, "--database-url", url, "--home", tmp_path)
     assert refused.returncode == 2, refused.stderr
     assert "Traceback" not in refused.stderr
@@ -149,8 +147,6 @@ def test_extra_that_is_not_installed_is_named(tmp_path: Path, command: str) -> N
         f" sys.argv = ['windlass', {command!r}, '--home', {str(tmp_path)!r}];"
         " from windlass.cli import main; main()"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert said.returncode == 1
     assert said.stderr == "psycopg is not installed; this command needs windlass[local]\n"

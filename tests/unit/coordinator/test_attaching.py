@@ -22,11 +22,7 @@ async def judged(story: Story, *leases: Lease) -> list[Refused]:
     owner.executions = cast(
         "Any",
         SimpleNamespace(
-            by_id={
-                ID: OwnedExecution(
-                    ID, 1, start_command(ExecutionGrant(), "c1"), None, 0, execution=story.execution
-                )
-            }
+            by_id={ID: OwnedExecution(ID, 1, start_command(ExecutionGrant(), "c1"), None, 0, execution=story.execution)}
         ),
     )
     owner.registry = cast("Any", SimpleNamespace(of_instance=lambda _: None))

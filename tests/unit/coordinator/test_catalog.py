@@ -62,9 +62,7 @@ async def test_only_a_version_that_is_not_there_is_refused_for_good(replicas: An
         (grpc.StatusCode.NOT_FOUND, ""),
     ],
 )
-async def test_what_ails_api_is_no_fault_of_the_version(
-    replicas: Any, code: grpc.StatusCode, reason: str
-) -> None:
+async def test_what_ails_api_is_no_fault_of_the_version(replicas: Any, code: grpc.StatusCode, reason: str) -> None:
     definitions = CatalogDefinitions(replicas)
     replicas.answer = answered(code, reason)
     with pytest.raises(DependencyUnavailable):
@@ -102,10 +100,7 @@ async def test_a_key_is_refused_only_when_api_says_so(replicas: Any) -> None:
     with pytest.raises(Refusal) as refused:
         await keys.identify("k")
     assert refused.value.reason == "KEY_INVALID"
-    for failure in (
-        answered(grpc.StatusCode.INTERNAL),
-        answered(grpc.StatusCode.UNAUTHENTICATED, "KEY_INVALID"),
-    ):
+    for failure in (answered(grpc.StatusCode.INTERNAL), answered(grpc.StatusCode.UNAUTHENTICATED, "KEY_INVALID")):
         replicas.answer = failure
         with pytest.raises(DependencyUnavailable):
             await keys.identify("k")

@@ -23,8 +23,7 @@ from tests.support.probe import eventually
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
 VERSION = Version(
-    compile_definition({"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}),
-    EffectKeys(b"s" * 32),
+    compile_definition({"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}), EffectKeys(b"s" * 32)
 )
 
 
@@ -220,9 +219,7 @@ async def test_few_tries_find_the_journal_that_cannot_be_read() -> None:
         assert world.failed == [200, 14, 1]
 
 
-async def test_what_is_slow_is_read_in_batches_that_its_time_is_enough_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_is_slow_is_read_in_batches_that_its_time_is_enough_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Backoff, "next", lambda _: 0.0)
     world = World()
     world.most = 20

@@ -54,9 +54,7 @@ async def test_full_mailbox_is_not_tried_with_each_report_and_holds_up_no_other(
     session = Session()
     misrouted_reports = ReportForwarder(session, session.deliver)
     runner = cast("Any", session)
-    assert not await misrouted_reports.serve([(runner, report(FULL, 1))]), (
-        "what waits for room is not waited for"
-    )
+    assert not await misrouted_reports.serve([(runner, report(FULL, 1))]), "what waits for room is not waited for"
     assert not await misrouted_reports.serve([(runner, report(FULL, 2)), (runner, report(OTHER, 1))])
     assert session.tried == [FULL, OTHER]
     assert session.acknowledged == [f"{OTHER}:1"]

@@ -5,13 +5,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.coordinator.core.events import (
-    Consequences,
-    ExecutionStarted,
-    RunSucceeded,
-    WaitKind,
-    WaitStarted,
-)
+from services.coordinator.core.events import Consequences, ExecutionStarted, RunSucceeded, WaitKind, WaitStarted
 from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEATHS_MAX, DEFAULT_RETRY
 from services.coordinator.core.values import ErrorClass, Origin, OutputRef, WorkKey
@@ -66,9 +60,7 @@ def test_details_are_json_with_payloads_as_they_are() -> None:
     ],
 )
 def test_any_instant_of_a_journal_is_shown(due_time: int, shown: str) -> None:
-    assert (
-        orjson.loads(details(WaitStarted(5, WorkKey("s"), 1, WaitKind.TIMER, due_time)))["dueTime"] == shown
-    )
+    assert orjson.loads(details(WaitStarted(5, WorkKey("s"), 1, WaitKind.TIMER, due_time)))["dueTime"] == shown
 
 
 def test_time_that_no_timestamp_holds_is_put_as_the_last() -> None:
@@ -92,15 +84,8 @@ def test_an_error_is_spelt_out() -> None:
     story.start()
     story.assign("a")
     shown = orjson.loads(details(story.fail("a").events[0]))
-    assert shown["error"] == {
-        "errorClass": "PERMANENT",
-        "type": "BOOM",
-        "message": "a went wrong 42 times",
-    }
-    assert (shown["reason"], shown["key"]) == (
-        "PERMANENT_ERROR",
-        {"node": "a", "iteration": 0, "generation": 1},
-    )
+    assert shown["error"] == {"errorClass": "PERMANENT", "type": "BOOM", "message": "a went wrong 42 times"}
+    assert (shown["reason"], shown["key"]) == ("PERMANENT_ERROR", {"node": "a", "iteration": 0, "generation": 1})
 
 
 def test_event_shows_running_until_the_one_that_ends_the_execution() -> None:

@@ -33,12 +33,7 @@ def test_everything_a_node_may_say():
         initialState={"region": "eu"},
     )
     fetch = definition.nodes["fetch"]
-    assert (fetch.id, fetch.module, fetch.config, fetch.inputs) == (
-        "fetch",
-        "http.request@1",
-        b'{"url":"x"}',
-        b"{}",
-    )
+    assert (fetch.id, fetch.module, fetch.config, fetch.inputs) == ("fetch", "http.request@1", b'{"url":"x"}', b"{}")
     assert (fetch.timeout, fetch.is_idempotent, fetch.join) == (30 * SECOND, True, Join.ANY)
     assert fetch.runner_labels == (("disk", "big"), ("gpu", "true"))
     assert fetch.retry == RetryOverrides(5, 2 * SECOND, 3.0, 60 * SECOND, 3600 * SECOND)
@@ -99,14 +94,7 @@ def test_nodes_see_the_references_that_were_found_when_the_version_was_applied()
         references={"c": None, "d": ["a"], "e": ["a"], "$output": ["b", "c"]},
         output={"x": "{{ nodes }}"},
     )
-    assert [x.references for x in definition.nodes.values()] == [
-        (),
-        (),
-        ("a", "b"),
-        ("a",),
-        (),
-        ("b", "c"),
-    ]
+    assert [x.references for x in definition.nodes.values()] == [(), (), ("a", "b"), ("a",), (), ("b", "c")]
     assert list(definition.nodes)[-1] == OUTPUT_NODE
     assert [x.id for x in definition.graph] == list("abcde")
     assert definition.nodes["b"].has_templates

@@ -20,11 +20,7 @@ def test_a_join_passes_at_once():
     story.assign("a")
     assert names(story.succeed("a")) == ["RunSucceeded", "RunSucceeded"]
     assert story.ready == ["b"]
-    assert (story.run("j").state.value, story.run("j").attempt, story.run("j").output) == (
-        "SUCCESS",
-        1,
-        b"{}",
-    )
+    assert (story.run("j").state.value, story.run("j").attempt, story.run("j").output) == ("SUCCESS", 1, b"{}")
 
 
 def test_joins_alone_end_at_once():
@@ -52,9 +48,7 @@ def test_a_sleep_until_a_time_that_has_passed_ends_at_the_next_tick():
 
 
 def test_sleeps_due_together_end_together_in_order():
-    story = Story(
-        [node(id, "sleep@1", config={"duration": d}) for id, d in (("x", "2s"), ("y", "1s"), ("z", "9s"))]
-    )
+    story = Story([node(id, "sleep@1", config={"duration": d}) for id, d in (("x", "2s"), ("y", "1s"), ("z", "9s"))])
     story.start()
     story.later(3)
     decision = story.tick()
@@ -101,11 +95,7 @@ def test_a_config_that_makes_no_sense_fails_the_node(output):
     decision = story.succeed("s", output)
     assert names(decision)[-2:] == ["RunFailed", "ExecutionFinished"]
     failed = decision.events[-2]
-    assert (failed.run, failed.reason, failed.error.type) == (
-        1,
-        FailureReason.PERMANENT_ERROR,
-        "INVALID_CONFIG",
-    )
+    assert (failed.run, failed.reason, failed.error.type) == (1, FailureReason.PERMANENT_ERROR, "INVALID_CONFIG")
     assert len(story.execution.runs) == 1
 
 
@@ -148,9 +138,7 @@ def test_a_control_that_emits_nothing_or_resumes_what_never_waited_is_a_bug(monk
     story.start()
     turn = Turn(story.execution, story.now)
     with pytest.raises(BrokenInvariant, match="never waits"):
-        CONTROLS["join@1"].resume(
-            turn, story.work("m"), WaitEnded(1, story.work("m").key, 1, WaitOutcome.ARRIVED)
-        )
+        CONTROLS["join@1"].resume(turn, story.work("m"), WaitEnded(1, story.work("m").key, 1, WaitOutcome.ARRIVED))
 
 
 def test_an_execution_that_waits_for_a_message_alone_parks_and_wakes(monkeypatch):
@@ -164,11 +152,7 @@ def test_an_execution_that_waits_for_a_message_alone_parks_and_wakes(monkeypatch
     woken = story.again()
     assert parking(woken.execution, woken.now) == Park(0)
     arrive(woken, "m")
-    assert (woken.ready, woken.run("m").output, parking(woken.execution, woken.now)) == (
-        ["b"],
-        b'"ARRIVED"',
-        None,
-    )
+    assert (woken.ready, woken.run("m").output, parking(woken.execution, woken.now)) == (["b"], b'"ARRIVED"', None)
 
 
 def arrive(story, id):

@@ -9,9 +9,7 @@ from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.state import Run, Work
 from services.coordinator.core.values import WorkKey
 
-NODE = compile_definition({"name": "w", "nodes": [{"id": "pay", "module": "noop@1"}], "edges": []}).nodes[
-    "pay"
-]
+NODE = compile_definition({"name": "w", "nodes": [{"id": "pay", "module": "noop@1"}], "edges": []}).nodes["pay"]
 
 
 def run(number: int, generation: int = 1) -> Run:

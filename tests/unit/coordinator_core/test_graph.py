@@ -33,14 +33,10 @@ def test_every_edge_of_every_outcome(outcome, success, failure, always, matching
 def test_every_join(unresolved, taken, blocked):
     if unresolved:
         assert join_verdict(Join.ALL, unresolved, taken, blocked) is Verdict.WAIT
-        assert join_verdict(Join.ANY, unresolved, taken, blocked) is (
-            Verdict.START if taken else Verdict.WAIT
-        )
+        assert join_verdict(Join.ANY, unresolved, taken, blocked) is (Verdict.START if taken else Verdict.WAIT)
     elif blocked:
         assert join_verdict(Join.ALL, unresolved, taken, blocked) is Verdict.BLOCK
-        assert join_verdict(Join.ANY, unresolved, taken, blocked) is (
-            Verdict.START if taken else Verdict.BLOCK
-        )
+        assert join_verdict(Join.ANY, unresolved, taken, blocked) is (Verdict.START if taken else Verdict.BLOCK)
     else:
         expected = Verdict.START if taken else Verdict.SKIP
         assert {join_verdict(join, unresolved, taken, blocked) for join in Join} == {expected}

@@ -25,14 +25,7 @@ from services.coordinator.core.commands import (
     ReportStopped,
     ReportSuccess,
 )
-from services.coordinator.core.events import (
-    BackoffEnded,
-    RunFailed,
-    RunLeased,
-    RunSucceeded,
-    WaitEnded,
-    WaitStarted,
-)
+from services.coordinator.core.events import BackoffEnded, RunFailed, RunLeased, RunSucceeded, WaitEnded, WaitStarted
 from services.coordinator.core.values import Error, ErrorClass, ReleaseReason
 from tests.support.story import Story
 
@@ -63,11 +56,7 @@ def documents(draw):
 
 def _node(draw, number):
     module = draw(st.sampled_from(MODULES))
-    node: dict[str, Any] = {
-        "id": f"n{number}",
-        "module": module,
-        "retry": {"attempts": draw(st.integers(1, 3))},
-    }
+    node: dict[str, Any] = {"id": f"n{number}", "module": module, "retry": {"attempts": draw(st.integers(1, 3))}}
     if module in ("sleep@1", "rendered"):
         node |= {"module": "sleep@1", "config": {"duration": "5s" if module == "sleep@1" else "{{ 5 }}s"}}
     elif module == "noop@1":
@@ -201,11 +190,7 @@ class Fortune(RuleBasedStateMachine):
             if self.story.execution.ready:
                 self.story.assign()
             for run in list(self.story.execution.live.values()):
-                self.do(
-                    lambda run=run: self.story.when(
-                        ReportSuccess(run.number, run.epoch, b'{"duration":"1s"}')
-                    )
-                )
+                self.do(lambda run=run: self.story.when(ReportSuccess(run.number, run.epoch, b'{"duration":"1s"}')))
             if not self.story.execution.is_final and self.story.execution.next_wake():
                 self.story.wake()
         assert self.story.execution.is_final, "it never ends"
@@ -214,10 +199,7 @@ class Fortune(RuleBasedStateMachine):
 
 def _edges_into(story, node):
     return [
-        (source, edge)
-        for source in story.definition.nodes.values()
-        for edge in source.edges
-        if edge.target == node.id
+        (source, edge) for source in story.definition.nodes.values() for edge in source.edges if edge.target == node.id
     ]
 
 

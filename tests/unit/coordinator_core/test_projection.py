@@ -33,11 +33,7 @@ def test_a_successful_run():
     assert (row["run_id"], row["execution_id"], row["number"]) == (f"{EXECUTION_ID}.1", EXECUTION_ID, 1)
     assert (row["node"], row["module"], row["attempt"], row["epoch"]) == ("a", "noop@1", 1, 2)
     assert (row["state"], row["output"], row["output_key"]) == ("SUCCESS", b'{"ok":true}', None)
-    assert (row["start_time"], row["end_time"], row["create_time"]) == (
-        story.now - 2,
-        story.now - 1,
-        story.now,
-    )
+    assert (row["start_time"], row["end_time"], row["create_time"]) == (story.now - 2, story.now - 1, story.now)
     assert (row["inputs_hash"], row["cost_tokens"], row["error_type"]) == (b"i" * 32, 3, None)
 
 
@@ -51,12 +47,7 @@ def test_a_failed_run_and_an_output_kept_outside():
     assert (a["state"], a["error_class"], a["error_type"]) == ("FAILED", "TRANSIENT", "BOOM")
     assert len(a["error_fingerprint"]) == 16
     assert a["retry_time"] == story.now + 1_000_000
-    assert (b["output"], b["output_key"], b["output_sha256"], b["output_bytes"]) == (
-        None,
-        "key",
-        "ff",
-        300_000,
-    )
+    assert (b["output"], b["output_key"], b["output_sha256"], b["output_bytes"]) == (None, "key", "ff", 300_000)
 
 
 def shown_execution(story):

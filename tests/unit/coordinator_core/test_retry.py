@@ -4,21 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.coordinator.core.retry import (
-    DEFAULT_RETRY,
-    RetryOverrides,
-    RetryPolicy,
-    backoff,
-    judge_failure,
-)
+from services.coordinator.core.retry import DEFAULT_RETRY, RetryOverrides, RetryPolicy, backoff, judge_failure
 from services.coordinator.core.values import SECOND, Error, ErrorClass, FailureReason, fingerprint
 
 NOW = 1_000 * SECOND
 
 
-def judge(
-    policy=DEFAULT_RETRY, error_class=ErrorClass.TRANSIENT, failures=1, random=1.0, retry_after=0, first=NOW
-):
+def judge(policy=DEFAULT_RETRY, error_class=ErrorClass.TRANSIENT, failures=1, random=1.0, retry_after=0, first=NOW):
     return judge_failure(
         policy, error_class, failures, first_time=first, now=NOW, retry_after=retry_after, random=random
     )

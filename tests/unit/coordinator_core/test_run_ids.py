@@ -39,6 +39,4 @@ def test_what_no_column_could_be_compared_with_is_no_run_id(text: str) -> None:
 
 def test_an_execution_id_has_one_form() -> None:
     assert is_execution_id(ID)
-    assert not any(
-        map(is_execution_id, ["", ID.upper(), f"{ID} ", f"{ID}.1", ID.replace("-", ""), ID + "\n"])
-    )
+    assert not any(map(is_execution_id, ["", ID.upper(), f"{ID} ", f"{ID}.1", ID.replace("-", ""), ID + "\n"]))

@@ -30,13 +30,10 @@ def begun(*nodes, edges=(), **more):
 def test_a_lease_says_whose_attempt_it_is():
     story = Story([node("a"), node("b")])
     story.start()
-    decision = story.when(
-        Assign([Grant(story.work("b"), "i7", "r7", "00-t-s-01"), Grant(story.work("a"), "i8", "r8")])
-    )
+    decision = story.when(Assign([Grant(story.work("b"), "i7", "r7", "00-t-s-01"), Grant(story.work("a"), "i8", "r8")]))
     assert names(decision) == ["RunLeased", "RunLeased"]
     said = [
-        fields(event, "node", "run", "attempt", "instance_id", "runner", "traceparent")
-        for event in decision.events
+        fields(event, "node", "run", "attempt", "instance_id", "runner", "traceparent") for event in decision.events
     ]
     assert said == [("b", 1, 1, "i7", "r7", "00-t-s-01"), ("a", 2, 1, "i8", "r8", "")]
     # The epoch of a run is the sequence number of its lease.
@@ -66,9 +63,7 @@ def test_retries_with_backoff_until_the_attempts_are_used_up():
     assert story.tick().events == [], "never twice"
     story.assign("a")
     assert story.run("a").attempt == 2
-    assert story.fail("a", ErrorClass.TIMEOUT, retry_after=9 * SECOND).events[0].retry_time == (
-        story.now + 9 * SECOND
-    )
+    assert story.fail("a", ErrorClass.TIMEOUT, retry_after=9 * SECOND).events[0].retry_time == (story.now + 9 * SECOND)
     story.wake()
     story.assign("a")
     last = story.fail("a", ErrorClass.TRANSIENT)
@@ -127,9 +122,7 @@ def test_a_dead_runners_work_is_ready_again_at_once():
 def test_work_may_be_done_twice_when_its_node_says_so_or_its_runner_of_its_module():
     story = Story([node("a", idempotent=True), node("b"), node("c")])
     story.start()
-    leased = (
-        story.assign("a").events + story.assign("b", is_idempotent=True).events + story.assign("c").events
-    )
+    leased = story.assign("a").events + story.assign("b", is_idempotent=True).events + story.assign("c").events
     assert [event.is_idempotent for event in leased] == [True, True, False]
     assert names(story.lose(is_idempotent_only=True)) == ["RunLost", "RunLost"]
     assert story.ready == ["a", "b"]

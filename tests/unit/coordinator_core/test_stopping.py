@@ -123,9 +123,7 @@ def test_the_asked_for_deadline_wins_over_the_workflows():
 
 
 def test_a_deadline_that_passes_with_other_timers_is_all_that_counts():
-    story = Story(
-        [node("s", "sleep@1", config={"duration": "10s"}), node("t")], chain("s", "t"), timeout="9s"
-    )
+    story = Story([node("s", "sleep@1", config={"duration": "10s"}), node("t")], chain("s", "t"), timeout="9s")
     story.start()
     story.later(20)
     assert names(story.tick()) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]

@@ -42,9 +42,7 @@ NOTHING = "nothing"
 def row(*everywhere, **more):
     """What a command may lead to: the first event of the decision, a reason of refusal, or nothing. `everywhere` is
     after the start."""
-    return {NEW: {"NOT_STARTED"}} | {
-        situation: {*everywhere, *more.get(situation, ())} for situation in SITUATIONS[1:]
-    }
+    return {NEW: {"NOT_STARTED"}} | {situation: {*everywhere, *more.get(situation, ())} for situation in SITUATIONS[1:]}
 
 
 def each(situations, *outcomes):
@@ -148,16 +146,8 @@ def test_every_command_in_every_situation():
         ),
         reached,
     )
-    _explore(
-        Story([node("s", "sleep@1", config={"duration": "{{ 1 }}"}), node("a", retry={"attempts": 2})]),
-        reached,
-    )
-    wanted = {
-        (name, where, what)
-        for name, row in LEDGER.items()
-        for where, allowed in row.items()
-        for what in allowed
-    }
+    _explore(Story([node("s", "sleep@1", config={"duration": "{{ 1 }}"}), node("a", retry={"attempts": 2})]), reached)
+    wanted = {(name, where, what) for name, row in LEDGER.items() for where, allowed in row.items() for what in allowed}
     found = {(name, where, what) for (name, where), whats in reached.items() for what in whats}
     assert "\n".join(map(str, sorted(found - wanted))) == "", "reached, and not in the table"
     # A repeat or a late report is possible wherever some earlier run exists; not all of those are within this depth.

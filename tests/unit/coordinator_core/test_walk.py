@@ -57,12 +57,7 @@ def test_join_any_starts_with_the_first_and_only_once():
 def test_branch_taken_and_branch_skipped_meet_again():
     story = Story(
         [node("if", "condition@1"), node("yes"), node("no"), node("deep"), node("end")],
-        [
-            edge("if", "yes", "true"),
-            edge("if", "no", "false"),
-            *chain("no", "deep", "end"),
-            edge("yes", "end"),
-        ],
+        [edge("if", "yes", "true"), edge("if", "no", "false"), *chain("no", "deep", "end"), edge("yes", "end")],
     )
     story.start()
     story.assign("if")
@@ -152,9 +147,7 @@ def test_skipped_and_blocked_in_turn():
 
 def test_fail_fast_stops_everything_at_the_first_unhandled_failure():
     story = Story(
-        [node("bad"), node("slow"), node("waiting"), node("next")],
-        chain("bad", "next"),
-        onFailure="FAIL_FAST",
+        [node("bad"), node("slow"), node("waiting"), node("next")], chain("bad", "next"), onFailure="FAIL_FAST"
     )
     story.start()
     story.assign("bad", "slow")

@@ -185,18 +185,8 @@ CORPUS: list[tuple[str, Any, str, str]] = [
     ("nodes.4.config.expression", "1 +", "nodes[4].config.expression", "TEMPLATE_SYNTAX"),
     ("nodes.0.inputs.region", "{{ input.a }}" + "x" * 65_536, "nodes[0].inputs.region", "TEMPLATE_SYNTAX"),
     ("nodes.0.inputs.region", "{{ " + "1+" * 2_048 + "1 }}", "nodes[0].inputs.region", "TEMPLATE_SYNTAX"),
-    (
-        "nodes.0.inputs.region",
-        '{{ "}}" ' + "+ 1" * 2_048 + " }}",
-        "nodes[0].inputs.region",
-        "TEMPLATE_SYNTAX",
-    ),
-    (
-        "nodes.0.inputs.region",
-        ["{{ " + "1" * 4_090 + " }}"] * 9,
-        "nodes[0].inputs.region[8]",
-        "TEMPLATE_SYNTAX",
-    ),
+    ("nodes.0.inputs.region", '{{ "}}" ' + "+ 1" * 2_048 + " }}", "nodes[0].inputs.region", "TEMPLATE_SYNTAX"),
+    ("nodes.0.inputs.region", ["{{ " + "1" * 4_090 + " }}"] * 9, "nodes[0].inputs.region[8]", "TEMPLATE_SYNTAX"),
     ("output.total", "{{ nodes.ghost.output }}", "output.total", "TEMPLATE_REFERENCE"),
     ("nodes.0.config.method", "FETCH", "nodes[0].config.method", "UNKNOWN_VALUE"),
     ("nodes.0.config.uri", "https://example.org", "nodes[0].config.uri", "UNKNOWN_FIELD"),
@@ -255,16 +245,10 @@ def test_fault_is_found_where_it_is(at: str, value: Any, path: str, reason: str)
         ),
         # Never rendered: the module evaluates each of them as it stands.
         ("{{ input.cases }}", {("nodes[0].config.cases", "WRONG_TYPE")}),
-        (
-            [{"when": "true", "branch": "{{ input.b }}"}],
-            {("nodes[0].config.cases[0].branch", "MALFORMED_BRANCH")},
-        ),
+        ([{"when": "true", "branch": "{{ input.b }}"}], {("nodes[0].config.cases[0].branch", "MALFORMED_BRANCH")}),
         (
             ["x", {"branch": "a"}],
-            {
-                ("nodes[0].config.cases[0]", "WRONG_TYPE"),
-                ("nodes[0].config.cases[1].when", "REQUIRED"),
-            },
+            {("nodes[0].config.cases[0]", "WRONG_TYPE"), ("nodes[0].config.cases[1].when", "REQUIRED")},
         ),
     ],
 )
@@ -319,15 +303,8 @@ def test_an_edge_names_a_branch_that_its_node_can_take(module: str, config: Any,
 
 
 def test_what_holds_a_template_is_checked_where_it_is_rendered() -> None:
-    config = {
-        "method": "{{ input.m }}",
-        "url": "{{ input.u }}",
-        "headers": "{{ input.h }}",
-        "timeout": "{{ 1 }}s",
-    }
-    assert (
-        faults({"name": "x", "nodes": [{"id": "a", "module": "http.request@1", "config": config}]}) == set()
-    )
+    config = {"method": "{{ input.m }}", "url": "{{ input.u }}", "headers": "{{ input.h }}", "timeout": "{{ 1 }}s"}
+    assert faults({"name": "x", "nodes": [{"id": "a", "module": "http.request@1", "config": config}]}) == set()
     node = {"id": "a", "module": "fail@1", "config": {"untilAttempt": "{{ input.n }}", "type": 5}}
     assert faults({"name": "x", "nodes": [node]}) == {("nodes[0].config.type", "WRONG_TYPE")}
 
@@ -366,9 +343,7 @@ def test_expressions_and_the_output_have_references_too() -> None:
     assert examine(good()).references == {"store": ["fetch"], "choose": ["fetch"], "$output": ["store"]}
 
 
-@pytest.mark.parametrize(
-    "until", ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59+14:00", "0001-01-01T00:00:00+14:00"]
-)
+@pytest.mark.parametrize("until", ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59+14:00", "0001-01-01T00:00:00+14:00"])
 def test_any_time_that_a_timestamp_holds_may_be_waited_for(until: str) -> None:
     document = good()
     document["nodes"][3]["config"] = {"until": until}

@@ -99,12 +99,7 @@ def test_anything_else_is_no_instant(text):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "9999-12-31T23:59:59-01:00",
-        "9999-12-31T23:59:59.999999Z",
-        "9999-12-31T23:59:60Z",
-        "9999-12-31T23:59:59-99:59",
-    ],
+    ["9999-12-31T23:59:59-01:00", "9999-12-31T23:59:59.999999Z", "9999-12-31T23:59:60Z", "9999-12-31T23:59:59-99:59"],
 )
 def test_time_that_no_timestamp_holds_is_refused(text):
     with pytest.raises(ValueError, match="at most 9999"):

@@ -11,8 +11,7 @@ from windlass.definition.graph import ancestors, cycles
 
 graphs = st.integers(1, 8).flatmap(
     lambda count: st.tuples(
-        st.just(count),
-        st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=20),
+        st.just(count), st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=20)
     )
 )
 
@@ -31,9 +30,7 @@ def reachable(count: int, edges: list[tuple[int, int]], start: int) -> set[int]:
 
 
 @given(graphs)
-def test_ancestors_are_those_from_whom_a_node_can_be_reached(
-    graph: tuple[int, list[tuple[int, int]]],
-) -> None:
+def test_ancestors_are_those_from_whom_a_node_can_be_reached(graph: tuple[int, list[tuple[int, int]]]) -> None:
     count, edges = graph
     before = ancestors(count, edges)
     for node in range(count):
@@ -42,9 +39,7 @@ def test_ancestors_are_those_from_whom_a_node_can_be_reached(
 
 
 @given(graphs)
-def test_each_circle_is_one_and_every_node_on_a_circle_is_in_its_part(
-    graph: tuple[int, list[tuple[int, int]]],
-) -> None:
+def test_each_circle_is_one_and_every_node_on_a_circle_is_in_its_part(graph: tuple[int, list[tuple[int, int]]]) -> None:
     count, edges = graph
     circles = cycles(count, edges)
     for circle in circles:
@@ -53,9 +48,7 @@ def test_each_circle_is_one_and_every_node_on_a_circle_is_in_its_part(
         assert all(step in edges for step in pairwise(circle))
     on_circles = {node for node in range(count) if node in reachable(count, edges, node)}
     parts = {
-        frozenset(
-            o for o in on_circles if o in reachable(count, edges, n) and n in reachable(count, edges, o)
-        )
+        frozenset(o for o in on_circles if o in reachable(count, edges, n) and n in reachable(count, edges, o))
         for n in on_circles
     }
     assert len(circles) == len(parts)

@@ -101,12 +101,7 @@ def test_yaml_is_read_as_the_json_in_it(text: str, document: Any) -> None:
         ("a: &x [*x]", "a[0]", "SYNTAX", 1),
         ("a: &x {<<: *x}", "a.<<", "SYNTAX", 1),
         ("[" + "1," * 250_000 + "]", "", "TOO_LARGE", 1),
-        (
-            "a: &x" + " [" * 50 + "]" * 50 + "\nb:" + " [" * 50 + "*x" + "]" * 50,
-            "b" + "[0]" * 59,
-            "TOO_DEEP",
-            1,
-        ),
+        ("a: &x" + " [" * 50 + "]" * 50 + "\nb:" + " [" * 50 + "*x" + "]" * 50, "b" + "[0]" * 59, "TOO_DEEP", 1),
         ("? [a]\n: 1", "", "NOT_JSON", 1),
         ("- &x [a]\n- *x : 1", "[1]", "NOT_JSON", 1),
         ("a: {<<: 5}", "a", "NOT_JSON", 1),
@@ -219,12 +214,8 @@ json_values = st.recursive(
     | st.booleans()
     | st.integers(-(2**53), 2**53)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(
-        st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufeff\ufffe\uffff"), max_size=20
-    ),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text("abc.[]<= ~1", max_size=6), inner, max_size=4)
-    ),
+    | st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufeff\ufffe\uffff"), max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("abc.[]<= ~1", max_size=6), inner, max_size=4),
     max_leaves=12,
 )
 

@@ -62,13 +62,7 @@ def test_failed_dispatch_waits_longer_each_time_and_dies_at_the_third() -> None:
 
 
 def test_permanent_failure_dies_at_once_and_has_a_reason() -> None:
-    assert fate_of(LeaseReleased("e", 1, is_permanent=True), 0) == (
-        State.FAILED,
-        1,
-        0.0,
-        "DISPATCH_FAILED",
-        "",
-    )
+    assert fate_of(LeaseReleased("e", 1, is_permanent=True), 0) == (State.FAILED, 1, 0.0, "DISPATCH_FAILED", "")
 
 
 ROW = LeasedRow(epoch=7, state=State.PARKED, holder=None)
@@ -101,9 +95,7 @@ def test_report_without_effect_is_explained(
         (LeasedRow(7, State.PENDING, None), LateReason.EPOCH_STALE),
     ],
 )
-def test_held_lease_is_accepted_only_from_its_holder(
-    row: LeasedRow | None, reason: LateReason | None
-) -> None:
+def test_held_lease_is_accepted_only_from_its_holder(row: LeasedRow | None, reason: LateReason | None) -> None:
     assert lease_refusal(7, "me", row) is reason
 
 
@@ -166,12 +158,8 @@ def test_results_of_halves_join_in_order() -> None:
     assert (first.finished, first.parked, first.woken) == (["a", None], ["b"], ["x"])
 
 
-@pytest.mark.parametrize(
-    ("claims", "workspaces", "each"), [(500, 1, 500), (500, 100, 10), (6, 3, 4), (1, 9, 1)]
-)
-def test_claim_reaches_at_least_its_fair_share_into_each_lane(
-    claims: int, workspaces: int, each: int
-) -> None:
+@pytest.mark.parametrize(("claims", "workspaces", "each"), [(500, 1, 500), (500, 100, 10), (6, 3, 4), (1, 9, 1)])
+def test_claim_reaches_at_least_its_fair_share_into_each_lane(claims: int, workspaces: int, each: int) -> None:
     assert reach(claims, workspaces) == each
 
 

@@ -5,13 +5,7 @@ from datetime import UTC, datetime
 
 from services.dispatcher.core.batch import AdmissionBatch
 from services.dispatcher.core.composing import ENDING_PER_BATCH, compose
-from services.dispatcher.core.items import (
-    LeaseFinished,
-    LeaseParked,
-    NewStart,
-    WorkspaceLimits,
-    WorkspaceView,
-)
+from services.dispatcher.core.items import LeaseFinished, LeaseParked, NewStart, WorkspaceLimits, WorkspaceView
 from services.dispatcher.core.workspace_queues import WorkspaceQueues
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,9 +24,7 @@ def composed(
     *,
     is_ending_ready: bool = False,
 ) -> AdmissionBatch:
-    return compose(
-        queues, starts, reports, rooms or {}, is_ending_ready=is_ending_ready, now=NOW, monotonic=0.0
-    )
+    return compose(queues, starts, reports, rooms or {}, is_ending_ready=is_ending_ready, now=NOW, monotonic=0.0)
 
 
 def test_new_starts_go_ahead_while_there_is_credit() -> None:

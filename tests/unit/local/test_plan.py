@@ -24,10 +24,7 @@ def test_ports_follow_service_offset_and_replica(tmp_path: Path) -> None:
         home=tmp_path, port_offset=100, replicas={"api": 2, "dispatcher": 1, "coordinator": 3, "runner": 1}
     )
     planned = {member.name: member.addresses() for member in members(options, Home(tmp_path))}
-    assert planned["api-0"] == {
-        "gRPC": "127.0.0.1:7501",
-        "metrics": "127.0.0.1:7701",
-    }
+    assert planned["api-0"] == {"gRPC": "127.0.0.1:7501", "metrics": "127.0.0.1:7701"}
     assert planned["api-1"]["gRPC"] == "127.0.0.1:7511"
     assert planned["coordinator-2"] == {"gRPC": "127.0.0.1:7523", "metrics": "127.0.0.1:7723"}
     assert list(planned) == [

@@ -28,9 +28,7 @@ class Jobs:
 
 
 @pytest.mark.parametrize("seconds_left", [0, 90, None])
-def test_what_is_left_of_an_executions_deadline_counts_from_the_grants_arrival(
-    seconds_left: int | None,
-) -> None:
+def test_what_is_left_of_an_executions_deadline_counts_from_the_grants_arrival(seconds_left: int | None) -> None:
     clock, jobs = ManualClock(), Jobs()
     sessions = CoordinatorSessions(clock)
     sessions.join(cast("Any", None), cast("Any", jobs))
@@ -52,9 +50,7 @@ async def deadline_of(directory: Any, **given: Any) -> datetime | None:
     return told[0]
 
 
-async def test_module_is_told_the_earlier_of_its_nodes_timeout_and_its_executions_deadline(
-    tmp_path: Any,
-) -> None:
+async def test_module_is_told_the_earlier_of_its_nodes_timeout_and_its_executions_deadline(tmp_path: Any) -> None:
     year = 365 * 86_400.0
     of_execution = datetime.fromtimestamp(SOON, UTC)
     assert await deadline_of(tmp_path) is None

@@ -64,9 +64,7 @@ async def test_whatever_a_module_raises_is_reported(
     async def raising_async(_ctx: Context, _inputs: Any, _config: Any) -> None:
         raise error
 
-    bench.registry.declare("test.raises@1", inline=way == "inline")(
-        raising_async if way == "async" else raising
-    )
+    bench.registry.declare("test.raises@1", inline=way == "inline")(raising_async if way == "async" else raising)
     outcome = await bench.outcome(a_job("test.raises@1"))
     assert isinstance(outcome, Failure)
     assert (outcome.error_class, outcome.type) == (error_class, kind)
@@ -91,8 +89,7 @@ def deep(levels: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    "returned",
-    [float("nan"), {"a": [float("inf"), None]}, {1: 2}, object(), "\ud800", 2**70, deep(31), deep(2_000)],
+    "returned", [float("nan"), {"a": [float("inf"), None]}, {1: 2}, object(), "\ud800", 2**70, deep(31), deep(2_000)]
 )
 async def test_what_is_not_json_is_a_permanent_failure(bench: Bench, returned: Any) -> None:
     bench.registry.declare("test.bad@1", inline=True)(lambda _ctx, _inputs, _config: returned)
@@ -118,9 +115,7 @@ async def test_a_branch_that_is_no_label_is_a_permanent_failure(bench: Bench, la
     "template", ["{{ 2 ** 70 }}", "{{ {1: 2} }}", "{{ 1e308 * 10 }}", "{{ 99999999999 * 99999999999 }}"]
 )
 @pytest.mark.parametrize("module", ["transform@1", "delay@1"])
-async def test_a_template_that_becomes_no_json_fails_its_node(
-    bench: Bench, template: str, module: str
-) -> None:
+async def test_a_template_that_becomes_no_json_fails_its_node(bench: Bench, template: str, module: str) -> None:
     job = a_job(module, config={"duration": 0}, inputs={"a": template}, has_templates=True)
     outcome = await bench.outcome(job)
     assert isinstance(outcome, Failure)
@@ -139,9 +134,7 @@ async def test_an_output_that_is_gone_fails_the_attempt(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "broken", [{"inputs": b"{nope"}, {"cursor": b"{nope"}, {"config": b"[]", "has_templates": True}]
 )
-async def test_a_grant_that_cannot_be_read_fails_its_attempt(
-    bench: Bench, module: str, broken: dict[str, Any]
-) -> None:
+async def test_a_grant_that_cannot_be_read_fails_its_attempt(bench: Bench, module: str, broken: dict[str, Any]) -> None:
     outcome = await bench.outcome(a_job(module, **broken))
     assert isinstance(outcome, Failure)
     assert (outcome.error_class, outcome.type) == (ErrorClass.TRANSIENT, "INTERNAL")

@@ -63,9 +63,7 @@ async def failure(tmp_path: Any, url: str, *, timeout_seconds: float = 0.0, **co
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 422, 451])
-async def test_refusal_is_permanent_whatever_it_says_of_later(
-    tmp_path: Any, server: Server, status: int
-) -> None:
+async def test_refusal_is_permanent_whatever_it_says_of_later(tmp_path: Any, server: Server, status: int) -> None:
     server.status, server.headers = status, {"Retry-After": "7"}
     found = await failure(tmp_path, server.url)
     assert found == Failure(ErrorClass.PERMANENT, f"HTTP_{status}", f"HTTP {status}: no")
@@ -91,9 +89,7 @@ async def test_trouble_is_transient_and_says_when_to_come_back(
     assert found == Failure(ErrorClass.TRANSIENT, f"HTTP_{status}", f"HTTP {status}: no", seconds)
 
 
-async def test_connection_that_is_closed_without_an_answer_is_transient(
-    tmp_path: Any, server: Server
-) -> None:
+async def test_connection_that_is_closed_without_an_answer_is_transient(tmp_path: Any, server: Server) -> None:
     server.is_closing = True
     found = await failure(tmp_path, server.url)
     assert (found.error_class, found.type) == (ErrorClass.TRANSIENT, "HTTP_NETWORK")
@@ -118,8 +114,7 @@ async def test_server_that_is_not_there_is_transient(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "type_"),
-    [({"timeout": "50ms"}, "HTTP_TIMEOUT"), ({"timeout_seconds": 0.05}, "NODE_TIMEOUT")],
+    ("limits", "type_"), [({"timeout": "50ms"}, "HTTP_TIMEOUT"), ({"timeout_seconds": 0.05}, "NODE_TIMEOUT")]
 )
 async def test_answer_that_does_not_come_in_time_is_a_timeout(
     tmp_path: Any, server: Server, limits: dict[str, Any], type_: str

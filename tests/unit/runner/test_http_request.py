@@ -43,11 +43,7 @@ FORM = "application/x-www-form-urlencoded"
         ({"body": {"z": 1, "a": ["é"]}}, JSON, '{"z":1,"a":["é"]}'),
         ({"body": [1, None]}, JSON, "[1,null]"),
         ({"body": False}, JSON, "false"),
-        (
-            {"body": {"z": 1}, "headers": {"content-type": "application/ld+json"}},
-            "application/ld+json",
-            '{"z":1}',
-        ),
+        ({"body": {"z": 1}, "headers": {"content-type": "application/ld+json"}}, "application/ld+json", '{"z":1}'),
         ({"body": {"z": 1, "a": "b c"}, "headers": {"content-type": FORM}}, FORM, "z=1&a=b+c"),
         ({"body": "z=1", "headers": {"Content-Type": FORM}}, FORM, "z=1"),
         ({"body": "é"}, "text/plain; charset=utf-8", "é"),
@@ -59,9 +55,7 @@ async def test_a_body_is_sent_as_what_it_is(
     tmp_path: Any, url: str, config: dict[str, Any], type_: str, body: str
 ) -> None:
     method = "POST" if config else "GET"
-    outcome = await Bench(tmp_path).outcome(
-        a_job("http.request@1", config={"url": url, "method": method} | config)
-    )
+    outcome = await Bench(tmp_path).outcome(a_job("http.request@1", config={"url": url, "method": method} | config))
     assert isinstance(outcome, Succeeded), outcome
     assert isinstance(outcome.output, bytes)
     answer = orjson.loads(outcome.output)
@@ -76,9 +70,7 @@ async def test_a_header_that_is_no_text_does_not_cost_the_answer(tmp_path: Any) 
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
-        outcome = await Bench(tmp_path).outcome(
-            a_job("http.request@1", config={"url": f"http://{host}:{port}/"})
-        )
+        outcome = await Bench(tmp_path).outcome(a_job("http.request@1", config={"url": f"http://{host}:{port}/"}))
     assert isinstance(outcome, Succeeded), outcome
     assert isinstance(outcome.output, bytes)
     assert orjson.loads(outcome.output)["headers"]["x-odd"] == "caf?"

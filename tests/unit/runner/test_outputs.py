@@ -37,9 +37,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return found
 
 
-async def test_an_output_that_is_there_is_made_durable_all_the_same(
-    tmp_path: Path, synced: list[Path]
-) -> None:
+async def test_an_output_that_is_there_is_made_durable_all_the_same(tmp_path: Path, synced: list[Path]) -> None:
     await DirectoryOutputs(tmp_path).put(b"value")
     synced.clear()
     outputs = DirectoryOutputs(tmp_path)
@@ -98,8 +96,7 @@ async def test_what_a_killed_writer_left_is_swept_at_the_next_start(tmp_path: Pa
     outputs = DirectoryOutputs(tmp_path)
     assert await outputs.sweep() == 0, "a store that is not there yet"
     writer = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PUTTING, str(tmp_path)),
-        env={**os.environ, "WINDLASS_CRASH_AT": "runner.output.before"},
+        *(sys.executable, "-c", PUTTING, str(tmp_path)), env={**os.environ, "WINDLASS_CRASH_AT": "runner.output.before"}
     )
     assert await writer.wait() == -signal.SIGKILL
     (left,) = files_in(tmp_path)

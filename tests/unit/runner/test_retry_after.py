@@ -30,8 +30,7 @@ def test_wait_is_understood_and_bounded(asked: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
-    ["", "soon", "-5", "1.5", "٣", "Sun, 06 Nov 99999 08:49:37 GMT", "Sun, 06 Nov 1994 08:49:37 +9999"],
+    "asked", ["", "soon", "-5", "1.5", "٣", "Sun, 06 Nov 99999 08:49:37 GMT", "Sun, 06 Nov 1994 08:49:37 +9999"]
 )
 def test_what_is_not_understood_asks_for_nothing(asked: str) -> None:
     assert seconds_asked(asked, "", NOW) is None

@@ -59,8 +59,6 @@ def test_costs_are_whole_and_bounded(said: Any, tokens: int) -> None:
     assert clamp_cost(said) == tokens
 
 
-@pytest.mark.parametrize(
-    ("said", "fraction"), [(0.5, 0.5), (7, 1.0), (-1, 0.0), (math.nan, 0.0), (None, 0.0)]
-)
+@pytest.mark.parametrize(("said", "fraction"), [(0.5, 0.5), (7, 1.0), (-1, 0.0), (math.nan, 0.0), (None, 0.0)])
 def test_progress_is_a_fraction(said: object, fraction: float) -> None:
     assert clamp_fraction(said) == fraction

@@ -30,20 +30,13 @@ def bench(tmp_path: Any) -> Bench:
             "false",
         ),
         (
-            a_job(
-                "switch@1",
-                config={"cases": [{"when": "input.id == 7", "branch": "seven"}], "default": "other"},
-            ),
+            a_job("switch@1", config={"cases": [{"when": "input.id == 7", "branch": "seven"}], "default": "other"}),
             {"branch": "seven"},
             "seven",
         ),
         (a_job("switch@1", config={"cases": [], "default": "other"}), {"branch": "other"}, "other"),
         (a_job("fail@1", config={"untilAttempt": 2}, attempt=2), {"attempt": 2, "inputs": {}}, ""),
-        (
-            a_job("sleep@1", config={"d": "{{ input.id }}"}, has_templates=True, is_render_only=True),
-            {"d": 7},
-            "",
-        ),
+        (a_job("sleep@1", config={"d": "{{ input.id }}"}, has_templates=True, is_render_only=True), {"d": 7}, ""),
     ],
 )
 async def test_built_in_modules(bench: Bench, job: Job, output: Any, branch: str) -> None:
@@ -71,11 +64,7 @@ async def test_built_in_modules(bench: Bench, job: Job, output: Any, branch: str
             "TEMPLATE_ERROR",
         ),
         (a_job("delay@1", config={"duration": "soon"}), ErrorClass.PERMANENT, "INVALID_CONFIG"),
-        (
-            a_job("delay@1", config={"duration": "60s"}, timeout_seconds=0.01),
-            ErrorClass.TIMEOUT,
-            "NODE_TIMEOUT",
-        ),
+        (a_job("delay@1", config={"duration": "60s"}, timeout_seconds=0.01), ErrorClass.TIMEOUT, "NODE_TIMEOUT"),
     ],
 )
 async def test_failures_have_a_class(bench: Bench, job: Job, error_class: ErrorClass, kind: str) -> None:
@@ -117,9 +106,7 @@ async def test_work_queued_behind_long_work_is_handed_back_unbegun(tmp_path: Any
     bench.worker.take([a_job("delay@1", 1, config={"duration": "60s"}), a_job("noop@1", 2)])
     bench.clock.advance(1.5)
     bench.worker.tend()
-    assert [(e.job.run_id, e.outcome) for e in bench.desk.ended] == [
-        ("e.2", Released("QUEUED_TOO_LONG", False))
-    ]
+    assert [(e.job.run_id, e.outcome) for e in bench.desk.ended] == [("e.2", Released("QUEUED_TOO_LONG", False))]
     bench.worker.drop_all()
 
 
@@ -162,10 +149,7 @@ async def test_queued_and_barely_begun_runs_that_are_stopped_say_so(tmp_path: An
     bench.worker.take([a_job("delay@1", number, config={"duration": "60s"}) for number in (1, 2, 3)])
     bench.worker.stop(["e.1", "e.2"])
     ended = await bench.desk.until(2)
-    assert sorted((each.job.run_id, each.outcome) for each in ended) == [
-        ("e.1", Stopped()),
-        ("e.2", Stopped()),
-    ]
+    assert sorted((each.job.run_id, each.outcome) for each in ended) == [("e.1", Stopped()), ("e.2", Stopped())]
     bench.worker.drop(["e.3"])
 
 
@@ -233,9 +217,7 @@ async def test_news_of_a_run_is_told_once_to_each_coordinator(bench: Bench) -> N
         ({}, (0.5, "half", b'{"page":1}')),
     ],
 )
-async def test_what_a_heartbeat_leaves_out_stays_as_it_was_told(
-    bench: Bench, said: dict[str, Any], told: Any
-) -> None:
+async def test_what_a_heartbeat_leaves_out_stays_as_it_was_told(bench: Bench, said: dict[str, Any], told: Any) -> None:
     async def steps(ctx: Context, _inputs: Any, _config: Any) -> None:
         await ctx.heartbeat(0.5, "half", {"page": 1})
         await ctx.heartbeat(**said)
@@ -256,10 +238,7 @@ async def test_a_large_output_is_kept_before_it_is_reported(bench: Bench) -> Non
     ref = outcome.output
     bench.desk.ended.clear()
     job = a_job(
-        "transform@1",
-        outputs={"up": ref},
-        inputs={"n": "{{ nodes.up.output.text|length }}"},
-        has_templates=True,
+        "transform@1", outputs={"up": ref}, inputs={"n": "{{ nodes.up.output.text|length }}"}, has_templates=True
     )
     assert await bench.outcome(job) == Succeeded(b'{"n":300000}')
 

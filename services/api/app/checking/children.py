@@ -107,9 +107,7 @@ class Checkers:
             return "takes too long to compile, or to check even an empty input"
         return None if is_good else answer.decode()
 
-    async def violations(
-        self, workspace: str, schema: bytes, document: bytes, most: int
-    ) -> Sequence[Violation]:
+    async def violations(self, workspace: str, schema: bytes, document: bytes, most: int) -> Sequence[Violation]:
         """Empty when the document fits."""
         first = Request(schema, document, 1, CPU_SECONDS_MAX)
         try:
@@ -118,9 +116,7 @@ class Checkers:
             return [Violation("input", "TOO_LARGE", _TOO_LONG)]
         if found and most > 1:
             try:
-                found = await self._found(
-                    workspace, first._replace(most=most, cpu_seconds=ALL_CPU_SECONDS_MAX)
-                )
+                found = await self._found(workspace, first._replace(most=most, cpu_seconds=ALL_CPU_SECONDS_MAX))
             except _OverLimit:
                 return found
         return found

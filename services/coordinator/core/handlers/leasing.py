@@ -71,9 +71,7 @@ def release(turn: Turn, command: Release) -> Refusal | None:
         return run
     then = _ready_again(turn, run.work)
     turn.emit(
-        RunReleased(
-            turn.now, run.work.key, run.number, command.reason, command.may_have_begun, is_reported, then
-        )
+        RunReleased(turn.now, run.work.key, run.number, command.reason, command.may_have_begun, is_reported, then)
     )
     return None
 

@@ -8,15 +8,7 @@ from typing import Any
 from services.runner.core.plain import without_braces
 from windlass.definition.config_schemas import DELAY_SECONDS_MAX
 from windlass.definition.durations import SECOND, parse_duration
-from windlass.sdk import (
-    Branch,
-    CircuitOpenError,
-    Context,
-    ModuleError,
-    ModuleTimeout,
-    PermanentError,
-    Registry,
-)
+from windlass.sdk import Branch, CircuitOpenError, Context, ModuleError, ModuleTimeout, PermanentError, Registry
 from windlass.sdk.registry import Returned
 
 BUILT_IN = Registry()

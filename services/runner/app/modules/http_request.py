@@ -102,10 +102,7 @@ async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
     url = config.get("url")
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         raise PermanentError("config.url must be an http:// or https:// address", type="INVALID_CONFIG")
-    headers = {
-        "Idempotency-Key": ctx.effect_key,
-        **{str(k): str(v) for k, v in config.get("headers", {}).items()},
-    }
+    headers = {"Idempotency-Key": ctx.effect_key, **{str(k): str(v) for k, v in config.get("headers", {}).items()}}
     call = _TracedCall(ctx.traceparent, str(config.get("method", "GET")).upper(), url)
     if call.traceparent:
         headers.setdefault("traceparent", call.traceparent)

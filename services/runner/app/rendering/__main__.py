@@ -51,9 +51,7 @@ def _json(value: Any, path: str) -> bytes:
     try:
         return encoded(value)
     except NotJson as fault:
-        raise PermanentError(
-            f"{path}: the rendered value is not JSON: {fault}", type="TEMPLATE_ERROR"
-        ) from None
+        raise PermanentError(f"{path}: the rendered value is not JSON: {fault}", type="TEMPLATE_ERROR") from None
 
 
 def _evaluated(value: Any, path: str) -> bytes:
@@ -68,8 +66,7 @@ def _evaluated(value: Any, path: str) -> bytes:
 
 def limits(request: bytes) -> ChildLimits:
     return ChildLimits(
-        CPU_SECONDS_MAX + len(request) / BYTES_PER_SECOND,
-        MEMORY_BYTES_MAX + MEMORY_PER_REQUEST_BYTE * len(request),
+        CPU_SECONDS_MAX + len(request) / BYTES_PER_SECOND, MEMORY_BYTES_MAX + MEMORY_PER_REQUEST_BYTE * len(request)
     )
 
 

@@ -45,10 +45,7 @@ class Renderer:
         if isinstance(value, str):
             return self._text(value, scope, path) if "{{" in value or "{%" in value else value
         if isinstance(value, dict):
-            return {
-                key: self.render(item, scope, path=f"{path}.{key}" if path else key)
-                for key, item in value.items()
-            }
+            return {key: self.render(item, scope, path=f"{path}.{key}" if path else key) for key, item in value.items()}
         if isinstance(value, list):
             return [self.render(item, scope, path=f"{path}[{index}]") for index, item in enumerate(value)]
         return value
@@ -75,9 +72,7 @@ class Renderer:
         except minijinja.TemplateError as error:
             raise PermanentError(_told(path, error), type="TEMPLATE_ERROR") from None
         if len(rendered) > RENDERED_CHARACTERS_MAX:
-            raise PermanentError(
-                f"{path}: over {RENDERED_CHARACTERS_MAX} characters of text", type="TEMPLATE_ERROR"
-            )
+            raise PermanentError(f"{path}: over {RENDERED_CHARACTERS_MAX} characters of text", type="TEMPLATE_ERROR")
         return rendered
 
 
