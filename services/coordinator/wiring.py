@@ -1,4 +1,4 @@
-"""The coordinator, put together: settings, connections, stores, use cases, peers, servicers, loops, in this order.
+"""The coordinator, put together: settings, connections, peers, use cases, servicers, loops, in this order.
 
 The other services may start before it or after it. Without a dispatcher there is nothing to do; while the database or
 api is away, granted executions wait; while no runner is attached, ready work waits.
@@ -7,6 +7,7 @@ api is away, granted executions wait; while no runner is attached, ready work wa
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import version
@@ -51,14 +52,14 @@ from services.coordinator.peers.mailbox import DispatcherMailbox
 from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.rules import RULES
+from services.coordinator.rpc.run_grants import run_grant
 from services.coordinator.rpc.run_reports import forwarded_command
 from services.coordinator.rpc.runners import RunnerSessionsService, SessionRunners
 from services.coordinator.rpc.watch import WatchHub
 from services.coordinator.rpc.watch_streams import WatchServicer
 from services.coordinator.store import codec
-from services.coordinator.store.folding import fold_journal
-from services.coordinator.store.journal import LOADING, PostgresJournal
-from services.coordinator.store.partitions import PostgresPartitions
+from services.coordinator.store.journal import LOADING, PostgresJournal, fold_journal
+from services.coordinator.store.partitions import make_ahead
 from services.coordinator.store.reads import PostgresReads
 from windlass.coordinator.v1.reads_pb2_grpc import add_ReadServiceServicer_to_server, add_WatchServiceServicer_to_server
 from windlass.coordinator.v1.sessions_pb2_grpc import add_RunnerSessionsServicer_to_server
@@ -127,8 +128,10 @@ class CoordinatorService:
         self._clock = SystemClock()
         self._run_timing = RUN.scaled(settings.lease_scale)
         self._connect()
-        self._join_use_cases()
         self._join_dispatchers()
+        self._join_executions()
+        self._join_runners()
+        self._join_commits()
         self._serve()
 
     # ── database and clients ─────────────────────────────────────────────────────────────────────────────────────
@@ -143,6 +146,8 @@ class CoordinatorService:
         )
         self._beats = PgConnection(settings.database_url, name=f"{name}-sessions")
         self._database = Database(settings.database_url, name=name)
+        self._journal = PostgresJournal(self._writer, self._loader, self._patient_loader)
+        self._reads = PostgresReads(self._database)
         self._channels = ChannelPool(credential=settings.credential(SERVICE), tls=settings.tls)
         self._replicas = ApiReplicas(AddressBook(settings.apis), self._channels, self._forget)
         self._keys = CatalogKeys(self._replicas, self._clock)
@@ -151,59 +156,11 @@ class CoordinatorService:
         """Close the channel to a process that is gone, once a call that has just begun has ended."""
         await self._channels.forget(address, FORGET_SECONDS)
 
-    # ── stores and use cases ─────────────────────────────────────────────────────────────────────────────────────
-
-    def _join_use_cases(self) -> None:
-        journal = PostgresJournal(self._writer, self._loader, self._patient_loader)
-        reads = PostgresReads(self._database)
-        definitions = CatalogDefinitions(self._replicas)
-        mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels)
-        self._dispatch, self._runners = SessionDispatch(self._name, forwarded_command), SessionRunners()
-        self._misrouted_reports = ReportForwarder(reads, mailbox.deliver)
-        self._journal_loader = JournalLoader(
-            journal=journal,
-            definitions=definitions,
-            dispatch=self._dispatch,
-            fold=fold_journal,
-            run_timing=self._run_timing,
-            holder=self._name,
-            executions=lambda: self._executions,
-        )
-        self._executions = OwnedExecutions(
-            clock=self._clock,
-            definitions=definitions,
-            load=self._journal_loader.add,
-            forward=self._misrouted_reports.add,
-            mailbox_seconds=MAILBOX_SECONDS * self._settings.lease_scale,
-        )
-        self._dead_runners = DeadRunners(self._executions, self._clock, self._run_timing.granted_again)
-        self._reader = ReadServicer(reads, codec.unseal, self._runners.modules_for)
-        self._hub = WatchHub(reads, self._reader, owned=self._executions.by_id.keys)
-        self._join_commits(journal)
-
-    def _join_commits(self, journal: PostgresJournal) -> None:
-        after_commit = AfterCommit(
-            executions=self._executions,
-            runners=self._runners,
-            dispatch=self._dispatch,
-            watchers=self._hub,
-            tracing=Tracing(self._clock),
-            clock=self._clock,
-        )
-        self._commit_loop = CommitLoop(
-            executions=self._executions,
-            assigner=Assigner(self._runners),
-            after_commit=after_commit,
-            journal=journal,
-            dispatch=self._dispatch,
-            codec=codec,
-            clock=self._clock,
-        )
-
     # ── peers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _join_dispatchers(self) -> None:
-        self.holder = SessionHolder(
+        self._dispatch = SessionDispatch(self._name, forwarded_command)
+        self.holder = self._dispatch.holder = SessionHolder(
             profile=HolderProfile(holder=self._name, version=version("windlass")),
             capacity=self._settings.executions_max,
             timing=EXECUTION.scaled(self._settings.lease_scale),
@@ -212,22 +169,66 @@ class CoordinatorService:
             owner=self._dispatch,
             forget=self._forget,
         )
-        self._dispatch.executions, self._dispatch.watchers = self._executions, self._hub
-        self._dispatch.holder = self.holder
 
-    # ── servicers ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── use cases ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _serve(self) -> None:
-        settings = self._settings
-        self.registry = SessionRegistry(
+    def _join_executions(self) -> None:
+        """The executions that are owned here, and the parts that bring them what they need."""
+        definitions = CatalogDefinitions(self._replicas)
+        mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels)
+        self._misrouted_reports = ReportForwarder(self._reads, mailbox.deliver)
+        self._executions = self._dispatch.executions = OwnedExecutions(
+            clock=self._clock,
+            definitions=definitions,
+            dispatch=self._dispatch,
+            forward=self._misrouted_reports.add,
+            mailbox_seconds=MAILBOX_SECONDS * self._settings.lease_scale,
+        )
+        self._journal_loader = JournalLoader(
+            executions=self._executions,
+            journal=self._journal,
+            definitions=definitions,
+            fold=fold_journal,
+            run_timing=self._run_timing,
+            holder=self._name,
+        )
+
+    def _join_runners(self) -> None:
+        self._runners = SessionRunners(self._executions, DeadRunners(self._executions, self._run_timing.granted_again))
+        self.registry = self._runners.registry = SessionRegistry(
             store=PostgresSessionStore(self._beats, "coordinator.runner_sessions", self._run_timing),
             timing=self._run_timing,
             server=self._name,
             codec=runner_hop.CODEC,
             owner=self._runners,
         )
-        self._runners.executions, self._runners.registry = self._executions, self.registry
-        self._runners.dead_runners = self._dead_runners
+
+    def _join_commits(self) -> None:
+        self._reader = ReadServicer(self._reads, self._runners.modules_for)
+        self._hub = self._dispatch.watchers = WatchHub(self._reads, self._reader, owned=self._executions.by_id.keys)
+        after_commit = AfterCommit(
+            executions=self._executions,
+            runners=self.registry,
+            run_grant=run_grant,
+            dispatch=self._dispatch,
+            watchers=self._hub,
+            tracing=Tracing(self._clock),
+            clock=self._clock,
+        )
+        self._commit_loop = CommitLoop(
+            executions=self._executions,
+            assigner=Assigner(self.registry),
+            after_commit=after_commit,
+            journal=self._journal,
+            dispatch=self._dispatch,
+            codec=codec,
+            clock=self._clock,
+        )
+
+    # ── servicers ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _serve(self) -> None:
+        settings = self._settings
         self.server = GrpcServer(
             settings.grpc_address,
             guard=Guard(
@@ -253,7 +254,6 @@ class CoordinatorService:
             ("journal loader", self._journal_loader.run),
             ("timers", self._executions.timers.run),
             ("misrouted reports", self._misrouted_reports.run),
-            ("dead runners", self._dead_runners.run),
             ("watch catch-up", self._hub.run_catching_up),
             ("watch poll", lambda: self._hub.run_polling(scale)),
             ("beats", self.registry.run_beats),
@@ -261,7 +261,7 @@ class CoordinatorService:
             ("keys", key_check.run),
             ("sessions", lambda: self.holder.run(AddressBook(settings.dispatchers).changes())),
             ("api addresses", self._replicas.run),
-            ("partitions", lambda: make_partitions(PostgresPartitions(self._database))),
+            ("partitions", lambda: make_partitions(functools.partial(make_ahead, self._database))),
             ("loop lag", LoopLag().run),
             ("health", lambda: self.server.health.follow(self._database.probe)),
         )

@@ -11,27 +11,33 @@ process had crashed there, and its next holder goes on from the journal.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
 from services.chassis.lease.frames import Grant, Lease, Refused, RefusedReport
 from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
+from services.chassis.session.registry import SessionRegistry
+from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, histogram
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
-from services.coordinator.app.ports import Dispatch, Runners, RunnerSession, Watchers
+from services.coordinator.app.ports import Dispatch, Watchers
 from services.coordinator.app.tracing import Tracing
 from services.coordinator.core.effects import Finished, GrantRun, StopRun, parking
 from services.coordinator.core.run_ids import run_id
+from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Instant
 
 log = logger(__name__)
 
 _RETRIES: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100)
 _US: Final = 1_000_000
+
+# Makes the grant that hands a run to its runner; the text is the effect key of its work.
+RunGrant = Callable[[Execution, GrantRun, str, Instant], Grant]
 
 _leased = counter("coordinator_runs_leased_total", "Runs granted to runners.")
 _late = counter("coordinator_late_reports_total", "Reports refused because their lease had ended.")
@@ -55,10 +61,10 @@ class _Outbox:
     """The messages of one batch, by session, so that each session is sent to once."""
 
     def __init__(self) -> None:
-        self.grants: defaultdict[RunnerSession, list[Grant]] = defaultdict(list)
-        self.taken: defaultdict[RunnerSession, list[str]] = defaultdict(list)
-        self.refused: defaultdict[RunnerSession, list[RefusedReport]] = defaultdict(list)
-        self.revoked: defaultdict[RunnerSession, list[Refused]] = defaultdict(list)
+        self.grants: defaultdict[ServerSession, list[Grant]] = defaultdict(list)
+        self.taken: defaultdict[ServerSession, list[str]] = defaultdict(list)
+        self.refused: defaultdict[ServerSession, list[RefusedReport]] = defaultdict(list)
+        self.revoked: defaultdict[ServerSession, list[Refused]] = defaultdict(list)
         self.message_ids: list[str] = []
 
 
@@ -67,7 +73,8 @@ class AfterCommit:
         self,
         *,
         executions: OwnedExecutions,
-        runners: Runners,
+        runners: SessionRegistry,
+        run_grant: RunGrant,
         dispatch: Dispatch,
         watchers: Watchers,
         tracing: Tracing,
@@ -75,6 +82,7 @@ class AfterCommit:
     ) -> None:
         self._executions = executions
         self._runners = runners
+        self._run_grant = run_grant
         self._dispatch = dispatch
         self._watchers = watchers
         self._tracing = tracing
@@ -132,7 +140,7 @@ class AfterCommit:
                 case GrantRun():
                     number = effect.run.number
                     # Made before its place is taken, so that the place can be given back if this raises.
-                    grant = self._runners.run_grant(execution, effect, pending.effect_keys[number], now)
+                    grant = self._run_grant(execution, effect, pending.effect_keys[number], now)
                     out.grants[pending.places.pop(number)].append(grant)
                     _lease_latency.observe(max(0, now - pending.ready_times[number]) / _US)
                 case StopRun():
@@ -212,8 +220,9 @@ class AfterCommit:
         owned = pending.owned
         note_broken(owned, failure)
         self.give_back_places(pending)
-        if not pending.has_left:
+        if pending.has_left:
+            self._executions.drop(owned)
+        else:
             message = "the coordinator failed after the commit of this execution; its log says why"
-            self._dispatch.released(owned.execution_id, owned.epoch, failed=True, reason="INTERNAL", message=message)
-        self._executions.drop(owned)
+            self._executions.return_lease(owned, "INTERNAL", message)
         self._executions.send_away(answer for answer, _ in pending.answers[pending.answered :])

@@ -18,8 +18,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
+from services.chassis.session.registry import SessionRegistry
+from services.chassis.session.server import ServerSession
 from services.coordinator.app.owned_execution import OwnedExecution
-from services.coordinator.app.ports import Requirement, Runners, RunnerSession
+from services.coordinator.app.runner_scope import Requirement
 from services.coordinator.core.definition import Node
 from services.coordinator.core.state import Work
 from services.coordinator.core.values import Instant
@@ -36,7 +38,7 @@ _GIVEN_MAX: Final = 1_000
 
 class Assignment(NamedTuple):
     work: Work
-    session: RunnerSession
+    session: ServerSession
     # When the execution began to wait for such a runner.
     since: Instant
 
@@ -45,7 +47,7 @@ Queue: TypeAlias = "OrderedDict[OwnedExecution, Instant]"
 
 
 class Assigner:
-    def __init__(self, runners: Runners) -> None:
+    def __init__(self, runners: SessionRegistry) -> None:
         self._runners = runners
         # The executions that wait, and since when.
         self._queues: dict[Requirement, Queue] = {}
@@ -110,7 +112,7 @@ class Assigner:
         """Returns the executions that wait on, and how many works were assigned."""
         queue = self._queues.get(requirement) or OrderedDict()
         following = self._following.get(requirement) or OrderedDict()
-        places = _places(self._runners.with_credit_for(requirement))
+        places = _places([each for each in self._runners.with_credit() if each.data.fits(requirement)])
         has_waited = bool(queue) and now - next(iter(queue.values())) > _PATIENCE
         before = left
         for each in (queue, following) if has_waited else (following, queue):
@@ -122,7 +124,7 @@ class Assigner:
 def _serve(
     queue: Queue,
     requirement: Requirement,
-    places: Iterator[RunnerSession],
+    places: Iterator[ServerSession],
     given: dict[OwnedExecution, list[Assignment]],
     left: int,
 ) -> int:
@@ -155,7 +157,7 @@ def _needs(node: Node) -> tuple[str, tuple[tuple[str, str], ...]]:
     return node.runner_module, node.runner_labels
 
 
-def _places(sessions: list[RunnerSession]) -> Iterator[RunnerSession]:
+def _places(sessions: list[ServerSession]) -> Iterator[ServerSession]:
     """Reserves one place after another, round robin, until none is left."""
     while sessions:
         free = []

@@ -89,8 +89,7 @@ class CommitLoop:
         self._at_rest.clear()
         await self._at_rest.wait()
         for owned in list(self._executions.by_id.values()):
-            self._dispatch.released(owned.execution_id, owned.epoch, reason="DRAINING")
-            self._executions.drop(owned)
+            self._executions.return_lease(owned, "DRAINING", failed=False)
 
     async def _paced_batch(self) -> None:
         await self._pacer.begin()
@@ -155,13 +154,7 @@ class CommitLoop:
         """A bug: this execution goes back as failed; after three failures it is a dead letter. The rest goes on."""
         note_broken(pending.owned, failure)
         message = "the coordinator could not decide this execution; its log says why"
-        self._refuse(pending, "INTERNAL", message, permanent=False)
-
-    def _refuse(self, pending: PendingAppend, reason: str, message: str, *, permanent: bool) -> None:
-        owned = pending.owned
-        self._dispatch.released(
-            owned.execution_id, owned.epoch, failed=True, permanent=permanent, reason=reason, message=message
-        )
+        self._executions.return_lease(pending.owned, "INTERNAL", message)
         self._lose(pending)
 
     def _lose(self, pending: PendingAppend) -> None:
@@ -249,13 +242,10 @@ class CommitLoop:
             self._executions.reload(owned)
             return
         if fence == _NO_ROW:
-            self._refuse(pending, "JOURNAL_CORRUPT", "the rows of this execution are gone", permanent=True)
-            return
-        _fenced.inc()
-        log.warning(
-            "fenced: another holder goes on with it",
-            execution_id=owned.execution_id,
-            epoch=owned.epoch,
-            present_epoch=fence.epoch,
-        )
+            message = "the rows of this execution are gone"
+            self._executions.return_lease(owned, "JOURNAL_CORRUPT", message, permanent=True)
+        else:
+            _fenced.inc()
+            ids = {"execution_id": owned.execution_id, "epoch": owned.epoch}
+            log.warning("fenced: another holder goes on with it", **ids, present_epoch=fence.epoch)
         self._lose(pending)

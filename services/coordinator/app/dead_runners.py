@@ -6,28 +6,23 @@ itself, so work that must not happen twice waits until `granted_again` has passe
 
 from __future__ import annotations
 
-import heapq
+import asyncio
 from typing import Final
 
-from services.chassis.process.batcher import Level
-from services.chassis.process.clock import Clock
 from services.coordinator.app.owned_executions import OwnedExecutions
 
-_POLL_SECONDS: Final = 1.0
 # If more instances died, an old one may be reported as new once more.
 _REPORTED_MAX: Final = 10_000
 
 
 class DeadRunners:
-    def __init__(self, executions: OwnedExecutions, clock: Clock, granted_again: float) -> None:
+    def __init__(self, executions: OwnedExecutions, granted_again: float) -> None:
         self._executions = executions
-        self._clock = clock
         self._granted_again = granted_again
-        self._due: list[tuple[float, str]] = []
-        self._known: set[str] = set()
         # Oldest first.
         self._reported: dict[str, None] = {}
-        self._level = Level()
+        # The instances whose other work waits.
+        self._awaited: set[str] = set()
 
     def add(self, instance_id: str, unheard_seconds: float) -> bool:
         """True the first time. The caller repeats this while runs name the instance, because an execution with such a
@@ -36,30 +31,13 @@ class DeadRunners:
         self._reported[instance_id] = None
         if len(self._reported) > _REPORTED_MAX:
             del self._reported[next(iter(self._reported))]
-        self._give_up_runs_of(instance_id, unheard_seconds)
+        wait = self._granted_again - unheard_seconds
+        self._executions.runner_lost(instance_id, is_idempotent_only=wait > 0)
+        if wait > 0 and instance_id not in self._awaited:
+            self._awaited.add(instance_id)
+            asyncio.get_running_loop().call_later(wait, self._has_stopped, instance_id)
         return is_new
 
-    def _give_up_runs_of(self, instance_id: str, unheard_seconds: float) -> None:
-        wait = self._granted_again - unheard_seconds
-        if wait <= 0:
-            self._executions.runner_lost(instance_id, is_idempotent_only=False)
-            return
-        self._executions.runner_lost(instance_id, is_idempotent_only=True)
-        if instance_id not in self._known:
-            self._known.add(instance_id)
-            heapq.heappush(self._due, (self._clock.monotonic() + wait, instance_id))
-            self._level.set()
-
-    async def run(self) -> None:
-        while True:
-            self.run_once()
-            now = self._clock.monotonic()
-            wait = min(_POLL_SECONDS, self._due[0][0] - now) if self._due else _POLL_SECONDS
-            await self._level.wait(max(0.001, wait))
-
-    def run_once(self) -> None:
-        now = self._clock.monotonic()
-        while self._due and self._due[0][0] <= now:
-            _, instance_id = heapq.heappop(self._due)
-            self._known.discard(instance_id)
-            self._executions.runner_lost(instance_id, is_idempotent_only=False)
+    def _has_stopped(self, instance_id: str) -> None:
+        self._awaited.discard(instance_id)
+        self._executions.runner_lost(instance_id, is_idempotent_only=False)

@@ -15,7 +15,6 @@ Hazard: a lease may be lost while its journal is read. Then the OwnedExecution i
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Final
@@ -32,11 +31,10 @@ from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import (
     DefinitionRefused,
     Definitions,
-    Dispatch,
     Journal,
     JournalDamaged,
     Loaded,
-    Version,
+    UnknownEvents,
 )
 from services.coordinator.core.commands import Adopt
 from services.coordinator.core.definition import Definition
@@ -53,10 +51,6 @@ _REST_SECONDS: Final = 5.0
 _adopted = counter("coordinator_executions_adopted_total", "Executions taken over from another holder.")
 
 
-class UnknownEvents(Exception):
-    """A newer version wrote an event of this journal."""
-
-
 # Folds a journal, given the execution's id and the rows. Raises UnknownEvents; any other exception means that the
 # journal is damaged.
 Fold = Callable[[str, Definition, Sequence[bytes]], Execution]
@@ -66,25 +60,21 @@ class JournalLoader:
     def __init__(
         self,
         *,
+        executions: OwnedExecutions,
         journal: Journal,
         definitions: Definitions,
-        dispatch: Dispatch,
         fold: Fold,
         run_timing: LeaseTiming,
         holder: str,
-        executions: Callable[[], OwnedExecutions],
     ) -> None:
+        self._executions = executions
         self._journal = journal
         self._definitions = definitions
-        self._dispatch = dispatch
         self._fold = fold
         self._granted_again = run_timing.granted_again
         self._holder = holder
-        # A function, because each of the two needs the other.
-        self._executions = executions
         # The executions that wait for a definition, by version.
         self._without: dict[str, list[OwnedExecution]] = {}
-        self._unasked: list[str] = []
         # The executions that have their definition and wait for their journal.
         self._ready: list[OwnedExecution] = []
         # How many journals are read at once: fewer after a failure, because the database may be slow.
@@ -94,32 +84,19 @@ class JournalLoader:
         self._is_turn_of_parts = False
         # The executions whose journal could not be read alone either.
         self._hard: deque[OwnedExecution] = deque()
-        self._level = Level()
         self._hard_level = Level()
-
-    def add(self, owned: OwnedExecution) -> None:
-        version_id = owned.start.origin.version_id
-        owned.version = self._definitions.cached(version_id)
-        if owned.version is not None:
-            self._ready.append(owned)
-        elif version_id in self._without:
-            self._without[version_id].append(owned)
-        else:
-            self._without[version_id] = [owned]
-            self._unasked.append(version_id)
-        self._level.set()
 
     async def run(self) -> None:
         backoff = Backoff()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._run_hard())
             while True:
-                await self._level.wait()
-                self._ask(group)
+                await self._executions.unloaded_level.wait()
+                self._sort(group)
                 while self._ready or self._parts:
                     batch = self._next_batch()
                     is_read = await self._load(batch, self._journal.load)
-                    self._ask(group)
+                    self._sort(group)
                     if is_read:
                         if len(batch) >= self._loads_max:
                             self._loads_max = min(2 * self._loads_max, _LOADS_MAX)
@@ -142,34 +119,42 @@ class JournalLoader:
 
     # ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(self, group: asyncio.TaskGroup) -> None:
-        unasked, self._unasked = self._unasked, []
-        for version_id in unasked:
-            group.create_task(self._fetch(version_id))
+    def _sort(self, group: asyncio.TaskGroup) -> None:
+        """Those that have their definition wait for their journal. Each missing definition is asked for once."""
+        unloaded, self._executions.unloaded = self._executions.unloaded, []
+        for owned in unloaded:
+            version_id = owned.start.origin.version_id
+            if owned.version is not None:
+                self._ready.append(owned)
+            elif version_id in self._without:
+                self._without[version_id].append(owned)
+            else:
+                self._without[version_id] = [owned]
+                group.create_task(self._fetch(version_id))
 
     async def _fetch(self, version_id: str) -> None:
         """Tries until there is an answer, or until no execution waits for it any more."""
         backoff = Backoff()
-        answer: Version | DefinitionRefused | None = None
-        while answer is None and (waiting := self._still_without(version_id)):
+        while waiting := self._still_without(version_id):
             try:
-                answer = await self._definitions.get(version_id)
-            except DefinitionRefused as refused:
-                answer = refused
+                version = await self._definitions.get(version_id)
             except DependencyUnavailable as failure:
+                count = len(waiting)
                 log.warning(
-                    "a definition cannot be fetched", version_id=version_id, executions=len(waiting), error=str(failure)
+                    "a definition cannot be fetched", version_id=version_id, executions=count, error=str(failure)
                 )
                 await asyncio.sleep(backoff.next())
-        waiting = self._still_without(version_id)
-        del self._without[version_id]
-        for owned in waiting:
-            if isinstance(answer, DefinitionRefused):
-                self._go_without(owned, answer)
+                continue
+            except DefinitionRefused as refused:
+                for owned in self._still_without(version_id):
+                    self._go_without(owned, refused)
             else:
-                owned.version = answer
-                self._ready.append(owned)
-        self._level.set()
+                for owned in self._still_without(version_id):
+                    owned.version = version
+                    self._ready.append(owned)
+                self._executions.unloaded_level.set()
+            break
+        del self._without[version_id]
 
     def _still_without(self, version_id: str) -> list[OwnedExecution]:
         waiting = [owned for owned in self._without[version_id] if not owned.is_dropped]
@@ -177,11 +162,10 @@ class JournalLoader:
         return waiting
 
     def _go_without(self, owned: OwnedExecution, refused: DefinitionRefused) -> None:
-        hand_back = functools.partial(self._refuse, owned, refused.reason, str(refused), permanent=refused.is_permanent)
         if refused.is_permanent:
-            hand_back()
+            self._executions.return_lease(owned, refused.reason, str(refused), permanent=True)
         else:
-            self._rest(owned, hand_back)
+            self._rest(owned, refused.reason, str(refused), failed=True)
 
     # ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -228,41 +212,32 @@ class JournalLoader:
 
     def _arrived(self, owned: OwnedExecution, found: Loaded, live: Container[str]) -> None:
         assert owned.version is not None
-        executions = self._executions()
         if found.epoch == 0:
-            executions.begin(owned)
+            self._executions.begin(owned)
             return
         if found.epoch > owned.epoch:
             log.warning("fenced while taking over", execution_id=owned.execution_id, epoch=owned.epoch)
-            executions.drop(owned)
+            self._executions.drop(owned)
             return
         try:
             owned.execution = self._fold(owned.execution_id, owned.version.definition, found.events)
         except UnknownEvents as unknown:
             log.error("a journal of a newer version", execution_id=owned.execution_id, error=str(unknown))
-            released, lease = self._dispatch.released, (owned.execution_id, owned.epoch)
-            self._rest(owned, functools.partial(released, *lease, reason="EVENT_UNKNOWN"))
+            self._rest(owned, "EVENT_UNKNOWN", "", failed=False)
         except Exception:
             log.exception("a journal cannot be folded", execution_id=owned.execution_id)
             self._corrupt(owned)
         else:
             _adopted.inc()
             log.info("took over", execution_id=owned.execution_id, epoch=owned.epoch, seq=owned.execution.seq)
-            executions.resume(owned, Adopt(owned.epoch, self._holder, live))
+            self._executions.resume(owned, Adopt(owned.epoch, self._holder, live))
 
-    def _rest(self, owned: OwnedExecution, hand_back: Callable[[], None]) -> None:
+    def _rest(self, owned: OwnedExecution, reason: str, message: str, *, failed: bool) -> None:
         def rested() -> None:
             if not owned.is_dropped:
-                hand_back()
-                self._executions().drop(owned)
+                self._executions.return_lease(owned, reason, message, failed=failed)
 
         asyncio.get_running_loop().call_later(_REST_SECONDS, rested)
 
     def _corrupt(self, owned: OwnedExecution) -> None:
-        self._refuse(owned, "JOURNAL_CORRUPT", "the journal of this execution cannot be read", permanent=False)
-
-    def _refuse(self, owned: OwnedExecution, reason: str, message: str, *, permanent: bool) -> None:
-        self._dispatch.released(
-            owned.execution_id, owned.epoch, failed=True, permanent=permanent, reason=reason, message=message
-        )
-        self._executions().drop(owned)
+        self._executions.return_lease(owned, "JOURNAL_CORRUPT", "the journal of this execution cannot be read")

@@ -7,12 +7,11 @@ session is ended. A session that was opened with a certificate has no key.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Final, Protocol
 
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import Clock
-from services.chassis.session.server import ServerSession
+from services.chassis.session.registry import SessionRegistry
 from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
@@ -26,13 +25,8 @@ class Keys(Protocol):
         ...
 
 
-class Sessions(Protocol):
-    @property
-    def sessions(self) -> Iterable[ServerSession]: ...
-
-
 class KeyCheck:
-    def __init__(self, keys: Keys, registry: Sessions, clock: Clock, every_seconds: float) -> None:
+    def __init__(self, keys: Keys, registry: SessionRegistry, clock: Clock, every_seconds: float) -> None:
         self._keys = keys
         self._registry = registry
         self._clock = clock

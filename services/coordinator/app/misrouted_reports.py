@@ -15,9 +15,10 @@ from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import RefusedReport
 from services.chassis.process.backoff import Backoff
 from services.chassis.process.batcher import Level
+from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter
-from services.coordinator.app.ports import MailboxFull, RunnerSession, Standing
+from services.coordinator.app.ports import MailboxFull, Standing
 from services.coordinator.app.received import ReceivedReport
 
 log = logger(__name__)
@@ -33,7 +34,7 @@ _misrouted = counter(
     "coordinator_misrouted_reports_total", "Reports of runs that another coordinator holds.", ["result"]
 )
 
-MisroutedReport = tuple[RunnerSession, ReceivedReport]
+MisroutedReport = tuple[ServerSession, ReceivedReport]
 
 
 class Rows(Protocol):
@@ -56,7 +57,7 @@ class ReportForwarder:
         self._full_timer: asyncio.TimerHandle | None = None
         self._level = Level()
 
-    def add(self, session: RunnerSession, report: ReceivedReport) -> None:
+    def add(self, session: ServerSession, report: ReceivedReport) -> None:
         if len(self._waiting) + sum(map(len, self._full.values())) >= _WAITING_MAX:
             log.error("too many misrouted reports", lease_id=report.lease_id)
             return
@@ -103,7 +104,7 @@ class ReportForwarder:
         answers = await asyncio.gather(*(self._settle(*each, standings) for each in batch))
         return [each for each, is_settled in zip(batch, answers, strict=True) if not is_settled]
 
-    async def _settle(self, session: RunnerSession, report: ReceivedReport, standings: Mapping[str, Standing]) -> bool:
+    async def _settle(self, session: ServerSession, report: ReceivedReport, standings: Mapping[str, Standing]) -> bool:
         execution_id = report.execution_id
         standing = standings.get(execution_id)
         # All these get the same answer, so that nobody learns what others run.
@@ -132,7 +133,7 @@ class ReportForwarder:
         session.acknowledge([report.report_id])
         return True
 
-    def _refuse(self, session: RunnerSession, report: ReceivedReport, reason: str) -> bool:
+    def _refuse(self, session: ServerSession, report: ReceivedReport, reason: str) -> bool:
         _misrouted.labels("refused").inc()
         log.warning("late report refused", lease_id=report.lease_id, epoch=report.epoch, reason=reason)
         session.refuse_reports([RefusedReport(report.report_id, reason)])

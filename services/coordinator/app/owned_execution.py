@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.tracing import TraceContext, parse_traceparent
-from services.coordinator.app.ports import RunnerSession, Version
+from services.coordinator.app.ports import Version
 from services.coordinator.app.received import GrantedExecution, ReceivedMessage, ReceivedReport
 from services.coordinator.core.commands import Command, Start
 from services.coordinator.core.state import Execution
@@ -15,7 +16,7 @@ from services.coordinator.core.state import Execution
 class Answer(NamedTuple):
     """What is answered once a command is in the journal: a report on a runner's session, or a mailbox message."""
 
-    session: RunnerSession | None = None
+    session: ServerSession | None = None
     report: ReceivedReport | None = None
     message_id: str = ""
 

@@ -15,9 +15,10 @@ from typing import Final
 from services.chassis.lease.frames import Grant, Lease, Refused
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
+from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.logs import logger
 from services.coordinator.app.owned_execution import Answer, Input, OwnedExecution, owned_from
-from services.coordinator.app.ports import Definitions, RunnerSession
+from services.coordinator.app.ports import Definitions, Dispatch
 from services.coordinator.app.received import GrantedExecution, ReceivedMessage, ReceivedProgress, ReceivedReport
 from services.coordinator.app.timers import Timers
 from services.coordinator.core.commands import Command, LoseRunner, Release, Tick
@@ -32,26 +33,29 @@ _LOGGED_IDS_MAX: Final = 5
 
 
 class OwnedExecutions:
-    """`dirty` are those with something in the inbox, oldest first. `level` wakes the commit loop."""
+    """`dirty` are those with something in the inbox, oldest first; `level` wakes the commit loop. `unloaded` are those
+    whose definition or journal is needed first; `unloaded_level` wakes the journal loader."""
 
     def __init__(
         self,
         *,
         clock: Clock,
         definitions: Definitions,
-        load: Callable[[OwnedExecution], None],
-        forward: Callable[[RunnerSession, ReceivedReport], None],
+        dispatch: Dispatch,
+        forward: Callable[[ServerSession, ReceivedReport], None],
         mailbox_seconds: float,
     ) -> None:
-        """`load` takes an execution whose definition or journal is needed first, and `forward` a report whose execution
-        is not owned here. `mailbox_seconds`: how long a report takes at most to come here from another coordinator."""
+        """`forward` takes a report whose execution is not owned here. `mailbox_seconds`: how long a report takes, at
+        most, to come here from another coordinator."""
         self.by_id: dict[str, OwnedExecution] = {}
         self.dirty: OrderedDict[OwnedExecution, None] = OrderedDict()
         self.level = Level()
+        self.unloaded: list[OwnedExecution] = []
+        self.unloaded_level = Level()
         self.timers = Timers(clock, self._timers_due)
         self._clock = clock
         self._definitions = definitions
-        self._load_later = load
+        self._dispatch = dispatch
         self._forward = forward
         self._mailbox_seconds = mailbox_seconds
         # Runs that are given up soon unless their runner names them, by lease and epoch.
@@ -100,7 +104,8 @@ class OwnedExecutions:
 
     def _load(self, owned: OwnedExecution) -> None:
         owned.is_loading = True
-        self._load_later(owned)
+        self.unloaded.append(owned)
+        self.unloaded_level.set()
 
     def deliver(self, messages: Iterable[ReceivedMessage]) -> None:
         """A message that waits for long is delivered several times. It is taken once, so the inbox of an execution that
@@ -138,6 +143,13 @@ class OwnedExecutions:
         for owned in list(self.by_id.values()):
             self.drop(owned)
 
+    def return_lease(
+        self, owned: OwnedExecution, reason: str, message: str = "", *, failed: bool = True, permanent: bool = False
+    ) -> None:
+        """Hands the execution back to the dispatchers. It is a dead letter after three failures or a permanent one."""
+        self._dispatch.released(owned.execution_id, owned.epoch, reason, message, failed=failed, permanent=permanent)
+        self.drop(owned)
+
     def drop(self, owned: OwnedExecution) -> None:
         """Forgets the execution at once and tells nobody: another holder writes its journal. Unanswered reports go to
         the mailbox, where the holder finds them."""
@@ -164,7 +176,7 @@ class OwnedExecutions:
 
     # ── from the runners ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def reported(self, session: RunnerSession, reports: Sequence[ReceivedReport]) -> None:
+    def reported(self, session: ServerSession, reports: Sequence[ReceivedReport]) -> None:
         for report in reports:
             owned = self.by_id.get(report.execution_id)
             command = report.command

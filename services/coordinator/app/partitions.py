@@ -7,28 +7,24 @@ breaks, but that month cannot be dropped as a whole.
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 
-MONTHS_AHEAD: Final = 2
+_MONTHS_AHEAD: Final = 2
 _EVERY_SECONDS: Final = 6 * 3_600.0
 _RETRY_SECONDS: Final = 60.0
 
 
-class Partitions(Protocol):
-    async def make_ahead(self, months: int) -> int:
-        """Returns how many months were made."""
-        ...
-
-
-async def make_partitions(partitions: Partitions) -> None:
+async def make_partitions(make_ahead: Callable[[int], Awaitable[int]]) -> None:
+    """`make_ahead` makes the partitions of so many months, and returns how many it made."""
     while True:
         try:
-            made = await partitions.make_ahead(MONTHS_AHEAD)
+            made = await make_ahead(_MONTHS_AHEAD)
         except DependencyUnavailable as failure:
             log.warning("partitions could not be made", error=str(failure))
             await asyncio.sleep(_RETRY_SECONDS)

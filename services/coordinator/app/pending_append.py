@@ -7,9 +7,10 @@ from typing import Any
 
 import orjson
 
+from services.chassis.session.server import ServerSession
 from services.coordinator.app.assigning import Assignment
 from services.coordinator.app.owned_execution import Answer, Input, OwnedExecution
-from services.coordinator.app.ports import Append, JournalCodec, RunnerSession
+from services.coordinator.app.ports import Append, JournalCodec
 from services.coordinator.app.trace_segments import run_context
 from services.coordinator.core.commands import Adopt, Assign, Command
 from services.coordinator.core.commands import Grant as AssignedRun
@@ -53,7 +54,7 @@ class PendingAppend:
         # So many of `answers` have been given to the outbox.
         self.answered = 0
         # The sessions in which a place is reserved for a run of this append, by the number of the run.
-        self.places: dict[int, RunnerSession] = {}
+        self.places: dict[int, ServerSession] = {}
         # When the work of each such run began to wait for a place.
         self.ready_times: dict[int, Instant] = {}
         self.effect_keys: dict[int, str] = {}
@@ -110,7 +111,7 @@ class PendingAppend:
                 session.instance_id,
                 session.attach.holder,
                 run_context(trace, run_number).header() if trace else "",
-                session.data.is_idempotent(work.node.runner_module),
+                work.node.runner_module in session.data.idempotent_modules,
             )
             for run_number, (work, session, _) in enumerate(given, number + 1)
         ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport
+from services.chassis.lease.frames import Lease
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.effect_keys import EffectKeys
-from services.coordinator.core.effects import GrantRun
 from services.coordinator.core.events import Event
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Instant
@@ -62,6 +61,10 @@ class JournalDamaged(Exception):
     """At least one of the journals that were asked for cannot be read from the disk."""
 
 
+class UnknownEvents(Exception):
+    """A newer version wrote an event of this journal."""
+
+
 class Loaded(NamedTuple):
     """A journal, read after its fence was raised. If another holder has the execution, `epoch` is above the one that
     was asked for, and there are no events. `epoch` 0: nothing is journalled."""
@@ -76,6 +79,16 @@ class Standing(NamedTuple):
     workspace: str
     last_seq: int
     is_final: bool
+
+
+# By column name, in the forms of the core.
+Row = Mapping[str, Any]
+
+
+class RunPage(NamedTuple):
+    rows: Sequence[Row]
+    # The page was cut because the outputs are large; there are more rows.
+    is_cut: bool
 
 
 class Journal(Protocol):
@@ -123,53 +136,6 @@ class Definitions(Protocol):
         ...
 
 
-class RunnerRights(Protocol):
-    """Which workspaces a runner's key allows, and which modules the runner calls idempotent."""
-
-    def serves(self, workspace: str) -> bool: ...
-    def is_idempotent(self, module: str) -> bool: ...
-
-
-class RunnerSession(Protocol):
-    """One runner's stream to this coordinator."""
-
-    @property
-    def data(self) -> RunnerRights: ...
-    @property
-    def instance_id(self) -> str: ...
-    @property
-    def attach(self) -> Attach: ...
-    def take_credit(self, wanted: int) -> int: ...
-    def give_back(self, count: int) -> None: ...
-    def grant(self, grants: Sequence[Grant]) -> bool: ...
-    def acknowledge(self, report_ids: Sequence[str]) -> None: ...
-    def refuse_reports(self, refused: Sequence[RefusedReport]) -> None: ...
-    def revoke(self, revoked: Iterable[Refused]) -> None: ...
-    def claim(self, leases: Iterable[Lease]) -> None: ...
-
-
-class Requirement(NamedTuple):
-    """What a runner must have to be given a run."""
-
-    workspace: str
-    module: str
-    labels: tuple[tuple[str, str], ...]
-
-
-class Runners(Protocol):
-    def with_credit_for(self, requirement: Requirement) -> list[RunnerSession]:
-        """Most credit first."""
-        ...
-
-    def of_instance(self, instance_id: str) -> RunnerSession | None: ...
-
-    def set_demand(self, waiting: int) -> None: ...
-
-    def run_grant(self, execution: Execution, effect: GrantRun, key: str, now: Instant) -> Grant:
-        """The grant that hands the run to its runner. `key` is the effect key of its work."""
-        ...
-
-
 class Dispatch(Protocol):
     """The leases that this coordinator holds from the dispatchers."""
 
@@ -180,14 +146,7 @@ class Dispatch(Protocol):
         ...
 
     def released(
-        self,
-        execution_id: str,
-        epoch: int,
-        *,
-        failed: bool = False,
-        permanent: bool = False,
-        reason: str = "",
-        message: str = "",
+        self, execution_id: str, epoch: int, reason: str, message: str, *, failed: bool, permanent: bool
     ) -> None: ...
     def journalled(self, message_ids: Sequence[str]) -> None: ...
 

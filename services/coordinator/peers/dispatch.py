@@ -83,14 +83,7 @@ class SessionDispatch:
         crash_point("coordinator.parked.after")
 
     def released(
-        self,
-        execution_id: str,
-        epoch: int,
-        *,
-        failed: bool = False,
-        permanent: bool = False,
-        reason: str = "",
-        message: str = "",
+        self, execution_id: str, epoch: int, reason: str, message: str, *, failed: bool, permanent: bool
     ) -> None:
         crash_point("coordinator.released.before")
         released = pb.ExecutionReport.Released(failed=failed, permanent=permanent, reason=reason, message=message)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from services.chassis.grpc.errors import Refusal
-from services.coordinator.app.ports import Standing
+from services.coordinator.app.ports import Row, RunPage, Standing
 from services.coordinator.core.events import Event
 from services.coordinator.core.run_ids import is_execution_id, split_run_id
-from services.coordinator.rpc.translate import Row, event_record, execution_record, run_record
+from services.coordinator.rpc.translate import event_record, execution_record, run_record
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceServicer
@@ -34,26 +34,16 @@ class Reads(Protocol):
         self, workspace: str | None, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage: ...
     async def run(self, execution_id: str, number: int) -> Row | None: ...
-    async def journal(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]: ...
-
-
-class RunPage(Protocol):
-    @property
-    def rows(self) -> Sequence[Row]: ...
-    @property
-    def is_cut(self) -> bool: ...
-
-
-class Unseal(Protocol):
-    def __call__(self, data: bytes, /) -> Sequence[tuple[str, int, int, Any]]:
-        """Execution id, sequence number, epoch and event of each event in the row."""
+    async def events(
+        self, execution_id: str, *, after_seq: int, limit: int
+    ) -> Iterable[tuple[str, int, int, Event | object]]:
+        """Execution id, sequence number, epoch and event."""
         ...
 
 
 class ReadServicer(ReadServiceServicer):
-    def __init__(self, reads: Reads, unseal: Unseal, modules: Callable[[str], Iterable[str]]) -> None:
+    def __init__(self, reads: Reads, modules: Callable[[str], Iterable[str]]) -> None:
         self._reads = reads
-        self._unseal = unseal
         self._modules = modules
 
     async def GetExecutions(self, request: pb.GetExecutionsRequest, context: Any) -> pb.GetExecutionsResponse:
@@ -114,14 +104,14 @@ class ReadServicer(ReadServiceServicer):
     ) -> list[pb.EventRecord]:
         """At most `limit` events after `after_seq`, up to `as_of_seq` unless that is 0."""
         records: list[pb.EventRecord] = []
-        for row in await self._reads.journal(execution_id, after_seq=after_seq, limit=limit):
-            for _, seq, epoch, event in self._unseal(row):
-                is_past = len(records) == limit or 0 < as_of_seq < seq
-                if is_past or not isinstance(event, Event):
-                    # A newer version wrote this event, and the events after it depend on it.
-                    return records
-                if seq > after_seq:
-                    records.append(event_record(event, execution_id, seq, epoch))
+        for _, seq, epoch, event in await self._reads.events(execution_id, after_seq=after_seq, limit=limit):
+            if len(records) == limit or 0 < as_of_seq < seq:
+                break
+            if not isinstance(event, Event):
+                # A newer version wrote it, and the events after it depend on it.
+                break
+            if seq > after_seq:
+                records.append(event_record(event, execution_id, seq, epoch))
         return records
 
 

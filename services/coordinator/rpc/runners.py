@@ -1,7 +1,6 @@
-"""The coordinator as the server of runners: which runner may attach, which runs fit it, which runner is gone.
+"""The coordinator as the server of runners: which runner may attach, which runner is gone.
 
-A runner's key is checked when it attaches. A key that was made for a workspace is granted runs of that workspace only.
-A runner with a certificate belongs to the stack and serves every workspace.
+A runner's key is checked when it attaches; `app/runner_scope.py` says what it may be granted.
 
 A runner instance that has ended loses its runs: idempotent runs at once, the others after the time in which even a
 runner that was only cut off has stopped (`DeadRunners`).
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from services.chassis.identity.callers import CallerKind, Identity, caller
+from services.chassis.identity.callers import caller
 from services.chassis.lease.frames import Attach, Grant, Refused, Report
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import AttachRefused
@@ -23,12 +22,8 @@ from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
 from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.owned_executions import OwnedExecutions
-from services.coordinator.app.ports import Requirement, RunnerSession
-from services.coordinator.core.effects import GrantRun
+from services.coordinator.app.runner_scope import RunnerScope
 from services.coordinator.core.run_ids import split_run_id
-from services.coordinator.core.state import Execution
-from services.coordinator.core.values import Instant
-from services.coordinator.rpc.run_grants import run_grant
 from services.coordinator.rpc.run_reports import received_progress, received_report
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsServicer
@@ -36,74 +31,28 @@ from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsServicer
 log = logger(__name__)
 
 CODEC: Final = HopCodec(holder_frame=pb.SessionRequest, server_frame=pb.SessionResponse, holder_notes="progress")
-# The modules of a runner that names none.
-DEFAULT_MODULES: Final = frozenset(
-    f"{name}@1" for name in ("noop", "transform", "condition", "switch", "delay", "fail", "http.request")
-)
-
 _runners = gauge("coordinator_runner_sessions", "Runners attached here.")
 _ended = counter("coordinator_runners_ended_total", "Runner instances found dead.")
 
 
-class RunnerScope:
-    """What a runner may be granted, in a form that is quick to compare."""
-
-    __slots__ = ("idempotent_modules", "key_id", "labels", "modules", "workspace")
-
-    def __init__(self, attach: Attach, identity: Identity) -> None:
-        # "": the runner attached without a key.
-        self.key_id = identity.name if identity.kind is CallerKind.RUNNER else ""
-        self.workspace = identity.workspace
-        self.modules = frozenset(attach.modules) or DEFAULT_MODULES
-        self.idempotent_modules = frozenset(attach.idempotent_modules)
-        self.labels = frozenset(attach.labels.items())
-
-    def serves(self, workspace: str) -> bool:
-        return self.workspace in ("", workspace)
-
-    def is_idempotent(self, module: str) -> bool:
-        """Whether the runner says that its module is idempotent."""
-        return module in self.idempotent_modules
-
-    def fits(self, requirement: Requirement) -> bool:
-        return (
-            requirement.module in self.modules
-            and self.serves(requirement.workspace)
-            and self.labels.issuperset(requirement.labels)
-        )
-
-
 class SessionRunners:
-    """Implements `Runners` for the commit loop and `SessionOwner` for the registry. Its attributes are set after
-    construction, because each of them needs this object."""
+    """Implements `SessionOwner` for the registry, which is set after construction, because it needs this object."""
 
-    executions: OwnedExecutions
     registry: SessionRegistry
-    dead_runners: DeadRunners
 
-    # ── Runners ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def with_credit_for(self, requirement: Requirement) -> list[RunnerSession]:
-        return [each for each in self.registry.with_credit() if each.data.fits(requirement)]
-
-    def of_instance(self, instance_id: str) -> RunnerSession | None:
-        return self.registry.of_instance(instance_id)
+    def __init__(self, executions: OwnedExecutions, dead_runners: DeadRunners) -> None:
+        self._executions = executions
+        self._dead_runners = dead_runners
 
     def modules_for(self, workspace: str) -> set[str]:
         """The modules of all runners that are attached here and serve this workspace."""
         scopes = [session.data for session in self.registry.sessions]
         return {module for scope in scopes if scope.serves(workspace) for module in scope.modules}
 
-    def run_grant(self, execution: Execution, effect: GrantRun, key: str, now: Instant) -> Grant:
-        return run_grant(execution, effect, key, now)
-
-    def set_demand(self, waiting: int) -> None:
-        self.registry.set_demand(waiting)
-
     # ── SessionOwner ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def admit(self, attach: Attach) -> Sequence[Refused]:
-        identity: Identity = caller()
+        identity = caller()
         present = self.registry.of_instance(attach.instance_id)
         if present is not None and present.data.workspace != identity.workspace:
             raise AttachRefused("INSTANCE_TAKEN", "this instance_id is another runner's; take a fresh one")
@@ -115,7 +64,7 @@ class SessionRunners:
         """Judges leases of executions that are owned here; other leases stand until the owner judges them. A run with
         a number beyond our journal was leased by the next owner: we have lost the execution and do not know it yet."""
         execution_id, number = split_run_id(lease_id)
-        owned = self.executions.by_id.get(execution_id)
+        owned = self._executions.by_id.get(execution_id)
         if owned is None or owned.execution is None or number > len(owned.execution.runs):
             return None
         run = owned.execution.live.get(number)
@@ -132,33 +81,33 @@ class SessionRunners:
         attach = session.attach
         log.info("runner attached", runner=attach.holder, instance_id=attach.instance_id, held=session.held_count)
         # The runner reports the runs that it has to us. It refuses those that never reached it; they are leased again.
-        if leases := self.executions.leases_of(session.instance_id):
+        if leases := self._executions.leases_of(session.instance_id):
             session.claim(leases)
-        self.executions.level.set()
+        self._executions.level.set()
 
     def on_credit(self, session: ServerSession) -> None:
-        self.executions.level.set()
+        self._executions.level.set()
 
     def on_taken(self, session: ServerSession, grants: list[Grant]) -> None:
         """The lease is in the journal already. Only a lease that was in doubt needs something done."""
-        self.executions.taken(grants)
+        self._executions.taken(grants)
 
     def on_refused(self, session: ServerSession, refused: list[Refused]) -> None:
-        self.executions.handed_back(session.instance_id, refused)
+        self._executions.handed_back(session.instance_id, refused)
 
     def on_withdrawn(self, session: ServerSession, grants: list[Grant]) -> None:
-        self.executions.unsent(grants)
+        self._executions.unsent(grants)
 
     def on_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
         log.warning("a runner that lives does not come back", runner=session.attach.holder, grants=len(grants))
-        self.executions.in_doubt(grants)
+        self._executions.in_doubt(grants)
 
     def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
         instance_id = session.instance_id
-        self.executions.reported(session, [received_report(each, instance_id) for each in reports])
+        self._executions.reported(session, [received_report(each, instance_id) for each in reports])
 
     def on_notes(self, session: ServerSession, notes: list[Any]) -> None:
-        self.executions.progressed(received_progress(each, session.instance_id) for each in notes)
+        self._executions.progressed(received_progress(each, session.instance_id) for each in notes)
 
     def on_drain(self, session: ServerSession) -> None:
         log.info("runner drains", runner=session.attach.holder, instance_id=session.instance_id)
@@ -168,12 +117,12 @@ class SessionRunners:
 
     def on_ended(self, ended: list[EndedInstance]) -> None:
         for each in ended:
-            if self.dead_runners.add(each.instance_id, each.unheard_seconds):
+            if self._dead_runners.add(each.instance_id, each.unheard_seconds):
                 _ended.inc()
                 log.warning("runner is gone", runner=each.holder, instance_id=each.instance_id)
 
     def watched(self) -> Iterable[str]:
-        return self.executions.instances()
+        return self._executions.instances()
 
 
 class RunnerSessionsService(RunnerSessionsServicer):

@@ -6,7 +6,6 @@ are translated in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -17,12 +16,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.chassis.grpc.timestamps import put_micros
 from services.chassis.telemetry.tracing import parse_traceparent
+from services.coordinator.app.ports import Row
 from services.coordinator.core.events import Consequences, Event, ExecutionFinished
 from services.coordinator.core.values import Origin, OutputRef, WorkKey
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
 
-Row = Mapping[str, Any]
 _EXECUTION_STATES: Final = dict(api.Execution.State.items())
 _RUN_STATES: Final = dict(api.Run.State.items())
 _ERROR_CLASSES: Final = {

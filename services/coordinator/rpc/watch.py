@@ -22,12 +22,13 @@ from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.batcher import Level
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
+from services.coordinator.app.ports import Row
 from services.coordinator.core.events import Event
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
 from services.coordinator.core.run_ids import is_execution_id
 from services.coordinator.core.state import Execution, summary
 from services.coordinator.rpc.reads import Reads, ReadServicer
-from services.coordinator.rpc.translate import Row, event_record, execution_record
+from services.coordinator.rpc.translate import event_record, execution_record
 from windlass.coordinator.v1 import reads_pb2 as pb
 
 log = logger(__name__)

@@ -21,9 +21,13 @@ from services.chassis.lease.frames import Lease
 from services.chassis.postgres.arrays import BigInts
 from services.chassis.postgres.connection import BY_INDEX, PgConnection, is_damage, is_of_values
 from services.chassis.process.crash import crash_point
-from services.coordinator.app.ports import Append, AppendRejected, Fence, JournalDamaged, Loaded
+from services.coordinator.app.ports import Append, AppendRejected, Fence, JournalDamaged, Loaded, UnknownEvents
+from services.coordinator.core.definition import Definition
+from services.coordinator.core.fold import apply
+from services.coordinator.core.state import Execution
 from services.coordinator.store.append import composed
 from services.coordinator.store.arrays import Uuids
+from services.coordinator.store.codec import CorruptRecord, UnknownEvent, unseal
 
 # These three run in one transaction. The fences are locked until the commit, and the later statements see everything
 # that was committed before the lock.
@@ -100,3 +104,18 @@ async def _load(connection: PgConnection, leases: Sequence[Lease]) -> Sequence[L
         Loaded(epochs.get(place, 0), journals[place] if epochs.get(place, 0) == lease.epoch else ())
         for place, lease in enumerate(leases)
     ]
+
+
+def fold_journal(execution_id: str, definition: Definition, rows: Sequence[bytes]) -> Execution:
+    """The state of the execution. Raises UnknownEvents or CorruptRecord."""
+    execution = Execution(execution_id, definition)
+    for row in rows:
+        for stored in unseal(row):
+            if stored.seq != execution.seq + 1 or stored.execution_id != execution_id:
+                raise CorruptRecord(
+                    f"after event {execution.seq} of {execution_id} comes {stored.seq} of {stored.execution_id}"
+                )
+            if isinstance(stored.event, UnknownEvent):
+                raise UnknownEvents(f"event {stored.seq} is of version {stored.event.schema_version}")
+            apply(execution, stored.event)
+    return execution

@@ -16,20 +16,16 @@ _MAKE: Final = "SELECT make_partitions(now() + make_interval(months => %s))"
 _SECONDS: Final = 30.0
 
 
-class PostgresPartitions:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def make_ahead(self, months: int) -> int:
-        made = 0
-        for month in range(months + 1):
-            crash_point("coordinator.partitions.before_commit")
-            try:
-                row = await self._database.fetch_one(_MAKE, (month,), seconds=_SECONDS)
-            except psycopg.Error as failure:
-                # The default partition has rows of that month already. They stay there and can still be read.
-                log.error("a month's partition cannot be made", months_ahead=month, error=str(failure))
-                continue
-            crash_point("coordinator.partitions.after_commit")
-            made += bool(row and row[0])
-        return made
+async def make_ahead(database: Database, months: int) -> int:
+    made = 0
+    for month in range(months + 1):
+        crash_point("coordinator.partitions.before_commit")
+        try:
+            row = await database.fetch_one(_MAKE, (month,), seconds=_SECONDS)
+        except psycopg.Error as failure:
+            # The default partition has rows of that month already. They stay there and can still be read.
+            log.error("a month's partition cannot be made", months_ahead=month, error=str(failure))
+            continue
+        crash_point("coordinator.partitions.after_commit")
+        made += bool(row and row[0])
+    return made

@@ -5,24 +5,17 @@ Every list is bounded and is read by primary key or by (workspace, execution_id)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from services.chassis.postgres.database import Database
-from services.coordinator.app.ports import Standing
+from services.coordinator.app.ports import Row, RunPage, Standing
 from services.coordinator.core.projection import EXECUTION_COLUMNS
 from services.coordinator.store.arrays import uuid_array
+from services.coordinator.store.codec import Stored, unseal
 from services.coordinator.store.columns import selected
 from windlass.coordinator.v1.reads_pb2 import Condition
-
-Row = Mapping[str, Any]
-
-
-class RunPage(NamedTuple):
-    rows: list[Row]
-    # The page was cut because the outputs are large; there are more rows.
-    is_cut: bool
-
 
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")
 _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
@@ -99,6 +92,7 @@ class PostgresReads:
         is_cut = bool(rows) and rows[0][-1] > len(rows)
         return RunPage([dict(zip((*READ, *EXTRA), row[:-1], strict=True)) for row in rows], is_cut)
 
-    async def journal(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]:
+    async def events(self, execution_id: str, *, after_seq: int, limit: int) -> Iterable[Stored]:
+        """The events of at most `limit` appends, from the append that holds the event after `after_seq`."""
         rows = await self._database.fetch(_JOURNAL, (execution_id, after_seq, limit))
-        return [events for (events,) in rows]
+        return itertools.chain.from_iterable(unseal(events) for (events,) in rows)

@@ -9,8 +9,8 @@ from services.chassis.postgres.database import Database
 from services.coordinator.app import after_commit, pending_append
 from services.coordinator.core.effects import parking
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
-from services.coordinator.rpc import runners, watch
-from services.coordinator.rpc.run_grants import run_grant
+from services.coordinator.core.run_ids import run_id
+from services.coordinator.rpc import run_grants, watch
 from tests.integration.coordinator.test_running_executions import line, state_of
 from tests.support.coordinator_stage import Stage, eventually
 
@@ -92,7 +92,7 @@ async def test_grant_that_cannot_be_made_costs_nobody_else_anything(
     broken = on_stage.dispatcher.order(version)
     others = [on_stage.dispatcher.order(version) for _ in range(3)]
     with monkeypatch.context() as bug:
-        bug.setattr(runners, "run_grant", raising_for(broken, run_grant, after=1))
+        bug.setattr(run_grants, "run_id", raising_for(broken, run_id, after=1))
         on_stage.dispatcher.grant(session, [broken, *others])
         await eventually(lambda: reports_of(on_stage, broken, "released"))
         await eventually(lambda: len(on_stage.dispatcher.finished) == 3)

@@ -188,7 +188,7 @@ async def test_what_is_not_understood_is_refused(reads: PostgresReads, name: str
     bounds: dict[str, Any] = {"from_execution_id": "", "is_ascending": True, "limit": 1}
     with pytest.raises(ConditionUnknown):
         execution_list("team", [condition], **bounds)
-    servicer = ReadServicer(reads, lambda data: pytest.fail(str(data)), lambda workspace: ())
+    servicer = ReadServicer(reads, lambda workspace: ())
     with pytest.raises(Refusal) as refused:
         await servicer.ListExecutions(pb.ListExecutionsRequest(workspace="team", conditions=[condition]), None)
     assert refused.value.reason == "INVALID_REQUEST"

@@ -1,11 +1,13 @@
 """Which ready work goes to which runner."""
 
-from typing import Any
+from typing import cast
 
+from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.lease.frames import Attach
+from services.chassis.session.registry import SessionRegistry
 from services.coordinator.app.assigning import Assigner
 from services.coordinator.app.owned_execution import OwnedExecution
-from services.coordinator.app.ports import Requirement, RunnerSession
+from services.coordinator.app.runner_scope import RunnerScope
 from services.coordinator.core.commands import Start
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.handlers import handle
@@ -21,6 +23,7 @@ class Session:
     def __init__(self, name: str, credit: int) -> None:
         self.instance_id = name
         self.attach = Attach(holder=name, instance_id=name, capacity=credit)
+        self.data = RunnerScope(self.attach, Identity(CallerKind.RUNNER, "k", "", ""))
         self.credit = credit
 
     def take_credit(self, wanted: int) -> int:
@@ -30,27 +33,20 @@ class Session:
 
 
 class Fleet:
-    def __init__(self, *sessions: Session, fits: Any = lambda requirement: True) -> None:
+    def __init__(self, *sessions: Session) -> None:
         self.sessions = list(sessions)
         self.demand = 0
-        self._fits = fits
 
-    def with_credit_for(self, requirement: Requirement) -> list[RunnerSession]:
-        return [each for each in self.sessions if each.credit and self._fits(requirement)]  # type: ignore[misc]
-
-    def of_instance(self, instance_id: str) -> None:
-        return None
+    def with_credit(self) -> list[Session]:
+        return [each for each in self.sessions if each.credit]
 
     def set_demand(self, waiting: int) -> None:
         self.demand = waiting
 
-    def run_grant(self, *given: Any) -> Any:
-        raise AssertionError("assigning makes no grant")
-
 
 def assigner_of(fleet: Fleet, *executions: OwnedExecution) -> Assigner:
     """They have entered it, one after the other, at time 1."""
-    made = Assigner(fleet)
+    made = Assigner(cast("SessionRegistry", fleet))
     for each in executions:
         made.enter(each, 1)
     return made
@@ -71,7 +67,7 @@ def test_credit_goes_round_robin_and_is_never_exceeded() -> None:
     assert (one.credit, two.credit) == (0, 1)
 
 
-def test_no_work_is_given_twice_in_one_turn() -> None:
+def test_no_work_is_given_twice_in_one_batch() -> None:
     mine = owned("e1", 200)
     assigner = assigner_of(Fleet(Session("one", 500)), mine)
     works = [each.work for each in assigner.give(2)[mine]]
@@ -87,7 +83,7 @@ def test_a_fan_out_does_not_hold_up_the_step_behind_it() -> None:
 
 
 def test_work_that_nobody_can_do_holds_up_nothing_and_is_demanded() -> None:
-    fleet = Fleet(Session("one", 10), fits=lambda requirement: requirement.module == "noop@1")
+    fleet = Fleet(Session("one", 10))
     strange, plain = owned("strange", 3, module="x.y@1"), owned("plain", 1)
     assigner = assigner_of(fleet, strange, plain)
     assert set(assigner.give(2)) == {plain}

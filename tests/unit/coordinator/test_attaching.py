@@ -18,15 +18,15 @@ ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
 
 async def judged(story: Story, *leases: Lease) -> list[Refused]:
     """The answer of one that holds the story's execution to the runner that was granted it."""
-    owner = SessionRunners()
-    owner.executions = cast(
-        "Any",
-        SimpleNamespace(
-            by_id={ID: OwnedExecution(ID, 1, start_command(ExecutionGrant(), "c1"), None, 0, execution=story.execution)}
-        ),
-    )
-    owner.registry = cast("Any", SimpleNamespace(of_instance=lambda _: None))
-    return list(await owner.admit(Attach("runner", story.execution.runs[0].instance_id, 1, held=leases)))
+    owned = OwnedExecution(ID, 1, start_command(ExecutionGrant(), "c1"), None, 0, execution=story.execution)
+    attach = Attach("runner", story.execution.runs[0].instance_id, 1, held=leases)
+    return list(await runners_of({ID: owned}).admit(attach))
+
+
+def runners_of(by_id: dict[str, OwnedExecution]) -> SessionRunners:
+    made = SessionRunners(cast("Any", SimpleNamespace(by_id=by_id)), cast("Any", None))
+    made.registry = cast("Any", SimpleNamespace(of_instance=lambda _: None))
+    return made
 
 
 def begun() -> Story:
@@ -44,10 +44,8 @@ def begun() -> Story:
     ],
 )
 async def test_name_that_is_no_modules_is_refused(attach: Attach) -> None:
-    owner = SessionRunners()
-    owner.registry = cast("Any", SimpleNamespace(of_instance=lambda _: None))
     with pytest.raises(AttachRefused, match="modules are named"):
-        await owner.admit(attach)
+        await runners_of({}).admit(attach)
 
 
 async def test_run_that_is_over_is_the_runners_no_longer() -> None:

@@ -1,10 +1,11 @@
 """A dead runner's runs are given away in time, and its death is counted once."""
 
-from typing import cast
+import asyncio
+from typing import Any, cast
 
+import pytest
 from prometheus_client import REGISTRY
 
-from services.chassis.process.clock import ManualClock
 from services.chassis.session.store import EndedInstance
 from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.owned_executions import OwnedExecutions
@@ -27,27 +28,24 @@ def ended() -> float:
     return REGISTRY.get_sample_value("coordinator_runners_ended_total") or 0.0
 
 
-def dead_runners_of(losses: Losses, clock: ManualClock) -> DeadRunners:
-    return DeadRunners(cast("OwnedExecutions", losses), clock, GRANTED_AGAIN)
+def dead_runners_of(losses: Losses) -> DeadRunners:
+    return DeadRunners(cast("OwnedExecutions", losses), GRANTED_AGAIN)
 
 
-def test_work_that_must_not_be_done_twice_waits_until_the_time_is_over() -> None:
-    losses, clock = Losses(), ManualClock()
-    dead_runners = dead_runners_of(losses, clock)
-    dead_runners.add("i", 1.0)
+async def test_work_that_must_not_be_done_twice_waits_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, later = Losses(), list[Any]()
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *given: later.append(given))
+    dead_runners_of(losses).add("i", 1.0)
     assert losses.heard == [("i", True)]
-    clock.advance(GRANTED_AGAIN - 1.1)
-    dead_runners.run_once()
-    assert losses.heard == [("i", True)]
-    clock.advance(0.2)
-    dead_runners.run_once()
+    ((seconds, work, *given),) = later
+    assert seconds == GRANTED_AGAIN - 1.0
+    work(*given)
     assert losses.heard[-1] == ("i", False)
 
 
-def test_dead_runner_is_news_once_however_often_it_is_told() -> None:
+async def test_dead_runner_is_news_once_however_often_it_is_told() -> None:
     losses = Losses()
-    owner = SessionRunners()
-    owner.dead_runners = dead_runners_of(losses, ManualClock())
+    owner = SessionRunners(cast("Any", None), dead_runners_of(losses))
     before = ended()
     for unheard_seconds in (1.0, 8.0, 20.0, 21.0):
         owner.on_ended([EndedInstance("i", "runner", unheard_seconds)])

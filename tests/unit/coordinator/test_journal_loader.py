@@ -11,6 +11,7 @@ from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import Lease
 from services.chassis.lease.timing import RUN
 from services.chassis.process.backoff import Backoff
+from services.chassis.process.batcher import Level
 from services.coordinator.app import journal_loader
 from services.coordinator.app.journal_loader import JournalLoader
 from services.coordinator.app.owned_execution import OwnedExecution, owned_from
@@ -46,14 +47,15 @@ class World:
         # More than these are too many for the time that a load has.
         self.most = 1_000
         self.may_read_hard = asyncio.Event()
+        self.unloaded: list[OwnedExecution] = []
+        self.unloaded_level = Level()
         self.loop = JournalLoader(
+            executions=self,  # type: ignore[arg-type] # only begins, drops and hands back
             journal=self,  # type: ignore[arg-type] # appends nothing here
             definitions=self,
-            dispatch=self,  # type: ignore[arg-type] # only hands back
             fold=lambda *_: pytest.fail("nothing is journalled"),
             run_timing=RUN,
             holder="c",
-            executions=lambda: self,  # type: ignore[arg-type,return-value]
         )
 
     def cached(self, version_id: str) -> Version | None:
@@ -86,8 +88,8 @@ class World:
         """So many executions whose definition is there."""
         self.answers["there"] = VERSION
         owned = granted(count)
-        for each in owned:
-            self.loop.add(each)
+        self.unloaded += owned
+        self.unloaded_level.set()
         return owned
 
     async def live_instances(self, granted_again: float) -> Mapping[str, float]:
@@ -100,8 +102,12 @@ class World:
         owned.is_dropped = True
         self.dropped.append(owned)
 
-    def released(self, execution_id: str, epoch: int, **more: Any) -> None:
-        self.refused.append((more["reason"], more["permanent"]))
+    def return_lease(
+        self, owned: OwnedExecution, reason: str, message: str, *, failed: bool = True, permanent: bool = False
+    ) -> None:
+        assert failed
+        self.refused.append((reason, permanent))
+        self.drop(owned)
 
     def arrive(self, version_id: str) -> OwnedExecution:
         grant = ExecutionGrant()
@@ -109,7 +115,8 @@ class World:
         grant.start.version_id = version_id
         owned = owned_from(granted_execution(grant, "c", forwarded_command), 0)
         owned.is_loading = True
-        self.loop.add(owned)
+        self.unloaded.append(owned)
+        self.unloaded_level.set()
         return owned
 
     @asynccontextmanager

@@ -1,5 +1,6 @@
 """Messages of the mailbox on their way into an inbox: they come again and again until they are answered."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 from services.chassis.process.clock import SystemClock
@@ -20,20 +21,11 @@ VERSION = Version(compile_definition(NODES), EffectKeys(b"s" * 32))
 ADOPT = Adopt(1, "c", ())
 
 
-class Loading:
-    """Definitions and journals that do not come."""
-
-    def cached(self, version_id: str) -> None:
-        return None
-
-    def add(self, owned: OwnedExecution) -> None: ...
-
-
 def executions() -> OwnedExecutions:
     return OwnedExecutions(
         clock=SystemClock(),
-        definitions=cast("Any", Loading()),
-        load=Loading().add,
+        definitions=cast("Any", SimpleNamespace(cached=lambda version_id: None)),
+        dispatch=cast("Any", None),
         forward=cast("Any", None),
         mailbox_seconds=0.0,
     )
@@ -87,7 +79,7 @@ def test_message_of_the_grant_is_decided_once_by_a_start_that_turns_out_to_be_no
     owned = granted(carries, "m1")
     carries.begin(owned)
     assert isinstance(owned.inbox[0].command, Start)
-    # The turn that finds its journal begun does the same.
+    # The batch that finds its journal begun does the same.
     owned.inbox = owned.inbox[1:]
     carries.reload(owned)
     carries.resume(owned, ADOPT)

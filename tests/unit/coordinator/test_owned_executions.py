@@ -20,7 +20,7 @@ def executions_of(story: Story) -> OwnedExecutions:
     executions = OwnedExecutions(
         clock=SystemClock(),
         definitions=cast("Any", None),
-        load=cast("Any", None),
+        dispatch=cast("Any", None),
         forward=cast("Any", None),
         mailbox_seconds=0.0,
     )
@@ -66,8 +66,7 @@ async def test_grant_in_doubt_stays_with_its_runner_that_comes_back_with_it() ->
     story = live_story()
     executions = executions_of(story)
     executions.in_doubt(grants(story))
-    owner = SessionRunners()
-    owner.executions = executions
+    owner = SessionRunners(executions, cast("Any", None))
     owner.on_taken(cast("Any", None), grants(story))
     assert await put(executions) == []
 

@@ -13,7 +13,7 @@ from services.coordinator.core.values import WorkKey
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.watch import WatchHub, WatchStream
 from services.coordinator.rpc.watch_streams import WatchServicer
-from services.coordinator.store.codec import encode_event, seal, unseal
+from services.coordinator.store.codec import Stored
 from windlass.coordinator.v1 import reads_pb2 as pb
 
 ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
@@ -23,14 +23,13 @@ class Tables:
     """One execution with `events` in its journal."""
 
     def __init__(self) -> None:
-        self.events_there: list[bytes] = []
+        self.events_there: list[Stored] = []
         self.is_final = False
         self.rows_read = 0
 
     def happen(self, number: int) -> None:
         seq = len(self.events_there) + 1
-        event = RunStarted(5, WorkKey(f"node{number}"), number, 4, 0)
-        self.events_there.append(seal(ID, seq, 1, 5, [encode_event(event)]))
+        self.events_there.append(Stored(ID, seq, 1, RunStarted(5, WorkKey(f"node{number}"), number, 4, 0)))
 
     def end(self) -> None:
         self.happen(1)
@@ -49,12 +48,12 @@ class Tables:
         row |= {"execution_id": ID, "state": "SUCCESS", "last_seq": len(self.events_there), "labels": {}}
         return [row | {"input": b"{}", "output": b"{}", "error_type": None, "summary": None}]
 
-    async def journal(self, execution_id: str, *, after_seq: int, limit: int) -> list[bytes]:
+    async def events(self, execution_id: str, *, after_seq: int, limit: int) -> Sequence[Stored]:
         return self.events_there[after_seq:][:limit]
 
 
 def hub_of(tables: Any) -> WatchHub:
-    reader = ReadServicer(tables, unseal, lambda _: ())
+    reader = ReadServicer(tables, lambda _: ())
     return WatchHub(tables, reader, owned=lambda: ())
 
 
@@ -106,7 +105,7 @@ async def test_a_watch_that_breaks_says_so() -> None:
             raise RuntimeError("a bug of ours")
 
     tables: Any = Tables()
-    broken = Broken(tables, ReadServicer(tables, unseal, lambda _: ()), owned=lambda: ())
+    broken = Broken(tables, ReadServicer(tables, lambda _: ()), owned=lambda: ())
     with pytest.raises(RuntimeError, match="a bug of ours"):
         await WatchServicer(broken).Watch(None, Call(SUBSCRIBES))
 

@@ -1,0 +1,50 @@
+"""What a run needs of a runner, and what a runner may be granted. The registry keeps a scope as `data` of each session.
+
+A key that was made for a workspace is granted runs of that workspace only. A runner with a certificate belongs to the
+stack and serves every workspace.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from services.chassis.identity.callers import CallerKind, Identity
+from services.chassis.lease.frames import Attach
+
+# The modules of a runner that names none.
+DEFAULT_MODULES: Final = frozenset(
+    f"{name}@1" for name in ("noop", "transform", "condition", "switch", "delay", "fail", "http.request")
+)
+
+
+class Requirement(NamedTuple):
+    """What a runner must have to be given a run."""
+
+    workspace: str
+    module: str
+    labels: tuple[tuple[str, str], ...]
+
+
+class RunnerScope:
+    """In a form that is quick to compare."""
+
+    __slots__ = ("idempotent_modules", "key_id", "labels", "modules", "workspace")
+
+    def __init__(self, attach: Attach, identity: Identity) -> None:
+        # "": the runner attached without a key.
+        self.key_id = identity.name if identity.kind is CallerKind.RUNNER else ""
+        self.workspace = identity.workspace
+        self.modules = frozenset(attach.modules) or DEFAULT_MODULES
+        # The runner says that these are idempotent.
+        self.idempotent_modules = frozenset(attach.idempotent_modules)
+        self.labels = frozenset(attach.labels.items())
+
+    def serves(self, workspace: str) -> bool:
+        return self.workspace in ("", workspace)
+
+    def fits(self, requirement: Requirement) -> bool:
+        return (
+            requirement.module in self.modules
+            and self.serves(requirement.workspace)
+            and self.labels.issuperset(requirement.labels)
+        )
