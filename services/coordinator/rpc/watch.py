@@ -12,10 +12,10 @@ tables tries again, and the other subscriptions are not affected.
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
@@ -42,6 +42,8 @@ _EVENTS_READ_MAX: Final = 1_000
 _CHECKED_AT_ONCE: Final = 1_000
 # A row may hold half a mebibyte.
 _ROWS_AT_ONCE: Final = 50
+_ITEMS_PER_MESSAGE: Final = 500
+_MESSAGE_BYTES_MAX: Final = 3 * 1024 * 1024
 
 _subscriptions = gauge("coordinator_watch_subscriptions", "Executions followed here.")
 _untold = counter("coordinator_watch_untold_total", "Updates that a bug kept from being sent.")
@@ -59,21 +61,18 @@ def _apart(execution_id: str) -> Iterator[None]:
         log.error("an update of an execution cannot be sent", execution_id=execution_id, exc_info=failure)
 
 
+@dataclass(slots=True, eq=False)
 class Subscription:
-    __slots__ = ("after_seq", "events", "execution_id", "looks_left", "must_catch_up", "stream")
-
-    def __init__(self, stream: WatchStream, wanted: pb.Subscription) -> None:
-        self.stream = stream
-        self.execution_id = wanted.execution_id
-        self.after_seq = wanted.after_seq
-        self.events = wanted.events
-        self.must_catch_up = wanted.catch_up
-        # After so many more looks the watcher is told of it. 0: the watcher asked for it, or was told.
-        self.looks_left = 0
+    stream: WatchStream
+    execution_id: str
+    after_seq: int
+    events: bool
+    # After so many more looks the watcher is told of it. 0: the watcher asked for it, or was told.
+    looks_left: int = 0
 
 
 class WatchStream:
-    """One stream: its subscriptions, and the messages that wait to be written."""
+    """One stream: its subscriptions, and what waits to be written."""
 
     def __init__(self) -> None:
         self.updates: deque[pb.Update] = deque()
@@ -92,6 +91,21 @@ class WatchStream:
         else:
             self.updates.append(update)
         self.level.set()
+
+    def take(self) -> pb.WatchResponse | None:
+        """The next message; None if nothing waits, or the stream is cut. It has as many updates as fit, at least one."""
+        if self.is_cut or not (self.owes_answer or self.updates or self.followed):
+            return None
+        message = pb.WatchResponse(knows_watcher=self.owes_answer, followed=self.followed[:_ITEMS_PER_MESSAGE])
+        self.owes_answer = False
+        del self.followed[:_ITEMS_PER_MESSAGE]
+        room = _MESSAGE_BYTES_MAX
+        for count in range(min(_ITEMS_PER_MESSAGE, len(self.updates))):
+            room -= self.updates[0].ByteSize()
+            if count and room < 0:
+                break
+            message.updates.append(self.updates.popleft())
+        return message
 
 
 class WatchHub:
@@ -114,16 +128,16 @@ class WatchHub:
         return execution_id in (self._by_execution if is_final else self._with_events)
 
     def advanced(self, execution: Execution, from_seq: int, events: Sequence[Event]) -> None:
-        subscriptions = list(self._by_execution.get(execution.execution_id, ()))
-        if any(each.events for each in subscriptions):
+        id_, epoch = execution.execution_id, execution.epoch
+        subscriptions = list(self._by_execution.get(id_, ()))
+        if id_ in self._with_events:
             # If this fails, the events are a gap, which is closed from the journal.
-            with _apart(execution.execution_id):
-                id_, epoch = execution.execution_id, execution.epoch
+            with _apart(id_):
                 records = [event_record(event, id_, seq, epoch) for seq, event in enumerate(events, from_seq + 1)]
                 for each in subscriptions:
                     self._push_events(each, records)
         if execution.is_final:
-            with _apart(execution.execution_id):
+            with _apart(id_):
                 row: Row = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
                 record = execution_record({**row, "summary": summary(execution)._asdict()})
                 self._finish(subscriptions, record)
@@ -150,15 +164,14 @@ class WatchHub:
         if not is_execution_id(wanted.execution_id) or len(stream.by_execution) >= _SUBSCRIPTIONS_MAX:
             return None
         self.cancel(stream, wanted.execution_id)
-        subscription = Subscription(stream, wanted)
+        subscription = Subscription(stream, wanted.execution_id, wanted.after_seq, wanted.events)
         stream.by_execution[wanted.execution_id] = subscription
         self._by_execution.setdefault(wanted.execution_id, []).append(subscription)
         if subscription.events:
             self._with_events[wanted.execution_id] += 1
         _subscriptions.inc()
-        if subscription.must_catch_up:
-            self._to_catch_up.append(subscription)
-            self._catching_up.set()
+        if wanted.catch_up:
+            self._catch_up(subscription)
         return subscription
 
     def cancel(self, stream: WatchStream, execution_id: str) -> None:
@@ -190,8 +203,7 @@ class WatchHub:
             if seq <= subscription.after_seq:
                 continue
             if seq != subscription.after_seq + 1:
-                self._to_catch_up.append(subscription)
-                self._catching_up.set()
+                self._catch_up(subscription)
                 return
             subscription.after_seq = seq
             subscription.stream.push(pb.Update(execution_id=subscription.execution_id, event=record))
@@ -201,27 +213,25 @@ class WatchHub:
         for each in subscriptions:
             if each.events and each.after_seq < record.execution.last_seq:
                 # Events are missing in between. They come first, from the journal.
-                self._to_catch_up.append(each)
-                self._catching_up.set()
+                self._catch_up(each)
                 continue
             each.stream.push(update)
             self.cancel(each.stream, each.execution_id)
 
     # ── from the tables ──────────────────────────────────────────────────────────────────────────────────────────
 
+    def _catch_up(self, subscription: Subscription) -> None:
+        self._to_catch_up.append(subscription)
+        self._catching_up.set()
+
     async def run_catching_up(self) -> None:
         while True:
             await self._catching_up.wait()
             while self._to_catch_up:
-                await self._attempt(self._catch_up_some)
-
-    async def _catch_up_some(self) -> None:
-        batch = [self._to_catch_up.popleft() for _ in range(min(_CHECKED_AT_ONCE, len(self._to_catch_up)))]
-        try:
-            await self.check(batch)
-        except DependencyUnavailable:
-            self._to_catch_up.extend(batch)
-            raise
+                count = min(_CHECKED_AT_ONCE, len(self._to_catch_up))
+                batch = [self._to_catch_up.popleft() for _ in range(count)]
+                if not await self._try_check(batch):
+                    self._to_catch_up.extend(batch)
 
     async def run_polling(self, scale: float) -> None:
         """Finds what another coordinator finished, or what was missed in a take-over."""
@@ -231,8 +241,7 @@ class WatchHub:
             owned = self._owned()
             apart = [each for id_, all_ in self._by_execution.items() if id_ not in owned for each in all_]
             for start in range(0, len(apart), _CHECKED_AT_ONCE):
-                part = apart[start : start + _CHECKED_AT_ONCE]
-                await self._attempt(functools.partial(self.check, part))
+                await self._try_check(apart[start : start + _CHECKED_AT_ONCE])
 
     def tell_followed(self) -> None:
         """Tells watchers which executions are followed for them, so that they can cancel those that nobody waits for.
@@ -246,12 +255,14 @@ class WatchHub:
             if stream.followed:
                 stream.level.set()
 
-    async def _attempt(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _try_check(self, subscriptions: Sequence[Subscription]) -> bool:
         try:
-            await work()
+            await self.check(subscriptions)
         except DependencyUnavailable as failure:
             log.warning("watches cannot be checked", error=str(failure))
             await asyncio.sleep(0.2)
+            return False
+        return True
 
     async def check(self, subscriptions: Sequence[Subscription]) -> None:
         """Brings each subscription up to the tables. Whole rows are read only of executions that have ended."""

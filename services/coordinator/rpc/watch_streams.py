@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import grpc
 
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter
 from services.coordinator.rpc.watch import WatchHub, WatchStream
-from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import WatchServiceServicer
 
 log = logger(__name__)
-
-_UPDATES_PER_MESSAGE: Final = 500
-_MESSAGE_BYTES_MAX: Final = 3 * 1024 * 1024
 
 _cut = counter("coordinator_watch_streams_cut_total", "Watch streams cut because they were not read.")
 
@@ -56,30 +51,7 @@ class WatchServicer(WatchServiceServicer):
     async def _write(self, stream: WatchStream, context: Any) -> None:
         while not stream.is_cut:
             await stream.level.wait()
-            if stream.owes_answer:
-                stream.owes_answer = False
-                await context.write(pb.WatchResponse(knows_watcher=True))
-            while stream.updates and not stream.is_cut:
-                count = min(_UPDATES_PER_MESSAGE, len(stream.updates))
-                batch = _fitting([stream.updates[place] for place in range(count)])
-                for _ in batch:
-                    stream.updates.popleft()
-                await context.write(pb.WatchResponse(updates=batch))
-            while stream.followed and not stream.is_cut:
-                told = stream.followed[-_UPDATES_PER_MESSAGE:]
-                del stream.followed[-_UPDATES_PER_MESSAGE:]
-                await context.write(pb.WatchResponse(followed=told))
+            while (message := stream.take()) is not None:
+                await context.write(message)
         _cut.inc()
         log.warning("a watch stream is not read and was cut", subscriptions=len(stream.by_execution))
-
-
-def _fitting(updates: Sequence[pb.Update]) -> list[pb.Update]:
-    """As many updates as fit into one message, at least one."""
-    fitting: list[pb.Update] = []
-    room = _MESSAGE_BYTES_MAX
-    for update in updates:
-        room -= update.ByteSize()
-        if fitting and room < 0:
-            break
-        fitting.append(update)
-    return fitting
