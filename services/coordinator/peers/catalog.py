@@ -1,12 +1,11 @@
 """Asks api for the definitions of workflow versions and for the owners of runners' keys.
 
-Definitions never change and stay cached; keys are cached for seconds. Callers that want the same definition at once
-share one request. If one api replica does not answer, the next one is asked.
+Definitions never change and stay cached; keys are cached for seconds. If one api replica does not answer, the next one
+is asked.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
@@ -58,7 +57,9 @@ class ApiReplicas:
             for address in gone:
                 await self._forget(address)
 
-    async def call(self, ask: Callable[[Any], Awaitable[Answer]]) -> Answer:
+    async def call(self, ask: Callable[[Any], Awaitable[Answer]], absent: str) -> Answer:
+        """Raises a Refusal if api answers with the reason `absent`. Any other error says nothing about what was asked
+        for."""
         present = self._present or tuple(sorted(await self._book.read()))
         failure: Exception | None = None
         for place in range(self._next, self._next + len(present)):
@@ -68,9 +69,12 @@ class ApiReplicas:
             except grpc.aio.AioRpcError as error:
                 # The next call begins with another replica.
                 self._next += 1
-                if not remote_error(error).may_retry:
-                    raise
-                failure = error
+                failure = remote = remote_error(error)
+                if remote.reason == absent:
+                    raise Refusal(absent, remote.message) from None
+                if not remote.may_retry:
+                    log.error("api did not answer", error=str(remote))
+                    break
         raise DependencyUnavailable("api", str(failure or "no replica is known"))
 
 
@@ -80,7 +84,6 @@ class CatalogDefinitions:
     def __init__(self, replicas: ApiReplicas) -> None:
         self._replicas = replicas
         self._versions: OrderedDict[str, Version] = OrderedDict()
-        self._asked: dict[str, asyncio.Task[Version]] = {}
 
     def cached(self, version_id: str) -> Version | None:
         version = self._versions.get(version_id)
@@ -89,36 +92,18 @@ class CatalogDefinitions:
         return version
 
     async def get(self, version_id: str) -> Version:
-        version = self.cached(version_id)
-        if version is not None:
-            return version
-        task = self._asked.get(version_id)
-        if task is None:
-            task = self._asked[version_id] = asyncio.create_task(self._fetch(version_id))
-            task.add_done_callback(lambda _: self._asked.pop(version_id, None))
-        return await asyncio.shield(task)
-
-    async def _fetch(self, version_id: str) -> Version:
         request = pb.GetVersionRequest(version_id=version_id)
         try:
-            found = await self._replicas.call(lambda stub: stub.GetVersion(request, timeout=_CALL_SECONDS))
-        except grpc.aio.AioRpcError as error:
-            refused = remote_error(error)
-            if refused.reason == _NO_VERSION:
-                raise DefinitionRefused(_NO_VERSION, refused.message, is_permanent=True) from None
-            # Any other error says nothing about the version.
-            log.error("api did not give a definition", version_id=version_id, error=str(refused))
-            raise DependencyUnavailable("api", str(refused)) from None
+            found = await self._replicas.call(lambda stub: stub.GetVersion(request, timeout=_CALL_SECONDS), _NO_VERSION)
+        except Refusal as refused:
+            raise DefinitionRefused(_NO_VERSION, refused.message, is_permanent=True) from None
         try:
             references = orjson.loads(found.template_references or b"{}")
             definition = compile_definition(orjson.loads(found.definition), references)
         except Exception as failure:
             log.exception("a definition cannot be compiled", version_id=version_id)
-            raise DefinitionRefused(
-                "DEFINITION_CORRUPT",
-                "this version's definition is damaged, or newer than the coordinator",
-                is_permanent=False,
-            ) from failure
+            message = "this version's definition is damaged, or newer than the coordinator"
+            raise DefinitionRefused("DEFINITION_CORRUPT", message, is_permanent=False) from failure
         version = self._versions[version_id] = Version(definition, EffectKeys(found.effect_secret))
         while len(self._versions) > _VERSIONS_MAX:
             self._versions.popitem(last=False)
@@ -153,15 +138,10 @@ class CatalogKeys:
         now = self._clock.monotonic()
         request = pb.IdentifyKeyRequest(key_hash=key_hash)
         try:
-            found = await self._replicas.call(lambda stub: stub.IdentifyKey(request, timeout=_CALL_SECONDS))
-        except grpc.aio.AioRpcError as error:
-            refused = remote_error(error)
-            if refused.reason == _NO_KEY:
-                self._known.pop(key_hash, None)
-                raise Refusal("KEY_INVALID", refused.message) from None
-            # Any other error says nothing about the key.
-            log.error("api did not judge a key", error=str(refused))
-            raise DependencyUnavailable("api", str(refused)) from None
+            found = await self._replicas.call(lambda stub: stub.IdentifyKey(request, timeout=_CALL_SECONDS), _NO_KEY)
+        except Refusal as refused:
+            self._known.pop(key_hash, None)
+            raise Refusal("KEY_INVALID", refused.message) from None
         identity = _identity(found)
         self._known[key_hash] = (now + KEY_SECONDS, identity)
         self._hashes[identity.name] = key_hash

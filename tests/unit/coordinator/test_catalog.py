@@ -1,6 +1,6 @@
 """The meaning of api's answers to a coordinator."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,28 +25,47 @@ def answered(code: grpc.StatusCode, reason: str = "") -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, "no")
 
 
-class Replicas:
-    """Answers every call with `answer`, or fails with it."""
+class Line:
+    """Channels and the address book of two replicas. Each answers every call with `answer`, or fails with it."""
 
     def __init__(self) -> None:
         self.answer: Any = None
-        self.calls = 0
+        self.asked: list[str] = []
+        self.forgotten: list[str] = []
 
-    async def call(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-        self.calls += 1
+    async def read(self) -> frozenset[str]:
+        return frozenset({"a:1", "b:2"})
+
+    async def changes(self) -> AsyncIterator[frozenset[str]]:
+        yield frozenset({"a:1", "b:2"})
+        yield frozenset({"b:2"})
+
+    def get(self, address: str) -> Any:
+        self.asked.append(address)
+        return SimpleNamespace(unary_unary=lambda *_, **__: self._call)
+
+    async def _call(self, request: Any, timeout: float) -> Any:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
 
+    async def forget(self, address: str) -> None:
+        self.forgotten.append(address)
+
 
 @pytest.fixture
-def replicas() -> Any:
-    return Replicas()
+def line() -> Line:
+    return Line()
 
 
-async def test_only_a_version_that_is_not_there_is_refused_for_good(replicas: Any) -> None:
+@pytest.fixture
+def replicas(line: Any) -> ApiReplicas:
+    return ApiReplicas(line, line, line.forget)
+
+
+async def test_only_a_version_that_is_not_there_is_refused_for_good(line: Line, replicas: ApiReplicas) -> None:
     definitions = CatalogDefinitions(replicas)
-    replicas.answer = answered(grpc.StatusCode.NOT_FOUND, "VERSION_NOT_FOUND")
+    line.answer = answered(grpc.StatusCode.NOT_FOUND, "VERSION_NOT_FOUND")
     with pytest.raises(DefinitionRefused) as refused:
         await definitions.get("v")
     assert refused.value.is_permanent
@@ -62,22 +81,24 @@ async def test_only_a_version_that_is_not_there_is_refused_for_good(replicas: An
         (grpc.StatusCode.NOT_FOUND, ""),
     ],
 )
-async def test_what_ails_api_is_no_fault_of_the_version(replicas: Any, code: grpc.StatusCode, reason: str) -> None:
+async def test_what_ails_api_is_no_fault_of_the_version(
+    line: Line, replicas: ApiReplicas, code: grpc.StatusCode, reason: str
+) -> None:
     definitions = CatalogDefinitions(replicas)
-    replicas.answer = answered(code, reason)
+    line.answer = answered(code, reason)
     with pytest.raises(DependencyUnavailable):
         await definitions.get("v")
     document = {"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}
-    replicas.answer = pb.GetVersionResponse(definition=orjson.dumps(document), effect_secret=b"s" * 32)
+    line.answer = pb.GetVersionResponse(definition=orjson.dumps(document), effect_secret=b"s" * 32)
     assert (await definitions.get("v")).definition.roots == ("a",)
 
 
-async def test_a_node_sees_what_api_found_that_its_templates_read(replicas: Any) -> None:
+async def test_a_node_sees_what_api_found_that_its_templates_read(line: Line, replicas: ApiReplicas) -> None:
     """Text that only looks like a reference is none."""
     inputs = {"t": "list of nodes: {{ input.x }}"}
     nodes = [{"id": name, "module": "transform@1", "inputs": inputs} for name in "abcd"]
     edges = [{"from": "a", "to": "b"}, {"from": "b", "to": "c"}, {"from": "c", "to": "d"}]
-    replicas.answer = pb.GetVersionResponse(
+    line.answer = pb.GetVersionResponse(
         definition=orjson.dumps({"name": "w", "nodes": nodes, "edges": edges}),
         template_references=orjson.dumps({"c": ["a"], "d": None}),
         effect_secret=b"s" * 32,
@@ -86,38 +107,40 @@ async def test_a_node_sees_what_api_found_that_its_templates_read(replicas: Any)
     assert [node.references for node in definition.graph] == [(), (), ("a",), ("a", "b", "c")]
 
 
-async def test_a_definition_that_does_not_compile_may_do_so_in_a_newer_coordinator(replicas: Any) -> None:
+async def test_a_definition_that_does_not_compile_may_do_so_in_a_newer_coordinator(
+    line: Line, replicas: ApiReplicas
+) -> None:
     definitions = CatalogDefinitions(replicas)
-    replicas.answer = pb.GetVersionResponse(definition=b'{"name":"w","nodes":[{"id":"a"}]}')
+    line.answer = pb.GetVersionResponse(definition=b'{"name":"w","nodes":[{"id":"a"}]}')
     with pytest.raises(DefinitionRefused) as refused:
         await definitions.get("v")
     assert (refused.value.reason, refused.value.is_permanent) == ("DEFINITION_CORRUPT", False)
 
 
-async def test_a_key_is_refused_only_when_api_says_so(replicas: Any) -> None:
+async def test_a_key_is_refused_only_when_api_says_so(line: Line, replicas: ApiReplicas) -> None:
     keys = CatalogKeys(replicas, SystemClock())
-    replicas.answer = answered(grpc.StatusCode.NOT_FOUND, "API_KEY_NOT_FOUND")
+    line.answer = answered(grpc.StatusCode.NOT_FOUND, "API_KEY_NOT_FOUND")
     with pytest.raises(Refusal) as refused:
         await keys.identify("k")
     assert refused.value.reason == "KEY_INVALID"
     for failure in (answered(grpc.StatusCode.INTERNAL), answered(grpc.StatusCode.UNAUTHENTICATED, "KEY_INVALID")):
-        replicas.answer = failure
+        line.answer = failure
         with pytest.raises(DependencyUnavailable):
             await keys.identify("k")
 
 
-async def test_a_key_is_confirmed_by_asking_anew(replicas: Any) -> None:
+async def test_a_key_is_confirmed_by_asking_anew(line: Line, replicas: ApiReplicas) -> None:
     keys = CatalogKeys(replicas, SystemClock())
-    replicas.answer = pb.IdentifyKeyResponse(key_id="k1")
+    line.answer = pb.IdentifyKeyResponse(key_id="k1")
     await keys.identify("k")
     await keys.identify("k")
-    assert replicas.calls == 1
+    assert len(line.asked) == 1
     await keys.confirm("k1")
-    assert replicas.calls == 2
-    replicas.answer = answered(grpc.StatusCode.UNAVAILABLE)
+    assert len(line.asked) == 2
+    line.answer = answered(grpc.StatusCode.UNAVAILABLE)
     with pytest.raises(DependencyUnavailable):
         await keys.confirm("k1")
-    replicas.answer = answered(grpc.StatusCode.NOT_FOUND, "API_KEY_NOT_FOUND")
+    line.answer = answered(grpc.StatusCode.NOT_FOUND, "API_KEY_NOT_FOUND")
     with pytest.raises(Refusal):
         await keys.confirm("k1")
     with pytest.raises(Refusal):
@@ -127,62 +150,32 @@ async def test_a_key_is_confirmed_by_asking_anew(replicas: Any) -> None:
 
 
 async def test_a_key_that_is_in_use_is_not_forgotten_for_newer_ones(
-    replicas: Any, monkeypatch: pytest.MonkeyPatch
+    line: Line, replicas: ApiReplicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "_KEYS_MAX", 3)
     keys = CatalogKeys(replicas, SystemClock())
-    replicas.answer = pb.IdentifyKeyResponse(key_id="long here")
+    line.answer = pb.IdentifyKeyResponse(key_id="long here")
     await keys.identify("long here")
     for number in range(5):
-        replicas.answer = pb.IdentifyKeyResponse(key_id=f"k{number}")
+        line.answer = pb.IdentifyKeyResponse(key_id=f"k{number}")
         await keys.identify(f"k{number}")
-        replicas.answer = pb.IdentifyKeyResponse(key_id="long here")
+        line.answer = pb.IdentifyKeyResponse(key_id="long here")
         await keys.confirm("long here")
 
 
-class Line:
-    """Channels and the address book of two replicas; `asked` and `forgotten` are addresses."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.forgotten: list[str] = []
-
-    async def read(self) -> frozenset[str]:
-        return frozenset({"a:1", "b:2"})
-
-    async def changes(self) -> AsyncIterator[frozenset[str]]:
-        yield frozenset({"a:1", "b:2"})
-        yield frozenset({"b:2"})
-
-    def get(self, address: str) -> Any:
-        self.asked.append(address)
-        return SimpleNamespace(unary_unary=lambda *_, **__: None)
-
-    async def forget(self, address: str) -> None:
-        self.forgotten.append(address)
-
-
-async def test_each_replica_is_asked_before_one_is_asked_twice() -> None:
-    line: Any = Line()
-    replicas = ApiReplicas(line, line, line.forget)
-
-    async def away(stub: Any) -> None:
-        raise answered(grpc.StatusCode.UNAVAILABLE)
-
+async def test_each_replica_is_asked_before_one_is_asked_twice(line: Line, replicas: ApiReplicas) -> None:
+    definitions = CatalogDefinitions(replicas)
+    line.answer = answered(grpc.StatusCode.UNAVAILABLE)
     with pytest.raises(DependencyUnavailable):
-        await replicas.call(away)
+        await definitions.get("v")
     assert sorted(line.asked) == ["a:1", "b:2"]
-
-    async def breaks(stub: Any) -> None:
-        raise answered(grpc.StatusCode.INTERNAL)
-
+    line.answer = answered(grpc.StatusCode.INTERNAL)
     for _ in range(2):
-        with pytest.raises(grpc.aio.AioRpcError):
-            await replicas.call(breaks)
-    assert set(line.asked[2:]) == {"a:1", "b:2"}
+        with pytest.raises(DependencyUnavailable):
+            await definitions.get("v")
+    assert sorted(line.asked[2:]) == ["a:1", "b:2"]
 
 
-async def test_a_replica_that_is_gone_is_forgotten() -> None:
-    line: Any = Line()
-    await ApiReplicas(line, line, line.forget).run()
+async def test_a_replica_that_is_gone_is_forgotten(line: Line, replicas: ApiReplicas) -> None:
+    await replicas.run()
     assert line.forgotten == ["a:1"]
