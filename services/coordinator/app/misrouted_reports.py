@@ -26,9 +26,8 @@ log = logger(__name__)
 _BATCH: Final = 200
 # A report beyond this number is dropped; its runner repeats it when it attaches again.
 _WAITING_MAX: Final = 20_000
-# Full mailboxes are tried again after this time, which grows to the maximum.
-_FULL_SECONDS: Final = 0.5
-_FULL_SECONDS_MAX: Final = 5.0
+# Full mailboxes are tried again after this time.
+_FULL_SECONDS: Final = 2.0
 
 _misrouted = counter(
     "coordinator_misrouted_reports_total", "Reports of runs that another coordinator holds.", ["result"]
@@ -53,8 +52,6 @@ class ReportForwarder:
         self._waiting: list[MisroutedReport] = []
         # The reports whose mailbox was found full, by execution.
         self._full: dict[str, list[MisroutedReport]] = {}
-        self._full_backoff = Backoff(first=_FULL_SECONDS, cap=_FULL_SECONDS_MAX)
-        self._full_timer: asyncio.TimerHandle | None = None
         self._level = Level()
 
     def add(self, session: ServerSession, report: ReceivedReport) -> None:
@@ -80,18 +77,13 @@ class ReportForwarder:
                     await asyncio.sleep(backoff.next())
                 else:
                     backoff.reset()
-                self._plan_full()
-            if not self._full:
-                self._full_backoff.reset()
 
-    def _plan_full(self) -> None:
-        """Reports that found no room are tried again after a pause."""
-        if self._full and self._full_timer is None:
-            loop = asyncio.get_running_loop()
-            self._full_timer = loop.call_later(self._full_backoff.next(), self._try_full)
+    def _wait_for_room(self, session: ServerSession, report: ReceivedReport) -> None:
+        if not self._full:
+            asyncio.get_running_loop().call_later(_FULL_SECONDS, self._try_full)
+        self._full.setdefault(report.execution_id, []).append((session, report))
 
     def _try_full(self) -> None:
-        self._full_timer = None
         full, self._full = self._full, {}
         for reports in full.values():
             self._waiting += reports
@@ -108,20 +100,19 @@ class ReportForwarder:
         execution_id = report.execution_id
         standing = standings.get(execution_id)
         # All these get the same answer, so that nobody learns what others run.
-        if standing is None or not session.data.serves(standing.workspace):
-            return self._refuse(session, report, "LEASE_UNKNOWN")
-        if not report.number or report.command is None:
+        is_readable = report.number > 0 and report.command is not None
+        if standing is None or not is_readable or not session.data.serves(standing.workspace):
             return self._refuse(session, report, "LEASE_UNKNOWN")
         if standing.is_final:
             return self._refuse(session, report, "EXECUTION_FINAL")
         if execution_id in self._full:
-            self._full[execution_id].append((session, report))
+            self._wait_for_room(session, report)
             return True
         try:
             is_known = await self._deliver(report, standing.workspace)
         except MailboxFull:
             log.info("a misrouted report waits for room", lease_id=report.lease_id)
-            self._full.setdefault(execution_id, []).append((session, report))
+            self._wait_for_room(session, report)
             return True
         except DependencyUnavailable as failure:
             log.warning("a misrouted report cannot be forwarded", lease_id=report.lease_id, error=str(failure))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import grpc
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
@@ -49,19 +48,12 @@ class DispatcherMailbox:
 def _message(report: ReceivedReport) -> ExecutionMessage:
     body = report.message
     assert isinstance(body, pb.RunReport)
-    return ExecutionMessage(
-        # The same for every forwarder and every repetition. It names the instance, so no other can take its place.
-        message_id=f"report:{report.lease_id}:{report.epoch}:{report.instance_id}",
-        execution_id=report.execution_id,
-        create_time=_now(),
-        run_report=fit_to_post(body).SerializeToString(),
-    )
-
-
-def _now() -> Timestamp:
-    now = Timestamp()
-    now.GetCurrentTime()
-    return now
+    # The same for every forwarder and every repetition. It names the instance, so no other can take its place.
+    message_id = f"report:{report.lease_id}:{report.epoch}:{report.instance_id}"
+    message = ExecutionMessage(message_id=message_id, execution_id=report.execution_id)
+    message.create_time.GetCurrentTime()
+    message.run_report = fit_to_post(body).SerializeToString()
+    return message
 
 
 def fit_to_post(report: pb.RunReport) -> pb.RunReport:
