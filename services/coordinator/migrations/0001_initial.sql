@@ -1,11 +1,11 @@
--- The coordinator's own: the journal (the truth), its projections, and who holds runs.
+-- The tables of the coordinator: the journal, which is the truth, its projections, and the runners that are connected.
 --
--- The three big tables are partitioned by the time inside their UUIDv7 key, a month each, so that retention is a
--- dropped partition. Partitions are made ahead by a loop; the default partition is the net below it, empty in a
--- healthy system. No column that changes has an index: together with the fill factor every update stays in its page.
+-- The three big tables are partitioned by the time inside their UUIDv7 key, one partition a month, so that retention
+-- only drops partitions. A loop makes them ahead. Rows without one go to the default partition, which is empty in a
+-- healthy system. No column that changes has an index; together with the fill factor this keeps updates in their page.
 
--- Insert-only, one row per append. `events` are all events of the append, and `last_seq` numbers the last of them.
--- `epoch` is the lease under which the row was written; it never falls along `last_seq`.
+-- Each append inserts one row, and no row changes. `events` are all events of the append, and `last_seq` numbers the
+-- last of them. `epoch` is the lease under which the row was written. It never falls along `last_seq`.
 CREATE TABLE journal (
     execution_id uuid NOT NULL,
     last_seq integer NOT NULL CHECK (last_seq > 0),
@@ -44,10 +44,10 @@ CREATE TABLE executions (
     error_node text,
     error_type text,
     error_message text,
-    -- Node ids by how they ended; with the final state only.
+    -- The ids of the nodes, by how they ended. It is set when the execution is final.
     summary jsonb,
     input bytea NOT NULL,
-    -- Inline JSON, or where it is kept.
+    -- The output itself as JSON, or the place where it is kept.
     output bytea,
     output_key text,
     output_sha256 text,
@@ -55,18 +55,18 @@ CREATE TABLE executions (
     PRIMARY KEY (execution_id)
 ) PARTITION BY RANGE (execution_id);
 
--- Lists of a workspace, newest first; both columns are immutable.
+-- For lists of a workspace, newest first. Neither column ever changes.
 CREATE INDEX executions_workspace ON executions (workspace, execution_id);
 
--- The run is named "<execution_id>.<number>".
+-- The id of a run is "<execution_id>.<number>".
 CREATE TABLE runs (
     execution_id uuid NOT NULL,
     number integer NOT NULL,
     iteration integer NOT NULL,
     generation integer NOT NULL,
-    -- 0: passed without a runner.
+    -- 0: no runner was needed.
     attempt integer NOT NULL,
-    -- Of its lease: the seq of the event that granted it.
+    -- The epoch of its lease, which is the seq of the event that granted it.
     epoch bigint NOT NULL,
     cost_tokens bigint NOT NULL DEFAULT 0,
     progress double precision NOT NULL DEFAULT 0,
@@ -75,11 +75,11 @@ CREATE TABLE runs (
     end_time timestamptz,
     heartbeat_time timestamptz,
     retry_time timestamptz,
-    -- The defaults are those of a run that was granted and no more.
+    -- The defaults from here on are those of a run that was granted and no more.
     state text NOT NULL DEFAULT 'LEASED',
     node text NOT NULL,
     module text NOT NULL,
-    -- Names a row of runner_sessions: the lease lives as long as that does.
+    -- The row of runner_sessions that the lease lives as long as.
     instance_id text NOT NULL,
     runner text NOT NULL,
     traceparent text NOT NULL,
@@ -108,7 +108,7 @@ CREATE FUNCTION uuid_floor(instant timestamptz) RETURNS uuid
     LANGUAGE sql STABLE
     RETURN rpad(lpad(to_hex((extract(epoch FROM instant) * 1000)::bigint), 12, '0'), 32, '0')::uuid;
 
--- Makes the partitions of the month of `instant`, of all three tables; false when they are there.
+-- Makes the partitions of all three tables for the month of `instant`. False: they are there already.
 CREATE FUNCTION make_partitions(instant timestamptz) RETURNS boolean
     LANGUAGE plpgsql AS $$
 DECLARE
@@ -117,7 +117,7 @@ DECLARE
     suffix text := to_char(month_start AT TIME ZONE 'UTC', 'YYYY_MM');
     parent text;
 BEGIN
-    -- Two replicas at once are one after the other; the second finds the work done.
+    -- If two replicas call it at once, the second waits and finds the work done.
     PERFORM pg_advisory_xact_lock(hashtextextended('coordinator.make_partitions', 0));
     IF to_regclass('coordinator.journal_' || suffix) IS NOT NULL THEN
         RETURN false;
@@ -135,7 +135,7 @@ END $$;
 SELECT make_partitions(now());
 SELECT make_partitions(now() + interval '1 month');
 
--- Runner instances that are or were connected (the lease session's own table; its writer explains the columns).
+-- The runner instances that are or were connected. services/chassis/session/postgres.py explains the columns.
 CREATE TABLE runner_sessions (
     instance_id text PRIMARY KEY,
     holder text NOT NULL,

@@ -20,7 +20,7 @@ from services.coordinator.core.commands import (
 )
 from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX, fault_of, is_cursor, release_reason
 from services.coordinator.core.run_ids import split_run_id
-from services.coordinator.core.values import Error, ErrorClass, OutputRef, Span, Value
+from services.coordinator.core.values import Error, ErrorClass, Instant, OutputRef, Span, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 _CLASSES: Final[Mapping[int, ErrorClass]] = {
@@ -84,34 +84,17 @@ def _success(report: pb.RunReport, number: int) -> ReportSuccess | ReportFailure
     output = value_of(done.output)
     if fault := fault_of(output, done.branch):
         return _failure(report, number, fault, retry_after=0)
-    return ReportSuccess(
-        number,
-        report.head.epoch,
-        output=output,
-        branch=done.branch,
-        start_time=micros_of(report.start_time),
-        end_time=micros_of(report.end_time),
-        inputs_hash=report.inputs_hash,
-        config_hash=report.config_hash,
-        cost_tokens=report.cost_tokens,
-        instance_id=report.head.instance_id,
-    )
+    return ReportSuccess(number, report.head.epoch, output, done.branch, *_facts(report))
 
 
 def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span) -> ReportFailure:
-    return ReportFailure(
-        number,
-        report.head.epoch,
-        error=error,
-        random=random.random(),
-        retry_after=retry_after,
-        start_time=micros_of(report.start_time),
-        end_time=micros_of(report.end_time),
-        inputs_hash=report.inputs_hash,
-        config_hash=report.config_hash,
-        cost_tokens=report.cost_tokens,
-        instance_id=report.head.instance_id,
-    )
+    return ReportFailure(number, report.head.epoch, error, random.random(), retry_after, *_facts(report))
+
+
+def _facts(report: pb.RunReport) -> tuple[Instant, Instant, bytes, bytes, int, str]:
+    """The last fields of both commands: the times, the hashes of inputs and config, the tokens, the instance."""
+    start, end = micros_of(report.start_time), micros_of(report.end_time)
+    return start, end, report.inputs_hash, report.config_hash, report.cost_tokens, report.head.instance_id
 
 
 def progress_commands(progress: pb.RunProgress, number: int, instance_id: str) -> list[Command]:

@@ -6,6 +6,7 @@ are translated in the same way.
 
 from __future__ import annotations
 
+import time
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -18,18 +19,13 @@ from services.chassis.grpc.timestamps import put_micros
 from services.chassis.telemetry.tracing import parse_traceparent
 from services.coordinator.app.ports import Row
 from services.coordinator.core.events import Consequences, Event, ExecutionFinished
-from services.coordinator.core.values import Origin, OutputRef, WorkKey
+from services.coordinator.core.values import Origin, WorkKey
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
 
 _EXECUTION_STATES: Final = dict(api.Execution.State.items())
 _RUN_STATES: Final = dict(api.Run.State.items())
-_ERROR_CLASSES: Final = {
-    "TRANSIENT": api.Run.TRANSIENT,
-    "PERMANENT": api.Run.PERMANENT,
-    "TIMEOUT": api.Run.TIMEOUT,
-    "CIRCUIT_OPEN": api.Run.CIRCUIT_OPEN,
-}
+_ERROR_CLASSES: Final = dict(api.Run.ErrorClass.items())
 _SPANS: Final = frozenset({"initial_delay", "max_delay", "budget", "duration"})
 # A runner's instance is the secret by which its reports are known to be its own.
 _HIDDEN: Final = frozenset({"time", "traceparent", "instance_id"})
@@ -65,7 +61,7 @@ def execution_record(row: Row) -> pb.ExecutionRecord:
 
 def _put_metrics(metrics: api.Execution.Metrics, row: Row) -> None:
     metrics.runs, metrics.retries, metrics.cost_tokens = row["runs"], row["retries"], row["cost_tokens"]
-    end = row["end_time"] or _now()
+    end = row["end_time"] or time.time_ns() // 1_000
     metrics.duration.FromMicroseconds(max(0, end - row["start_time"]))
     metrics.queued.FromMicroseconds(max(0, row["start_time"] - row["create_time"]))
 
@@ -91,11 +87,8 @@ def run_record(row: Row) -> pb.RunRecord:
     if row["error_class"] is not None:
         error = run.error
         setattr(error, "class", _ERROR_CLASSES[row["error_class"]])
-        error.type, error.message, error.fingerprint = (
-            row["error_type"],
-            row["error_message"],
-            row["error_fingerprint"],
-        )
+        error.type, error.message = row["error_type"], row["error_message"]
+        error.fingerprint = row["error_fingerprint"]
     if row["end_time"] and row["start_time"]:
         run.duration.FromMicroseconds(max(0, row["end_time"] - row["start_time"]))
     # The run's own trace: every thousand runs begin a new one.
@@ -150,8 +143,6 @@ def _plain(name: str, value: Any) -> Any:
             return value.value
         case WorkKey():
             return value._asdict()
-        case OutputRef():
-            return {"key": value.key, "sha256": value.sha256, "sizeBytes": value.size_bytes}
         case Consequences():
             return _shown_consequences(value)
         case tuple() if name == "labels":
@@ -164,8 +155,8 @@ def _plain(name: str, value: Any) -> Any:
 
 def _shown_consequences(then: Consequences) -> dict[str, list[str]]:
     """The nodes that became ready, began, were skipped or are blocked."""
-    shown = {"ready": then.ready, "begun": then.begun, "skipped": then.skipped, "blocked": then.blocked}
-    return {name: [key.node for key in keys] for name, keys in shown.items() if keys}
+    names = ("ready", "begun", "skipped", "blocked")
+    return {name: [key.node for key in keys] for name in names if (keys := getattr(then, name))}
 
 
 def put_time(message: Timestamp, instant: int | None) -> None:
@@ -183,10 +174,6 @@ def _rfc3339(instant: int) -> str:
 def _trace_id(traceparent: str) -> str:
     trace = parse_traceparent(traceparent)
     return "" if trace is None else trace.trace_id_hex
-
-
-def _now() -> int:
-    return int(datetime.now(UTC).timestamp() * 1e6)
 
 
 def _camel(name: str) -> str:
