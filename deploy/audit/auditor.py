@@ -26,9 +26,8 @@ from services.coordinator.core.fold import apply
 from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Origin
-from services.coordinator.store.arrays import uuid_array
 from services.coordinator.store.codec import CorruptRecord, Stored, unseal
-from services.coordinator.store.columns import selected
+from services.coordinator.store.columns import selected, uuid_array
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 Rows = Sequence[tuple[Any, ...]]

@@ -39,11 +39,10 @@ from services.coordinator.app.assigning import Assigner
 from services.coordinator.app.commit_loop import CommitLoop
 from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.journal_loader import JournalLoader
-from services.coordinator.app.key_checks import KeyCheck
+from services.coordinator.app.key_checks import check_keys
 from services.coordinator.app.misrouted_reports import ReportForwarder
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.partitions import make_partitions
-from services.coordinator.app.tracing import Tracing
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.peers import dispatch as dispatch_hop
 from services.coordinator.peers.catalog import KEY_SECONDS, ApiReplicas, CatalogDefinitions, CatalogKeys
@@ -189,7 +188,7 @@ class CoordinatorService:
             journal=self._journal,
             definitions=definitions,
             fold=fold_journal,
-            run_timing=self._run_timing,
+            granted_again=self._run_timing.granted_again,
             holder=self._name,
         )
 
@@ -212,7 +211,6 @@ class CoordinatorService:
             run_grant=run_grant,
             dispatch=self._dispatch,
             watchers=self._hub,
-            tracing=Tracing(self._clock),
             clock=self._clock,
         )
         self._commit_loop = CommitLoop(
@@ -248,7 +246,6 @@ class CoordinatorService:
     def loops(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
         """By name. A loop that dies takes the process with it."""
         settings, scale = self._settings, self._settings.lease_scale
-        key_check = KeyCheck(self._keys, self.registry, self._clock, KEY_SECONDS * scale)
         return (
             ("commits", self._commit_loop.run),
             ("journal loader", self._journal_loader.run),
@@ -258,7 +255,7 @@ class CoordinatorService:
             ("watch poll", lambda: self._hub.run_polling(scale)),
             ("beats", self.registry.run_beats),
             ("reaper", self.registry.run_reaper),
-            ("keys", key_check.run),
+            ("keys", lambda: check_keys(self._keys.confirm, self.registry, KEY_SECONDS * scale)),
             ("sessions", lambda: self.holder.run(AddressBook(settings.dispatchers).changes())),
             ("api addresses", self._replicas.run),
             ("partitions", lambda: make_partitions(functools.partial(make_ahead, self._database))),

@@ -25,7 +25,7 @@ from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
 from services.coordinator.app.ports import Dispatch, Watchers
-from services.coordinator.app.tracing import Tracing
+from services.coordinator.app.tracing import emit_spans
 from services.coordinator.core.effects import Finished, GrantRun, StopRun, parking
 from services.coordinator.core.run_ids import run_id
 from services.coordinator.core.state import Execution
@@ -77,7 +77,6 @@ class AfterCommit:
         run_grant: RunGrant,
         dispatch: Dispatch,
         watchers: Watchers,
-        tracing: Tracing,
         clock: Clock,
     ) -> None:
         self._executions = executions
@@ -85,7 +84,6 @@ class AfterCommit:
         self._run_grant = run_grant
         self._dispatch = dispatch
         self._watchers = watchers
-        self._tracing = tracing
         self._clock = clock
 
     def run(self, batch: Sequence[PendingAppend]) -> None:
@@ -193,7 +191,7 @@ class AfterCommit:
             if self._watchers.wants(owned.execution_id, execution.is_final):
                 self._watchers.advanced(execution, pending.from_seq, pending.events)
             if owned.trace is not None:
-                self._tracing.moved(pending)
+                emit_spans(pending, self._clock.epoch_ns())
         except Exception as failure:
             log.error("watchers cannot be told", execution_id=owned.execution_id, exc_info=failure)
 

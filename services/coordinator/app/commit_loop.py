@@ -224,13 +224,13 @@ class CommitLoop:
 
     @staticmethod
     def _is_ours(pending: PendingAppend, fence: Fence) -> bool:
-        """Whether an earlier try, whose answer was lost, has written it."""
+        """An earlier try, whose answer was lost, has written it."""
         return fence == (pending.owned.epoch, pending.execution.seq)
 
     @staticmethod
     def _is_passable(pending: PendingAppend, fence: Fence) -> bool:
-        """Whether the row that refused it was not visible yet, so that the next try decides. An execution has no row
-        only before its first append; without that condition one whose row is gone would be tried for ever."""
+        """The row that refused it was not visible yet, so the next try decides. An execution has no row only before its
+        first append; without that condition one whose row is gone would be tried for ever."""
         return fence == (pending.owned.epoch, pending.from_seq) or (fence == _NO_ROW and pending.from_seq == 0)
 
     def _refused(self, pending: PendingAppend, fence: Fence) -> None:

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import Lease
-from services.chassis.lease.timing import LeaseTiming
 from services.chassis.process.backoff import Backoff
 from services.chassis.process.batcher import Level
 from services.chassis.telemetry.logs import logger
@@ -64,14 +63,14 @@ class JournalLoader:
         journal: Journal,
         definitions: Definitions,
         fold: Fold,
-        run_timing: LeaseTiming,
+        granted_again: float,
         holder: str,
     ) -> None:
         self._executions = executions
         self._journal = journal
         self._definitions = definitions
         self._fold = fold
-        self._granted_again = run_timing.granted_again
+        self._granted_again = granted_again
         self._holder = holder
         # The executions that wait for a definition, by version.
         self._without: dict[str, list[OwnedExecution]] = {}
@@ -95,7 +94,7 @@ class JournalLoader:
                 self._sort(group)
                 while self._ready or self._parts:
                     batch = self._next_batch()
-                    is_read = await self._load(batch, self._journal.load)
+                    is_read = await self._load(batch)
                     self._sort(group)
                     if is_read:
                         if len(batch) >= self._loads_max:
@@ -111,7 +110,7 @@ class JournalLoader:
             await self._hard_level.wait()
             while self._hard:
                 owned = self._hard.popleft()
-                if await self._load([owned], self._journal.load_hard):
+                if await self._load([owned], is_patient=True):
                     backoff.reset()
                 else:
                     self._hard.append(owned)
@@ -186,15 +185,14 @@ class JournalLoader:
             self._hard += batch
             self._hard_level.set()
 
-    async def _load(
-        self, batch: Sequence[OwnedExecution], read: Callable[[Sequence[Lease]], Awaitable[Sequence[Loaded]]]
-    ) -> bool:
+    async def _load(self, batch: Sequence[OwnedExecution], *, is_patient: bool = False) -> bool:
         """False: the batch must be tried again."""
         known = [owned for owned in batch if not owned.is_dropped]
         if not known:
             return True
         try:
-            loaded = await read([Lease(owned.execution_id, owned.epoch) for owned in known])
+            leases = [Lease(owned.execution_id, owned.epoch) for owned in known]
+            loaded = await self._journal.load(leases, is_patient=is_patient)
             live = await self._journal.live_instances(self._granted_again)
         except DependencyUnavailable as failure:
             log.warning("journals cannot be read", executions=len(known), error=str(failure))

@@ -14,7 +14,8 @@ from services.coordinator.core.state import Execution
 
 
 class Answer(NamedTuple):
-    """What is answered once a command is in the journal: a report on a runner's session, or a mailbox message."""
+    """The source of a command, which gets an answer once the command is in the journal: a report on a runner's session,
+    or a mailbox message."""
 
     session: ServerSession | None = None
     report: ReceivedReport | None = None

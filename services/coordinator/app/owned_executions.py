@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from services.chassis.lease.frames import Grant, Lease, Refused
@@ -245,28 +245,26 @@ class OwnedExecutions:
             self.put(owned, Release(number, epoch, reason, may_have_begun, instance_id))
 
     def runner_lost(self, instance_id: str, *, is_idempotent_only: bool) -> None:
-        for owned in self.with_runs_of(instance_id):
+        for owned in {owned: None for owned, run in self._live_runs() if run.instance_id == instance_id}:
             self.put(owned, LoseRunner(instance_id, is_idempotent_only))
-
-    def with_runs_of(self, instance_id: str) -> list[OwnedExecution]:
-        """Looks at all executions, so it is called when a runner comes or goes, never per run."""
-        return [owned for owned in self.by_id.values() if _runs_of(owned, instance_id)]
 
     def leases_of(self, instance_id: str) -> list[Lease]:
         return [
             Lease(f"{owned.execution_id}.{run.number}", run.epoch)
-            for owned in self.by_id.values()
-            for run in _runs_of(owned, instance_id)
+            for owned, run in self._live_runs()
+            if run.instance_id == instance_id
         ]
 
     def instances(self) -> set[str]:
         """The instances that hold a live run of an owned execution."""
-        return {
-            run.instance_id
-            for owned in self.by_id.values()
-            if owned.execution is not None
-            for run in owned.execution.live.values()
-        }
+        return {run.instance_id for _, run in self._live_runs()}
+
+    def _live_runs(self) -> Iterator[tuple[OwnedExecution, Run]]:
+        """Looks at all executions, so it is asked when a runner comes or goes, never per run."""
+        for owned in self.by_id.values():
+            if owned.execution is not None:
+                for run in owned.execution.live.values():
+                    yield owned, run
 
     # ── inboxes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -284,8 +282,3 @@ class OwnedExecutions:
     def _timers_due(self, due: list[OwnedExecution]) -> None:
         for owned in due:
             self.put(owned, Tick(random.random()))
-
-
-def _runs_of(owned: OwnedExecution, instance_id: str) -> list[Run]:
-    execution = owned.execution
-    return [] if execution is None else [r for r in execution.live.values() if r.instance_id == instance_id]

@@ -1,4 +1,4 @@
-"""What one batch does to one execution, from the decision in memory to the rows of the append."""
+"""The part of a batch that belongs to one execution, from the decision in memory to the rows of the append."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ class JournalCodec(Protocol):
 
 
 class Append(NamedTuple):
-    """What one execution adds to the journal in one commit, fenced by (epoch, from_seq). It is written whole or not at
-    all."""
+    """The addition of one execution to the journal in one commit, fenced by (epoch, from_seq). It is written whole or
+    not at all."""
 
     execution_id: str
     epoch: int
@@ -99,12 +99,9 @@ class Journal(Protocol):
         """
         ...
 
-    async def load(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
-        """Raises each fence to the epoch of the lease and reads the journals, in the order of `leases`."""
-        ...
-
-    async def load_hard(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
-        """Like `load`, with much more time, on a connection of its own."""
+    async def load(self, leases: Sequence[Lease], *, is_patient: bool) -> Sequence[Loaded]:
+        """Raises each fence to the epoch of the lease and reads the journals, in the order of `leases`. A patient load
+        has much more time, on a connection of its own."""
         ...
 
     async def live_instances(self, granted_again: float) -> Mapping[str, float]:
@@ -159,7 +156,7 @@ class Watchers(Protocol):
         ...
 
     def wants(self, execution_id: str, is_final: bool) -> bool:
-        """Whether a subscriber wants the events of the execution or, if it is final, its end."""
+        """True if a subscriber wants the events of the execution or, if it is final, its end."""
         ...
 
     def advanced(self, execution: Execution, from_seq: int, events: Sequence[Event]) -> None:

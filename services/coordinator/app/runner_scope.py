@@ -1,4 +1,4 @@
-"""What a run needs of a runner, and what a runner may be granted. The registry keeps a scope as `data` of each session.
+"""The needs of a run, and the scope of a runner: the runs that it may be granted. Each session has its scope as `data`.
 
 A key that was made for a workspace is granted runs of that workspace only. A runner with a certificate belongs to the
 stack and serves every workspace.
@@ -18,7 +18,7 @@ DEFAULT_MODULES: Final = frozenset(
 
 
 class Requirement(NamedTuple):
-    """What a runner must have to be given a run."""
+    """A runner must have all this to be given the run."""
 
     workspace: str
     module: str

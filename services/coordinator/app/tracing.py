@@ -9,134 +9,93 @@ coordinator writes the span. All of this is skipped for an execution that is not
 
 from __future__ import annotations
 
-from services.chassis.process.clock import Clock
 from services.chassis.telemetry.tracing import TraceContext, emit_span, parse_traceparent, tracing_is_on
 from services.coordinator.app.pending_append import PendingAppend
 from services.coordinator.app.trace_segments import segment_of, segment_root
 from services.coordinator.core.effects import Finished
 from services.coordinator.core.run_ids import run_id
 from services.coordinator.core.state import Execution, Run
-from services.coordinator.core.values import Error, Failure, Instant, RunState
+from services.coordinator.core.values import Error, Failure, RunState
+
+Attributes = dict[str, str | int]
 
 _ENDED = frozenset({RunState.SUCCESS, RunState.FAILED, RunState.DLQ, RunState.CANCELLED})
 
 
-class Tracing:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def moved(self, pending: PendingAppend) -> None:
-        """Writes the spans of a committed append of a sampled execution."""
-        if not tracing_is_on():
-            return
-        trace = pending.owned.trace
-        assert trace is not None
-        now = self._clock.epoch_ns()
-        if pending.from_seq == 0:
-            self._start(pending, trace, now)
-        last = segment_of(len(pending.execution.runs))
-        for segment in range(max(segment_of(pending.runs_before), 0) + 1, last + 1):
-            self._roll_over(pending, trace, segment, now)
-        for number, ready_time in pending.ready_times.items():
-            self._wait(pending, trace, pending.runs[number], ready_time)
-        for run in pending.runs.values():
-            if run.state in _ENDED and run.end_time:
-                self._run(pending, trace, run)
-        if any(isinstance(effect, Finished) for effect in pending.effects):
-            self._complete(pending, trace, now)
-
-    def _start(self, pending: PendingAppend, trace: TraceContext, now: int) -> None:
-        execution = pending.execution
-        emit_span(
-            "coordinator.start",
-            trace.child(),
-            parent=trace,
-            start_ns=pending.owned.grant_time_ns,
-            end_ns=now,
-            attributes={**_attributes(execution), "workflow.version": execution.origin.version},
-        )
-
-    def _roll_over(self, pending: PendingAppend, trace: TraceContext, segment: int, now: int) -> None:
-        """Writes the root of a new segment and a span about it in the segment before. Each links to the other."""
-        before, after = segment_root(trace, segment - 1), segment_root(trace, segment)
-        attributes = _attributes(pending.execution)
-        emit_span(
-            "coordinator.rollover",
-            before.child(),
-            parent=before,
-            start_ns=now,
-            end_ns=now,
-            attributes={**attributes, "segment": segment - 1, "next.trace_id": after.trace_id_hex},
-            links=(after,),
-        )
-        emit_span(
-            "coordinator.segment",
-            after,
-            parent=None,
-            start_ns=now,
-            end_ns=now,
-            attributes={**attributes, "segment": segment, "previous.trace_id": before.trace_id_hex},
-            links=(before,),
-        )
-
-    def _wait(self, pending: PendingAppend, trace: TraceContext, run: Run, ready_time: Instant) -> None:
-        """The wait for a runner with room. Work that was assigned as soon as it was ready has not waited."""
-        if run.create_time <= ready_time:
-            return
-        below = segment_root(trace, segment_of(run.number))
-        emit_span(
-            "run.wait",
-            below.child(),
-            parent=below,
-            start_ns=ready_time * 1_000,
-            end_ns=run.create_time * 1_000,
-            attributes=_run_attributes(pending.execution, run),
-        )
-
-    def _run(self, pending: PendingAppend, trace: TraceContext, run: Run) -> None:
-        own = parse_traceparent(run.traceparent)
-        if own is None:
-            return
-        attributes = {**_run_attributes(pending.execution, run), "runner": run.runner, "state": run.state.value}
-        below = segment_root(trace, segment_of(run.number))
-        emit_span(
-            "run.lease",
-            own,
-            parent=below,
-            start_ns=run.create_time * 1_000,
-            end_ns=run.end_time * 1_000,
-            attributes=attributes,
-            error=_shown(run.error),
-        )
-        if run.retry_time > run.end_time:
-            emit_span(
-                "run.backoff",
-                below.child(),
-                parent=below,
-                start_ns=run.end_time * 1_000,
-                end_ns=run.retry_time * 1_000,
-                attributes=attributes,
-            )
-
-    def _complete(self, pending: PendingAppend, trace: TraceContext, now: int) -> None:
-        execution = pending.execution
-        emit_span(
-            "coordinator.complete",
-            trace.child(),
-            parent=trace,
-            start_ns=min(execution.end_time * 1_000, now),
-            end_ns=now,
-            attributes={**_attributes(execution), "state": execution.state.value, "runs": len(execution.runs)},
-            error=_shown(execution.error),
-        )
+def emit_spans(pending: PendingAppend, now_ns: int) -> None:
+    """Writes the spans of a committed append, if its execution is sampled."""
+    trace, execution = pending.owned.trace, pending.execution
+    if trace is None or not tracing_is_on():
+        return
+    shared = _attributes(execution)
+    if pending.from_seq == 0:
+        attributes = {**shared, "workflow.version": execution.origin.version}
+        _below(trace, "coordinator.start", pending.owned.grant_time_ns, now_ns, attributes)
+    last = segment_of(len(execution.runs))
+    for segment in range(max(segment_of(pending.runs_before), 0) + 1, last + 1):
+        _roll_over(trace, segment, now_ns, shared)
+    for number, ready_time in pending.ready_times.items():
+        run = pending.runs[number]
+        # Work that was assigned as soon as it was ready has not waited for a runner with room.
+        if run.create_time > ready_time:
+            root = segment_root(trace, segment_of(number))
+            _below(root, "run.wait", ready_time * 1_000, run.create_time * 1_000, _run_attributes(execution, run))
+    for run in pending.runs.values():
+        if run.state in _ENDED and run.end_time:
+            _run(execution, trace, run)
+    if any(isinstance(effect, Finished) for effect in pending.effects):
+        began = min(execution.end_time * 1_000, now_ns)
+        attributes = {**shared, "state": execution.state.value, "runs": len(execution.runs)}
+        _below(trace, "coordinator.complete", began, now_ns, attributes, _shown(execution.error))
 
 
-def _attributes(execution: Execution) -> dict[str, str | int]:
+def _below(
+    parent: TraceContext, name: str, start_ns: int, end_ns: int, attributes: Attributes, error: str = ""
+) -> None:
+    emit_span(name, parent.child(), parent=parent, start_ns=start_ns, end_ns=end_ns, attributes=attributes, error=error)
+
+
+def _roll_over(trace: TraceContext, segment: int, now_ns: int, shared: Attributes) -> None:
+    """Writes the root of a new segment and a span about it in the segment before. Each links to the other."""
+    before, after = segment_root(trace, segment - 1), segment_root(trace, segment)
+    emit_span(
+        "coordinator.rollover",
+        before.child(),
+        parent=before,
+        start_ns=now_ns,
+        end_ns=now_ns,
+        attributes={**shared, "segment": segment - 1, "next.trace_id": after.trace_id_hex},
+        links=(after,),
+    )
+    emit_span(
+        "coordinator.segment",
+        after,
+        parent=None,
+        start_ns=now_ns,
+        end_ns=now_ns,
+        attributes={**shared, "segment": segment, "previous.trace_id": before.trace_id_hex},
+        links=(before,),
+    )
+
+
+def _run(execution: Execution, trace: TraceContext, run: Run) -> None:
+    own = parse_traceparent(run.traceparent)
+    if own is None:
+        return
+    attributes = {**_run_attributes(execution, run), "runner": run.runner, "state": run.state.value}
+    root = segment_root(trace, segment_of(run.number))
+    began, ended, error = run.create_time * 1_000, run.end_time * 1_000, _shown(run.error)
+    emit_span("run.lease", own, parent=root, start_ns=began, end_ns=ended, attributes=attributes, error=error)
+    if run.retry_time > run.end_time:
+        _below(root, "run.backoff", ended, run.retry_time * 1_000, attributes)
+
+
+def _attributes(execution: Execution) -> Attributes:
     origin = execution.origin
     return {"execution.id": execution.execution_id, "workspace": origin.workspace, "workflow": origin.workflow}
 
 
-def _run_attributes(execution: Execution, run: Run) -> dict[str, str | int]:
+def _run_attributes(execution: Execution, run: Run) -> Attributes:
     return {
         **_attributes(execution),
         "run.id": run_id(execution, run.number),

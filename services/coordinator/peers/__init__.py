@@ -1,1 +1,1 @@
-"""What the coordinator calls: sessions with dispatchers, their mailboxes, definitions and keys from api."""
+"""The calls that the coordinator makes: sessions with dispatchers, their mailboxes, definitions and keys from api."""

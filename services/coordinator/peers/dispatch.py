@@ -7,10 +7,11 @@ coordinator until it is reported finished, parked or released.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any, Final
 
-from services.chassis.grpc.timestamps import put_micros
+from services.chassis.grpc.timestamps import micros_of, put_micros
 from services.chassis.lease.frames import Grant, Refused, Report
 from services.chassis.process.crash import crash_point
 from services.chassis.session.codec import HopCodec
@@ -19,14 +20,19 @@ from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import Watchers
-from services.coordinator.core.values import Instant
-from services.coordinator.peers.orders import ReadReport, granted_execution, received_message
+from services.coordinator.app.received import GrantedExecution, ReceivedMessage
+from services.coordinator.core.commands import Cancel, Command, Start
+from services.coordinator.core.values import Instant, Origin
 from windlass.dispatcher.v1 import sessions_pb2 as pb
+from windlass.types.v1.start_pb2 import StartOrder
 
 log = logger(__name__)
 
 # If more messages are open, the oldest is acknowledged to any dispatcher, like one that came with a grant.
 _SENDERS_MAX: Final = 10_000
+
+# Reads a run's report that another coordinator put into the mailbox.
+ReadReport = Callable[[bytes], Command | None]
 
 
 def _date(report: Any) -> None:
@@ -156,3 +162,52 @@ class SessionDispatch:
     def on_ended(self, reason: str) -> None:
         log.error("all execution leases are gone", reason=reason, executions=len(self.executions.by_id))
         self.executions.drop_all()
+
+
+def granted_execution(grant: pb.ExecutionGrant, holder: str, read_report: ReadReport) -> GrantedExecution:
+    return GrantedExecution(
+        execution_id=grant.lease.lease_id,
+        start=start_command(grant, holder),
+        is_resumed=grant.resumed,
+        messages=tuple(received_message(each, read_report) for each in grant.messages),
+    )
+
+
+def received_message(message: pb.ExecutionMessage, read_report: ReadReport) -> ReceivedMessage:
+    return ReceivedMessage(message.message_id, message.execution_id, _command(message, read_report))
+
+
+def _command(message: pb.ExecutionMessage, read_report: ReadReport) -> Command | None:
+    body = message.WhichOneof("body")
+    if body == "cancel":
+        return cancel_command(message)
+    return read_report(message.run_report) if body == "run_report" else None
+
+
+def cancel_command(message: pb.ExecutionMessage) -> Cancel:
+    return Cancel(message.message_id, message.cancel.reason, message.cancel.caller)
+
+
+def start_command(grant: pb.ExecutionGrant, holder: str) -> Start:
+    order = grant.start
+    cancel = None
+    if grant.ends_only:
+        cancels = (each for each in grant.messages if each.WhichOneof("body") == "cancel")
+        cancel = next((cancel_command(each) for each in cancels), None)
+    return Start(
+        epoch=grant.lease.epoch,
+        holder=holder,
+        origin=_origin(order),
+        grant_time=micros_of(grant.grant_time),
+        deadline=micros_of(order.deadline_time),
+        cancel=cancel,
+    )
+
+
+def _origin(order: StartOrder) -> Origin:
+    """The message and the value have the same field names, so that a new field needs no line here."""
+    values = {field.name: getattr(order, field.name) for field in fields(Origin)}
+    values["input"] = order.input or b"{}"
+    values["labels"] = tuple(sorted(order.labels.items()))
+    values["create_time"] = micros_of(order.create_time)
+    return Origin(**values)

@@ -1,1 +1,1 @@
-"""What the coordinator serves: sessions of runners, reads and watches of api."""
+"""The methods that the coordinator serves: sessions to runners, reads and watches to api."""

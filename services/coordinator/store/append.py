@@ -29,8 +29,7 @@ from services.coordinator.core.projection import (
     RUN_LEASE,
     RUN_RESULT,
 )
-from services.coordinator.store.arrays import Uuids
-from services.coordinator.store.columns import parameters, read, unnest
+from services.coordinator.store.columns import Uuids, parameters, read, unnest
 
 Rows = list[tuple[Any, ...]]
 

@@ -26,8 +26,8 @@ from services.coordinator.core.definition import Definition
 from services.coordinator.core.fold import apply
 from services.coordinator.core.state import Execution
 from services.coordinator.store.append import composed
-from services.coordinator.store.arrays import Uuids
 from services.coordinator.store.codec import CorruptRecord, UnknownEvent, unseal
+from services.coordinator.store.columns import Uuids
 
 # These three run in one transaction. The fences are locked until the commit, and the later statements see everything
 # that was committed before the lock.
@@ -74,36 +74,30 @@ class PostgresJournal:
             raise AppendRejected(failure.diag.message_primary or type(failure).__name__) from None
         return {place - 1: Fence(epoch, last_seq) for place, epoch, last_seq in rows}
 
-    async def load(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
-        return await _load(self._reader, leases)
-
-    async def load_hard(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
-        return await _load(self._patient, leases)
+    async def load(self, leases: Sequence[Lease], *, is_patient: bool) -> Sequence[Loaded]:
+        connection = self._patient if is_patient else self._reader
+        ids = Uuids([lease.lease_id for lease in leases])
+        epochs_given = BigInts([lease.epoch for lease in leases])
+        crash_point("coordinator.take_over.before_commit")
+        statements = [(FENCE, (ids, epochs_given)), (READ_FENCES, (ids,)), (READ_EVENTS, (ids,))]
+        try:
+            _, fences, events = await connection.run_pipeline(statements)
+        except psycopg.Error as failure:
+            if is_damage(failure):
+                raise JournalDamaged(failure.diag.message_primary or type(failure).__name__) from None
+            raise
+        crash_point("coordinator.take_over.after_commit")
+        epochs = {place - 1: epoch for place, epoch in fences}
+        journals: list[list[bytes]] = [[] for _ in leases]
+        for place, rows in itertools.groupby(events, lambda row: row[0]):
+            journals[place - 1] = [row[1] for row in rows]
+        return [
+            Loaded(epochs.get(place, 0), journals[place] if epochs.get(place, 0) == lease.epoch else ())
+            for place, lease in enumerate(leases)
+        ]
 
     async def live_instances(self, granted_again: float) -> Mapping[str, float]:
         return dict(await self._reader.fetch(LIVE_INSTANCES, (granted_again,)))
-
-
-async def _load(connection: PgConnection, leases: Sequence[Lease]) -> Sequence[Loaded]:
-    ids = Uuids([lease.lease_id for lease in leases])
-    epochs_given = BigInts([lease.epoch for lease in leases])
-    crash_point("coordinator.take_over.before_commit")
-    statements = [(FENCE, (ids, epochs_given)), (READ_FENCES, (ids,)), (READ_EVENTS, (ids,))]
-    try:
-        _, fences, events = await connection.run_pipeline(statements)
-    except psycopg.Error as failure:
-        if is_damage(failure):
-            raise JournalDamaged(failure.diag.message_primary or type(failure).__name__) from None
-        raise
-    crash_point("coordinator.take_over.after_commit")
-    epochs = {place - 1: epoch for place, epoch in fences}
-    journals: list[list[bytes]] = [[] for _ in leases]
-    for place, rows in itertools.groupby(events, lambda row: row[0]):
-        journals[place - 1] = [row[1] for row in rows]
-    return [
-        Loaded(epochs.get(place, 0), journals[place] if epochs.get(place, 0) == lease.epoch else ())
-        for place, lease in enumerate(leases)
-    ]
 
 
 def fold_journal(execution_id: str, definition: Definition, rows: Sequence[bytes]) -> Execution:

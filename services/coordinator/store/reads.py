@@ -12,9 +12,8 @@ from typing import Any, Final
 from services.chassis.postgres.database import Database
 from services.coordinator.app.ports import Row, RunPage, Standing
 from services.coordinator.core.projection import EXECUTION_COLUMNS
-from services.coordinator.store.arrays import uuid_array
 from services.coordinator.store.codec import Stored, unseal
-from services.coordinator.store.columns import selected
+from services.coordinator.store.columns import selected, uuid_array
 from windlass.coordinator.v1.reads_pb2 import Condition
 
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")

@@ -69,21 +69,6 @@ async def test_a_page_of_runs_is_cut_only_for_whoever_heeds_it(on_stage: Stage) 
         assert list(cut.runs) == list(whole.runs[:11]), "the eleventh reaches PAGE_BYTES"
 
 
-async def test_lists_hold_to_their_conditions_and_page_downwards(on_stage: Stage) -> None:
-    address, id_ = await finished(on_stage)
-    reads = ReadServiceStub(on_stage.channel(address))
-    condition = pb.Condition(field="labels.region", operator=pb.Condition.EQUAL, value="eu")
-    request = pb.ListExecutionsRequest(workspace="default", conditions=[condition], limit=10)
-    as_api: dict[str, Any] = {"metadata": on_stage.api_metadata, "timeout": 5}
-    found = await reads.ListExecutions(request, **as_api)
-    assert id_ in [each.execution.id for each in found.executions]
-    request.from_execution_id = id_
-    below = await reads.ListExecutions(request, **as_api)
-    assert id_ not in [each.execution.id for each in below.executions]
-    request.conditions[0].value = "us"
-    assert not (await reads.ListExecutions(request, **as_api)).executions
-
-
 async def test_modules_are_those_of_the_runners_that_are_attached(on_stage: Stage) -> None:
     address, _ = await on_stage.coordinator()
     reads = ReadServiceStub(on_stage.channel(address))

@@ -13,7 +13,7 @@ from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Origin
-from services.coordinator.peers.orders import start_command
+from services.coordinator.peers.dispatch import start_command
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
 

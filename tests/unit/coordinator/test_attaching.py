@@ -8,7 +8,7 @@ import pytest
 from services.chassis.lease.frames import Attach, Lease, Refused
 from services.chassis.session.owners import AttachRefused
 from services.coordinator.app.owned_execution import OwnedExecution
-from services.coordinator.peers.orders import start_command
+from services.coordinator.peers.dispatch import start_command
 from services.coordinator.rpc.runners import SessionRunners
 from tests.support.story import Story, node
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant

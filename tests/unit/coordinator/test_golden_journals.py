@@ -1,4 +1,4 @@
-"""Whatever was stored once is read in the same way for ever (`tests/support/golden.py` says how it is stored)."""
+"""A journal that was stored once is read in the same way for ever (`tests/support/golden.py` says how it is stored)."""
 
 import importlib
 import inspect

@@ -9,7 +9,6 @@ import pytest
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import Lease
-from services.chassis.lease.timing import RUN
 from services.chassis.process.backoff import Backoff
 from services.chassis.process.batcher import Level
 from services.coordinator.app import journal_loader
@@ -18,7 +17,7 @@ from services.coordinator.app.owned_execution import OwnedExecution, owned_from
 from services.coordinator.app.ports import DefinitionRefused, JournalDamaged, Loaded, Version
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.effect_keys import EffectKeys
-from services.coordinator.peers.orders import granted_execution
+from services.coordinator.peers.dispatch import granted_execution
 from services.coordinator.rpc.run_reports import forwarded_command
 from tests.support.probe import eventually
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
@@ -37,7 +36,6 @@ class World:
         self.begun: list[OwnedExecution] = []
         self.dropped: list[OwnedExecution] = []
         self.refused: list[tuple[str, bool]] = []
-        self.loads: list[int] = []
         self.failed: list[int] = []
         self.hard_loads: list[list[str]] = []
         # Not to be read with others, nor in little time.
@@ -54,7 +52,7 @@ class World:
             journal=self,  # type: ignore[arg-type] # appends nothing here
             definitions=self,
             fold=lambda *_: pytest.fail("nothing is journalled"),
-            run_timing=RUN,
+            granted_again=16.0,
             holder="c",
         )
 
@@ -68,8 +66,9 @@ class World:
             raise answer
         return answer
 
-    async def load(self, leases: Sequence[Lease]) -> Sequence[Loaded]:
-        self.loads.append(len(leases))
+    async def load(self, leases: Sequence[Lease], *, is_patient: bool) -> Sequence[Loaded]:
+        if is_patient:
+            return await self.load_hard(leases)
         if len(leases) > self.most or not self.giants.isdisjoint(lease.lease_id for lease in leases):
             self.failed.append(len(leases))
             raise DependencyUnavailable("the database")

@@ -11,7 +11,7 @@ from services.coordinator.app.received import ReceivedMessage
 from services.coordinator.core.commands import Adopt, Cancel, Start
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.effect_keys import EffectKeys
-from services.coordinator.peers.orders import granted_execution, received_message
+from services.coordinator.peers.dispatch import granted_execution, received_message
 from services.coordinator.rpc.run_reports import forwarded_command
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
 

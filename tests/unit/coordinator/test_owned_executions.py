@@ -9,7 +9,7 @@ from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.core.commands import Command, Release
 from services.coordinator.core.values import ReleaseReason
-from services.coordinator.peers.orders import start_command
+from services.coordinator.peers.dispatch import start_command
 from services.coordinator.rpc.runners import SessionRunners
 from tests.support.story import EXECUTION_ID, Story, node
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant

@@ -3,7 +3,7 @@
 from services.chassis.process.clock import ManualClock
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.timers import Timers
-from services.coordinator.peers.orders import start_command
+from services.coordinator.peers.dispatch import start_command
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
 
