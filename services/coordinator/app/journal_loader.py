@@ -22,7 +22,6 @@ from typing import Final
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import Lease
 from services.chassis.process.backoff import Backoff
-from services.chassis.process.batcher import Level
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter
 from services.coordinator.app.owned_execution import OwnedExecution
@@ -80,41 +79,46 @@ class JournalLoader:
         self._loads_max = _LOADS_MAX
         # The parts of batches that could not be read.
         self._parts: deque[list[OwnedExecution]] = deque()
-        self._is_turn_of_parts = False
-        # The executions whose journal could not be read alone either.
-        self._hard: deque[OwnedExecution] = deque()
-        self._hard_level = Level()
+        self._backoff = Backoff()
+        self._patient = asyncio.Lock()
 
     async def run(self) -> None:
-        backoff = Backoff()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._run_hard())
             while True:
-                await self._executions.unloaded_level.wait()
-                self._sort(group)
-                while self._ready or self._parts:
-                    batch = self._next_batch()
-                    is_read = await self._load(batch)
+                if not self._ready and not self._parts:
+                    await self._executions.unloaded_level.wait()
                     self._sort(group)
-                    if is_read:
-                        if len(batch) >= self._loads_max:
-                            self._loads_max = min(2 * self._loads_max, _LOADS_MAX)
-                        backoff.reset()
-                    else:
-                        self._part(batch)
-                        await asyncio.sleep(backoff.next())
+                # By turns, so that new executions and those that failed do not hold each other up.
+                if self._ready:
+                    count = self._loads_max
+                    batch, self._ready = self._ready[:count], self._ready[count:]
+                    await self._read(batch, group)
+                if self._parts:
+                    await self._read(self._parts.popleft(), group)
 
-    async def _run_hard(self) -> None:
+    async def _read(self, batch: list[OwnedExecution], group: asyncio.TaskGroup) -> None:
+        is_read = await self._load(batch)
+        self._sort(group)
+        if is_read:
+            if len(batch) >= self._loads_max:
+                self._loads_max = min(2 * self._loads_max, _LOADS_MAX)
+            self._backoff.reset()
+            return
+        size = self._loads_max = max(1, len(batch) // _PARTS)
+        if len(batch) > 1:
+            self._parts += [batch[at : at + size] for at in range(0, len(batch), size)]
+        else:
+            group.create_task(self._read_patiently(batch[0]))
+        await asyncio.sleep(self._backoff.next())
+
+    async def _read_patiently(self, owned: OwnedExecution) -> None:
+        """Reads a journal that could not be read alone either. Such journals share a connection."""
         backoff = Backoff()
         while True:
-            await self._hard_level.wait()
-            while self._hard:
-                owned = self._hard.popleft()
+            async with self._patient:
                 if await self._load([owned], is_patient=True):
-                    backoff.reset()
-                else:
-                    self._hard.append(owned)
-                    await asyncio.sleep(backoff.next())
+                    return
+            await asyncio.sleep(backoff.next())
 
     # ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -167,23 +171,6 @@ class JournalLoader:
             self._rest(owned, refused.reason, str(refused), failed=True)
 
     # ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _next_batch(self) -> list[OwnedExecution]:
-        if self._parts and (self._is_turn_of_parts or not self._ready):
-            self._is_turn_of_parts = False
-            return self._parts.popleft()
-        self._is_turn_of_parts = True
-        count = self._loads_max
-        batch, self._ready = self._ready[:count], self._ready[count:]
-        return batch
-
-    def _part(self, batch: list[OwnedExecution]) -> None:
-        size = self._loads_max = max(1, len(batch) // _PARTS)
-        if len(batch) > 1:
-            self._parts += [batch[at : at + size] for at in range(0, len(batch), size)]
-        else:
-            self._hard += batch
-            self._hard_level.set()
 
     async def _load(self, batch: Sequence[OwnedExecution], *, is_patient: bool = False) -> bool:
         """False: the batch must be tried again."""
