@@ -21,15 +21,7 @@ _LIMIT_MAX: Final = 1_000
 class Reads(Protocol):
     async def executions(self, execution_ids: Sequence[str]) -> list[Row]: ...
     async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]: ...
-    async def list_executions(
-        self,
-        workspace: str,
-        conditions: Sequence[pb.Condition],
-        *,
-        from_execution_id: str,
-        is_ascending: bool,
-        limit: int,
-    ) -> list[Row]: ...
+    async def list_executions(self, request: pb.ListExecutionsRequest) -> list[Row]: ...
     async def runs(
         self, workspace: str | None, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage: ...
@@ -52,14 +44,10 @@ class ReadServicer(ReadServiceServicer):
         return pb.GetExecutionsResponse(executions=[execution_record(row) for row in rows])
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Any) -> pb.ListExecutionsResponse:
+        _id(request.from_execution_id)
+        request.limit = _limit(request.limit)
         try:
-            rows = await self._reads.list_executions(
-                request.workspace,
-                request.conditions,
-                from_execution_id=_id(request.from_execution_id),
-                is_ascending=request.ascending,
-                limit=_limit(request.limit),
-            )
+            rows = await self._reads.list_executions(request)
         except ValueError as fault:
             raise Refusal("INVALID_REQUEST", f"the filter cannot be applied: {fault}") from None
         return pb.ListExecutionsResponse(executions=[execution_record(row) for row in rows])

@@ -19,7 +19,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from services.coordinator.store.tables import executions
 from windlass.api.v1.resources_pb2 import Execution
-from windlass.coordinator.v1.reads_pb2 import Condition, Pattern
+from windlass.coordinator.v1.reads_pb2 import Condition, ListExecutionsRequest, Pattern
 
 _NAMES: Final = ("state", "workflow", "version", "priority", "create_time", "start_time", "end_time")
 _COLUMNS: Final = {
@@ -54,18 +54,16 @@ class ConditionUnknown(ValueError):
     """A form, a field or a value that is not known here; perhaps a newer version sent it."""
 
 
-def execution_list(
-    workspace: str, conditions: Sequence[Condition], *, from_execution_id: str, is_ascending: bool, limit: int
-) -> Select[str]:
+def execution_list(request: ListExecutionsRequest) -> Select[str]:
     """The ids of one page."""
     key = executions.c.execution_id
-    statement = select(cast(key, String)).where(executions.c.workspace == workspace)
-    if from_execution_id:
-        start = cast(from_execution_id, Uuid(as_uuid=False))
-        statement = statement.where(key > start if is_ascending else key < start)
-    for condition in conditions:
+    statement = select(cast(key, String)).where(executions.c.workspace == request.workspace)
+    if request.from_execution_id:
+        start = cast(request.from_execution_id, Uuid(as_uuid=False))
+        statement = statement.where(key > start if request.ascending else key < start)
+    for condition in request.conditions:
         statement = statement.where(_holds(condition))
-    return statement.order_by(key.asc() if is_ascending else key.desc()).limit(limit)
+    return statement.order_by(key.asc() if request.ascending else key.desc()).limit(request.limit)
 
 
 def _holds(condition: Condition) -> ColumnElement[bool]:

@@ -14,7 +14,7 @@ from services.coordinator.app.ports import Row, RunPage, Standing
 from services.coordinator.core.projection import EXECUTION_COLUMNS
 from services.coordinator.store.codec import Stored, unseal
 from services.coordinator.store.columns import selected, uuid_array
-from windlass.coordinator.v1.reads_pb2 import Condition
+from windlass.coordinator.v1.reads_pb2 import ListExecutionsRequest
 
 EXECUTION_READ: Final = (*EXECUTION_COLUMNS, "summary")
 _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
@@ -55,19 +55,14 @@ class PostgresReads:
         rows = await self._database.fetch(_STANDINGS, (uuid_array(execution_ids),))
         return {id_: Standing(workspace, seq, state in _FINAL) for id_, workspace, seq, state in rows}
 
-    async def list_executions(
-        self, workspace: str, conditions: Sequence[Condition], *, from_execution_id: str, is_ascending: bool, limit: int
-    ) -> list[Row]:
+    async def list_executions(self, request: ListExecutionsRequest) -> list[Row]:
         # Imported at the first list: SQLAlchemy costs a second and 17 MB, which many a coordinator never needs.
         from services.coordinator.store.conditions import execution_list
 
-        statement = execution_list(
-            workspace, conditions, from_execution_id=from_execution_id, is_ascending=is_ascending, limit=limit
-        )
-        rows = await self._database.select(statement)
+        rows = await self._database.select(execution_list(request))
         found = await self._database.fetch(_LIST, (uuid_array([row[0] for row in rows]),))
         listed = [{**dict(zip(_LISTED, row, strict=True)), **_PAYLOADS} for row in found]
-        return sorted(listed, key=lambda row: row["execution_id"], reverse=not is_ascending)
+        return sorted(listed, key=lambda row: row["execution_id"], reverse=not request.ascending)
 
     async def run(self, execution_id: str, number: int) -> Row | None:
         after = (execution_id, number - 1)

@@ -87,9 +87,13 @@ def parsed(text: str) -> Sequence[Filter]:
     return found
 
 
+def asked_for(text: str, **more: Any) -> pb.ListExecutionsRequest:
+    given: dict[str, Any] = {"workspace": "team", "ascending": True, "limit": ROWS} | more
+    return pb.ListExecutionsRequest(conditions=conditions_of(parsed(text)), **given)
+
+
 async def listed(reads: PostgresReads, text: str, **more: Any) -> list[str]:
-    asked: dict[str, Any] = {"from_execution_id": "", "is_ascending": True, "limit": ROWS} | more
-    found = await reads.list_executions("team", conditions_of(parsed(text)), **asked)
+    found = await reads.list_executions(asked_for(text, **more))
     return [each["execution_id"] for each in found]
 
 
@@ -129,10 +133,10 @@ async def test_row_without_a_value_fits_no_comparison_but_every_negated_one(read
 @pytest.mark.parametrize("is_ascending", [True, False])
 async def test_pages_of_a_filter_are_its_whole_list(reads: PostgresReads, is_ascending: bool) -> None:
     text = "(state = FAILED OR state = RUNNING) AND NOT labels:region"
-    whole = await listed(reads, text, is_ascending=is_ascending)
+    whole = await listed(reads, text, ascending=is_ascending)
     found: list[str] = []
     while page := await listed(
-        reads, text, is_ascending=is_ascending, limit=4, from_execution_id=found[-1] if found else ""
+        reads, text, ascending=is_ascending, limit=4, from_execution_id=found[-1] if found else ""
     ):
         found += page
     assert found == whole
@@ -150,9 +154,8 @@ async def test_pages_of_a_filter_are_its_whole_list(reads: PostgresReads, is_asc
     ],
 )
 async def test_lists_read_along_the_index(reads: PostgresReads, tables: Database, text: str) -> None:
-    conditions = conditions_of(parsed(text))
-    bounds: dict[str, Any] = {"from_execution_id": id_of(ROWS), "is_ascending": False, "limit": 10}
-    sql, parameters = compiled(execution_list("team", conditions, **bounds))
+    request = asked_for(text, from_execution_id=id_of(ROWS), ascending=False, limit=10)
+    sql, parameters = compiled(execution_list(request))
 
     async def explained(connection: psycopg.AsyncConnection[Any]) -> list[str]:
         # So small a table is faster read as a whole, but then it would have to be sorted.
@@ -185,12 +188,12 @@ async def test_what_is_not_understood_is_refused(reads: PostgresReads, name: str
     if is_inside:
         joined = pb.Conditions(conditions=[pb.Condition(present="workflow"), condition])
         condition = pb.Condition(negated=pb.Condition(any_of=joined))
-    bounds: dict[str, Any] = {"from_execution_id": "", "is_ascending": True, "limit": 1}
+    request = pb.ListExecutionsRequest(workspace="team", conditions=[condition])
     with pytest.raises(ConditionUnknown):
-        execution_list("team", [condition], **bounds)
+        execution_list(request)
     servicer = ReadServicer(reads, lambda workspace: ())
     with pytest.raises(Refusal) as refused:
-        await servicer.ListExecutions(pb.ListExecutionsRequest(workspace="team", conditions=[condition]), None)
+        await servicer.ListExecutions(request, None)
     assert refused.value.reason == "INVALID_REQUEST"
 
 
@@ -200,8 +203,7 @@ async def test_no_text_of_a_caller_is_in_the_statement(reads: PostgresReads) -> 
         f"workflow = {next(marks)} (labels.{next(marks)} < {next(marks)} OR error.type:*{next(marks)}*)"
         f" NOT labels:{next(marks)} trigger.caller != {next(marks)}*"
     )
-    bounds: dict[str, Any] = {"from_execution_id": "", "is_ascending": True, "limit": 1}
-    sql, parameters = compiled(execution_list("team", conditions_of(parsed(text)), **bounds))
+    sql, parameters = compiled(execution_list(asked_for(text)))
     assert "mark" not in sql
     assert {each for each in parameters.values() if "mark" in str(each)} == {f"mark{n}" for n in range(6)}
     assert await listed(reads, text) == []
