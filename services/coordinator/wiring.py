@@ -133,8 +133,6 @@ class CoordinatorService:
         self._join_commits()
         self._serve()
 
-    # ── database and clients ─────────────────────────────────────────────────────────────────────────────────────
-
     def _connect(self) -> None:
         settings, name = self._settings, self._name
         # One connection for appends, two for loads, one for beats, and a few for everything that is read.
@@ -155,8 +153,6 @@ class CoordinatorService:
         """Close the channel to a process that is gone, once a call that has just begun has ended."""
         await self._channels.forget(address, FORGET_SECONDS)
 
-    # ── peers ────────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _join_dispatchers(self) -> None:
         self._dispatch = SessionDispatch(self._name, forwarded_command)
         self.holder = self._dispatch.holder = SessionHolder(
@@ -169,13 +165,11 @@ class CoordinatorService:
             forget=self._forget,
         )
 
-    # ── use cases ────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _join_executions(self) -> None:
         """The executions that are owned here, and the parts that bring them what they need."""
         definitions = CatalogDefinitions(self._replicas)
         mailbox = DispatcherMailbox(AddressBook(self._settings.dispatchers), self._channels)
-        self._misrouted_reports = ReportForwarder(self._reads, mailbox.deliver)
+        self._misrouted_reports = ReportForwarder(self._reads.standings, mailbox.deliver)
         self._executions = self._dispatch.executions = OwnedExecutions(
             clock=self._clock,
             definitions=definitions,
@@ -223,8 +217,6 @@ class CoordinatorService:
             clock=self._clock,
         )
 
-    # ── servicers ────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _serve(self) -> None:
         settings = self._settings
         self.server = GrpcServer(
@@ -240,8 +232,6 @@ class CoordinatorService:
         add_RunnerSessionsServicer_to_server(RunnerSessionsService(self.registry), self.server)
         add_ReadServiceServicer_to_server(self._reader, self.server)
         add_WatchServiceServicer_to_server(WatchServicer(self._hub), self.server)
-
-    # ── loops and the end ────────────────────────────────────────────────────────────────────────────────────────
 
     def loops(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
         """By name. A loop that dies takes the process with it."""

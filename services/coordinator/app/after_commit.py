@@ -200,7 +200,7 @@ class AfterCommit:
         if owned.inbox:
             return  # there is more to decide before it may leave
         if execution.is_final:
-            self._executions.forget(owned)
+            self._executions.drop(owned)
             return
         now = self._clock.epoch_ns() // 1_000
         park = parking(execution, now)
@@ -210,7 +210,7 @@ class AfterCommit:
         _parked.inc()
         self._dispatch.parked(owned.execution_id, owned.epoch, wake_time=park.wake_time, seen=owned.message_ids)
         pending.has_left = True
-        self._executions.forget(owned)
+        self._executions.drop(owned)
 
     def _hand_back(self, pending: PendingAppend, failure: Exception) -> None:
         """Hands the execution back as failed; after three failures it is a dead letter. Reports that are not answered

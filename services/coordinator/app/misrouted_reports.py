@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import RefusedReport
@@ -18,8 +18,8 @@ from services.chassis.process.batcher import Level
 from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter
+from services.coordinator.app.owned_execution import ReceivedReport
 from services.coordinator.app.ports import MailboxFull, Standing
-from services.coordinator.app.received import ReceivedReport
 
 log = logger(__name__)
 
@@ -36,18 +36,15 @@ _misrouted = counter(
 MisroutedReport = tuple[ServerSession, ReceivedReport]
 
 
-class Rows(Protocol):
-    async def standings(self, execution_ids: Sequence[str]) -> Mapping[str, Standing]: ...
-
-
+Standings = Callable[[Sequence[str]], Awaitable[Mapping[str, Standing]]]
 # Puts a report into the mailbox of its execution, whose workspace is given. False: no dispatcher knows the execution
 # (any more). Raises MailboxFull.
 Deliver = Callable[[ReceivedReport, str], Awaitable[bool]]
 
 
 class ReportForwarder:
-    def __init__(self, rows: Rows, deliver: Deliver) -> None:
-        self._rows = rows
+    def __init__(self, standings: Standings, deliver: Deliver) -> None:
+        self._standings = standings
         self._deliver = deliver
         self._waiting: list[MisroutedReport] = []
         # The reports whose mailbox was found full, by execution.
@@ -92,7 +89,7 @@ class ReportForwarder:
     async def serve(self, batch: Sequence[MisroutedReport]) -> Sequence[MisroutedReport]:
         """Returns the reports that must be tried again."""
         ids = {report.execution_id for _, report in batch}
-        standings = await self._rows.standings(sorted(filter(None, ids)))
+        standings = await self._standings(sorted(filter(None, ids)))
         answers = await asyncio.gather(*(self._settle(*each, standings) for each in batch))
         return [each for each, is_settled in zip(batch, answers, strict=True) if not is_settled]
 

@@ -1,16 +1,49 @@
-"""One execution that this coordinator owns, and what has arrived for it since the last batch."""
+"""One execution that this coordinator owns, and the inputs that have arrived for it since the last batch.
+
+Messages of dispatchers and runners are plain values. peers/ and rpc/ translate each once, when it arrives.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.chassis.session.server import ServerSession
-from services.chassis.telemetry.tracing import TraceContext, parse_traceparent
+from services.chassis.telemetry.tracing import TraceContext
 from services.coordinator.app.ports import Version
-from services.coordinator.app.received import GrantedExecution, ReceivedMessage, ReceivedReport
 from services.coordinator.core.commands import Command, Start
 from services.coordinator.core.state import Execution
+
+
+class ReceivedMessage(NamedTuple):
+    """A message from the mailbox of an execution."""
+
+    message_id: str
+    execution_id: str
+    # None: a newer dispatcher sent it, and this version does not know it.
+    command: Command | None
+
+
+class ReceivedReport(NamedTuple):
+    """The outcome of a run, as its runner reported it."""
+
+    report_id: str
+    # The id of the run.
+    lease_id: str
+    execution_id: str
+    # The number of the run; 0: the lease does not name a run.
+    number: int
+    epoch: int
+    instance_id: str
+    # None: this version does not know the outcome.
+    command: Command | None
+    # The report as it came, to be forwarded.
+    message: object
+
+
+# A runner's news of a run that goes on: the id of its execution, and what there is to decide.
+ReceivedProgress = tuple[str, Sequence[Command]]
 
 
 class Answer(NamedTuple):
@@ -39,8 +72,10 @@ class OwnedExecution:
     # The first command, if the journal is still empty.
     start: Start
     # None if the execution is not sampled.
-    trace: TraceContext | None
-    grant_time_ns: int
+    trace: TraceContext | None = None
+    grant_time_ns: int = 0
+    # A hint: an earlier holder may have begun it.
+    is_resumed: bool = False
     # The definition or the journal is being loaded; the inbox waits.
     is_loading: bool = False
     execution: Execution | None = None
@@ -57,16 +92,3 @@ class OwnedExecution:
     is_dropped: bool = False
     # When its timer fires; 0: it has none.
     wake: int = 0
-
-
-def owned_from(grant: GrantedExecution, now_ns: int) -> OwnedExecution:
-    trace = parse_traceparent(grant.start.origin.traceparent)
-    return OwnedExecution(
-        execution_id=grant.execution_id,
-        epoch=grant.start.epoch,
-        start=grant.start,
-        trace=trace if trace is not None and trace.sampled else None,
-        grant_time_ns=now_ns,
-        granted_messages=grant.messages,
-        unanswered={message.message_id for message in grant.messages},
-    )

@@ -17,9 +17,15 @@ from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.session.server import ServerSession
 from services.chassis.telemetry.logs import logger
-from services.coordinator.app.owned_execution import Answer, Input, OwnedExecution, owned_from
+from services.coordinator.app.owned_execution import (
+    Answer,
+    Input,
+    OwnedExecution,
+    ReceivedMessage,
+    ReceivedProgress,
+    ReceivedReport,
+)
 from services.coordinator.app.ports import Definitions, Dispatch
-from services.coordinator.app.received import GrantedExecution, ReceivedMessage, ReceivedProgress, ReceivedReport
 from services.coordinator.app.timers import Timers
 from services.coordinator.core.commands import Command, LoseRunner, Release, Tick
 from services.coordinator.core.results import release_reason
@@ -63,18 +69,18 @@ class OwnedExecutions:
 
     # ── from the dispatchers ─────────────────────────────────────────────────────────────────────────────────────
 
-    def take_on(self, grants: Iterable[GrantedExecution]) -> None:
+    def take_on(self, granted: Iterable[OwnedExecution]) -> None:
         now_ns = self._clock.epoch_ns()
-        for grant in grants:
-            owned = owned_from(grant, now_ns)
+        for owned in granted:
+            owned.grant_time_ns = now_ns
             before = self.by_id.get(owned.execution_id)
             if before is not None:
                 if before.epoch >= owned.epoch:
                     continue
                 self.drop(before)
             self.by_id[owned.execution_id] = owned
-            owned.version = self._definitions.cached(grant.start.origin.version_id)
-            if owned.version is None or grant.is_resumed:
+            owned.version = self._definitions.cached(owned.start.origin.version_id)
+            if owned.version is None or owned.is_resumed:
                 self._load(owned)
             else:
                 self.begin(owned)
@@ -151,8 +157,8 @@ class OwnedExecutions:
         self.drop(owned)
 
     def drop(self, owned: OwnedExecution) -> None:
-        """Forgets the execution at once and tells nobody: another holder writes its journal. Unanswered reports go to
-        the mailbox, where the holder finds them."""
+        """Forgets the execution at once and tells nobody: it has ended or parked, or another holder writes its journal.
+        Unanswered reports go to the mailbox, where that holder finds them."""
         owned.is_dropped = True
         if self.by_id.get(owned.execution_id) is owned:
             del self.by_id[owned.execution_id]
@@ -160,13 +166,6 @@ class OwnedExecutions:
         owned.wake = 0
         inputs, owned.inbox = owned.inbox, []
         self.send_away(each.answer for each in inputs)
-
-    def forget(self, owned: OwnedExecution) -> None:
-        """The execution is final or parked, and that is in the journal."""
-        owned.is_dropped = True
-        owned.wake = 0
-        if self.by_id.get(owned.execution_id) is owned:
-            del self.by_id[owned.execution_id]
         self.timers.trim(self.by_id.values(), len(self.by_id))
 
     def send_away(self, answers: Iterable[Answer]) -> None:

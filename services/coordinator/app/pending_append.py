@@ -71,7 +71,9 @@ class PendingAppend:
         size = counted = 0
         for place, (command, answer) in enumerate(inbox, 1):
             if isinstance(command, Adopt):
-                self._resume()
+                # The effects that the last holder may have left undone are repeated.
+                self.is_adoption = True
+                self.effects += resume_effects(self.execution)
             refusal = self.apply(command, now)
             if answer.session is not None or answer.message_id:
                 self.answers.append((answer, refusal))
@@ -95,11 +97,6 @@ class PendingAppend:
             if number:
                 self.runs[number] = execution.runs[number - 1]
         return decision.refusal
-
-    def _resume(self) -> None:
-        """Before the adoption is decided: repeat the effects that the last holder may have left undone."""
-        self.is_adoption = True
-        self.effects += resume_effects(self.execution)
 
     def assign(self, given: Sequence[Assignment], now: int) -> bool:
         """Leases work to runners with a reserved place. False: it was refused, and the caller gives the places back."""

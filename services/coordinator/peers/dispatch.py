@@ -18,9 +18,10 @@ from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge
+from services.chassis.telemetry.tracing import parse_traceparent
+from services.coordinator.app.owned_execution import OwnedExecution, ReceivedMessage
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import Watchers
-from services.coordinator.app.received import GrantedExecution, ReceivedMessage
 from services.coordinator.core.commands import Cancel, Command, Start
 from services.coordinator.core.values import Instant, Origin
 from windlass.dispatcher.v1 import sessions_pb2 as pb
@@ -164,12 +165,17 @@ class SessionDispatch:
         self.executions.drop_all()
 
 
-def granted_execution(grant: pb.ExecutionGrant, holder: str, read_report: ReadReport) -> GrantedExecution:
-    return GrantedExecution(
-        execution_id=grant.lease.lease_id,
-        start=start_command(grant, holder),
+def granted_execution(grant: pb.ExecutionGrant, holder: str, read_report: ReadReport) -> OwnedExecution:
+    start = start_command(grant, holder)
+    trace = parse_traceparent(start.origin.traceparent)
+    return OwnedExecution(
+        grant.lease.lease_id,
+        start.epoch,
+        start,
+        trace=trace if trace is not None and trace.sampled else None,
         is_resumed=grant.resumed,
-        messages=tuple(received_message(each, read_report) for each in grant.messages),
+        granted_messages=tuple(received_message(each, read_report) for each in grant.messages),
+        unanswered={each.message_id for each in grant.messages},
     )
 
 

@@ -9,8 +9,8 @@ import grpc
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, remote_error
+from services.coordinator.app.owned_execution import ReceivedReport
 from services.coordinator.app.ports import MailboxFull
-from services.coordinator.app.received import ReceivedReport
 from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.dispatcher.v1.queue_pb2 import DeliverRequest

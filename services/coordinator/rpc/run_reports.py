@@ -8,7 +8,7 @@ from typing import Final
 
 from services.chassis.grpc.timestamps import micros_of
 from services.chassis.lease.frames import NAME_MAX, Report
-from services.coordinator.app.received import ReceivedProgress, ReceivedReport
+from services.coordinator.app.owned_execution import ReceivedProgress, ReceivedReport
 from services.coordinator.core.commands import (
     Command,
     Release,
@@ -48,7 +48,7 @@ def received_report(report: Report, instance_id: str) -> ReceivedReport:
 
 def received_progress(progress: pb.RunProgress, instance_id: str) -> ReceivedProgress:
     execution_id, number = split_run_id(progress.run_id)
-    return ReceivedProgress(execution_id, progress_commands(progress, number, instance_id))
+    return execution_id, progress_commands(progress, number, instance_id)
 
 
 def forwarded_command(report: bytes) -> Command | None:

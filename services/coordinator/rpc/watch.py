@@ -93,7 +93,7 @@ class WatchStream:
         self.level.set()
 
     def take(self) -> pb.WatchResponse | None:
-        """The next message; None if nothing waits, or the stream is cut. It has as many updates as fit, at least one."""
+        """The next message, with as many updates as fit. None if nothing waits, or the stream is cut."""
         if self.is_cut or not (self.owes_answer or self.updates or self.followed):
             return None
         message = pb.WatchResponse(knows_watcher=self.owes_answer, followed=self.followed[:_ITEMS_PER_MESSAGE])

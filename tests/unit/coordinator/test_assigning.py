@@ -56,7 +56,7 @@ def owned(name: str, width: int, workspace: str = "w", module: str = "noop@1") -
     nodes = [{"id": f"n{number}", "module": module} for number in range(width)]
     execution = Execution(name, compile_definition({"name": "w", "nodes": nodes, "edges": []}))
     handle(execution, Start(1, "c", Origin(workspace, "w", 1, "v1", create_time=1)), 1)
-    return OwnedExecution(name, 1, start_command(ExecutionGrant(), "c1"), None, 0, execution=execution)
+    return OwnedExecution(name, 1, start_command(ExecutionGrant(), "c1"), execution=execution)
 
 
 def test_credit_goes_round_robin_and_is_never_exceeded() -> None:

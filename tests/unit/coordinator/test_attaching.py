@@ -18,7 +18,7 @@ ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
 
 async def judged(story: Story, *leases: Lease) -> list[Refused]:
     """The answer of one that holds the story's execution to the runner that was granted it."""
-    owned = OwnedExecution(ID, 1, start_command(ExecutionGrant(), "c1"), None, 0, execution=story.execution)
+    owned = OwnedExecution(ID, 1, start_command(ExecutionGrant(), "c1"), execution=story.execution)
     attach = Attach("runner", story.execution.runs[0].instance_id, 1, held=leases)
     return list(await runners_of({ID: owned}).admit(attach))
 

@@ -13,7 +13,7 @@ from services.chassis.process.backoff import Backoff
 from services.chassis.process.batcher import Level
 from services.coordinator.app import journal_loader
 from services.coordinator.app.journal_loader import JournalLoader
-from services.coordinator.app.owned_execution import OwnedExecution, owned_from
+from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.ports import DefinitionRefused, JournalDamaged, Loaded, Version
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.effect_keys import EffectKeys
@@ -25,6 +25,13 @@ from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 VERSION = Version(
     compile_definition({"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}), EffectKeys(b"s" * 32)
 )
+
+
+def granted(execution_id: str, version_id: str) -> OwnedExecution:
+    grant = ExecutionGrant()
+    grant.lease.lease_id, grant.lease.epoch = execution_id, 1
+    grant.start.version_id = version_id
+    return granted_execution(grant, "c", forwarded_command)
 
 
 class World:
@@ -86,7 +93,7 @@ class World:
     def take_on(self, count: int) -> list[OwnedExecution]:
         """So many executions whose definition is there."""
         self.answers["there"] = VERSION
-        owned = granted(count)
+        owned = [granted(str(number), "there") for number in range(count)]
         self.unloaded += owned
         self.unloaded_level.set()
         return owned
@@ -109,11 +116,7 @@ class World:
         self.drop(owned)
 
     def arrive(self, version_id: str) -> OwnedExecution:
-        grant = ExecutionGrant()
-        grant.lease.lease_id, grant.lease.epoch = f"of {version_id}", 1
-        grant.start.version_id = version_id
-        owned = owned_from(granted_execution(grant, "c", forwarded_command), 0)
-        owned.is_loading = True
+        owned = granted(f"of {version_id}", version_id)
         self.unloaded.append(owned)
         self.unloaded_level.set()
         return owned
@@ -190,13 +193,6 @@ async def test_a_definition_that_a_newer_coordinator_may_know_goes_back_after_a_
         world.arrive("newer")
         await until(lambda: world.refused)
     assert world.refused == [("DEFINITION_CORRUPT", False)]
-
-
-def granted(count: int) -> list[OwnedExecution]:
-    grant = ExecutionGrant()
-    grant.start.version_id = "there"
-    made = granted_execution(grant, "c", forwarded_command)
-    return [owned_from(made._replace(execution_id=str(number)), 0) for number in range(count)]
 
 
 async def test_a_journal_that_cannot_be_read_holds_up_no_other() -> None:

@@ -4,10 +4,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from services.chassis.process.clock import SystemClock
-from services.coordinator.app.owned_execution import OwnedExecution
+from services.coordinator.app.owned_execution import OwnedExecution, ReceivedMessage
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.ports import Version
-from services.coordinator.app.received import ReceivedMessage
 from services.coordinator.core.commands import Adopt, Cancel, Start
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.effect_keys import EffectKeys

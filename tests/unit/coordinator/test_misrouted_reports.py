@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from services.chassis.lease.frames import Report
 from services.coordinator.app.misrouted_reports import ReportForwarder
+from services.coordinator.app.owned_execution import ReceivedReport
 from services.coordinator.app.ports import MailboxFull, Standing
-from services.coordinator.app.received import ReceivedReport
 from services.coordinator.rpc.run_reports import received_report
 from tests.support.probe import until
 from windlass.coordinator.v1.sessions_pb2 import RunReport
@@ -52,7 +52,7 @@ def report(execution_id: str, epoch: int) -> ReceivedReport:
 
 async def test_full_mailbox_is_not_tried_with_each_report_and_holds_up_no_other() -> None:
     session = Session()
-    misrouted_reports = ReportForwarder(session, session.deliver)
+    misrouted_reports = ReportForwarder(session.standings, session.deliver)
     runner = cast("Any", session)
     assert not await misrouted_reports.serve([(runner, report(FULL, 1))]), "what waits for room is not waited for"
     assert not await misrouted_reports.serve([(runner, report(FULL, 2)), (runner, report(OTHER, 1))])
@@ -62,7 +62,7 @@ async def test_full_mailbox_is_not_tried_with_each_report_and_holds_up_no_other(
 
 async def test_reports_that_found_no_room_come_again() -> None:
     session = Session()
-    misrouted_reports = ReportForwarder(session, session.deliver)
+    misrouted_reports = ReportForwarder(session.standings, session.deliver)
     running = asyncio.create_task(misrouted_reports.run())
     for epoch in (1, 2):
         misrouted_reports.add(cast("Any", session), report(FULL, epoch))

@@ -25,7 +25,7 @@ def executions_of(story: Story) -> OwnedExecutions:
         mailbox_seconds=0.0,
     )
     executions.by_id[EXECUTION_ID] = OwnedExecution(
-        EXECUTION_ID, 1, start_command(ExecutionGrant(), "c1"), None, 0, execution=story.execution
+        EXECUTION_ID, 1, start_command(ExecutionGrant(), "c1"), execution=story.execution
     )
     return executions
 

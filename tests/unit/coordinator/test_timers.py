@@ -13,7 +13,7 @@ def timers() -> tuple[ManualClock, Timers, list[OwnedExecution]]:
 
 
 def owned(name: str = "e") -> OwnedExecution:
-    return OwnedExecution(name, 1, start_command(ExecutionGrant(), "c1"), None, 0)
+    return OwnedExecution(name, 1, start_command(ExecutionGrant(), "c1"))
 
 
 def now(clock: ManualClock) -> int:
