@@ -51,8 +51,7 @@ from services.coordinator.peers.mailbox import DispatcherMailbox
 from services.coordinator.rpc import runners as runner_hop
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.rpc.rules import RULES
-from services.coordinator.rpc.run_grants import run_grant
-from services.coordinator.rpc.run_reports import forwarded_command
+from services.coordinator.rpc.run_messages import forwarded_command, run_grant
 from services.coordinator.rpc.runners import RunnerSessionsService, SessionRunners
 from services.coordinator.rpc.watch import WatchHub
 from services.coordinator.rpc.watch_streams import WatchServicer

@@ -77,9 +77,9 @@ class CommitLoop:
             await self._executions.level.wait(_POLL_SECONDS)
             self._at_rest.clear()
             # At least once per wake-up: new credit needs a batch without any input.
-            await self._paced_batch()
+            await self._run_batch()
             while self._executions.dirty:
-                await self._paced_batch()
+                await self._run_batch()
             self._at_rest.set()
 
     async def hand_back_all(self) -> None:
@@ -91,11 +91,8 @@ class CommitLoop:
         for owned in list(self._executions.by_id.values()):
             self._executions.return_lease(owned, "DRAINING", failed=False)
 
-    async def _paced_batch(self) -> None:
+    async def _run_batch(self) -> None:
         await self._pacer.begin()
-        await self.run_once()
-
-    async def run_once(self) -> None:
         now = self._clock.epoch_ns() // 1_000
         batch = self._decide(now)
         if not self._assigner.is_idle and self._dispatch.may_start() and not self._is_leaving:

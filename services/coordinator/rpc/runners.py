@@ -24,7 +24,7 @@ from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.runner_scope import RunnerScope
 from services.coordinator.core.run_ids import split_run_id
-from services.coordinator.rpc.run_reports import received_progress, received_report
+from services.coordinator.rpc.run_messages import received_progress, received_report
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.coordinator.v1.sessions_pb2_grpc import RunnerSessionsServicer
 

@@ -12,7 +12,7 @@ tables tries again, and the other subscriptions are not affected.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,16 +96,16 @@ class WatchStream:
         """The next message, with as many updates as fit. None if nothing waits, or the stream is cut."""
         if self.is_cut or not (self.owes_answer or self.updates or self.followed):
             return None
-        message = pb.WatchResponse(knows_watcher=self.owes_answer, followed=self.followed[:_ITEMS_PER_MESSAGE])
-        self.owes_answer = False
-        del self.followed[:_ITEMS_PER_MESSAGE]
+        owes_answer, self.owes_answer = self.owes_answer, False
+        followed, self.followed = self.followed[:_ITEMS_PER_MESSAGE], self.followed[_ITEMS_PER_MESSAGE:]
+        updates: list[pb.Update] = []
         room = _MESSAGE_BYTES_MAX
-        for count in range(min(_ITEMS_PER_MESSAGE, len(self.updates))):
+        while self.updates and len(updates) < _ITEMS_PER_MESSAGE:
             room -= self.updates[0].ByteSize()
-            if count and room < 0:
+            if updates and room < 0:
                 break
-            message.updates.append(self.updates.popleft())
-        return message
+            updates.append(self.updates.popleft())
+        return pb.WatchResponse(updates=updates, knows_watcher=owes_answer, followed=followed)
 
 
 class WatchHub:
@@ -116,8 +116,6 @@ class WatchHub:
         self._reader = reader
         self._owned = owned
         self._by_execution: dict[str, list[Subscription]] = {}
-        # How many subscriptions of an execution want every event. Almost all want the end only.
-        self._with_events: Counter[str] = Counter()
         self._by_watcher: dict[str, WatchStream] = {}
         self._catching_up = Level()
         self._to_catch_up: deque[Subscription] = deque()
@@ -125,12 +123,13 @@ class WatchHub:
     # ── Watchers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def wants(self, execution_id: str, is_final: bool) -> bool:
-        return execution_id in (self._by_execution if is_final else self._with_events)
+        subscriptions = self._by_execution.get(execution_id, ())
+        return bool(subscriptions) if is_final else any(each.events for each in subscriptions)
 
     def advanced(self, execution: Execution, from_seq: int, events: Sequence[Event]) -> None:
         id_, epoch = execution.execution_id, execution.epoch
         subscriptions = list(self._by_execution.get(id_, ()))
-        if id_ in self._with_events:
+        if any(each.events for each in subscriptions):
             # If this fails, the events are a gap, which is closed from the journal.
             with _apart(id_):
                 records = [event_record(event, id_, seq, epoch) for seq, event in enumerate(events, from_seq + 1)]
@@ -167,8 +166,6 @@ class WatchHub:
         subscription = Subscription(stream, wanted.execution_id, wanted.after_seq, wanted.events)
         stream.by_execution[wanted.execution_id] = subscription
         self._by_execution.setdefault(wanted.execution_id, []).append(subscription)
-        if subscription.events:
-            self._with_events[wanted.execution_id] += 1
         _subscriptions.inc()
         if wanted.catch_up:
             self._catch_up(subscription)
@@ -179,10 +176,6 @@ class WatchHub:
         if subscription is None:
             return
         _subscriptions.dec()
-        if subscription.events:
-            self._with_events[execution_id] -= 1
-            if not self._with_events[execution_id]:
-                del self._with_events[execution_id]
         others = self._by_execution[execution_id]
         others.remove(subscription)
         if not others:
@@ -278,7 +271,11 @@ class WatchHub:
             if standing.is_final and not is_behind and self._is_live(each):
                 ended.append(each)
         for start in range(0, len(ended), _ROWS_AT_ONCE):
-            await self._finish_by_rows(ended[start : start + _ROWS_AT_ONCE])
+            part = ended[start : start + _ROWS_AT_ONCE]
+            for row in await self._reads.executions(sorted({each.execution_id for each in part})):
+                with _apart(row["execution_id"]):
+                    mine = [each for each in part if each.execution_id == row["execution_id"] and self._is_live(each)]
+                    self._finish(mine, execution_record(row))
 
     async def _bring_up(self, subscription: Subscription, last_seq: int) -> None:
         while subscription.events and subscription.after_seq < last_seq and self._is_live(subscription):
@@ -289,16 +286,6 @@ class WatchHub:
                 break
             # The journal has no gap.
             self._push_events(subscription, records)
-
-    async def _finish_by_rows(self, ended: Sequence[Subscription]) -> None:
-        rows = await self._reads.executions(sorted({each.execution_id for each in ended}))
-        records: dict[str, pb.ExecutionRecord] = {}
-        for row in rows:
-            with _apart(row["execution_id"]):
-                records[row["execution_id"]] = execution_record(row)
-        for each in ended:
-            if each.execution_id in records and self._is_live(each):
-                self._finish([each], records[each.execution_id])
 
     @staticmethod
     def _is_live(subscription: Subscription) -> bool:

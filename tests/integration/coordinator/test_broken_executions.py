@@ -10,7 +10,7 @@ from services.coordinator.app import after_commit, pending_append
 from services.coordinator.core.effects import parking
 from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_row
 from services.coordinator.core.run_ids import run_id
-from services.coordinator.rpc import run_grants, watch
+from services.coordinator.rpc import run_messages, watch
 from tests.integration.coordinator.test_running_executions import line, state_of
 from tests.support.coordinator_stage import Stage, eventually
 
@@ -92,7 +92,7 @@ async def test_grant_that_cannot_be_made_costs_nobody_else_anything(
     broken = on_stage.dispatcher.order(version)
     others = [on_stage.dispatcher.order(version) for _ in range(3)]
     with monkeypatch.context() as bug:
-        bug.setattr(run_grants, "run_id", raising_for(broken, run_id, after=1))
+        bug.setattr(run_messages, "run_id", raising_for(broken, run_id, after=1))
         on_stage.dispatcher.grant(session, [broken, *others])
         await eventually(lambda: reports_of(on_stage, broken, "released"))
         await eventually(lambda: len(on_stage.dispatcher.finished) == 3)

@@ -18,7 +18,7 @@ from services.coordinator.app.ports import DefinitionRefused, JournalDamaged, Lo
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.peers.dispatch import granted_execution
-from services.coordinator.rpc.run_reports import forwarded_command
+from services.coordinator.rpc.run_messages import forwarded_command
 from tests.support.probe import eventually
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 

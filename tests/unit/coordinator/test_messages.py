@@ -11,7 +11,7 @@ from services.coordinator.core.commands import Adopt, Cancel, Start
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.peers.dispatch import granted_execution, received_message
-from services.coordinator.rpc.run_reports import forwarded_command
+from services.coordinator.rpc.run_messages import forwarded_command
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
 
 ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"

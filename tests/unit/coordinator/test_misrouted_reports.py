@@ -10,7 +10,7 @@ from services.chassis.lease.frames import Report
 from services.coordinator.app.misrouted_reports import ReportForwarder
 from services.coordinator.app.owned_execution import ReceivedReport
 from services.coordinator.app.ports import MailboxFull, Standing
-from services.coordinator.rpc.run_reports import received_report
+from services.coordinator.rpc.run_messages import received_report
 from tests.support.probe import until
 from windlass.coordinator.v1.sessions_pb2 import RunReport
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from services.chassis.lease.frames import HolderFrame, Report
 from services.coordinator.peers.dispatch import CODEC, SessionDispatch
-from services.coordinator.rpc.run_reports import forwarded_command
+from services.coordinator.rpc.run_messages import forwarded_command
 
 ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
 

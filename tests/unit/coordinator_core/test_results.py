@@ -6,7 +6,7 @@ from services.coordinator.core.commands import ReportFailure, ReportProgress, Re
 from services.coordinator.core.results import CURSOR_BYTES_MAX, release_reason
 from services.coordinator.core.values import INLINE_BYTES_MAX, ErrorClass, OutputRef, ReleaseReason
 from services.coordinator.peers.mailbox import REPORT_BYTES_MAX, fit_to_post
-from services.coordinator.rpc.run_reports import progress_commands, report_command
+from services.coordinator.rpc.run_messages import progress_commands, report_command
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.definition.limits import DEPTH_MAX
 

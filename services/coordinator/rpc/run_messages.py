@@ -1,4 +1,4 @@
-"""Reports and progress of runners, translated to commands of the core."""
+"""The messages about runs: grants to runners, and their reports and progress, which become commands of the core."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from services.chassis.grpc.timestamps import micros_of
-from services.chassis.lease.frames import NAME_MAX, Report
+from services.chassis.lease.frames import NAME_MAX, Grant, Report
 from services.coordinator.app.owned_execution import ReceivedProgress, ReceivedReport
 from services.coordinator.core.commands import (
     Command,
@@ -18,8 +18,10 @@ from services.coordinator.core.commands import (
     ReportStopped,
     ReportSuccess,
 )
+from services.coordinator.core.effects import GrantRun
 from services.coordinator.core.results import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX, fault_of, is_cursor, release_reason
-from services.coordinator.core.run_ids import split_run_id
+from services.coordinator.core.run_ids import run_id, split_run_id
+from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Error, ErrorClass, Instant, OutputRef, Span, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
@@ -29,6 +31,44 @@ _CLASSES: Final[Mapping[int, ErrorClass]] = {
     pb.ERROR_CLASS_TIMEOUT: ErrorClass.TIMEOUT,
     pb.ERROR_CLASS_CIRCUIT_OPEN: ErrorClass.CIRCUIT_OPEN,
 }
+
+
+def run_grant(execution: Execution, effect: GrantRun, key: str, now: Instant) -> Grant:
+    run, node = effect.run, effect.node
+    work = run.work
+    message = pb.RunGrant(
+        execution_id=execution.execution_id,
+        workspace=execution.origin.workspace,
+        workflow=execution.origin.workflow,
+        node=node.id,
+        module=effect.module,
+        iteration=work.key.iteration,
+        generation=work.key.generation,
+        attempt=run.attempt,
+        config=effect.config,
+        inputs=effect.inputs,
+        has_templates=node.has_templates,
+        effect_key=key,
+        may_have_run_before=effect.may_have_run_before,
+        idempotent=run.is_idempotent,
+        render_only=effect.is_render_only,
+        traceparent=run.traceparent,
+        cursor=effect.cursor,
+    )
+    lease_id = run_id(execution, run.number)
+    message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
+    if node.has_templates:
+        # Only templates read these.
+        message.execution_input, message.state = effect.input, effect.initial_state
+        for name, value in effect.outputs:
+            fill_output(message.outputs[name], value)
+    if effect.timeout:
+        message.timeout.FromMicroseconds(effect.timeout)
+    if execution.deadline:
+        # The time that is left, because the runner's clock may differ. 0 left is not the same as no deadline.
+        message.execution_left.SetInParent()
+        message.execution_left.FromMicroseconds(max(0, execution.deadline - now))
+    return Grant(lease_id, run.epoch, message)
 
 
 def received_report(report: Report, instance_id: str) -> ReceivedReport:
@@ -119,3 +159,10 @@ def value_of(output: pb.Output) -> Value:
     if output.WhichOneof("value") == "ref":
         return OutputRef(output.ref.key, output.ref.sha256, output.ref.size_bytes)
     return output.json or b"null"
+
+
+def fill_output(message: pb.Output, value: Value) -> None:
+    if isinstance(value, OutputRef):
+        message.ref.key, message.ref.sha256, message.ref.size_bytes = (value.key, value.sha256, value.size_bytes)
+    else:
+        message.json = value

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from services.coordinator.rpc.run_grants import run_grant
+from services.coordinator.rpc.run_messages import run_grant
 from tests.support.story import BEGIN, SECOND, Story, node
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
