@@ -105,7 +105,7 @@ class AfterCommit:
             if not pending.owned.is_dropped:
                 self._tell(pending)
                 try:
-                    self._leave(pending)
+                    self._leave(pending, now)
                 except Exception as failure:  # noqa: BLE001 - as above
                     self._hand_back(pending, failure)
 
@@ -195,14 +195,13 @@ class AfterCommit:
         except Exception as failure:
             log.error("watchers cannot be told", execution_id=owned.execution_id, exc_info=failure)
 
-    def _leave(self, pending: PendingAppend) -> None:
+    def _leave(self, pending: PendingAppend, now: Instant) -> None:
         owned, execution = pending.owned, pending.execution
         if owned.inbox:
             return  # there is more to decide before it may leave
         if execution.is_final:
             self._executions.drop(owned)
             return
-        now = self._clock.epoch_ns() // 1_000
         park = parking(execution, now)
         if park is None:
             self._executions.timers.set(owned, execution.next_wake())

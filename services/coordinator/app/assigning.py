@@ -13,9 +13,8 @@ Credit is reserved before the append and becomes a grant after it. Credit for an
 
 from __future__ import annotations
 
-import itertools
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Final, NamedTuple, TypeAlias
 
 from services.chassis.session.registry import SessionRegistry
@@ -43,6 +42,7 @@ class Assignment(NamedTuple):
     since: Instant
 
 
+_NONE: Final[Set[Work]] = frozenset()
 Queue: TypeAlias = "OrderedDict[OwnedExecution, Instant]"
 
 
@@ -130,9 +130,11 @@ def _serve(
 ) -> int:
     while queue and left > 0:
         owned, since = next(iter(queue.items()))
-        taken = {each.work for each in given.get(owned, ())}
-        works = _wanting(owned, requirement, taken, min(_SHARE, left) + 1)
-        share = works[: min(_SHARE, left)]
+        # An execution that waits in several queues may have been served from another one.
+        taken = {each.work for each in given[owned]} if owned in given else _NONE
+        room = min(_SHARE, left)
+        works = _wanting(owned, requirement, taken, room + 1)
+        share = works[:room]
         got = [Assignment(work, session, since) for work, session in zip(share, places, strict=False)]
         if got:
             left -= len(got)
@@ -145,12 +147,17 @@ def _serve(
     return left
 
 
-def _wanting(owned: OwnedExecution, requirement: Requirement, taken: set[Work], limit: int) -> list[Work]:
+def _wanting(owned: OwnedExecution, requirement: Requirement, taken: Set[Work], limit: int) -> list[Work]:
     if owned.is_dropped or owned.execution is None:
         return []
-    needs = (requirement.module, requirement.labels)
-    wanting = (work for work in owned.execution.ready if _needs(work.node) == needs and work not in taken)
-    return list(itertools.islice(wanting, limit))
+    _, module, labels = requirement
+    wanting: list[Work] = []
+    for work in owned.execution.ready:
+        if work.node.runner_module == module and work.node.runner_labels == labels and work not in taken:
+            wanting.append(work)
+            if len(wanting) == limit:
+                break
+    return wanting
 
 
 def _needs(node: Node) -> tuple[str, tuple[tuple[str, str], ...]]:

@@ -36,25 +36,15 @@ _CLASSES: Final[Mapping[int, ErrorClass]] = {
 def run_grant(execution: Execution, effect: GrantRun, key: str, now: Instant) -> Grant:
     run, node = effect.run, effect.node
     work = run.work
-    message = pb.RunGrant(
-        execution_id=execution.execution_id,
-        workspace=execution.origin.workspace,
-        workflow=execution.origin.workflow,
-        node=node.id,
-        module=effect.module,
-        iteration=work.key.iteration,
-        generation=work.key.generation,
-        attempt=run.attempt,
-        config=effect.config,
-        inputs=effect.inputs,
-        has_templates=node.has_templates,
-        effect_key=key,
-        may_have_run_before=effect.may_have_run_before,
-        idempotent=run.is_idempotent,
-        render_only=effect.is_render_only,
-        traceparent=run.traceparent,
-        cursor=effect.cursor,
-    )
+    message = pb.RunGrant()
+    message.execution_id = execution.execution_id
+    message.workspace, message.workflow = execution.origin.workspace, execution.origin.workflow
+    message.node, message.module = node.id, effect.module
+    message.iteration, message.generation, message.attempt = work.key.iteration, work.key.generation, run.attempt
+    message.config, message.inputs, message.cursor = effect.config, effect.inputs, effect.cursor
+    message.has_templates, message.render_only = node.has_templates, effect.is_render_only
+    message.effect_key, message.traceparent = key, run.traceparent
+    message.may_have_run_before, message.idempotent = effect.may_have_run_before, run.is_idempotent
     lease_id = run_id(execution, run.number)
     message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
     if node.has_templates:
