@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from services.chassis.grpc.timestamps import micros_of
 from services.chassis.lease.frames import NAME_MAX, Grant, Report
@@ -114,17 +114,25 @@ def _success(report: pb.RunReport, number: int) -> ReportSuccess | ReportFailure
     output = value_of(done.output)
     if fault := fault_of(output, done.branch):
         return _failure(report, number, fault, retry_after=0)
-    return ReportSuccess(number, report.head.epoch, output, done.branch, *_facts(report))
+    return ReportSuccess(number, report.head.epoch, output=output, branch=done.branch, **_facts(report))
 
 
 def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span) -> ReportFailure:
-    return ReportFailure(number, report.head.epoch, error, random.random(), retry_after, *_facts(report))
+    return ReportFailure(
+        number, report.head.epoch, error=error, random=random.random(), retry_after=retry_after, **_facts(report)
+    )
 
 
-def _facts(report: pb.RunReport) -> tuple[Instant, Instant, bytes, bytes, int, str]:
-    """The last fields of both commands: the times, the hashes of inputs and config, the tokens, the instance."""
-    start, end = micros_of(report.start_time), micros_of(report.end_time)
-    return start, end, report.inputs_hash, report.config_hash, report.cost_tokens, report.head.instance_id
+def _facts(report: pb.RunReport) -> dict[str, Any]:
+    """The fields that success and failure have in common."""
+    return {
+        "start_time": micros_of(report.start_time),
+        "end_time": micros_of(report.end_time),
+        "inputs_hash": report.inputs_hash,
+        "config_hash": report.config_hash,
+        "cost_tokens": report.cost_tokens,
+        "instance_id": report.head.instance_id,
+    }
 
 
 def progress_commands(progress: pb.RunProgress, number: int, instance_id: str) -> list[Command]:
