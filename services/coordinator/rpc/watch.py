@@ -65,8 +65,8 @@ def _apart(execution_id: str) -> Iterator[None]:
 class Subscription:
     stream: WatchStream
     execution_id: str
-    after_seq: int
-    events: bool
+    after_seq: int = 0
+    events: bool = False
     # After so many more looks the watcher is told of it. 0: the watcher asked for it, or was told.
     looks_left: int = 0
 
@@ -119,6 +119,7 @@ class WatchHub:
         self._by_watcher: dict[str, WatchStream] = {}
         self._catching_up = Level()
         self._to_catch_up: deque[Subscription] = deque()
+        _subscriptions.set_function(lambda: sum(map(len, self._by_execution.values())))
 
     # ── Watchers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -155,27 +156,27 @@ class WatchHub:
         stream = self._by_watcher.get(watcher)
         # A subscription that was made while the execution was queued may ask for more than its end.
         if stream is not None and execution_id not in stream.by_execution:
-            made = self.subscribe(stream, pb.Subscription(execution_id=execution_id))
-            if made is not None:
-                made.looks_left = _LOOKS_UNTIL_TOLD
+            self._add(Subscription(stream, execution_id, looks_left=_LOOKS_UNTIL_TOLD))
 
-    def subscribe(self, stream: WatchStream, wanted: pb.Subscription) -> Subscription | None:
-        if not is_execution_id(wanted.execution_id) or len(stream.by_execution) >= _SUBSCRIPTIONS_MAX:
-            return None
+    def subscribe(self, stream: WatchStream, wanted: pb.Subscription) -> None:
+        if not is_execution_id(wanted.execution_id):
+            return
         self.cancel(stream, wanted.execution_id)
         subscription = Subscription(stream, wanted.execution_id, wanted.after_seq, wanted.events)
-        stream.by_execution[wanted.execution_id] = subscription
-        self._by_execution.setdefault(wanted.execution_id, []).append(subscription)
-        _subscriptions.inc()
+        self._add(subscription)
         if wanted.catch_up:
             self._catch_up(subscription)
-        return subscription
+
+    def _add(self, subscription: Subscription) -> None:
+        stream, execution_id = subscription.stream, subscription.execution_id
+        if len(stream.by_execution) < _SUBSCRIPTIONS_MAX:
+            stream.by_execution[execution_id] = subscription
+            self._by_execution.setdefault(execution_id, []).append(subscription)
 
     def cancel(self, stream: WatchStream, execution_id: str) -> None:
         subscription = stream.by_execution.pop(execution_id, None)
         if subscription is None:
             return
-        _subscriptions.dec()
         others = self._by_execution[execution_id]
         others.remove(subscription)
         if not others:
