@@ -180,14 +180,13 @@ def granted_execution(grant: pb.ExecutionGrant, holder: str, read_report: ReadRe
 
 
 def received_message(message: pb.ExecutionMessage, read_report: ReadReport) -> ReceivedMessage:
-    return ReceivedMessage(message.message_id, message.execution_id, _command(message, read_report))
-
-
-def _command(message: pb.ExecutionMessage, read_report: ReadReport) -> Command | None:
     body = message.WhichOneof("body")
+    command: Command | None = None
     if body == "cancel":
-        return cancel_command(message)
-    return read_report(message.run_report) if body == "run_report" else None
+        command = cancel_command(message)
+    elif body == "run_report":
+        command = read_report(message.run_report)
+    return ReceivedMessage(message.message_id, message.execution_id, command)
 
 
 def cancel_command(message: pb.ExecutionMessage) -> Cancel:

@@ -25,7 +25,6 @@ class Reads(Protocol):
     async def runs(
         self, workspace: str | None, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage: ...
-    async def run(self, execution_id: str, number: int) -> Row | None: ...
     async def events(
         self, execution_id: str, *, after_seq: int, limit: int
     ) -> Iterable[tuple[str, int, int, Event | object]]:
@@ -39,7 +38,9 @@ class ReadServicer(ReadServiceServicer):
         self._modules = modules
 
     async def GetExecutions(self, request: pb.GetExecutionsRequest, context: Any) -> pb.GetExecutionsResponse:
-        ids = _ids(request.execution_ids)
+        if len(request.execution_ids) > _IDS_MAX:
+            raise Refusal("INVALID_REQUEST", f"at most {_IDS_MAX} ids")
+        ids = [each for each in request.execution_ids if is_execution_id(each)]
         rows = await self._reads.executions(ids) if ids else []
         return pb.GetExecutionsResponse(executions=[execution_record(row) for row in rows])
 
@@ -73,8 +74,10 @@ class ReadServicer(ReadServiceServicer):
         execution_id, number = split_run_id(request.run_id)
         if not number:
             return pb.GetRunResponse()
-        row = await self._reads.run(execution_id, number)
-        return pb.GetRunResponse(run=None if row is None else run_record(row))
+        after = (execution_id, number - 1)
+        found = await self._reads.runs(None, after=after, node="", state="", limit=1, may_cut=False)
+        records = [run_record(row) for row in found.rows if row["number"] == number]
+        return pb.GetRunResponse(run=records[0] if records else None)
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Any) -> pb.ListEventsResponse:
         if not is_execution_id(request.execution_id):
@@ -101,12 +104,6 @@ class ReadServicer(ReadServiceServicer):
             if seq > after_seq:
                 records.append(event_record(event, execution_id, seq, epoch))
         return records
-
-
-def _ids(execution_ids: Sequence[str]) -> list[str]:
-    if len(execution_ids) > _IDS_MAX:
-        raise Refusal("INVALID_REQUEST", f"at most {_IDS_MAX} ids")
-    return [each for each in execution_ids if is_execution_id(each)]
 
 
 def _id(text: str) -> str:

@@ -64,11 +64,6 @@ class PostgresReads:
         listed = [{**dict(zip(_LISTED, row, strict=True)), **_PAYLOADS} for row in found]
         return sorted(listed, key=lambda row: row["execution_id"], reverse=not request.ascending)
 
-    async def run(self, execution_id: str, number: int) -> Row | None:
-        after = (execution_id, number - 1)
-        found = await self.runs(None, after=after, node="", state="", limit=1, may_cut=False)
-        return found.rows[0] if found.rows and found.rows[0]["number"] == number else None
-
     async def runs(
         self, workspace: str | None, *, after: tuple[str, int], node: str, state: str, limit: int, may_cut: bool
     ) -> RunPage:

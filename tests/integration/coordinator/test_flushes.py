@@ -55,7 +55,7 @@ class Appends:
         return max(sum(len(each.entry) for each in appends) for appends in self.seen)
 
 
-async def all_answered_in_one_turn(appends: Appends, runner: StageRunner, answers: int, output: Any) -> None:
+async def all_answered_in_one_batch(appends: Appends, runner: StageRunner, answers: int, output: Any) -> None:
     """While one append is under way, all that the runner was granted ends."""
     await eventually(lambda: len(runner.grants) == answers)
     appends.open.clear()
@@ -101,7 +101,7 @@ async def test_one_append_has_a_bound_in_bytes(on_stage: Stage, monkeypatch: pyt
     session, runner = await on_stage.with_runner(is_silent=True)
     orders = [on_stage.dispatcher.order(version) for _ in range(COUNT // nodes)]
     on_stage.dispatcher.grant(session, orders)
-    await all_answered_in_one_turn(appends, runner, COUNT, LARGE)
+    await all_answered_in_one_batch(appends, runner, COUNT, LARGE)
     await eventually(lambda: len(on_stage.dispatcher.finished) == len(orders))
     # The last one that fitted may go over it, and be the end of its execution, which has it as its output.
     assert 4 * INLINE_BYTES_MAX < appends.most_bytes <= commit_loop._BYTES_MAX + 2 * INLINE_BYTES_MAX
