@@ -1,4 +1,4 @@
-"""A stage of its own for each test: a database shared by the module, peers and coordinators of the test's own."""
+"""Each test has a stage of its own. The database is shared by the module; peers and coordinators are not."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

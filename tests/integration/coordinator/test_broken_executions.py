@@ -1,4 +1,4 @@
-"""A bug that one execution meets at its commit or after it: it goes back, the others go on, nothing is said twice."""
+"""A bug hits one execution at its commit or after it: that execution goes back, and the others go on."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ def reports_of(on_stage: Stage, order: Any, kind: str) -> list[Any]:
 
 
 def raising_for(order: Any, original: Callable[..., Any], *, after: int = 0) -> Callable[..., Any]:
-    """The original, which has a bug with the execution of this order from its call number `after` on."""
+    """The original function, which raises for the execution of this order after so many good calls."""
     calls = 0
 
     def work(execution: Any, *rest: Any) -> Any:
@@ -87,7 +87,7 @@ async def test_grant_that_cannot_be_made_costs_nobody_else_anything(
     on_stage: Stage, tables: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = on_stage.catalog.add("v-line", **line(2))
-    # One place: were it lost with the grant, the others would wait for ever.
+    # If the only place were lost with the grant, the others would wait for ever.
     session, runner = await on_stage.with_runner(capacity=1)
     broken = on_stage.dispatcher.order(version)
     others = [on_stage.dispatcher.order(version) for _ in range(3)]
@@ -139,7 +139,7 @@ async def test_report_that_cannot_be_answered_goes_where_the_next_holder_finds_i
     assert orders[1].lease.lease_id in on_stage.dispatcher.finished
     assert goes_on(on_stage)
 
-    # Its result is in the journal all the same.
+    # The result is in the journal nevertheless.
     again = on_stage.start(session, version, id_=orders[0].lease.lease_id, resumed=True)
     await eventually(lambda: again.lease.lease_id in on_stage.dispatcher.finished)
     assert [grant.node for grant in runner.grants if grant.execution_id == again.lease.lease_id] == ["n0", "n1"]
@@ -156,7 +156,7 @@ async def test_execution_that_cannot_leave_goes_back_as_failed(
     monkeypatch.setattr(after_commit, "parking", raising_for(broken, parking))
     on_stage.dispatcher.grant(session, [broken, good])
     await eventually(lambda: reports_of(on_stage, good, "parked"))
-    # Each try tells of a failure, which is what makes it a dead letter in the end.
+    # Each try is reported as a failure, so that the execution is a dead letter in the end.
     for tries in (1, 2, 3):
         await eventually(lambda: len(reports_of(on_stage, broken, "released")) == tries)  # noqa: B023
         assert reports_of(on_stage, broken, "released")[-1].failed

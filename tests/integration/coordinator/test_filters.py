@@ -1,4 +1,4 @@
-"""Filters on the table: the statement means what the rules of api mean by the same filter in memory."""
+"""A filter means the same as a statement on the table and, by the rules of api, in memory."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_lists_read_along_the_index(reads: PostgresReads, tables: Database
     sql, parameters = compiled(execution_list(request))
 
     async def explained(connection: psycopg.AsyncConnection[Any]) -> list[str]:
-        # So small a table is faster read as a whole, but then it would have to be sorted.
+        # A table as small as this is read faster as a whole, but then it would have to be sorted.
         await connection.execute("SET LOCAL enable_seqscan = off")
         await connection.execute("SET LOCAL enable_bitmapscan = off")
         answer = await connection.execute(f"EXPLAIN {sql}".encode(), parameters)

@@ -1,5 +1,4 @@
-"""Much at once, or a database that is slow for it: what one append carries has a bound, and none is repeated for ever
-as it is."""
+"""One append is limited in size, and an append that fails is repeated in smaller parts."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ class Appends:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[Sequence[Append]] = []
-        # More executions than these are too many for one append; it is told before or after they are written.
+        # An append of more executions than this fails, before or after it is written.
         self.most = 1_000
         self.is_written = False
         self.open = asyncio.Event()
@@ -56,7 +55,7 @@ class Appends:
 
 
 async def all_answered_in_one_batch(appends: Appends, runner: StageRunner, answers: int, output: Any) -> None:
-    """While one append is under way, all that the runner was granted ends."""
+    """All runs that the runner was granted end while one append is under way."""
     await eventually(lambda: len(runner.grants) == answers)
     appends.open.clear()
     appends.seen.clear()
@@ -103,7 +102,7 @@ async def test_one_append_has_a_bound_in_bytes(on_stage: Stage, monkeypatch: pyt
     on_stage.dispatcher.grant(session, orders)
     await all_answered_in_one_batch(appends, runner, COUNT, LARGE)
     await eventually(lambda: len(on_stage.dispatcher.finished) == len(orders))
-    # The last one that fitted may go over it, and be the end of its execution, which has it as its output.
+    # The last output that fitted may exceed the limit. It may also be stored again as the output of its execution.
     assert 4 * INLINE_BYTES_MAX < appends.most_bytes <= commit_loop._BYTES_MAX + 2 * INLINE_BYTES_MAX
     await eventually(lambda: len(runner.taken) == COUNT)
     assert not runner.refused

@@ -1,4 +1,4 @@
-"""Inputs of many megabytes: they go to a runner as far as one message goes, and fail for good beyond."""
+"""Inputs of many megabytes reach a runner as long as they fit into one message. Larger ones fail for good."""
 
 import functools
 
@@ -29,7 +29,7 @@ def has_finished(on_stage: Stage, count: int) -> bool:
 
 async def test_inputs_that_no_runner_can_be_handed_fail_alone(on_stage: Stage, tables: Database) -> None:
     version = on_stage.catalog.add("v-too-large", **summing(COUNT))
-    # Three places: were one lost with each grant that is not made, the last execution would wait for ever.
+    # If one of the three places were lost with each grant that is not made, the last execution would wait for ever.
     session, runner = await on_stage.with_runner(capacity=3)
     runner.work = lambda grant: LARGE if grant.node.startswith("n") else {}
     orders = [on_stage.dispatcher.order(version) for _ in range(2)]
@@ -50,7 +50,7 @@ async def test_inputs_that_no_runner_can_be_handed_fail_alone(on_stage: Stage, t
 
 
 async def test_several_large_inputs_at_once_reach_their_runner(on_stage: Stage) -> None:
-    """Each by itself is far below what a message may have, together they are far above it."""
+    """Each is far smaller than a message may be. Together they are far larger."""
     count = COUNT - 20
     version = on_stage.catalog.add("v-large", **summing(count))
     session, runner = await on_stage.with_runner()

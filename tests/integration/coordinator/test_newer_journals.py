@@ -1,4 +1,4 @@
-"""A journal that a newer version has written to: it waits for a coordinator that can read it, and holds up nobody."""
+"""A journal that a newer version wrote to waits for a coordinator that can read it, and holds up nobody."""
 
 import zlib
 from typing import Any
@@ -18,7 +18,7 @@ NEWER_EVENT = b"\x32\x05\x9a\x06\x02\x08\x07"
 
 
 async def rows_of(tables: Database, execution_id: str) -> list[Any]:
-    """All but the fence, which whoever looks raises first."""
+    """All columns except the fence, which every reader raises first."""
     wanted = {"journal": "to_jsonb(t)", "executions": "to_jsonb(t) - 'epoch'", "runs": "to_jsonb(t)"}
     return [
         await tables.fetch(f"SELECT {row} FROM {table} t WHERE execution_id = %s ORDER BY 1", (execution_id,))
@@ -59,7 +59,7 @@ async def test_event_of_a_newer_version_gives_its_execution_back_unharmed_and_ot
     on_stage.dispatcher.grant(session, [again, other])
     await eventually(lambda: reports_of(on_stage, newer, "released"))
     await eventually(lambda: other.lease.lease_id in on_stage.dispatcher.finished)
-    # No failure: nothing is charged to it, so that however often it comes back, it is never given up.
+    # It is no failure, so the execution is never given up, however often it comes back.
     (released,) = reports_of(on_stage, newer, "released")
     assert (released.failed, released.permanent, released.reason) == (False, False, "EVENT_UNKNOWN")
     assert await rows_of(tables, id_) == before

@@ -1,4 +1,4 @@
-"""A real coordinator, a real journal: executions from their grant to their result."""
+"""Executions from their grant to their result, with a real coordinator and a real journal."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ async def test_a_line_of_steps_runs_to_its_result(on_stage: Stage, tables: Datab
     await eventually(lambda: len(on_stage.dispatcher.finished) == 20)
     assert len(runner.grants) == 100
     assert on_stage.catalog.asked == ["v-line"]
-    # Started, five times leased and succeeded, finished; S1: no gap.
+    # It started, was leased and succeeded five times, and finished. S1: there is no gap.
     assert await state_of(tables, orders[0].lease.lease_id) == ("SUCCESS", 12, 5)
     for order in orders:
         numbers = [stored.seq for stored in await stored_events(tables, order.lease.lease_id)]

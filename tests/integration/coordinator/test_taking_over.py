@@ -1,4 +1,4 @@
-"""Leases that change hands: adoption, fencing, dead runners, an absent database."""
+"""Leases change hands: adoption, fencing, dead runners, an absent database."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -61,7 +61,7 @@ async def test_the_next_holder_adopts_a_live_run_and_takes_its_result(on_stage: 
 async def test_a_load_that_is_given_up_keeps_no_fence_locked(
     on_stage: Stage, tables: Database, database: MigratedDatabase
 ) -> None:
-    """Or what it has read till then could not be read again, as long as it waits for the rest."""
+    """Otherwise the journals that it had locked could not be read again while it waits for the rest."""
     session, runner = await on_stage.with_runner("0", is_silent=True)
     ids = [(await going(on_stage, runner, session)).lease.lease_id for _ in range(2)]
 
@@ -70,7 +70,7 @@ async def test_a_load_that_is_given_up_keeps_no_fence_locked(
         return bool(await tables.fetch(free, (ids[0],)))
 
     url = database.url("coordinator")
-    # The server would notice the lost client too late for this test otherwise.
+    # Otherwise the server would notice the lost client too late for this test.
     await tables.execute("ALTER ROLE CURRENT_USER SET client_connection_check_interval = 0")
     reader = PgConnection(url, name="r", statement_seconds=0.5, settings={**LOADING, "statement_timeout": "60s"})
     journal = PostgresJournal(reader, reader, reader)
@@ -97,7 +97,7 @@ async def test_a_holder_that_was_replaced_can_never_write_again(on_stage: Stage,
     on_stage.start(second, "v-step", id_=id_, resumed=True)
     await eventually(lambda: adopted(tables, id_))
     before = await events_of(tables, id_)
-    # The first coordinator still believes that it holds it; the report goes on by the mailbox.
+    # The first coordinator still believes that it holds the execution. The report goes to the mailbox.
     runner.answer(runner.grants[0], {"ok": 1})
     await eventually(lambda: on_stage.dispatcher.delivered)
     await eventually(lambda: runner.taken)
@@ -105,13 +105,13 @@ async def test_a_holder_that_was_replaced_can_never_write_again(on_stage: Stage,
     second.post(on_stage.dispatcher.delivered)
     await eventually(lambda: on_stage.dispatcher.acknowledged)
     assert await events_of(tables, id_) > before
-    # The acknowledgement was lost: the message is said again.
+    # The acknowledgement was lost, so the message is sent again.
     second.post(on_stage.dispatcher.delivered)
     await eventually(lambda: len(on_stage.dispatcher.acknowledged) == 2)
 
 
 async def test_a_raised_fence_alone_stops_the_holder_before(on_stage: Stage, tables: Database) -> None:
-    """Another coordinator has read the journal and not yet written: no sequence number is in the way."""
+    """Another coordinator has read the journal and has not written yet, so only the epoch stands in the way."""
     session, runner = await on_stage.with_runner(is_silent=True)
     order = await going(on_stage, runner, session)
     id_ = order.lease.lease_id
@@ -151,7 +151,7 @@ async def test_a_hint_that_it_is_new_does_not_start_it_twice(on_stage: Stage, ta
     id_ = order.lease.lease_id
     other_address, other = await on_stage.coordinator("1")
     await on_stage.attach_also(runner, other_address)
-    # Before that, its definition is known there, so nothing makes it look into the journal first.
+    # The definition is known there already, so nothing else makes that coordinator read the journal first.
     warm = on_stage.dispatcher.order("v-step", ends_only=True)
     warm.messages.add(message_id="w", execution_id=warm.lease.lease_id).cancel.reason = "warm"
     on_stage.dispatcher.grant(other, [warm])
@@ -187,7 +187,7 @@ TWO = {"name": "w", "nodes": [{"id": "once", "module": "x.y@1"}, {"id": "again",
 
 
 async def losses_of(tables: Database, id_: str) -> list[tuple[str, int]]:
-    """Which runs were leased and lost, in the journal's order, the start and what tells of takeovers left out."""
+    """The events that lease or lose a run, with the number of the run, in the order of the journal."""
     events = [stored.event for stored in await stored_events(tables, id_)]
     return [(type(each).__name__, each.run) for each in events if isinstance(each, RunLeased | RunLost)]
 
@@ -196,7 +196,7 @@ async def losses_of(tables: Database, id_: str) -> list[tuple[str, int]]:
 async def test_a_dead_runners_word_on_its_module_sends_the_work_elsewhere_first(
     on_stage: Stage, tables: Database, is_taken_over: bool
 ) -> None:
-    """Its node says nothing; also who takes the execution over knows it by the journal."""
+    """The node does not say it. A coordinator that takes the execution over reads it in the journal."""
     version = on_stage.catalog.add("v-two", **TWO, edges=[])
     address, session = await on_stage.coordinator("0")
     doomed = await on_stage.runner(address, "doomed", idempotent=["noop@1"])
@@ -264,7 +264,7 @@ async def test_an_absent_database_loses_nothing_and_redoes_nothing(
 
 
 async def test_a_result_on_its_way_by_the_mailbox_is_awaited(on_stage: Stage, tables: Database) -> None:
-    """The runner has told another coordinator and forgotten the run; the holder may hear NOT_HELD first."""
+    """The runner has reported to another coordinator and forgotten the run. The holder may hear NOT_HELD first."""
     first_address, first = await on_stage.coordinator("0")
     second_address, second = await on_stage.coordinator("1")
     runner = await on_stage.runner(first_address)
@@ -275,7 +275,7 @@ async def test_a_result_on_its_way_by_the_mailbox_is_awaited(on_stage: Stage, ta
     on_stage.start(second, "v-step", id_=id_, resumed=True)
     await eventually(lambda: adopted(tables, id_))
     runner.answer(runner.grants[0], {"ok": 1})
-    # Whichever coordinator it reached: the result counts, and nothing is done again.
+    # The result counts, whichever coordinator it reached, and nothing is done again.
     runner.work = lambda grant: {}
     await eventually(lambda: id_ in on_stage.dispatcher.finished)
     assert "RunReleased" not in await story_of(tables, id_)

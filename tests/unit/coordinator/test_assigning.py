@@ -1,4 +1,4 @@
-"""Which ready work goes to which runner."""
+"""Ready work is assigned to runners."""
 
 from typing import cast
 
@@ -18,7 +18,7 @@ from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
 
 class Session:
-    """A runner's credit, and nothing else of its session."""
+    """A session that has only the runner's scope and credit."""
 
     def __init__(self, name: str, credit: int) -> None:
         self.instance_id = name
@@ -45,7 +45,7 @@ class Fleet:
 
 
 def assigner_of(fleet: Fleet, *executions: OwnedExecution) -> Assigner:
-    """They have entered it, one after the other, at time 1."""
+    """The executions have entered it one after the other, at time 1."""
     made = Assigner(cast("SessionRegistry", fleet))
     for each in executions:
         made.enter(each, 1)

@@ -17,7 +17,7 @@ ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
 
 
 async def judged(story: Story, *leases: Lease) -> list[Refused]:
-    """The answer of one that holds the story's execution to the runner that was granted it."""
+    """The answer to the runner of the first run, from a coordinator that holds the execution of the story."""
     owned = OwnedExecution(ID, 1, start_command(ExecutionGrant(), "c1"), execution=story.execution)
     attach = Attach("runner", story.execution.runs[0].instance_id, 1, held=leases)
     return list(await runners_of({ID: owned}).admit(attach))

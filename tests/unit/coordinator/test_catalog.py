@@ -1,4 +1,4 @@
-"""The meaning of api's answers to a coordinator."""
+"""The answers of api, as a coordinator takes them."""
 
 from collections.abc import AsyncIterator
 from types import SimpleNamespace

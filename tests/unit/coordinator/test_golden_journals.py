@@ -41,7 +41,7 @@ def test_a_stored_journal_folds_to_the_rows_it_gave(folder):
 
 
 def replace_rules(monkeypatch, rule):
-    """Put this function in the place of every rule. The names of what was replaced."""
+    """Put this function in the place of every rule. Returns the names of the functions that were replaced."""
     prefix = f"{core.__name__}."
     modules = [importlib.import_module(found.name) for found in pkgutil.walk_packages(core.__path__, prefix)]
     replaced = set()

@@ -1,4 +1,4 @@
-"""Executions that wait for their definition or their journal: one that must wait holds up nobody else."""
+"""An execution that waits for its definition or its journal holds up no other."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -35,7 +35,7 @@ def granted(execution_id: str, version_id: str) -> OwnedExecution:
 
 
 class World:
-    """Definitions, journals, the owned executions and a dispatch, as far as the loader needs them."""
+    """Definitions, journals and the owned executions, as far as the loader needs them."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Version | Exception] = {}
@@ -45,11 +45,11 @@ class World:
         self.refused: list[tuple[str, bool]] = []
         self.failed: list[int] = []
         self.hard_loads: list[list[str]] = []
-        # Not to be read with others, nor in little time.
+        # These are read neither with others nor in little time.
         self.giants: set[str] = set()
-        # Not to be read at all.
+        # These cannot be read at all.
         self.damaged: set[str] = set()
-        # More than these are too many for the time that a load has.
+        # A load of more than these takes longer than it may.
         self.most = 1_000
         self.may_read_hard = asyncio.Event()
         self.unloaded: list[OwnedExecution] = []
@@ -91,7 +91,7 @@ class World:
         return [Loaded(0, ()) for _ in leases]
 
     def take_on(self, count: int) -> list[OwnedExecution]:
-        """So many executions whose definition is there."""
+        """Takes on so many executions whose definition is there."""
         self.answers["there"] = VERSION
         owned = [granted(str(number), "there") for number in range(count)]
         self.unloaded += owned
@@ -201,7 +201,7 @@ async def test_a_journal_that_cannot_be_read_holds_up_no_other() -> None:
     async with world.running():
         owned = world.take_on(200)
         await until(lambda: len(world.begun) == 198)
-        # The two are read alone, and while one is, others come and go.
+        # The two are read alone. While one of them is read, others come and go.
         await until(lambda: world.hard_loads)
         later = world.arrive("there")
         await until(lambda: later in world.begun)
@@ -217,7 +217,7 @@ async def test_few_tries_find_the_journal_that_cannot_be_read() -> None:
     async with world.running():
         world.take_on(200)
         await until(lambda: world.hard_loads)
-        # All, a part, and it alone.
+        # All are tried, then a part, and then the one alone.
         assert world.failed == [200, 14, 1]
 
 
@@ -228,7 +228,7 @@ async def test_what_is_slow_is_read_in_batches_that_its_time_is_enough_for(monke
     async with world.running():
         world.take_on(1_000)
         await until(lambda: len(world.begun) == 1_000)
-        # Once all at once, and never again more than twice of what went well.
+        # All are tried at once, and after that never more than twice as many as went well.
         assert max(world.failed[1:]) <= 2 * world.most
 
 

@@ -1,4 +1,4 @@
-"""Messages of the mailbox on their way into an inbox: they come again and again until they are answered."""
+"""Messages of the mailbox come again and again until they are answered, and are put into the inbox once."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -78,7 +78,7 @@ def test_message_of_the_grant_is_decided_once_by_a_start_that_turns_out_to_be_no
     owned = granted(carries, "m1")
     carries.begin(owned)
     assert isinstance(owned.inbox[0].command, Start)
-    # The batch that finds its journal begun does the same.
+    # A batch whose append is refused, because the journal has begun, does the same.
     owned.inbox = owned.inbox[1:]
     carries.reload(owned)
     carries.resume(owned, ADOPT)

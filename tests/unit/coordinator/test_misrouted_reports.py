@@ -1,4 +1,4 @@
-"""Reports on their way to a mailbox that has no room."""
+"""Reports wait for a mailbox that has no room."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FULL, OTHER = "0190c0de-0000-7000-8000-000000000001", "0190c0de-0000-7000-8000-0
 
 
 class Session:
-    """A runner's, of a key that serves all; also what is asked and told about its reports."""
+    """A runner's session that serves every workspace. It stands for the tables and the mailbox too."""
 
     def __init__(self) -> None:
         self.data = self

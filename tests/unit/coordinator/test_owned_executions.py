@@ -1,4 +1,4 @@
-"""Runs whose grants came back, or are in doubt, are given up when it is safe."""
+"""A run whose grant came back, or is in doubt, is given up when that is safe."""
 
 import asyncio
 from typing import Any, cast
@@ -16,7 +16,7 @@ from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
 
 def executions_of(story: Story) -> OwnedExecutions:
-    """It holds the story's execution; a denied run is given up at the next look."""
+    """They hold the execution of the story. A denied run is given up at once."""
     executions = OwnedExecutions(
         clock=SystemClock(),
         definitions=cast("Any", None),
@@ -31,7 +31,7 @@ def executions_of(story: Story) -> OwnedExecutions:
 
 
 def live_story() -> Story:
-    """Run 1 must not be done twice; run 2 may, says its node, and run 3, says its runner."""
+    """Run 1 must not be done twice. Run 2 may, because its node says so, and run 3, because its runner does."""
     story = Story([node("once"), node("again", idempotent=True), node("anew")])
     story.start()
     story.assign("once", "again")

@@ -1,4 +1,4 @@
-"""A parked execution's wait as a dispatcher is told of it."""
+"""A dispatcher is told how long a parked execution still waits."""
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
 
 
 def left_when_sent(report: Report) -> int:
-    """Nanoseconds."""
+    """In nanoseconds."""
     (message,) = cast("list[Any]", CODEC.encode_holder_frame(HolderFrame(reports=[report])))
     parked = message.reports[0].parked
     left: int = parked.wake_time.ToNanoseconds() - parked.park_time.ToNanoseconds()
@@ -32,7 +32,7 @@ def parked(wake_time: int) -> Report:
 
 
 def test_wait_goes_on_while_its_report_is_kept() -> None:
-    """Also when it was sent before, to one that did not answer."""
+    """This holds as well if it was sent before to a dispatcher that did not answer."""
     wake_time = datetime.now(UTC) + timedelta(hours=1)
     report = parked(int(wake_time.timestamp() * 1e6))
     left = left_when_sent(report)

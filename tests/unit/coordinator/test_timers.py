@@ -1,4 +1,4 @@
-"""When executions are looked at again."""
+"""Timers wake executions."""
 
 from services.chassis.process.clock import ManualClock
 from services.coordinator.app.owned_execution import OwnedExecution

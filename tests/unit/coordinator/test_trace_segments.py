@@ -1,4 +1,4 @@
-"""The traces of very large executions: which run is in which, and that whoever asks gets the same."""
+"""Each run of a very large execution belongs to one trace, and every coordinator finds the same one."""
 
 import pytest
 

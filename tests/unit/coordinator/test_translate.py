@@ -1,4 +1,4 @@
-"""Journal records and rows as api reads them."""
+"""Events and rows are translated to the records that api reads."""
 
 import orjson
 import pytest

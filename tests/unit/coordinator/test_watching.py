@@ -76,7 +76,7 @@ async def test_a_whole_row_is_read_once_when_an_execution_has_ended() -> None:
 
 
 class Call:
-    """A servicer's context that hears one request, and nothing more once it has written as often as it is to."""
+    """The context of a call that sends one request, and ends when it has got so many answers."""
 
     def __init__(self, request: pb.WatchRequest, answers: int = 0) -> None:
         self._requests, self._answers_wanted = [request], answers
