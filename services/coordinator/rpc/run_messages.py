@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import Any, Final
 
-from services.chassis.grpc.timestamps import micros_of
+from services.chassis.grpc.timestamps import micros_of, put_micros
 from services.chassis.lease.frames import NAME_MAX, Grant, Report
 from services.coordinator.app.owned_execution import ReceivedProgress, ReceivedReport
 from services.coordinator.core.commands import (
@@ -53,11 +53,11 @@ def run_grant(execution: Execution, effect: GrantRun, key: str, now: Instant) ->
         for name, value in effect.outputs:
             fill_output(message.outputs[name], value)
     if effect.timeout:
-        message.timeout.FromMicroseconds(effect.timeout)
+        put_micros(message.timeout, effect.timeout)
     if execution.deadline:
         # The time that is left, because the runner's clock may differ. 0 left is not the same as no deadline.
         message.execution_left.SetInParent()
-        message.execution_left.FromMicroseconds(max(0, execution.deadline - now))
+        put_micros(message.execution_left, max(0, execution.deadline - now))
     return Grant(lease_id, run.epoch, message)
 
 

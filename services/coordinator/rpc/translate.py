@@ -36,7 +36,13 @@ _SHOWN_MAX_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(
 
 
 def execution_record(row: Row) -> pb.ExecutionRecord:
-    record = pb.ExecutionRecord(workspace=row["workspace"], input=row["input"], output=row["output"] or b"")
+    record = pb.ExecutionRecord()
+    fill_execution(record, row)
+    return record
+
+
+def fill_execution(record: pb.ExecutionRecord, row: Row) -> None:
+    record.workspace, record.input, record.output = row["workspace"], row["input"], row["output"] or b""
     execution = record.execution
     execution.id = row["execution_id"]
     execution.workflow, execution.version = row["workflow"], row["version"]
@@ -56,14 +62,13 @@ def execution_record(row: Row) -> pb.ExecutionRecord:
     if summary := row["summary"]:
         for name, nodes in summary.items():
             getattr(execution.summary, name).extend(nodes)
-    return record
 
 
 def _put_metrics(metrics: api.Execution.Metrics, row: Row) -> None:
     metrics.runs, metrics.retries, metrics.cost_tokens = row["runs"], row["retries"], row["cost_tokens"]
     end = row["end_time"] or time.time_ns() // 1_000
-    metrics.duration.FromMicroseconds(max(0, end - row["start_time"]))
-    metrics.queued.FromMicroseconds(max(0, row["start_time"] - row["create_time"]))
+    put_micros(metrics.duration, max(0, end - row["start_time"]))
+    put_micros(metrics.queued, max(0, row["start_time"] - row["create_time"]))
 
 
 def run_record(row: Row) -> pb.RunRecord:
@@ -90,7 +95,7 @@ def run_record(row: Row) -> pb.RunRecord:
         error.type, error.message = row["error_type"], row["error_message"]
         error.fingerprint = row["error_fingerprint"]
     if row["end_time"] and row["start_time"]:
-        run.duration.FromMicroseconds(max(0, row["end_time"] - row["start_time"]))
+        put_micros(run.duration, max(0, row["end_time"] - row["start_time"]))
     # The run's own trace: every thousand runs begin a new one.
     run.trace_id = _trace_id(row["traceparent"] or row["execution_traceparent"])
     return record

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.batcher import Level
@@ -28,7 +28,7 @@ from services.coordinator.core.projection import EXECUTION_COLUMNS, execution_ro
 from services.coordinator.core.run_ids import is_execution_id
 from services.coordinator.core.state import Execution, summary
 from services.coordinator.rpc.reads import Reads, ReadServicer
-from services.coordinator.rpc.translate import event_record, execution_record
+from services.coordinator.rpc.translate import event_record, fill_execution
 from windlass.coordinator.v1 import reads_pb2 as pb
 
 log = logger(__name__)
@@ -138,9 +138,9 @@ class WatchHub:
                     self._push_events(each, records)
         if execution.is_final:
             with _apart(id_):
-                row: Row = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
-                record = execution_record({**row, "summary": summary(execution)._asdict()})
-                self._finish(subscriptions, record)
+                row: dict[str, Any] = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
+                row["summary"] = summary(execution)._asdict()
+                self._finish(subscriptions, row)
 
     # ── subscriptions ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -202,10 +202,11 @@ class WatchHub:
             subscription.after_seq = seq
             subscription.stream.push(pb.Update(execution_id=subscription.execution_id, event=record))
 
-    def _finish(self, subscriptions: Iterable[Subscription], record: pb.ExecutionRecord) -> None:
-        update = pb.Update(execution_id=record.execution.id, final=record)
+    def _finish(self, subscriptions: Iterable[Subscription], row: Row) -> None:
+        update = pb.Update(execution_id=row["execution_id"])
+        fill_execution(update.final, row)
         for each in subscriptions:
-            if each.events and each.after_seq < record.execution.last_seq:
+            if each.events and each.after_seq < row["last_seq"]:
                 # Events are missing in between. They come first, from the journal.
                 self._catch_up(each)
                 continue
@@ -276,7 +277,7 @@ class WatchHub:
             for row in await self._reads.executions(sorted({each.execution_id for each in part})):
                 with _apart(row["execution_id"]):
                     mine = [each for each in part if each.execution_id == row["execution_id"] and self._is_live(each)]
-                    self._finish(mine, execution_record(row))
+                    self._finish(mine, row)
 
     async def _bring_up(self, subscription: Subscription, last_seq: int) -> None:
         while subscription.events and subscription.after_seq < last_seq and self._is_live(subscription):
