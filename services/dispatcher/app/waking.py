@@ -13,7 +13,8 @@ from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.dispatcher.app.ports import Housekeeping, Wakes
+from services.dispatcher.app.admission_inbox import AdmissionInbox
+from services.dispatcher.app.ports import Housekeeping
 
 log = logger(__name__)
 # It asks a little late, because one that asks too early has to ask again.
@@ -21,9 +22,9 @@ _LATE_SECONDS: Final = 0.002
 
 
 class Waking:
-    def __init__(self, *, housekeeping: Housekeeping, admission_loop: Wakes, clock: Clock, poll_seconds: float) -> None:
+    def __init__(self, *, housekeeping: Housekeeping, inbox: AdmissionInbox, clock: Clock, poll_seconds: float) -> None:
         self._housekeeping = housekeeping
-        self._admission_loop = admission_loop
+        self._inbox = inbox
         self._clock = clock
         self._poll_seconds = poll_seconds
         self._next: datetime | None = None
@@ -46,8 +47,7 @@ class Waking:
     async def run_once(self) -> None:
         self._next = None
         woken, following = await self._housekeeping.wake()
-        for each in woken:
-            self._admission_loop.work_in(each.workspace, is_ends_only=each.is_ends_only)
+        self._inbox.requeued(woken)
         if following is not None:
             self._wait_until(self._clock.now() + timedelta(seconds=min(following, self._poll_seconds)))
 

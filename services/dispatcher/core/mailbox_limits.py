@@ -13,7 +13,7 @@ MAILBOX_BYTES_MAX = 8 * MEBIBYTE
 # Additional room for messages that end the execution, so that a full mailbox does not keep them out.
 MAILBOX_ENDING_MESSAGES = 100
 MAILBOX_ENDING_BYTES = MEBIBYTE
-# Sent with one grant. The rest follows once the holder has the execution (app/rounds.py).
+# Sent with one grant. The rest follows once the holder has the execution (app/poll_loop.py).
 GRANT_BYTES_MAX = MAILBOX_BYTES_MAX
 # Sent with all grants of one claim. Further grants wait for the next batch.
 CLAIM_BYTES_MAX = 16 * MEBIBYTE

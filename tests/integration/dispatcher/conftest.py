@@ -98,11 +98,13 @@ class Rig:
         return (await self.queue.commit(batch)).claims
 
     async def finish(self, *leases: Claim | tuple[str, int]) -> Sequence[str | None]:
+        """The workspace of each report that took effect, None for the others."""
         reports = [
             LeaseFinished(lease.execution_id, lease.epoch) if isinstance(lease, Claim) else LeaseFinished(*lease)
             for lease in leases
         ]
-        return (await self.queue.commit(AdmissionBatch(now=datetime.now(UTC), finished=reports))).finished
+        result = await self.queue.commit(AdmissionBatch(now=datetime.now(UTC), finished=reports))
+        return [result.took_effect.get(report) for report in reports]
 
     async def fill(self, execution_id: str, *, messages: int, size: int) -> None:
         """Lay messages into a mailbox, whatever it takes: each of `size` bytes, its number in front."""

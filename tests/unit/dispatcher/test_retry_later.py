@@ -2,13 +2,13 @@
 
 from typing import Any, cast
 
-from services.dispatcher.app.ports import PendingReport
+from services.dispatcher.app.ports import BatchReport
 from services.dispatcher.app.retry_later import AGAIN_AT_ONCE, AGAIN_SECONDS, RetryLater
 from services.dispatcher.core.items import LeaseFinished
 
 
-def told(number: int, report_id: str = "r") -> PendingReport:
-    return PendingReport(report_id, LeaseFinished(f"e{number}", 1), cast("Any", None))
+def told(number: int, report_id: str = "r") -> BatchReport:
+    return BatchReport(report_id, LeaseFinished(f"e{number}", 1), cast("Any", None))
 
 
 def test_report_is_tried_again_once_its_time_has_come() -> None:
