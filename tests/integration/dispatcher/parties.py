@@ -1,4 +1,4 @@
-"""The two neighbours of a dispatcher, on the real wire: a coordinator that does as it is told, and an api's stream."""
+"""A coordinator that does what its test says, and an api. Both talk to a dispatcher over gRPC."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Coordinator(HolderOwner):
         yield frozenset(self._addresses)
         await asyncio.Event().wait()
 
-    # ── what a test says ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── commands of a test ───────────────────────────────────────────────────────────────────────────────────────
 
     async def granted(self, count: int, what: str = "grants") -> list[sessions_pb2.ExecutionGrant]:
         await until(lambda: len(self.grants) >= count, SECONDS, f"{count} {what}, not {len(self.grants)}")
@@ -133,7 +133,7 @@ class Coordinator(HolderOwner):
     async def reported(self) -> None:
         await until(lambda: not self.holder.reports_waiting, SECONDS, "acknowledged reports")
 
-    # ── what the library tells ───────────────────────────────────────────────────────────────────────────────────
+    # ── callbacks of the session library ─────────────────────────────────────────────────────────────────────────
 
     def on_grants(self, grants: list[Grant]) -> None:
         for grant in grants:

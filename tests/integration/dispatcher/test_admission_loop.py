@@ -1,4 +1,4 @@
-"""The batch's loop on a real database: items stand alone, lost answers are repeated, credit is given back."""
+"""The admission loop on a real database: bad items stand alone, lost commits are repeated, credit is given back."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Recorder:
 
 
 class Failing:
-    """The queue, with the next admission loop failing in the given way, before or after their commit."""
+    """The queue. Its next commits raise the given errors, before or after they take place."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -158,7 +158,7 @@ REFUSES_NO_MORE = "DROP TRIGGER refuse ON dispatcher.queue"
 
 
 async def refusing(rig: Rig, state: State, code: str = "program_limit_exceeded") -> None:
-    """The database refuses to bring rows of one workspace into this state, as it does what passes its limits."""
+    """The database refuses to bring rows of one workspace into this state."""
     await execute(rig, REFUSES.format(state=int(state), code=code))
 
 

@@ -1,4 +1,4 @@
-"""The events that operators search the log for: worded as published, at their level, with their fields."""
+"""The published log events: their text, their level and their fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mailboxes against PostgreSQL: how much they hold, and how much of it goes at once."""
+"""Mailboxes against PostgreSQL: how much they hold, and how much of it is sent at once."""
 
 import uuid
 from datetime import UTC, datetime
@@ -91,7 +91,7 @@ async def test_claim_leaves_for_the_next_what_would_make_it_too_large(rig: Rig) 
 
 
 async def leased(rig: Rig, count: int) -> list[str]:
-    """So many executions in the hands of a holder, in the order of their ids."""
+    """Lease `count` executions to one holder. Returns their ids in order."""
     await rig.limit("unread", 20)
     claims = (await rig.enqueue(*[new_start("unread") for _ in range(count)], holders=count)).claims
     return sorted(claim.execution_id for claim in claims)

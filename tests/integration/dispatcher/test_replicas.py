@@ -1,4 +1,4 @@
-"""Two dispatchers and what one leaves to the other: slots, grants gone astray, leases of nobody, lost words."""
+"""Two dispatchers share the slots, and each finds the lost grants, leases and messages of the other."""
 
 import uuid
 from collections.abc import AsyncIterator

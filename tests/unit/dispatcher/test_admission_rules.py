@@ -160,7 +160,7 @@ def test_results_of_halves_join_in_order() -> None:
 
 
 @pytest.mark.parametrize(("claims", "workspaces", "each"), [(500, 1, 500), (500, 100, 10), (6, 3, 4), (1, 9, 1)])
-def test_claim_reaches_at_least_its_fair_share_into_each_lane(claims: int, workspaces: int, each: int) -> None:
+def test_claim_reaches_at_least_its_fair_share_into_each_workspace(claims: int, workspaces: int, each: int) -> None:
     assert reach(claims, workspaces) == each
 
 

@@ -1,4 +1,4 @@
-"""The background housekeeping, one round at a time."""
+"""The background loops, one round at a time."""
 
 from __future__ import annotations
 
