@@ -95,13 +95,14 @@ class DispatcherService:
 
     def __init__(self, settings: DispatcherSettings) -> None:
         self.name = f"{SERVICE}-{settings.replica}"
+        self.poll_seconds = POLL_SECONDS * settings.lease_scale
         self.clock = SystemClock()
         self.metrics = AdmissionMetrics()
         self.inbox = AdmissionInbox(self.clock)
         self._open_database(settings)
         self._look_after(settings)
         self._hold_sessions(settings)
-        self._admit(settings)
+        self._admit()
         self._serve(settings)
 
     def _open_database(self, settings: DispatcherSettings) -> None:
@@ -119,10 +120,7 @@ class DispatcherService:
         self.returns = Returns(leases=self.leases, inbox=self.inbox, metrics=self.metrics, clock=self.clock)
         self.marks = DispatchedMarks(housekeeping=self.housekeeping, clock=self.clock)
         self.waking = Waking(
-            housekeeping=self.housekeeping,
-            inbox=self.inbox,
-            clock=self.clock,
-            poll_seconds=POLL_SECONDS * settings.lease_scale,
+            housekeeping=self.housekeeping, inbox=self.inbox, clock=self.clock, poll_seconds=self.poll_seconds
         )
         self.measures = Measures(housekeeping=self.housekeeping, clock=self.clock)
         self.retention = Retention(housekeeping=self.housekeeping, mailbox=self.mailbox, clock=self.clock)
@@ -159,9 +157,8 @@ class DispatcherService:
         )
         self.session_owner.deliveries, self.session_owner.registry = self.deliveries, self.registry
 
-    def _admit(self, settings: DispatcherSettings) -> None:
+    def _admit(self) -> None:
         """The admission loop, and the poll that feeds it."""
-        poll_seconds = POLL_SECONDS * settings.lease_scale
         self.admission_loop = AdmissionLoop(
             inbox=self.inbox,
             store=PostgresQueue(self.connection),
@@ -172,7 +169,7 @@ class DispatcherService:
             grant_of=grant_of,
             metrics=self.metrics,
             clock=self.clock,
-            poll_seconds=poll_seconds,
+            poll_seconds=self.poll_seconds,
         )
         self.poll_loop = PollLoop(
             housekeeping=self.housekeeping,
@@ -182,7 +179,7 @@ class DispatcherService:
             ask_holder=self.session_owner.ask,
             post=self.session_owner.post,
             clock=self.clock,
-            every_seconds=poll_seconds,
+            every_seconds=self.poll_seconds,
         )
 
     def _serve(self, settings: DispatcherSettings) -> None:

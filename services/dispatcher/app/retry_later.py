@@ -29,9 +29,5 @@ class RetryLater:
 
     def due(self, now: float) -> list[BatchReport]:
         """Remove and return the reports that are to be tried again now."""
-        keys: list[tuple[str, int]] = []
-        for key, (due_at, _) in self._kept.items():
-            if due_at > now or len(keys) == AGAIN_AT_ONCE:
-                break
-            keys.append(key)
-        return [self._kept.pop(key)[1] for key in keys]
+        keys = [key for key, (due_at, _) in self._kept.items() if due_at <= now]
+        return [self._kept.pop(key)[1] for key in keys[:AGAIN_AT_ONCE]]

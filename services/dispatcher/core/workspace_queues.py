@@ -10,6 +10,7 @@ workspace with work again, makes up for a lost one.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 
 from services.dispatcher.core.items import WorkspaceView
 
@@ -88,7 +89,7 @@ class WorkspaceQueues:
 
     def take(self, count: int) -> list[str]:
         """The next queues to look at. They move to the end of the line."""
-        taken = [workspace for workspace, _ in zip(self._ready, range(count), strict=False)]
+        taken = list(islice(self._ready, count))
         for workspace in taken:
             del self._ready[workspace]
             self._ready[workspace] = None
