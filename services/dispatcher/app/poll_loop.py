@@ -48,7 +48,7 @@ class PollLoop:
             await self._clock.sleep(self._every_seconds / 4)
 
     async def run_once(self) -> None:
-        steps: list[Callable[[], Awaitable[None]]] = [self.ask_for_astray, self.say_again]
+        steps: list[Callable[[], Awaitable[None]]] = [self.ask_for_astray, self.send_again]
         if self._round % 4 == 0:
             steps += [self.poll, self.end_unheld]
         self._round += 1
@@ -74,6 +74,6 @@ class PollLoop:
         for holder, leases in (await self._housekeeping.astray()).items():
             self._ask_holder(holder, leases)
 
-    async def say_again(self) -> None:
+    async def send_again(self) -> None:
         for holder, bodies in (await self._mailbox.unread()).items():
             self._post(holder, bodies)

@@ -27,13 +27,13 @@ SELECT 1 FROM dispatcher.queue WHERE execution_id = ANY(%s::text[]::uuid[]) ORDE
 
 # A message that is stored already counts once and is accepted again. One that finds no room wakes nothing.
 _DELIVER: Final = f"""
-WITH told AS MATERIALIZED (
+WITH message AS MATERIALIZED (
   SELECT * FROM unnest(%s, %s::text[]::uuid[], %s, %s, %s) WITH ORDINALITY
     AS t (message_id, execution_id, workspace, body, is_ending, n)
 ), found AS MATERIALIZED (
   SELECT t.n, t.message_id, t.execution_id, t.body, t.is_ending, q.workspace, q.holder,
          NOT EXISTS (SELECT 1 FROM dispatcher.mailbox m WHERE m.message_id = t.message_id) AS is_new
-  FROM told t JOIN dispatcher.queue q USING (execution_id)
+  FROM message t JOIN dispatcher.queue q USING (execution_id)
   WHERE (t.workspace = '' OR t.workspace = q.workspace) AND q.state <> 5
 ), unread AS MATERIALIZED (
   SELECT e.execution_id, count(m.message_id) AS messages, coalesce(sum(octet_length(m.body)), 0) AS bytes
@@ -86,9 +86,9 @@ SELECT m.body, t.holder, t.execution_id::text FROM (
     WHERE q.state IN (2, 3) AND m.create_time < now() - %s::float8 * interval '1 second'
     WINDOW earlier AS (PARTITION BY m.execution_id ORDER BY m.create_time, m.message_id)
   ) s
-  WHERE s.nth <= {limits.SAID_AGAIN_MESSAGES_MAX} AND coalesce(s.own_bytes_before, 0) < {limits.SAID_AGAIN_BYTES_EACH}
-  ORDER BY s.nth, s.is_passed, s.execution_id LIMIT {limits.SAID_AGAIN_MESSAGES_MAX}
-) t JOIN dispatcher.mailbox m USING (message_id) WHERE coalesce(t.bytes_before, 0) < {limits.SAID_AGAIN_BYTES_MAX}
+  WHERE s.nth <= {limits.RESENT_MESSAGES_MAX} AND coalesce(s.own_bytes_before, 0) < {limits.RESENT_BYTES_EACH}
+  ORDER BY s.nth, s.is_passed, s.execution_id LIMIT {limits.RESENT_MESSAGES_MAX}
+) t JOIN dispatcher.mailbox m USING (message_id) WHERE coalesce(t.bytes_before, 0) < {limits.RESENT_BYTES_MAX}
 ORDER BY t.nth, t.is_passed, t.execution_id
 """
 
@@ -106,7 +106,7 @@ class PostgresMailbox:
         self._database = database
         self._redeliver_seconds = redeliver_seconds
         # The execution at which the last look at what is unread ended.
-        self._last_said = str(UUID(int=0))
+        self._last_resent = str(UUID(int=0))
 
     async def deliver(self, messages: Sequence[MailboxMessage]) -> list[Delivery | None]:
         """The outcome of each message; None: no such execution waits or is leased."""
@@ -134,9 +134,9 @@ class PostgresMailbox:
 
     async def unread(self) -> dict[str, list[bytes]]:
         """Messages that their holders should have acknowledged by now, as many as may be sent at once, by holder."""
-        rows = await self._database.fetch(_UNREAD, (self._last_said, self._redeliver_seconds))
+        rows = await self._database.fetch(_UNREAD, (self._last_resent, self._redeliver_seconds))
         if rows:
-            self._last_said = rows[-1][2]
+            self._last_resent = rows[-1][2]
         by_holder: dict[str, list[bytes]] = {}
         for body, holder, _ in rows:
             by_holder.setdefault(holder, []).append(body)

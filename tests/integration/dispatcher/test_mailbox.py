@@ -9,7 +9,7 @@ from services.dispatcher.core.mailbox_limits import (
     MAILBOX_BYTES_MAX,
     MAILBOX_MESSAGES_MAX,
     MEBIBYTE,
-    SAID_AGAIN_MESSAGES_MAX,
+    RESENT_MESSAGES_MAX,
 )
 from tests.integration.dispatcher.conftest import Rig, new_start
 
@@ -103,19 +103,19 @@ async def unread(rig: Rig) -> list[bytes]:
     return bodies
 
 
-async def said_again(rig: Rig) -> list[int]:
+async def resent(rig: Rig) -> list[int]:
     return numbers(await unread(rig))
 
 
-async def test_what_is_said_again_at_once_is_bounded_and_goes_round(empty_rig: Rig) -> None:
+async def test_what_is_resent_at_once_is_bounded_and_goes_round(empty_rig: Rig) -> None:
     ids = await leased(empty_rig, 10)
     for execution_id in ids:
         await empty_rig.fill(execution_id, messages=4, size=MEBIBYTE // 2)
     # The oldest of each, then the second of as many as there is room for; of none the third.
-    assert await said_again(empty_rig) == [1] * 10 + [2] * 6
+    assert await resent(empty_rig) == [1] * 10 + [2] * 6
     await empty_rig.mailbox.forget([f"{execution_id}:1" for execution_id in ids[6:]])
     # Those that have had no second have it first.
-    assert await said_again(empty_rig) == [2] * 4 + [1] * 6 + [3] * 4 + [2] * 2
+    assert await resent(empty_rig) == [2] * 4 + [1] * 6 + [3] * 4 + [2] * 2
 
 
 async def test_full_mailboxes_that_nobody_reads_hold_up_no_other(empty_rig: Rig) -> None:
@@ -129,8 +129,8 @@ async def test_full_mailboxes_that_nobody_reads_hold_up_no_other(empty_rig: Rig)
 
 async def test_mailbox_of_many_messages_that_nobody_reads_holds_up_no_other(empty_rig: Rig) -> None:
     stuck, other = await leased(empty_rig, 2)
-    await empty_rig.fill(stuck, messages=SAID_AGAIN_MESSAGES_MAX + 1, size=4)
+    await empty_rig.fill(stuck, messages=RESENT_MESSAGES_MAX + 1, size=4)
     await empty_rig.fill(other, messages=2, size=8)
     bodies = await unread(empty_rig)
-    assert len(bodies) == SAID_AGAIN_MESSAGES_MAX
+    assert len(bodies) == RESENT_MESSAGES_MAX
     assert [n for n, body in enumerate(bodies) if len(body) == 8] == [1, 3]
