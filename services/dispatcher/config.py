@@ -8,7 +8,7 @@ SERVICE: Final = "dispatcher"
 # The poll behind every wake-up: the longest wait when every notification is lost. Multiplied by the lease scale.
 POLL_SECONDS: Final = 2.0
 # A committed grant without an acknowledgement is asked about after this time. Multiplied by the lease scale.
-ASTRAY_SECONDS: Final = 1.0
+LOST_GRANT_SECONDS: Final = 1.0
 # A message without an acknowledgement is sent again after this time. Multiplied by the lease scale.
 REDELIVER_SECONDS: Final = 1.0
 

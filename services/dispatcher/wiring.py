@@ -36,7 +36,7 @@ from services.dispatcher.app.replica_notices import CHANNEL, ReplicaNotices
 from services.dispatcher.app.retention import Retention
 from services.dispatcher.app.returns import Returns
 from services.dispatcher.app.waking import Waking
-from services.dispatcher.config import ASTRAY_SECONDS, POLL_SECONDS, REDELIVER_SECONDS, SERVICE, DispatcherSettings
+from services.dispatcher.config import LOST_GRANT_SECONDS, POLL_SECONDS, REDELIVER_SECONDS, SERVICE, DispatcherSettings
 from services.dispatcher.rpc.enqueue import EnqueueServicer
 from services.dispatcher.rpc.queue import QueueServicer
 from services.dispatcher.rpc.rules import RULES
@@ -112,7 +112,9 @@ class DispatcherService:
         self.leases = PostgresLeases(self.database, lease_scale=scale)
         self.mailbox = PostgresMailbox(self.database, redeliver_seconds=REDELIVER_SECONDS * scale)
         self.housekeeping = PostgresHousekeeping(
-            self.database, astray_seconds=ASTRAY_SECONDS * scale, request_key_seconds=settings.request_key_seconds
+            self.database,
+            lost_grant_seconds=LOST_GRANT_SECONDS * scale,
+            request_key_seconds=settings.request_key_seconds,
         )
 
     def _look_after(self, settings: DispatcherSettings) -> None:

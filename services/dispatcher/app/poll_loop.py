@@ -48,7 +48,7 @@ class PollLoop:
             await self._clock.sleep(self._every_seconds / 4)
 
     async def run_once(self) -> None:
-        steps: list[Callable[[], Awaitable[None]]] = [self.ask_for_astray, self.send_again]
+        steps: list[Callable[[], Awaitable[None]]] = [self.ask_for_lost_grants, self.send_again]
         if self._round % 4 == 0:
             steps += [self.poll, self.end_unheld]
         self._round += 1
@@ -70,8 +70,8 @@ class PollLoop:
         if gone:
             self._ended(gone)
 
-    async def ask_for_astray(self) -> None:
-        for holder, leases in (await self._housekeeping.astray()).items():
+    async def ask_for_lost_grants(self) -> None:
+        for holder, leases in (await self._housekeeping.lost_grants()).items():
             self._ask_holder(holder, leases)
 
     async def send_again(self) -> None:

@@ -58,7 +58,7 @@ class Housekeeping(Protocol):
 
     async def mark_dispatched(self, leases: Sequence[tuple[str, int]]) -> None: ...
 
-    async def astray(self) -> Mapping[str, Sequence[tuple[str, int]]]:
+    async def lost_grants(self) -> Mapping[str, Sequence[tuple[str, int]]]:
         """Committed grants that were never acknowledged, by holder."""
         ...
 

@@ -86,7 +86,7 @@ UPDATE dispatcher.queue q SET state = 3 FROM taken WHERE q.execution_id = taken.
 """
 
 # Grants that were committed but never acknowledged: the dispatcher may have died before it sent them.
-_ASTRAY: Final = Composed(
+_LOST_GRANTS: Final = Composed(
     sa.select(queue.c.holder, execution_id_text, queue.c.epoch)
     .where(is_in(State.CLAIMED), queue.c.granted_time < func.now() - seconds(sa.bindparam("older_than")))
     .limit(5_000)
@@ -131,9 +131,9 @@ _NOTIFY: Final = "SELECT count(pg_notify(%s, payload)) FROM unnest(%s) AS p (pay
 
 
 class PostgresHousekeeping:
-    def __init__(self, database: Database, *, astray_seconds: float, request_key_seconds: float) -> None:
+    def __init__(self, database: Database, *, lost_grant_seconds: float, request_key_seconds: float) -> None:
         self._database = database
-        self._astray_seconds = astray_seconds
+        self._lost_grant_seconds = lost_grant_seconds
         self._request_key_seconds = request_key_seconds
 
     async def workspaces_with_work(self) -> tuple[list[str], bool]:
@@ -153,9 +153,9 @@ class PostgresHousekeeping:
         await self._database.execute(_MARK, lease_arrays(leases))
         crash_point("dispatcher.mark.after_commit")
 
-    async def astray(self) -> dict[str, list[tuple[str, int]]]:
+    async def lost_grants(self) -> dict[str, list[tuple[str, int]]]:
         by_holder: dict[str, list[tuple[str, int]]] = {}
-        for holder, *lease in await self._database.fetch(*_ASTRAY(older_than=self._astray_seconds)):
+        for holder, *lease in await self._database.fetch(*_LOST_GRANTS(older_than=self._lost_grant_seconds)):
             by_holder.setdefault(holder, []).append((lease[0], lease[1]))
         return by_holder
 

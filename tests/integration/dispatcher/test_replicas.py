@@ -58,7 +58,7 @@ async def test_grant_that_its_holder_cannot_have_is_granted_again(
     addresses: list[str], rig: Rig, is_live: bool
 ) -> None:
     async with Coordinator(*addresses) as coordinator:
-        workspace = f"astray-{is_live}"
+        workspace = f"lost-{is_live}"
         holder = coordinator.holder.instance_id if is_live else str(uuid.uuid4())
         await rig.limit(workspace, 1)
         (lost,) = (await rig.enqueue(new_start(workspace), holders=1, holder=holder)).claims

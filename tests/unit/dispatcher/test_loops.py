@@ -74,8 +74,8 @@ class Store:
         self._answer("poll")
         return ["a"], True
 
-    async def astray(self) -> dict[str, list[tuple[str, int]]]:
-        self._answer("astray")
+    async def lost_grants(self) -> dict[str, list[tuple[str, int]]]:
+        self._answer("lost_grants")
         return {"h1": [("e1", 1)], "h2": [("e2", 2)]}
 
     async def holders_gone(self) -> list[str]:
@@ -193,21 +193,21 @@ async def test_round_looks_for_work_leases_grants_and_messages() -> None:
     assert told.posted == {"h1": [b"m1", b"m2"]}
 
 
-async def test_grants_gone_astray_are_looked_for_four_times_as_often() -> None:
+async def test_lost_grants_are_looked_for_four_times_as_often() -> None:
     store = Store()
     rounds, _ = rounds_of(store)
     for _ in range(8):
         await rounds.run_once()
-    assert (store.asked.count("astray"), store.asked.count("poll")) == (8, 2)
+    assert (store.asked.count("lost_grants"), store.asked.count("poll")) == (8, 2)
 
 
-@pytest.mark.parametrize("failing", ["astray", "unread", "poll", "unheld"])
+@pytest.mark.parametrize("failing", ["lost_grants", "unread", "poll", "unheld"])
 async def test_step_of_a_round_that_fails_holds_up_no_other(failing: str) -> None:
     store = Store()
     rounds, told = rounds_of(store)
     store.fails = failing
     await rounds.run_once()
-    done = {"astray": told.asked, "unread": told.posted, "poll": told.polled, "unheld": told.ended}
+    done = {"lost_grants": told.asked, "unread": told.posted, "poll": told.polled, "unheld": told.ended}
     assert [name for name, what in done.items() if not what] == [failing]
 
 
@@ -222,7 +222,7 @@ async def test_round_says_once_that_the_database_is_away_and_goes_on_when_it_is_
     rounds, told = rounds_of(store)
     store.is_away = True
     await rounds.run_once()
-    assert store.asked == ["astray", "unread", "poll", "unheld"]
+    assert store.asked == ["lost_grants", "unread", "poll", "unheld"]
     assert lines == ["a round waits for the database"]
     store.is_away = False
     for _ in range(4):
