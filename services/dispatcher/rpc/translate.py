@@ -88,8 +88,8 @@ def grant_of(claim: Claim) -> Grant:
         grant.resumed = True
     if claim.is_ends_only:
         grant.ends_only = True
-    grant.enqueue_time.FromMicroseconds(claim.enqueue_us)
-    grant.grant_time.FromMicroseconds(claim.granted_us)
+    _write_us(grant.enqueue_time, claim.enqueue_us)
+    _write_us(grant.grant_time, claim.granted_us)
     for body in claim.messages:
         grant.messages.add().ParseFromString(body)
     if order.traceparent.endswith("1"):
@@ -97,6 +97,12 @@ def grant_of(claim: Claim) -> Grant:
         if traceparent is not None:
             order.traceparent = traceparent
     return Grant(claim.execution_id, claim.epoch, grant)
+
+
+def _write_us(message: Timestamp, us: int) -> None:
+    """Timestamp.FromMicroseconds takes half as long again, because it checks the range."""
+    message.seconds, rest = divmod(us, _US)
+    message.nanos = rest * 1_000
 
 
 def report_of(message: sessions_pb2.ExecutionReport, now: datetime) -> LeaseReport | None:

@@ -187,8 +187,8 @@ def _read_admitted(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> No
                     epoch,
                     batch.new_start_holders[n - 1],
                     new_start.order,
-                    enqueue_us=granted_us,
-                    granted_us=granted_us,
+                    granted_us,
+                    granted_us,
                 )
             )
     for _, number, free, queued, _, slots, has_waiting, _ in seen:
