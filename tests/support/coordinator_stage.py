@@ -28,7 +28,6 @@ from services.chassis.lease.timing import EXECUTION, RUN
 from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Process
 from services.chassis.session.holder import SessionHolder
-from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.registry import SessionRegistry
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.peers import dispatch as dispatch_hop
@@ -37,6 +36,7 @@ from services.coordinator.wiring import wire
 from tests.support.holder_owner import HolderOwner
 from tests.support.lease_hop import Addresses, ServerOwner
 from tests.support.probe import eventually as probe_until
+from tests.support.session_store import MemorySessionStore
 from windlass.api.v1.workspaces_pb2 import Role
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
 from windlass.coordinator.v1 import sessions_pb2 as runs_pb

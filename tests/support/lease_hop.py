@@ -28,13 +28,13 @@ from services.chassis.lease.timing import EXECUTION, LeaseTiming
 from services.chassis.process.clock import SystemClock
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
-from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.owners import AttachRefused
 from services.chassis.session.registry import SessionLimits, SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.session.store import CloseMark, EndedInstance
 from tests.support.holder_owner import HolderOwner
 from tests.support.probe import some
+from tests.support.session_store import MemorySessionStore
 from windlass.coordinator.v1 import sessions_pb2, sessions_pb2_grpc
 from windlass.types.v1 import session_pb2
 

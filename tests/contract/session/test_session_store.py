@@ -13,13 +13,13 @@ from sqlalchemy.schema import CreateTable
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.postgres.database import Database
-from services.chassis.process.clock import ManualClock
-from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.postgres import PostgresSessionStore
 from services.chassis.session.store import SessionStore
 from services.chassis.session.tables import session_table
+from tests.support.manual_clock import ManualClock
 from tests.support.postgres import PostgresCluster
 from tests.support.probe import some
+from tests.support.session_store import MemorySessionStore
 
 TIMING = LeaseTiming(term=100.0, beat=1.0, self_fence=50.0, granted_again=120.0, closed_grace=1.0)
 SECOND_LOOK = TIMING.second_look

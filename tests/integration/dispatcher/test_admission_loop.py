@@ -12,7 +12,7 @@ import pytest
 
 from services.chassis.lease.frames import Grant, RefusedReport
 from services.chassis.postgres.database import CommitUnknown, DatabaseAway
-from services.chassis.process.clock import Clock, ManualClock, SystemClock
+from services.chassis.process.clock import Clock, SystemClock
 from services.chassis.process.coalescing import TURN_SECONDS
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_loop import AdmissionLoop
@@ -28,6 +28,7 @@ from services.dispatcher.core.mailbox_limits import MEBIBYTE
 from services.dispatcher.core.workspace_queues import ASIDE_SECONDS
 from services.dispatcher.store.housekeeping import PostgresHousekeeping
 from tests.integration.dispatcher.conftest import Rig, new_start
+from tests.support.manual_clock import ManualClock
 from tests.support.probe import until
 
 SECONDS = 20.0

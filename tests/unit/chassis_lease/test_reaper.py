@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import EXECUTION
-from services.chassis.process.clock import ManualClock
-from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.reaper import SessionReaper, SweepGuard
 from services.chassis.session.store import EndedInstance
+from tests.support.manual_clock import ManualClock
+from tests.support.session_store import MemorySessionStore
 
 TERM, BEAT, LOOK = EXECUTION.term, EXECUTION.beat, EXECUTION.second_look
 

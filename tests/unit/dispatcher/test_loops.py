@@ -10,7 +10,6 @@ import pytest
 from prometheus_client import REGISTRY
 
 from services.chassis.postgres.connection import DatabaseAway
-from services.chassis.process.clock import ManualClock
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.dispatched_marks import DispatchedMarks
 from services.dispatcher.app.measures import Measures
@@ -19,6 +18,7 @@ from services.dispatcher.app.replica_notices import CHANNEL, ReplicaNotices
 from services.dispatcher.app.retention import Retention
 from services.dispatcher.app.waking import Waking
 from services.dispatcher.core.items import Measure, Requeued
+from tests.support.manual_clock import ManualClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
