@@ -22,8 +22,7 @@ from services.chassis.grpc.errors import Refusal
 from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.server import INTERNAL, GrpcServer
 from services.chassis.identity.callers import ServiceCredential, services
-from services.chassis.lease.frames import Grant, Report
-from services.chassis.lease.profile import HolderProfile
+from services.chassis.lease.frames import Attach, Grant, Report
 from services.chassis.lease.timing import EXECUTION, RUN
 from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Process
@@ -195,13 +194,13 @@ class StageRunner(HolderOwner):
         self.progress: list[runs_pb.RunProgress] = []
         self.work: Callable[[runs_pb.RunGrant], Any] = lambda grant: {}
         self.holder = SessionHolder(
-            profile=HolderProfile(
-                holder=name,
+            attach=Attach(
+                name,
+                capacity=capacity,
                 labels={"zone": "a"},
                 modules=("noop@1", "transform@1", "x.y@1"),
                 idempotent_modules=idempotent,
             ),
-            capacity=capacity,
             timing=RUN.scaled(SCALE),
             codec=runner_hop.CODEC,
             open_stream=lambda address: self._open(channel(address), metadata),

@@ -7,6 +7,7 @@ stream that says what no holder of ours would. They speak the messages of the ru
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from typing import Any
 
 import grpc
@@ -23,15 +24,15 @@ from services.chassis.lease.frames import (
     ServerFrame,
     StreamFault,
 )
-from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import EXECUTION, LeaseTiming
 from services.chassis.process.clock import SystemClock
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.owners import AttachRefused
-from services.chassis.session.registry import SessionLimits, SessionRegistry
+from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.server import ServerSession
-from services.chassis.session.store import CloseMark, EndedInstance
+from services.chassis.session.store import EndedInstance
+from services.chassis.session.stream_limits import SessionLimits
 from tests.support.holder_owner import HolderOwner
 from tests.support.probe import some
 from tests.support.session_store import MemorySessionStore
@@ -77,13 +78,13 @@ class AwayStore(MemorySessionStore):
         self.renewed += instance_ids
         return await super().renew(instance_ids)
 
-    async def mark_closed(self, instance_id: str) -> CloseMark:
+    async def now(self) -> datetime:
         self._ask()
-        return await super().mark_closed(instance_id)
+        return await super().now()
 
-    async def end_if_unheard(self, mark: CloseMark) -> EndedInstance | None:
+    async def end_if_unheard(self, instance_id: str, since: datetime) -> EndedInstance | None:
         self._ask()
-        self.judged.append(await super().end_if_unheard(mark))
+        self.judged.append(await super().end_if_unheard(instance_id, since))
         return self.judged[-1]
 
     async def sweep(self) -> list[EndedInstance]:
@@ -92,7 +93,7 @@ class AwayStore(MemorySessionStore):
 
     async def end(self, instance_id: str) -> None:
         """End the instance as another replica would."""
-        assert await self.end_if_unheard(await self.mark_closed(instance_id)) is not None
+        assert await self.end_if_unheard(instance_id, await self.now()) is not None
 
 
 class ServerOwner:
@@ -239,9 +240,7 @@ async def serving(
     limits: SessionLimits | None = None,
 ) -> AsyncIterator[Replica]:
     owner = ServerOwner()
-    registry = SessionRegistry(
-        store=store, timing=timing, server="server-0", codec=CODEC, owner=owner, limits=limits or SessionLimits()
-    )
+    registry = SessionRegistry(store=store, timing=timing, server="server-0", codec=CODEC, owner=owner, limits=limits)
     server = grpc.aio.server()
     sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(_Servicer(registry), server)
     replica = Replica(registry, owner, server, server.add_insecure_port(f"127.0.0.1:{port}"))
@@ -289,10 +288,14 @@ async def holding(
         await channels.pop(address).close()
 
     worker.holder = SessionHolder(
-        profile=HolderProfile(
-            "worker", version="1.0", labels={"zone": "a"}, modules=("noop@1", "x.y@1"), idempotent_modules=("x.y@1",)
+        attach=Attach(
+            "worker",
+            capacity=capacity,
+            version="1.0",
+            labels={"zone": "a"},
+            modules=("noop@1", "x.y@1"),
+            idempotent_modules=("x.y@1",),
         ),
-        capacity=capacity,
         timing=timing,
         codec=CODEC,
         open_stream=open_stream,

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.process.clock import Clock
-from services.chassis.session.store import CloseMark, EndedInstance
+from services.chassis.session.store import EndedInstance
 
 
 @dataclass(slots=True)
@@ -48,16 +48,16 @@ class MemorySessionStore:
             row.suspect_time = None
         return row.is_live
 
-    async def mark_closed(self, instance_id: str) -> CloseMark:
-        return CloseMark(instance_id, self._clock.now())
+    async def now(self) -> datetime:
+        return self._clock.now()
 
-    async def end_if_unheard(self, mark: CloseMark) -> EndedInstance | None:
-        row = self._rows.get(mark.instance_id)
+    async def end_if_unheard(self, instance_id: str, since: datetime) -> EndedInstance | None:
+        row = self._rows.get(instance_id)
         if row is None:
             return None
-        if row.is_live and row.heard_time <= mark.time:
+        if row.is_live and row.heard_time <= since:
             row.is_live = False
-        return None if row.is_live else self._ended(mark.instance_id, row)
+        return None if row.is_live else self._ended(instance_id, row)
 
     async def sweep(self) -> list[EndedInstance]:
         now = self._clock.now()

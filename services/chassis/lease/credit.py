@@ -11,17 +11,17 @@ the statement before it. Only then may the holder give the difference to another
 promises one place twice.
 """
 
+from dataclasses import dataclass
 
+
+@dataclass(slots=True)
 class CreditAccount:
-    __slots__ = ("_amount", "_number", "_seen_then", "_unconfirmed", "granted", "reserved")
-
-    def __init__(self) -> None:
-        self._amount = 0
-        self._number = 0
-        self._seen_then = 0
-        self._unconfirmed = 0
-        self.granted = 0
-        self.reserved = 0
+    granted: int = 0
+    reserved: int = 0
+    _number: int = 0
+    _amount: int = 0
+    _seen_then: int = 0
+    _unconfirmed: int = 0
 
     @property
     def left(self) -> int:

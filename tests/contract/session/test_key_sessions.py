@@ -7,7 +7,7 @@ import pytest
 
 from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.lease.frames import Attach, Beat, HolderFrame, Lease
-from services.chassis.session.registry import SessionLimits
+from services.chassis.session.stream_limits import SessionLimits
 from tests.support.lease_hop import FAST, AwayStore, RawHolder, Replica, raw, serving
 from tests.support.probe import eventually, some
 

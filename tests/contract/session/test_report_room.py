@@ -11,8 +11,8 @@ import pytest
 from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.lease.frames import Beat, HolderFrame, Report
 from services.chassis.lease.timing import EXECUTION
-from services.chassis.session.registry import SessionLimits
 from services.chassis.session.server import ServerSession
+from services.chassis.session.stream_limits import SessionLimits
 from tests.support.lease_hop import AwayStore, RawHolder, Replica, raw, report_of, serving
 from tests.support.probe import until
 
@@ -124,7 +124,7 @@ async def test_instance_lives_on_unheard_while_answers_go_out(store: AwayStore):
             session = await until(lambda: replica.registry.of_instance("one"), SECONDS, "the session")
             await until(lambda: session.room.is_awaited, SECONDS, "the pause")
             replica.registry.tick(time.monotonic())
-            assert session.rules.take_frame(0.0) is None, "nothing is answered: the silence is true"
+            assert session.take_frame() is None, "nothing is answered: the silence is true"
             session.acknowledge(["r0"])
             replica.registry.tick(time.monotonic())
             while (frame := await holder.hear()) is not None and frame.demand is None:
@@ -132,6 +132,6 @@ async def test_instance_lives_on_unheard_while_answers_go_out(store: AwayStore):
             assert frame is not None
             await until(lambda: store.renewed == ["one"], SECONDS, "the renewal")
             replica.registry.tick(time.monotonic() + SLOW.self_fence)
-            assert session.rules.take_frame(0.0) is None, "the last answer is too long ago"
+            assert session.take_frame() is None, "the last answer is too long ago"
         renewing.cancel()
         await asyncio.wait([renewing])

@@ -9,8 +9,8 @@ import pytest
 
 from services.chassis.lease.frames import REPORTS_FLOOD, Credit, HolderFrame, Lease, Refused, RefusedReport, ServerFrame
 from services.chassis.lease.timing import EXECUTION
-from services.chassis.session.registry import SessionLimits
 from services.chassis.session.server import ServerSession
+from services.chassis.session.stream_limits import SessionLimits
 from tests.support.lease_hop import (
     FAST,
     Addresses,

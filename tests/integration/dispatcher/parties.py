@@ -12,8 +12,7 @@ import grpc
 
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.identity.callers import ServiceCredential
-from services.chassis.lease.frames import Grant
-from services.chassis.lease.profile import HolderProfile
+from services.chassis.lease.frames import Attach, Grant
 from services.chassis.lease.timing import EXECUTION
 from services.chassis.session.holder import SessionHolder
 from services.dispatcher.config import DispatcherSettings
@@ -77,8 +76,7 @@ class Coordinator(HolderOwner):
         self._addresses = addresses
         self._channels = channels_of("coordinator")
         self.holder = SessionHolder(
-            profile=HolderProfile(holder=name, version="test"),
-            capacity=capacity,
+            attach=Attach(name, capacity=capacity, version="test"),
             timing=EXECUTION.scaled(SCALE),
             codec=CODEC,
             open_stream=lambda address: sessions_pb2_grpc.CoordinatorSessionsStub(

@@ -110,7 +110,7 @@ async def test_watched_instances_are_asked_after_even_when_nothing_may_be_swept(
     world = World()
     for name in ("ended", "lives"):
         await world.store.open(Attach("holder", name, 1))
-    await world.store.end_if_unheard(await world.store.mark_closed("ended"))
+    await world.store.end_if_unheard("ended", await world.store.now())
     world.watched = {"ended", "lives"}
     await world.after(0.1)
     assert world.store.sweeps == 0
