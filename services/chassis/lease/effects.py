@@ -12,7 +12,7 @@ from services.chassis.lease.frames import Attach, Grant, Refused, Report
 
 @dataclass(slots=True)
 class ServerEffects:
-    """What follows from one frame of a holder."""
+    """The work that one frame of a holder makes."""
 
     # Find out whether this instance may attach, then call `accept` or `close`.
     attach: Attach | None = None
@@ -36,7 +36,7 @@ class Redial(NamedTuple):
 
 @dataclass(slots=True)
 class HolderEffects:
-    """What follows from one frame of a server, or from the passing of time."""
+    """The work that one frame of a server makes, or the passing of time."""
 
     reports_taken: list[Report] = field(default_factory=list)
     # Each with the reason for which the server has recorded it as refused.

@@ -1,4 +1,4 @@
-"""What a server has yet to send to a holder, apart from grants. Levels are overwritten, items are queued."""
+"""All that a server has yet to send to a holder, apart from grants. Levels are overwritten, items are queued."""
 
 from collections import deque
 from dataclasses import dataclass, field

@@ -35,7 +35,7 @@ The states of a grant:
 Silence proves nothing: a holder that has read a grant may be at work already, and that work may block its
 event loop for any time. So there is no time after which a sent grant is taken back.
 
-Hazard: call `grant` only for places that `take_credit` reserved before the claim was made. Otherwise the
+Hazard: call `queue_grants` only for places that `take_credit` reserved before the claim was made. Otherwise the
 holder may receive more grants than it has promised places.
 """
 

@@ -1,4 +1,4 @@
-"""What happens to an instance when its stream closes, and to the grants that were sent on the stream.
+"""The end of a stream: its instance, and the grants that were sent on it.
 
 The instance ends after a grace period, unless any replica has heard it since the close. If the store is away then, the
 sweep judges the instance (reaper.py).

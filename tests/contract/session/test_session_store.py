@@ -1,4 +1,4 @@
-"""What every session store keeps to: in memory and in PostgreSQL."""
+"""The promises that every session store keeps, in memory and in PostgreSQL."""
 
 import asyncio
 from collections.abc import AsyncIterator
