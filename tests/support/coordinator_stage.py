@@ -24,7 +24,6 @@ from services.chassis.grpc.server import INTERNAL, GrpcServer
 from services.chassis.identity.callers import ServiceCredential, services
 from services.chassis.lease.frames import Attach, Grant, Report
 from services.chassis.lease.timing import EXECUTION, RUN
-from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Process
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.registry import SessionRegistry
@@ -105,10 +104,9 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
 
     def __init__(self) -> None:
         super().__init__()
-        clock = SystemClock()
         timing = EXECUTION.scaled(SCALE)
         self.registry = SessionRegistry(
-            store=MemorySessionStore(clock, timing),
+            store=MemorySessionStore(timing),
             timing=timing,
             server="dispatcher-test",
             codec=dispatch_hop.CODEC,

@@ -7,12 +7,10 @@ stream that says what no holder of ours would. They speak the messages of the ru
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime
 from typing import Any
 
 import grpc
 
-from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from services.chassis.lease.frames import (
     Attach,
@@ -25,10 +23,8 @@ from services.chassis.lease.frames import (
     StreamFault,
 )
 from services.chassis.lease.timing import EXECUTION, LeaseTiming
-from services.chassis.process.clock import SystemClock
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
-from services.chassis.session.owners import AttachRefused
 from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.session.store import EndedInstance
@@ -53,47 +49,6 @@ def report_of(report_id: str, lease_id: str, epoch: int = 1, output: bytes = b"{
     body = sessions_pb2.RunReport(head=head)
     body.succeeded.output.json = output
     return Report(report_id, lease_id, epoch, body)
-
-
-class AwayStore(MemorySessionStore):
-    """A store that can be away. The clock is the machine's."""
-
-    def __init__(self, timing: LeaseTiming) -> None:
-        super().__init__(SystemClock(), timing)
-        self.is_away = False
-        self.renewed: list[str] = []
-        self.judged: list[EndedInstance | None] = []
-
-    def _ask(self) -> None:
-        if self.is_away:
-            raise DependencyUnavailable("the database", "stopped by the test")
-
-    async def open(self, attach: Attach) -> bool:
-        self._ask()
-        return await super().open(attach)
-
-    async def renew(self, instance_ids: Iterable[str]) -> set[str]:
-        self._ask()
-        instance_ids = list(instance_ids)
-        self.renewed += instance_ids
-        return await super().renew(instance_ids)
-
-    async def now(self) -> datetime:
-        self._ask()
-        return await super().now()
-
-    async def end_if_unheard(self, instance_id: str, since: datetime) -> EndedInstance | None:
-        self._ask()
-        self.judged.append(await super().end_if_unheard(instance_id, since))
-        return self.judged[-1]
-
-    async def sweep(self) -> list[EndedInstance]:
-        self._ask()
-        return await super().sweep()
-
-    async def end(self, instance_id: str) -> None:
-        """End the instance as another replica would."""
-        assert await self.end_if_unheard(instance_id, await self.now()) is not None
 
 
 class ServerOwner:
@@ -347,6 +302,3 @@ async def raw(replica: Replica, who: Identity | None = None, *options: tuple[str
     finally:
         holder.call.cancel()
         await channel.close()
-
-
-__all__ = ["AttachRefused", "AwayStore", "RawHolder", "Replica", "Worker", "holding", "raw", "serving"]

@@ -13,8 +13,9 @@ from services.chassis.lease.frames import Beat, HolderFrame, Report
 from services.chassis.lease.timing import EXECUTION
 from services.chassis.session.server import ServerSession
 from services.chassis.session.stream_limits import SessionLimits
-from tests.support.lease_hop import AwayStore, RawHolder, Replica, raw, report_of, serving
+from tests.support.lease_hop import RawHolder, Replica, raw, report_of, serving
 from tests.support.probe import until
+from tests.support.session_store import MemorySessionStore
 
 SECONDS = 20.0
 # Terms during which nothing happens by itself.
@@ -26,8 +27,8 @@ SERVICE = Identity(CallerKind.SERVICE, "runner")
 
 
 @pytest.fixture
-def store() -> AwayStore:
-    return AwayStore(SLOW)
+def store() -> MemorySessionStore:
+    return MemorySessionStore(SLOW)
 
 
 def large(number: int) -> Report:
@@ -60,7 +61,7 @@ def heard(replica: Replica) -> list[str]:
     return [each.report_id for each in replica.owner.reports]
 
 
-async def test_stream_is_read_no_further_until_its_reports_are_answered(store: AwayStore):
+async def test_stream_is_read_no_further_until_its_reports_are_answered(store: MemorySessionStore):
     async with serving(store, timing=SLOW, limits=SessionLimits(stream_bytes_max=ROOM_BYTES)) as replica:
         replica.owner.is_acknowledging = False
         async with reporting(replica, "one", *range(5)) as (holder, session):
@@ -76,7 +77,7 @@ async def test_stream_is_read_no_further_until_its_reports_are_answered(store: A
             assert frame is not None, "the beat behind them was heard, and the stream is open"
 
 
-async def test_streams_of_one_key_have_one_room_and_no_other_caller_waits_for_it(store: AwayStore):
+async def test_streams_of_one_key_have_one_room_and_no_other_caller_waits_for_it(store: MemorySessionStore):
     async with serving(store, timing=SLOW, limits=SessionLimits(key_bytes_max=ROOM_BYTES)) as replica:
         replica.owner.is_acknowledging = False
         async with reporting(replica, "one", 0, 1, 2) as (_, one):
@@ -91,7 +92,7 @@ async def test_streams_of_one_key_have_one_room_and_no_other_caller_waits_for_it
                 await until(lambda: {"r2", "r11"} <= set(heard(replica)), SECONDS, "the rest")
 
 
-async def test_what_a_closed_stream_brought_takes_room_as_long_as_it_is_kept(store: AwayStore):
+async def test_what_a_closed_stream_brought_takes_room_as_long_as_it_is_kept(store: MemorySessionStore):
     async with serving(store, timing=SLOW, limits=SessionLimits(key_bytes_max=ROOM_BYTES)) as replica:
         owner = replica.owner
         owner.is_acknowledging = False
@@ -112,7 +113,7 @@ async def test_what_a_closed_stream_brought_takes_room_as_long_as_it_is_kept(sto
             await until(is_read, SECONDS, "the rest")
 
 
-async def test_instance_lives_on_unheard_while_answers_go_out(store: AwayStore):
+async def test_instance_lives_on_unheard_while_answers_go_out(store: MemorySessionStore):
     async with serving(
         store, timing=SLOW, limits=SessionLimits(stream_bytes_max=ROOM_BYTES), with_loops=False
     ) as replica:

@@ -38,7 +38,7 @@ class World(Protocol):
 class MemoryWorld:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.store: SessionStore = MemorySessionStore(self.clock, TIMING)
+        self.store: SessionStore = MemorySessionStore(TIMING, self.clock)
 
     async def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)

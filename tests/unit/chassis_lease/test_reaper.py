@@ -1,8 +1,5 @@
 """The reaper and its guard judge which instances are dead, on a clock that stands still."""
 
-from collections.abc import Iterable
-
-from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import EXECUTION
 from services.chassis.session.reaper import SessionReaper, SweepGuard
@@ -13,33 +10,24 @@ from tests.support.session_store import MemorySessionStore
 TERM, BEAT, LOOK = EXECUTION.term, EXECUTION.beat, EXECUTION.second_look
 
 
-class Store(MemorySessionStore):
-    """Can be away, and can be slow."""
+class SlowStore(MemorySessionStore):
+    """Each sweep takes `delay` seconds."""
+
+    delay = 0.0
 
     def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock, EXECUTION)
-        self.manual = clock
-        self.is_away = False
-        self.delay = 0.0
-        self.sweeps = 0
+        super().__init__(EXECUTION, clock)
+        self._manual = clock
 
     async def sweep(self) -> list[EndedInstance]:
-        if self.is_away:
-            raise DependencyUnavailable("the database", "away")
-        self.manual.advance(self.delay)
-        self.sweeps += 1
+        self._manual.advance(self.delay)
         return await super().sweep()
-
-    async def ended_among(self, instance_ids: Iterable[str]) -> list[EndedInstance]:
-        if self.is_away:
-            raise DependencyUnavailable("the database", "away")
-        return await super().ended_among(instance_ids)
 
 
 class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.store = Store(self.clock)
+        self.store = SlowStore(self.clock)
         self.watched: set[str] = set()
         self.ended: list[list[str]] = []
         self.guard = SweepGuard(EXECUTION, self.clock.monotonic())
