@@ -157,7 +157,7 @@ class _Servicer(sessions_pb2_grpc.RunnerSessionsServicer):
 
 
 class Replica:
-    """One server process, so to speak."""
+    """Stands for one server process."""
 
     def __init__(self, registry: SessionRegistry, owner: ServerOwner, server: Any, port: int) -> None:
         self.registry = registry
@@ -180,7 +180,7 @@ class Replica:
                 await loop
 
     async def kill(self) -> None:
-        """Gone without a word."""
+        """End it without telling the holders."""
         await self.stop_loops()
         await self._server.stop(None)
 
@@ -210,7 +210,7 @@ async def serving(
 
 
 class Addresses:
-    """An address book in the test's hands."""
+    """An address book that the test writes."""
 
     def __init__(self, *addresses: str) -> None:
         self._queue: asyncio.Queue[frozenset[str]] = asyncio.Queue()
@@ -269,7 +269,7 @@ async def holding(
 
 
 class RawHolder:
-    """One stream, frame by frame; there is no guard, so it is whom it says."""
+    """Drives one stream frame by frame. There is no guard, so the server believes whom it says it is."""
 
     def __init__(self, channel: grpc.aio.Channel, who: Identity | None) -> None:
         said = None if who is None else (("kind", who.kind.value), ("name", who.name))

@@ -76,12 +76,12 @@ class LeaseWorld(RuleBasedStateMachine):
         self.epochs = itertools.count(1)
         self.ids = itertools.count(1)
         self.holders: list[Holder] = []
-        # Streams that only the server still believes in.
+        # The servers have not noticed that these streams are gone.
         self.ghosts: list[Stream] = []
         self.claims: list[tuple[Stream, int]] = []
         self.waiting: list[tuple[Stream, int]] = []
         self.doubts: dict[tuple[str, str], list[Grant]] = {}
-        # Given to others because their holder will never begin them.
+        # The work of these leases was given to others, because their holder will never begin them.
         self.freed: set[tuple[str, int]] = set()
         self.starts: Counter[tuple[str, int]] = Counter()
         self.results: Counter[str] = Counter()

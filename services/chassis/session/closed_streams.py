@@ -1,4 +1,4 @@
-"""The end of a stream: its instance, and the grants that were sent on it.
+"""Judges the instance of a closed stream after a grace period, and settles the grants that were sent on it.
 
 The instance ends after a grace period, unless any replica has heard it since the close. If the store is away then, the
 sweep judges the instance (reaper.py).
@@ -57,8 +57,8 @@ class ClosedStreams:
     async def end_unheard(self, instance_id: str, closed_at: float) -> EndedInstance | None:
         """End the instance after the grace. None: it has attached again, or another replica has heard it."""
         try:
-            # The store's time is asked late. Without the difference, a beat that came in between would not count.
             asked_time = await self._store.now()
+            # The stream closed earlier by this. Otherwise a beat that came in between would not count.
             late = self._clock.monotonic() - closed_at
             await self._clock.sleep(max(0.0, self._timing.closed_grace - late))
             if instance_id in self._attached:

@@ -16,7 +16,7 @@ SECONDS = 20.0
 KEY = Identity(CallerKind.RUNNER, "key")
 OTHER = Identity(CallerKind.RUNNER, "other")
 SERVICE = Identity(CallerKind.SERVICE, "runner")
-# A holder that takes no more than this of a message before it reads it.
+# With these a holder receives almost nothing of a message before it reads it.
 UNREADING = [("grpc.http2.lookahead_bytes", 5), ("grpc.http2.bdp_probe", 0)]
 
 
@@ -96,7 +96,7 @@ async def test_leases_too_many_are_refused_to_who_brings_them_and_to_nobody_else
 
 
 async def beat(holder: RawHolder, said: Beat) -> None:
-    """Said, and answered."""
+    """Send the beat and read until its answer."""
     await holder.say(HolderFrame(beat=said))
     while (frame := await holder.hear()) is None or frame.beat is None:
         assert frame is not None

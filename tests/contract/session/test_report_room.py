@@ -18,7 +18,7 @@ from tests.support.probe import until
 from tests.support.session_store import MemorySessionStore
 
 SECONDS = 20.0
-# Terms during which nothing happens by itself.
+# During these terms nothing happens by itself.
 SLOW = EXECUTION.scaled(60.0)
 REPORT_BYTES = 100_000
 ROOM_BYTES = 2 * REPORT_BYTES
@@ -102,7 +102,7 @@ async def test_what_a_closed_stream_brought_takes_room_as_long_as_it_is_kept(sto
         async with reporting(replica, "two", 2, 3) as (_, two):
             await until(lambda: two.room.is_awaited, SECONDS, "the pause")
             assert heard(replica) == ["r0", "r1", "r2"]
-            # Nobody is to answer them any more.
+            # From now on nobody can answer them.
             owner.attached.clear()
             owner.closed.clear()
 

@@ -41,7 +41,7 @@ def grant(session: ServerSession, *lease_ids: str, epoch: int = 1) -> None:
 
 
 async def granted_to(holder: RawHolder, replica: Replica, *lease_ids: str) -> None:
-    """The holder has heard of these grants, and said nothing of them."""
+    """Send these grants to the holder, which reads them and does not count them."""
     await holder.attach()
     await holder.say(HolderFrame(credit=Credit(1, len(lease_ids))))
     grant(await session_of(replica), *lease_ids)
@@ -108,7 +108,7 @@ async def test_thousands_of_items_share_frames(store: MemorySessionStore):
 
 
 async def test_frame_that_is_too_large_for_a_message_is_spread():
-    # Ten mebibytes take their time on a busy machine: terms that bear it.
+    # Ten mebibytes take long on a busy machine, so the terms are the real ones.
     store, timing = MemorySessionStore(EXECUTION), EXECUTION
     async with serving(store, timing=timing) as replica, holding(replica, capacity=40, timing=timing) as worker:
         session = await session_of(replica, credit=40)
@@ -341,7 +341,7 @@ async def test_newer_stream_of_an_instance_takes_the_place_of_the_older(store: M
 
 
 async def fault_after(replica: Replica, *frames: HolderFrame, attach: bool = True) -> str:
-    """Say the frames and read to the end: the reason of the last one."""
+    """Send the frames and read to the end. Returns the reason of the last frame."""
     async with raw(replica) as holder:
         if attach:
             await holder.attach()
@@ -403,7 +403,7 @@ async def test_lease_of_an_old_epoch_is_refused_at_the_attach_and_in_a_report(st
 
 
 async def leave_unread(replica: Replica, holder: RawHolder) -> None:
-    """Until the server has given the stream up."""
+    """Read nothing until the server has given the stream up."""
     await holder.attach()
     await holder.say(HolderFrame(credit=Credit(1, 1_000)))
     session = await session_of(replica, credit=1_000)

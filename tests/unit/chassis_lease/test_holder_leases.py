@@ -43,7 +43,7 @@ def attach(holder: HolderRules, address: str, now: float = 0.0, refused: Sequenc
 
 
 def attached(*addresses: str, capacity: int = 10) -> HolderRules:
-    """Attached everywhere; credit stated, called back and confirmed until nothing more is to be said."""
+    """A holder that is attached everywhere and has settled its credit with all servers."""
     holder = holder_of(capacity)
     for address in addresses:
         attach(holder, address)
