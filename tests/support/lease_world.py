@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from services.chassis.lease.effects import HolderEffects, ServerEffects
 from services.chassis.lease.frames import Attach, Grant, HolderFrame, Lease, Refused, RefusedReport, Report, ServerFrame
+from services.chassis.lease.grants import LostGrants
 from services.chassis.lease.holder import HolderRules
-from services.chassis.lease.server import LostGrants, ServerSessionRules
+from services.chassis.lease.server import ServerSessionRules
 from services.chassis.lease.timing import EXECUTION
 
 CAPACITY = 4

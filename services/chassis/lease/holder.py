@@ -215,16 +215,19 @@ class HolderRules:
             stream.to_send.append(self._waiting.popleft())
 
     def _serve(self, stream: HolderStream, frame: ServerFrame, effects: HolderEffects) -> None:
-        effects.reports_taken = self._end_reported(stream, frame.taken)
+        if frame.taken:
+            effects.reports_taken = self._end_reported(stream, frame.taken)
         if frame.refused_reports:
             reasons = dict(frame.refused_reports)
             refused = self._end_reported(stream, reasons)
             effects.reports_refused = [(report, reasons[report.report_id]) for report in refused]
         if frame.grants:
             self._take_grants(stream, frame.grants, effects)
-        effects.revoked = self._revoke(stream, frame.revoked)
-        self._serve_claims(stream, frame.claims)
-        effects.notes = list(frame.notes)
+        if frame.revoked:
+            effects.revoked = self._revoke(stream, frame.revoked)
+        if frame.claims:
+            self._serve_claims(stream, frame.claims)
+        effects.notes += frame.notes
         if frame.credit_seen:
             stream.confirm(frame.credit_seen)
             self._needs_plan = True
@@ -255,7 +258,7 @@ class HolderRules:
         return answered
 
     def _take_grants(self, stream: HolderStream, grants: Iterable[Grant], effects: HolderEffects) -> None:
-        held = self.held
+        held, arrived = self.held, effects.grants
         for grant in grants:
             stream.arrived()
             lease_id = grant.lease_id
@@ -270,9 +273,9 @@ class HolderRules:
             if known is not None:
                 effects.lost += self._revoke(stream, [Refused(lease_id, known.epoch, "GRANTED_AGAIN")])
             held[lease_id] = HeldLease(grant.epoch, stream.address)
-            effects.grants.append(grant)
+            arrived.append(grant)
         stream.bound = max(0, stream.bound)
-        self._active += len(effects.grants)
+        self._active += len(arrived)
         self._needs_plan = True
 
     def _refusal_of(self, grant: Grant, known: HeldLease | None, stream: HolderStream) -> str:

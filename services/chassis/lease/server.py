@@ -21,31 +21,17 @@ number is ignored); a count of grants that goes back or beyond what was sent (GR
 unanswered reports than the limit (FLOOD); too many leases (HELD_EXCEEDED); an id or a reason of more than
 NAME_MAX characters (NAME_TOO_LONG).
 
-The holder answers grants by counting: one number in a frame takes all grants up to it, so a sent grant costs
-nothing more unless it is refused. Only attach and beats tell the server which leases the holder has.
-
-The states of a grant:
-
-| a grant            | waits too long | its stream is lost | the work may be granted again when             |
-|--------------------|----------------|--------------------|------------------------------------------------|
-| not sent           | withdrawn      | withdrawn          | at once: nobody has seen it                    |
-| sent, not counted  | stays          | in doubt           | the holder denies it, or its instance ends     |
-| counted            | stays          | stays              | the holder refuses it, or its instance ends    |
-
-Silence proves nothing: a holder that has read a grant may be at work already, and that work may block its
-event loop for any time. So there is no time after which a sent grant is taken back.
+The credit of the holder and the states of a grant are in grants.py. Only attach and beats tell the server which leases
+the holder has.
 
 Hazard: call `queue_grants` only for places that `take_credit` reserved before the claim was made. Otherwise the
 holder may receive more grants than it has promised places.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from typing import NamedTuple
 
-from services.chassis.lease.credit import CreditAccount
 from services.chassis.lease.effects import ServerEffects
 from services.chassis.lease.faults import TOO_MANY_HELD, fault_in_attach, has_long_name
 from services.chassis.lease.frames import (
@@ -67,6 +53,7 @@ from services.chassis.lease.frames import (
     ServerFrame,
     StreamFault,
 )
+from services.chassis.lease.grants import LostGrants, StreamGrants
 from services.chassis.lease.outgoing import Outgoing
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.lease.unanswered import Unanswered
@@ -80,16 +67,6 @@ class ServerState(Enum):
     LIVE = auto()
     DRAINING = auto()
     CLOSED = auto()
-
-
-class LostGrants(NamedTuple):
-    """The grants of a stream that is gone and that were not counted."""
-
-    # These were never sent and never will be.
-    withdrawn: list[Grant]
-    # These were sent, so the holder may be working on them. They stay the holder's until its next attach names or
-    # denies them, or until its instance ends.
-    in_doubt: list[Grant]
 
 
 class ServerSessionRules:
@@ -107,19 +84,13 @@ class ServerSessionRules:
         self._server = server
         self._timing = timing
         self._wake_writer = wake_writer
-        self._credit = CreditAccount()
+        self._grants = StreamGrants()
         self._held: dict[str, int] = {}
         self._beat_number = 0
         self._beat_in_flight = False
         # The time at which the unanswered beat came, or at which the holder was last told that it was heard.
         self._beat_time = 0.0
         self._wants_full = False
-        # Grants that are sent but not counted, oldest first: (number of the first, grants).
-        self._uncounted: deque[tuple[int, list[Grant]]] = deque()
-        # Grants that are not in a frame yet, each with the time at which it was queued.
-        self._unsent: deque[tuple[float, Grant]] = deque()
-        self._sent = 0
-        self._seen = 0
         self._out = Outgoing()
 
     # ── messages of the holder ────────────────────────────────────────────────────────────────────────────
@@ -149,12 +120,12 @@ class ServerSessionRules:
         if fault := self._fault_in(frame):
             return self._fail(fault)
         effects = ServerEffects(refused=list(frame.refused), reports=list(frame.reports), notes=list(frame.notes))
-        if frame.grants_seen > self._seen:
-            effects.taken = self._count(frame.grants_seen, frame.refused)
+        if frame.grants_seen > self._grants.seen:
+            effects.taken = self._grants.count(frame.grants_seen, frame.refused)
         self.unanswered.add(frame.reports)
         credit = frame.credit
         if credit is not None and self.state is ServerState.LIVE:
-            effects.has_stated_credit = self._credit.state(credit.number, credit.amount, frame.grants_seen)
+            effects.has_stated_credit = self._grants.state_credit(credit.number, credit.amount, frame.grants_seen)
             self._wake_writer()
         if frame.beat is not None:
             self._hear(frame.beat, now)
@@ -169,10 +140,10 @@ class ServerSessionRules:
         if frame.attach is not None:
             return StreamFault("ATTACHED_ALREADY", "a session attaches once; open another stream")
         # 0 is no count: a frame that only carries reports need not have one.
-        if frame.grants_seen and not self._seen <= frame.grants_seen <= self._sent:
-            return StreamFault(
-                "GRANTS_SEEN_INVALID", f"{frame.grants_seen} is not within {self._seen} and {self._sent}"
-            )
+        grants = self._grants
+        if frame.grants_seen and not grants.seen <= frame.grants_seen <= grants.sent:
+            message = f"{frame.grants_seen} is not within {grants.seen} and {grants.sent}"
+            return StreamFault("GRANTS_SEEN_INVALID", message)
         if self.unanswered.count + len(frame.reports) > REPORTS_FLOOD:
             return StreamFault("FLOOD", f"more than {REPORTS_FLOOD} reports without an answer")
         if has_long_name(frame):
@@ -191,21 +162,6 @@ class ServerSessionRules:
         if len(beat.held) + (0 if beat.is_full else len(self._held)) > HELD_MAX:
             return TOO_MANY_HELD
         return None
-
-    def _count(self, seen: int, refused: Sequence[Refused]) -> list[Grant]:
-        """The grants up to the number `seen` are taken, except those that the frame refuses."""
-        self._seen = seen
-        taken: list[Grant] = []
-        while self._uncounted and self._uncounted[0][0] <= seen:
-            first, grants = self._uncounted.popleft()
-            count = seen - first + 1
-            taken += grants[:count]
-            if count < len(grants):
-                self._uncounted.appendleft((first + count, grants[count:]))
-        if refused:
-            denied = {(each.lease_id, each.epoch) for each in refused}
-            taken = [grant for grant in taken if (grant.lease_id, grant.epoch) not in denied]
-        return taken
 
     def _hear(self, beat: Beat, now: float) -> None:
         self._beat_number = beat.number
@@ -266,7 +222,7 @@ class ServerSessionRules:
     @property
     def credit(self) -> int:
         """How many leases may be granted to it now."""
-        return max(0, self._credit.left) if self.state is ServerState.LIVE else 0
+        return max(0, self._grants.credit) if self.state is ServerState.LIVE else 0
 
     def holds(self, lease_id: str, epoch: int) -> bool:
         """True when the newest attach or beat named the lease, whichever server granted it."""
@@ -284,25 +240,24 @@ class ServerSessionRules:
 
     @property
     def promised(self) -> int:
-        """How many grants may still be sent: credit left, places reserved, and grants that are not sent yet."""
-        return max(0, self._credit.left) + self._credit.reserved + len(self._unsent)
+        """How many grants may still be sent."""
+        return self._grants.promised
 
     def take_credit(self, wanted: int) -> int:
         """Reserve up to `wanted` places for a claim. Each must then be used by a grant or given back."""
-        return self._credit.reserve(wanted) if self.state is ServerState.LIVE else 0
+        return self._grants.reserve(wanted) if self.state is ServerState.LIVE else 0
 
     def give_back(self, count: int) -> None:
-        self._credit.give_back(count)
+        self._grants.give_back(count)
         # The confirmation of a credit may have waited for this.
         self._wake_writer()
 
     def queue_grants(self, grants: Sequence[Grant], now: float) -> bool:
         """Queue grants on reserved places. False: none will be sent, so the work must go elsewhere."""
-        self._credit.use(len(grants))
+        self._grants.give_back(len(grants))
         if self.state is not ServerState.LIVE:
-            self._credit.unuse(len(grants))
             return False
-        self._unsent.extend([(now, grant) for grant in grants])
+        self._grants.queue(grants, now)
         self._wake_writer()
         return True
 
@@ -387,23 +342,14 @@ class ServerSessionRules:
             self._beat_time = now
             self._out.beat_heard = self._beat_number
             self._wake_writer()
-        overdue = now - self._timing.grant_answer
-        withdrawn: list[Grant] = []
-        while self._unsent and self._unsent[0][0] <= overdue:
-            withdrawn.append(self._unsent.popleft()[1])
-            self._credit.unuse(1)
-        return withdrawn
+        return self._grants.withdraw(now - self._timing.grant_answer)
 
     def lost(self) -> LostGrants:
         """The stream is gone, perhaps after a fault. Returns its grants that were never counted."""
         self._close()
-        withdrawn = [grant for _, grant in self._unsent]
-        in_doubt = [grant for _, grants in self._uncounted for grant in grants]
-        self._unsent.clear()
-        self._uncounted.clear()
         self._held = {}
         self._out = Outgoing()
-        return LostGrants(withdrawn, in_doubt)
+        return self._grants.lose()
 
     def take_frame(self, items_max: int = FRAME_ITEMS_MAX) -> ServerFrame | None:
         """All that is to be sent to the holder now, at most `items_max` items. None: nothing is."""
@@ -411,19 +357,10 @@ class ServerSessionRules:
             return self._take_last_frame()
         if self.state is ServerState.NEW or self.state is ServerState.OPENING:
             return None
-        grants = self._send(min(items_max, len(self._unsent)))
-        has_unsent = bool(self._unsent)
-        frame = self._out.take(grants, items_max - len(grants), has_unsent_grants=has_unsent)
-        frame.credit_seen = self._credit.take_confirmation(has_unsent)
+        grants = self._grants.send(items_max)
+        frame = self._out.take(grants, items_max - len(grants), has_unsent_grants=self._grants.has_unsent)
+        frame.credit_seen = self._grants.take_confirmation()
         return None if frame == _NOTHING else frame
-
-    def _send(self, count: int) -> list[Grant]:
-        """Move grants from the unsent to the uncounted. They wait there until the holder has counted them."""
-        grants = [self._unsent.popleft()[1] for _ in range(count)]
-        if grants:
-            self._uncounted.append((self._sent + 1, grants))
-            self._sent += len(grants)
-        return grants
 
     def _take_last_frame(self) -> ServerFrame | None:
         if self.fault is None or self._out.is_last_taken:

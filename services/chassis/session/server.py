@@ -16,7 +16,8 @@ import grpc
 
 from services.chassis.lease.effects import ServerEffects
 from services.chassis.lease.frames import Grant, RefusedReport
-from services.chassis.lease.server import LostGrants, ServerSessionRules, ServerState
+from services.chassis.lease.grants import LostGrants
+from services.chassis.lease.server import ServerSessionRules, ServerState
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.process.clock import Clock
 from services.chassis.process.coalescing import Coalescer

@@ -19,7 +19,8 @@ from services.chassis.lease.frames import (
     Report,
     ServerFrame,
 )
-from services.chassis.lease.server import LostGrants, ServerSessionRules, ServerState
+from services.chassis.lease.grants import LostGrants
+from services.chassis.lease.server import ServerSessionRules, ServerState
 from services.chassis.lease.timing import EXECUTION
 from tests.support.probe import some
 
