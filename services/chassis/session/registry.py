@@ -34,7 +34,6 @@ from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 
-
 STOPPING = ("SERVER_STOPPING", "attach to another replica")
 
 

@@ -1,4 +1,4 @@
-"""How many streams a server and a caller may have, and how much room each gets (room.py).
+"""Limits the streams of a server and of each caller, and gives every stream its room (room.py).
 
 The server cannot end a stream that its holder does not read: gRPC keeps it, with its buffers, until the holder
 reads or cancels. So unread streams count as sessions, and a caller with `unread_max` of them gets no further one.

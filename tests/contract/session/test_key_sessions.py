@@ -1,4 +1,4 @@
-"""How many streams one key may have at a server: what it opens beyond that costs nobody else a place."""
+"""One key may have so many streams at a server. The streams beyond that cost nobody else a place."""
 
 from contextlib import AsyncExitStack
 
