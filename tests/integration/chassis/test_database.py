@@ -1,4 +1,4 @@
-"""A fixed number of connections, shared."""
+"""A fixed number of connections is shared by all calls."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ async def test_calls_share_the_connections_and_wait_their_turn(database: Databas
     assert len({rows[0][0] for rows in pids}) == 2
 
 
-async def test_a_lane_left_by_a_cancelled_caller_is_given_on_when_it_is_idle(database: Database) -> None:
+async def test_a_connection_that_a_cancelled_caller_left_is_given_on_when_it_is_idle(database: Database) -> None:
     release = asyncio.Event()
     inside = asyncio.Event()
 
@@ -93,7 +93,7 @@ async def test_the_probe_asks_the_database_itself(database: Database) -> None:
     await nowhere.close()
 
 
-async def test_composed_statements_run_on_the_same_lanes(database: Database) -> None:
+async def test_composed_statements_run_on_the_same_connections(database: Database) -> None:
     for number, name in ((1, "clog"), (2, "boot"), (3, None)):
         await database.select(insert(SHOES).values(id=number, name=name))
     statement = (

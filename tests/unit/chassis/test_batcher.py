@@ -1,4 +1,4 @@
-"""Group commit without a timer, bounded, and wake-ups that are levels."""
+"""A batcher commits groups without a timer and has limits, and a wake-up is a level."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -38,7 +38,7 @@ async def spun(turns: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_gathers_during_a_flush_goes_into_the_next_one() -> None:
+async def test_items_that_gather_during_a_flush_go_into_the_next_one() -> None:
     flush = Flush()
     flush.gate.clear()
     async with running(batcher := Batcher(flush)):

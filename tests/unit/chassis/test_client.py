@@ -1,4 +1,4 @@
-"""Channels that carry a credential and a deadline."""
+"""Channels add a credential and a deadline to every call."""
 
 from typing import Any
 

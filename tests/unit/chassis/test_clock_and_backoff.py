@@ -1,4 +1,4 @@
-"""Time that is handed in, and the waits between tries."""
+"""The clock of a process, and the waits between its tries."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""A NUL is found wherever text can be, and told by a path, whatever else the message holds."""
+"""A NUL is found wherever text can be, and is named by its path."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_path_has_an_end() -> None:
     assert path.startswith("k" * KEY_CHARACTERS_MAX + ".k")
 
 
-def test_only_what_can_hold_text_is_looked_into() -> None:
+def test_only_fields_that_can_hold_text_are_looked_into() -> None:
     """A runner's reports come in hundreds, mostly of numbers, times and bytes."""
 
     def names(of: type[Message]) -> list[str]:

@@ -43,16 +43,6 @@ def test_a_service_with_tables_says_which_settings_it_misses(
     ]
 
 
-def test_half_a_certificate_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSettings, match="given together"):
-        ProcessSettings(tls_key_file=tmp_path / "key")
-
-
-def test_a_lease_scale_of_nothing_is_refused() -> None:
-    with pytest.raises(InvalidSettings):
-        ProcessSettings(lease_scale=0)
-
-
 class ShopSettings(ProcessSettings):
     grpc_address: str = "127.0.0.1:80"
     tills: int = Field(default=2, ge=1, le=9)
