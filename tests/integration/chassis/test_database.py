@@ -95,17 +95,17 @@ async def test_the_probe_asks_the_database_itself(database: Database) -> None:
 
 async def test_composed_statements_run_on_the_same_connections(database: Database) -> None:
     for number, name in ((1, "clog"), (2, "boot"), (3, None)):
-        await database.select(insert(SHOES).values(id=number, name=name))
+        await database.fetch(*compiled(insert(SHOES).values(id=number, name=name)))
     statement = (
         select(SHOES.c.id, SHOES.c.name)
         .where(and_(SHOES.c.id.in_([1, 2, 3]), SHOES.c.name != "boot"))
         .order_by(SHOES.c.id.desc())
         .limit(5)
     )
-    assert await database.select(statement) == [(1, "clog")]
-    assert await database.select(select(func.count()).where(SHOES.c.id.in_([]))) == [(0,)]
+    assert await database.fetch(*compiled(statement)) == [(1, "clog")]
+    assert await database.fetch(*compiled(select(func.count()).where(SHOES.c.id.in_([])))) == [(0,)]
     escaped = select(SHOES.c.id).where(SHOES.c.name.like("%oo%"))
-    assert await database.select(escaped) == [(2,)]
+    assert await database.fetch(*compiled(escaped)) == [(2,)]
 
 
 async def test_statement_is_composed_once_and_run_with_other_values(database: Database) -> None:
