@@ -19,7 +19,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from services.chassis.grpc.descriptors import reached
+from services.chassis.grpc.descriptors import is_map, reached
 from services.chassis.grpc.errors import Refusal, Violation
 from services.chassis.grpc.nul import nul_paths
 
@@ -127,7 +127,7 @@ def _fill_outline(outline: Message, message: Message) -> None:
             setattr(outline, field.name, value)
         elif inner is None or not _may_hold_free_json(inner):
             target.MergeFrom(value)
-        elif inner.full_name in _FREE_JSON or inner.GetOptions().map_entry:
+        elif inner.full_name in _FREE_JSON or is_map(field):
             continue
         elif field.is_repeated:
             for each in islice(value, _ITEMS_MAX):

@@ -81,7 +81,7 @@ def test_only_fields_that_can_hold_text_are_looked_into() -> None:
     """A runner's reports come in hundreds, mostly of numbers, times and bytes."""
 
     def names(of: type[Message]) -> list[str]:
-        return [name for name, _ in text_fields(of.DESCRIPTOR)]
+        return [field.name for field in text_fields(of.DESCRIPTOR)]
 
     assert names(sessions_pb2.RunReport) == ["head", "succeeded", "failed", "released"]
     assert names(sessions_pb2.RunReport.Failed) == ["type", "message"]
