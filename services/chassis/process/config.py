@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from services.chassis.identity.callers import ServiceCredential
 from services.chassis.identity.tls import Pair, PublicAddress, Tls, authority_fault
@@ -120,8 +120,8 @@ class StoringSettings(ProcessSettings):
     # A file with the same, which keeps it out of the environment. database_url wins.
     database_url_file: Path | None = None
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.database_url and self.database_url_file is not None:
             url = self.database_url_file.read_text(encoding="utf-8").strip()
             object.__setattr__(self, "database_url", url)
@@ -137,7 +137,7 @@ class StoringSettings(ProcessSettings):
 def read_or_exit(kind: type[Settings]) -> Settings:
     """For `__main__`: the settings, or else one line for each fault and exit code 2, as for a wrong command line."""
     try:
-        return kind()
+        return kind.from_environment()
     except InvalidSettings as failure:
-        sys.stderr.write("".join(f"{fault}\n" for fault in str(failure).split("; ")))
+        sys.stderr.write("".join(f"{fault}\n" for fault in failure.faults))
         sys.exit(2)
