@@ -30,8 +30,10 @@ CHANNEL_OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.http2.max_pings_without_data", 0),
     # gRPC adds a jitter of a fifth to these.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # In spite of its name, this limits one attempt to connect, with its handshakes. A lost packet is sent again after
+    # a second, and a busy peer may need some tenths for its part of TLS.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     # Each pool has its own connections, because channels that share one also share its failures and flow control.
     ("grpc.use_local_subchannel_pool", 1),
 )
