@@ -42,22 +42,14 @@ CHANNEL_OPTIONS: Final[Sequence[tuple[str, Any]]] = (
 class _Call:
     """One method. It adds the metadata, and the timeout when the caller has given none."""
 
-    def __init__(
-        self, inner: Any, metadata: Metadata, *, seconds: float | None = None, request_name: str = "request"
-    ) -> None:
+    def __init__(self, inner: Any, metadata: Metadata, seconds: float | None = None) -> None:
         self._inner = inner
         self._metadata = metadata
         self._seconds = seconds
-        self._request_name = request_name
 
-    def __call__(
-        self, request: Any = None, *, timeout: float | None = None, metadata: Metadata = (), **more: Any
-    ) -> Any:
-        if request is not None:
-            more[self._request_name] = request
-        return self._inner(
-            timeout=self._seconds if timeout is None else timeout, metadata=self._metadata + tuple(metadata), **more
-        )
+    def __call__(self, *request: Any, timeout: float | None = None, metadata: Metadata = (), **more: Any) -> Any:
+        seconds = self._seconds if timeout is None else timeout
+        return self._inner(*request, timeout=seconds, metadata=self._metadata + tuple(metadata), **more)
 
 
 class Channel(grpc.aio.Channel):
@@ -69,19 +61,16 @@ class Channel(grpc.aio.Channel):
         self._call_seconds = call_seconds
 
     def unary_unary(self, *positional: Any, **named: Any) -> Any:
-        inner = self._inner.unary_unary(*positional, **named)
-        return _Call(inner, self._metadata, seconds=self._call_seconds)
+        return _Call(self._inner.unary_unary(*positional, **named), self._metadata, self._call_seconds)
 
     def unary_stream(self, *positional: Any, **named: Any) -> Any:
         return _Call(self._inner.unary_stream(*positional, **named), self._metadata)
 
     def stream_unary(self, *positional: Any, **named: Any) -> Any:
-        inner = self._inner.stream_unary(*positional, **named)
-        return _Call(inner, self._metadata, request_name="request_iterator")
+        return _Call(self._inner.stream_unary(*positional, **named), self._metadata)
 
     def stream_stream(self, *positional: Any, **named: Any) -> Any:
-        inner = self._inner.stream_stream(*positional, **named)
-        return _Call(inner, self._metadata, request_name="request_iterator")
+        return _Call(self._inner.stream_stream(*positional, **named), self._metadata)
 
     async def close(self, grace: float | None = None) -> None:
         await self._inner.close(grace)
