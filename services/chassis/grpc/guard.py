@@ -135,8 +135,8 @@ class Guard:
         self._sampler = sampler
 
     def with_rules(self, rules: Mapping[str, Rule]) -> Guard:
-        """The same callers under other rules."""
-        return Guard(rules, keys=self._keys, credential=self._credential)
+        """The same guard with rules for further methods."""
+        return Guard({**self._rules, **rules}, keys=self._keys, credential=self._credential, sampler=self._sampler)
 
     def rule_of(self, method: str) -> Rule:
         rule = self._rules.get(method)

@@ -118,7 +118,7 @@ class GrpcServer(grpc.aio.Server):
         self.public_port = 0
         self._address = address
         self._public = public
-        self._guard = guard
+        self._guard = guard.with_rules(_OWN_RULES)
         self._request_bytes_max = limits.receive_bytes_max
         self._tls = tls
         self._handlers = _Handlers()
@@ -127,17 +127,15 @@ class GrpcServer(grpc.aio.Server):
         self._server = grpc.aio.server(options=server_options(limits), maximum_concurrent_rpcs=limits.rpcs_at_once_max)
         self._server.add_generic_rpc_handlers([self._handlers])
 
-    @property
-    def methods(self) -> frozenset[str]:
-        """The full names of the methods that are registered so far."""
-        return frozenset(self._handlers.by_method)
-
     def add_registered_method_handlers(
         self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
     ) -> None:
         """Generated code calls this. It is the only way to register a method."""
-        self._register(service_name, method_handlers, self._guard)
         self._services.append(service_name)
+        for name, handler in method_handlers.items():
+            method = f"/{service_name}/{name}"
+            guarded = self._guard.wrap(method, handler, request_bytes_max=self._request_bytes_max)
+            self._handlers.by_method[method] = guarded
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Generated code registers the same handlers again in this older way. `start` compares the two."""
@@ -145,17 +143,12 @@ class GrpcServer(grpc.aio.Server):
             name = handler.service_name() if isinstance(handler, grpc.ServiceRpcHandler) else None
             self._announced.append(name or repr(handler))
 
-    def _register(self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]], guard: Guard) -> None:
-        for name, handler in handlers.items():
-            method = f"/{service}/{name}"
-            self._handlers.by_method[method] = guard.wrap(method, handler, request_bytes_max=self._request_bytes_max)
-
     async def start(self) -> int:  # type: ignore[override]
         """Begin to serve, and return the bound port. Raises OSError when an address is taken."""
+        self.health.announce(self._services)
+        self._add_own_services()
         if unguarded := set(self._announced) - set(self._services):
             raise LookupError(f"registered in a way that cannot be guarded: {sorted(unguarded)}")
-        self._add_own_services()
-        self.health.announce(self._services)
         port = self._bind(self._address, None if self._tls is None else self._tls.for_server())
         if self._public is not None:
             self.public_port = self._bind(self._public.address, self._public.credentials())
@@ -173,16 +166,10 @@ class GrpcServer(grpc.aio.Server):
     def _add_own_services(self) -> None:
         from grpc_channelz.v1 import channelz, channelz_pb2_grpc
 
-        own = self._guard.with_rules(_OWN_RULES)
-        collected = _Collector()
-        health_pb2_grpc.add_HealthServicer_to_server(
-            self.health.servicer(),
-            collected,  # type: ignore[arg-type] # only registers
-        )
-        channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), collected)
-        collected.by_service.update(reflection.handlers([*self._services, *collected.by_service]))
-        for service, handlers in collected.by_service.items():
-            self._register(service, handlers, own)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self)
+        channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), self)
+        for service, handlers in reflection.handlers(self._services).items():
+            self.add_registered_method_handlers(service, handlers)
 
     async def stop(self, grace: float | None) -> None:
         """Refuse new RPCs at once, and give `grace` seconds to those that are running."""
@@ -197,18 +184,3 @@ class GrpcServer(grpc.aio.Server):
 
     def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
         raise NotImplementedError("the address is given once, at construction")
-
-
-class _Collector:
-    """Stands in for a server while a library registers its services."""
-
-    def __init__(self) -> None:
-        self.by_service: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
-
-    def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """The same handlers again, in the older way."""
-
-    def add_registered_method_handlers(
-        self, service: str, handlers: dict[str, grpc.RpcMethodHandler[Any, Any]]
-    ) -> None:
-        self.by_service[service] = handlers
