@@ -92,8 +92,7 @@ class Process:
                 for task in list(group._tasks):
                     task.cancel()
         except* Exception as died:
-            for failure in _leaves(died):
-                log.error("the process goes down", process=self.name, exc_info=failure)
+            log.error("the process goes down", process=self.name, exc_info=died)
             code = 1
         finally:
             self._group = None
@@ -180,13 +179,6 @@ def is_being_cancelled() -> bool:
     """Tells a cancellation of this task from one of what it awaits: both raise the same."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for each in group.exceptions:
-        found.extend(_leaves(each) if isinstance(each, BaseExceptionGroup) else [each])
-    return found
 
 
 def _exit_after(seconds: float, code: int) -> None:
