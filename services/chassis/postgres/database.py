@@ -27,6 +27,8 @@ _PROBE_SECONDS: Final = 2.0
 
 
 class Database(Statements):
+    """Its connections are opened at their first use."""
+
     def __init__(self, url: str, *, name: str, connections: int = 4, statement_seconds: float = 5.0) -> None:
         # A stack, so that the same few connections stay warm and the others idle.
         self._free = [PgConnection(url, name=name, statement_seconds=statement_seconds) for _ in range(connections)]
@@ -34,10 +36,6 @@ class Database(Statements):
         self._turns = asyncio.Semaphore(connections)
         self._waiting = 0
         self._probe_connection = PgConnection(url, name=f"{name}-probe", statement_seconds=_PROBE_SECONDS)
-
-    async def open(self) -> None:
-        """Raise when the database cannot be reached. Connections are otherwise opened at their first use."""
-        await self._connections[0].fetch("SELECT 1")
 
     async def close(self) -> None:
         for connection in (*self._connections, self._probe_connection):

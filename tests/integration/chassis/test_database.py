@@ -26,7 +26,6 @@ SHOES = Table(
 async def database(postgres: PostgresCluster) -> AsyncIterator[Database]:
     made = await postgres.database()
     opened = Database(made.superuser_url, name="test", connections=2)
-    await opened.open()
     await opened.execute("CREATE TABLE shoes (id int, name text, made timestamptz DEFAULT now())")
     yield opened
     await opened.close()
@@ -89,7 +88,7 @@ async def test_the_probe_asks_the_database_itself(database: Database) -> None:
     nowhere = Database("postgresql://nobody@127.0.0.1:1/nowhere", name="nobody")
     assert await nowhere.probe() is False
     with pytest.raises(DatabaseAway):
-        await nowhere.open()
+        await nowhere.fetch("SELECT 1")
     await nowhere.close()
 
 
