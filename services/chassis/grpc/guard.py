@@ -245,27 +245,24 @@ def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
 
 def _work(behaviour: Any, decoded: Callable[[bytes], Any] | None) -> Work:
     """Reads a single request with `decoded`, or leaves a stream of requests to the handler; then runs the handler."""
+    is_generator = inspect.isasyncgenfunction(behaviour)
 
-    async def read(requests: Any, context: Context) -> Any:
-        if decoded is None:
-            return requests
-        raw: Any = await context.read()
-        if raw is grpc.aio.EOF:
-            raise Refusal("INVALID_REQUEST", "the call ended without a request")
-        request = decoded(raw)
-        validate(request)
-        return request
+    async def work(requests: Any, context: Context) -> Any:
+        if decoded is not None:
+            raw: Any = await context.read()
+            if raw is grpc.aio.EOF:
+                raise Refusal("INVALID_REQUEST", "the call ended without a request")
+            requests = decoded(raw)
+            validate(requests)
+        if is_generator:
+            # The generator is closed as soon as the caller goes, not when it is collected.
+            async with contextlib.aclosing(behaviour(requests, context)) as responses:
+                async for response in responses:
+                    await context.write(response)
+            return None
+        return await behaviour(requests, context)
 
-    async def served(requests: Any, context: Context) -> Any:
-        return await behaviour(await read(requests, context), context)
-
-    async def generated(requests: Any, context: Context) -> None:
-        # The generator is closed as soon as the caller goes, not when it is collected.
-        async with contextlib.aclosing(behaviour(await read(requests, context), context)) as responses:
-            async for response in responses:
-                await context.write(response)
-
-    return generated if inspect.isasyncgenfunction(behaviour) else served
+    return work
 
 
 def _has_time(context: Context, seconds_max: float | None) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
+from grpc_channelz.v1 import channelz, channelz_pb2, channelz_pb2_grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from services.chassis.grpc import health, reflection
@@ -36,10 +37,6 @@ class ServerLimits:
     # sender is known.
     receive_bytes_max: int = 4 * MEBIBYTE
     refuse_bytes_max: int = 16 * MEBIBYTE
-    send_bytes_max: int = 64 * MEBIBYTE
-    metadata_bytes_max: int = 16 * 1024
-    streams_per_connection_max: int = 10_000
-    rpcs_pending_max: int = 20_000
     # Streams and unary calls together. One more fails with RESOURCE_EXHAUSTED.
     rpcs_at_once_max: int = 20_000
 
@@ -48,7 +45,11 @@ PUBLIC: Final = ServerLimits()
 # Our own services exchange batches with many items of up to 256 KiB each.
 INTERNAL: Final = ServerLimits(receive_bytes_max=64 * MEBIBYTE, refuse_bytes_max=128 * MEBIBYTE)
 
-CHANNELZ: Final = "grpc.channelz.v1.Channelz"
+_CHANNELZ: Final = channelz_pb2.DESCRIPTOR.services_by_name["Channelz"]
+_SEND_BYTES_MAX: Final = 64 * MEBIBYTE
+_METADATA_BYTES_MAX: Final = 16 * 1024
+_STREAMS_PER_CONNECTION_MAX: Final = 10_000
+_RPCS_PENDING_MAX: Final = 20_000
 _OWN_RULES: Final[Mapping[str, Rule]] = {
     f"/{health.SERVICE_NAME}/Check": anyone(),
     f"/{health.SERVICE_NAME}/List": anyone(),
@@ -56,18 +57,7 @@ _OWN_RULES: Final[Mapping[str, Rule]] = {
     f"/{health.SERVICE_NAME}/Watch": anyone().within(None),
     f"/{reflection.V1}/{reflection.METHOD}": anyone(),
     f"/{reflection.V1ALPHA}/{reflection.METHOD}": anyone(),
-    **{
-        f"/{CHANNELZ}/{method}": system()
-        for method in (
-            "GetTopChannels",
-            "GetServers",
-            "GetServer",
-            "GetServerSockets",
-            "GetChannel",
-            "GetSubchannel",
-            "GetSocket",
-        )
-    },
+    **{f"/{_CHANNELZ.full_name}/{method.name}": system() for method in _CHANNELZ.methods},
 }
 
 
@@ -75,13 +65,13 @@ def server_options(limits: ServerLimits) -> list[tuple[str, Any]]:
     return [
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", limits.refuse_bytes_max),
-        ("grpc.max_send_message_length", limits.send_bytes_max),
+        ("grpc.max_send_message_length", _SEND_BYTES_MAX),
         # Both limits are equal, because between the two gRPC refuses at random.
-        ("grpc.max_metadata_size", limits.metadata_bytes_max),
-        ("grpc.absolute_max_metadata_size", limits.metadata_bytes_max),
-        ("grpc.max_concurrent_streams", limits.streams_per_connection_max),
-        ("grpc.server.max_pending_requests", limits.rpcs_pending_max),
-        ("grpc.server.max_pending_requests_hard_limit", 2 * limits.rpcs_pending_max),
+        ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
+        ("grpc.absolute_max_metadata_size", _METADATA_BYTES_MAX),
+        ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION_MAX),
+        ("grpc.server.max_pending_requests", _RPCS_PENDING_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * _RPCS_PENDING_MAX),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_PING_SECONDS_MIN * 1_000),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -164,8 +154,6 @@ class GrpcServer(grpc.aio.Server):
             raise OSError(f"cannot listen on {address} (is the port taken?)") from failure
 
     def _add_own_services(self) -> None:
-        from grpc_channelz.v1 import channelz, channelz_pb2_grpc
-
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self)
         channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), self)
         for service, handlers in reflection.handlers(self._services).items():
