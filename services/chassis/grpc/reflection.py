@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 V1ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
@@ -55,8 +55,8 @@ def _describe_v1() -> None:
     file = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(file)
     # Every name in the file that says v1alpha is the name of a package or of the file itself.
-    renamed = json_format.MessageToJson(file).replace("v1alpha", "v1")
-    file = json_format.Parse(renamed, descriptor_pb2.FileDescriptorProto())
+    renamed = text_format.MessageToString(file).replace("v1alpha", "v1")
+    file = text_format.Parse(renamed, descriptor_pb2.FileDescriptorProto())
     try:
         pool.FindFileByName(file.name)
     except KeyError:
