@@ -10,6 +10,7 @@ dropped only when it is known to be gone.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,11 +33,15 @@ def split_address(address: str) -> tuple[str, int]:
 class AddressBook:
     def __init__(self, source: str, *, poll_seconds: float = 0.5) -> None:
         self._source = source.strip()
-        self._poll_seconds = poll_seconds
         self._present: frozenset[str] = frozenset()
         self._stamp: tuple[int, int, int] | None = None
-        if not self._source.startswith(("@", _DNS_PREFIX)):
+        if self._source.startswith(_DNS_PREFIX):
+            self._pause_seconds = _RESOLVE_EVERY_SECONDS
+        elif self._source.startswith("@"):
+            self._pause_seconds = poll_seconds
+        else:
             self._present = _listed(self._source)
+            self._pause_seconds = math.inf  # a list never changes
 
     async def read(self) -> frozenset[str]:
         """The present set."""
@@ -48,18 +53,12 @@ class AddressBook:
 
     async def changes(self) -> AsyncIterator[frozenset[str]]:
         """The present set, and then for ever each new set."""
-        known = await self.read()
-        yield known
-        pause = _RESOLVE_EVERY_SECONDS if self._source.startswith(_DNS_PREFIX) else self._poll_seconds
-        is_fixed = not self._source.startswith(("@", _DNS_PREFIX))
+        known: frozenset[str] | None = None
         while True:
-            if is_fixed:
-                await asyncio.get_running_loop().create_future()  # nothing will ever change
-            await asyncio.sleep(pause)
-            present = await self.read()
-            if present != known:
+            if (present := await self.read()) != known:
                 known = present
-                yield known
+                yield present
+            await asyncio.sleep(self._pause_seconds)
 
     def _read_file(self, path: Path) -> None:
         try:
