@@ -16,6 +16,7 @@ import contextlib
 import functools
 import inspect
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -52,25 +53,6 @@ def _handled_with(method: str, code: str) -> Any:
     return _handled.labels(method, code)
 
 
-class _OpenCalls:
-    """Counts the calls of one open method. A call counts until gRPC is done with it: a caller that does not read the
-    answer keeps the call open after its handler has ended.
-    """
-
-    def __init__(self, method: str) -> None:
-        self._method = method
-        self._count = 0
-
-    def take(self, context: Any) -> None:
-        if self._count >= OPEN_CALLS_MAX:
-            raise Refusal("OPEN_CALLS_EXCEEDED", f"{OPEN_CALLS_MAX} calls of {self._method} are open already")
-        self._count += 1
-        context.add_done_callback(self._give_back)
-
-    def _give_back(self, _: Any) -> None:
-        self._count -= 1
-
-
 class Guard:
     def __init__(
         self,
@@ -84,6 +66,7 @@ class Guard:
         self._keys = keys
         self._credential = credential
         self._sampler = sampler
+        self._open_calls: Counter[str] = Counter()
 
     def with_rules(self, rules: Mapping[str, Rule]) -> Guard:
         """The same guard with rules for further methods."""
@@ -125,7 +108,6 @@ class Guard:
 
     def _guarded(self, method: str, work: Work, rule: Rule, *, is_unary: bool) -> Work:
         seconds, streams = _seconds.labels(method), _streams.labels(method)
-        open_calls = _OpenCalls(method) if rule.is_open else None
 
         async def call(requests: Any, context: Context) -> Any:
             code, served = "OK", None
@@ -134,8 +116,8 @@ class Guard:
             if not is_unary:
                 streams.inc()
             try:
-                if open_calls is not None:
-                    open_calls.take(context)
+                if rule.is_open:
+                    self._count_open_call(method, context)
                 served = await self._admit(context, method, rule)
                 if _has_time(context, rule.seconds_max):
                     return await work(requests, context)
@@ -170,6 +152,15 @@ class Guard:
                         _emit_served(method, served, took, code)
 
         return call
+
+    def _count_open_call(self, method: str, context: Any) -> None:
+        """Count a call until gRPC is done with it: a caller that does not read the answer keeps the call open after
+        its handler has ended.
+        """
+        if self._open_calls[method] >= OPEN_CALLS_MAX:
+            raise Refusal("OPEN_CALLS_EXCEEDED", f"{OPEN_CALLS_MAX} calls of {method} are open already")
+        self._open_calls[method] += 1
+        context.add_done_callback(lambda _: self._open_calls.subtract([method]))
 
     async def _admit(self, context: Context, method: str, rule: Rule) -> tracing.ServedCall | None:
         """Identify the caller or refuse the call. Returns its trace, if it has one."""
