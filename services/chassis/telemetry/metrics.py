@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, generate_latest
 
@@ -22,32 +22,18 @@ COUNT_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 _REQUEST_SECONDS: Final = 5.0
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-Metric = TypeVar("Metric", Counter, Gauge, Histogram)
-_declared: dict[str, Counter | Gauge | Histogram] = {}
-
-
-def counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
-    return _shared(Counter, name, help_text, labels)
-
-
-def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
-    return _shared(Gauge, name, help_text, labels)
+# The kinds of metrics. The registry refuses a name that is declared twice.
+counter: Final = Counter
+gauge: Final = Gauge
 
 
 def histogram(
     name: str, help_text: str, labels: Sequence[str] = (), buckets: Sequence[float] = LATENCY_BUCKETS
 ) -> Histogram:
-    return _shared(Histogram, name, help_text, labels, buckets=buckets)
+    return Histogram(name, help_text, labels, buckets=buckets)
 
 
-def _shared(kind: type[Metric], name: str, help_text: str, labels: Sequence[str], **more: Any) -> Metric:
-    """A name that is declared twice is one metric, so that two replicas in one test process share it."""
-    metric = _declared.get(name)
-    if metric is not None and not isinstance(metric, kind):
-        raise ValueError(f"{name} is already a {type(metric).__name__}")
-    if metric is None:
-        metric = _declared[name] = kind(name, help_text, labels, **more)
-    return metric
+_loop_lag = gauge("event_loop_lag_seconds", "How late the event loop ran a due timer.")
 
 
 async def serve_metrics(process: Process, address: str) -> None:
@@ -66,12 +52,11 @@ async def serve_metrics(process: Process, address: str) -> None:
 
 async def measure_loop_lag(every_seconds: float = 0.5) -> None:
     """For ever: measure how late a due timer runs, which is the first sign of an overloaded or blocked process."""
-    lag = gauge("event_loop_lag_seconds", "How late the event loop ran a due timer.")
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + every_seconds
         await asyncio.sleep(every_seconds)
-        lag.set(max(0.0, loop.time() - due))
+        _loop_lag.set(max(0.0, loop.time() - due))
 
 
 async def open_page(address: str) -> asyncio.Server:

@@ -2,11 +2,10 @@
 
 import asyncio
 
-import pytest
 from prometheus_client import REGISTRY
 
-from services.chassis.telemetry.metrics import counter, gauge, histogram, measure_loop_lag, open_page
-from tests.support.probe import some
+from services.chassis.telemetry.metrics import counter, histogram, measure_loop_lag, open_page
+from tests.support.probe import until
 
 
 async def fetched(port: int, request: bytes) -> bytes:
@@ -33,18 +32,8 @@ async def test_the_page_shows_what_was_counted_and_nothing_else_is_served() -> N
     server.close()
 
 
-def test_a_metric_declared_twice_is_one() -> None:
-    assert counter("doors_opened", "Doors.") is counter("doors_opened", "Doors.")
-    assert gauge("doors_open", "Doors.") is gauge("doors_open", "Doors.")
-    with pytest.raises(ValueError, match="already a Counter"):
-        gauge("doors_opened", "Doors.")
-
-
 async def test_a_loop_that_is_blocked_shows_as_lag() -> None:
-    gauge("event_loop_lag_seconds", "How late the event loop ran a due timer.").set(-1)
     measuring = asyncio.create_task(measure_loop_lag(every_seconds=0))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert some(REGISTRY.get_sample_value("event_loop_lag_seconds")) >= 0
+    await until(lambda: REGISTRY.get_sample_value("event_loop_lag_seconds"), 10.0, "a lag")
     measuring.cancel()
     await asyncio.gather(measuring, return_exceptions=True)
