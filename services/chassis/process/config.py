@@ -99,7 +99,7 @@ class EnvironmentSettings:
         try:
             settings = cls(**values)
         except InvalidSettings as failure:
-            raise InvalidSettings([*faults, *failure.faults]) from None
+            faults += failure.faults
         if faults:
             raise InvalidSettings(faults)
         return settings
