@@ -107,18 +107,6 @@ async def test_a_full_batcher_makes_its_callers_wait_and_drops_nothing() -> None
     assert batcher.waiting == 0
 
 
-async def test_giving_up_while_waiting_for_room_gives_the_turn_to_the_next() -> None:
-    flush = Flush()
-    batcher: Batcher[int, int] = Batcher(flush, items_waiting=1)
-    tasks = [asyncio.create_task(batcher.submit(n)) for n in range(4)]
-    await spun()
-    tasks[1].cancel()
-    async with running(batcher):
-        assert await tasks[0] == 0
-        assert await tasks[3] == 30
-    assert tasks[1].cancelled()
-
-
 async def test_giving_up_on_the_answer_leaves_the_item_to_be_flushed() -> None:
     flush = Flush()
     flush.gate.clear()
