@@ -7,7 +7,7 @@ Hazard: a channel reconnects for ever. Call `forget` when its address has left t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc
@@ -107,9 +107,11 @@ class ChannelPool:
         self._tls = tls
         self._call_seconds = call_seconds
         # Given options replace the defaults of the same name.
-        self._options = tuple({**dict(CHANNEL_OPTIONS), **dict(options)}.items())
+        named = {**dict(CHANNEL_OPTIONS), **dict(options)}
+        if tls is not None and tls.server_name:
+            named["grpc.ssl_target_name_override"] = tls.server_name
+        self._options = tuple(named.items())
         self._channels: dict[str, Channel] = {}
-        self._open: Callable[[str], grpc.aio.Channel] = self._secure if tls else self._insecure
 
     def get(self, address: str) -> Channel:
         channel = self._channels.get(address)
@@ -127,12 +129,7 @@ class ChannelPool:
         for address in list(self._channels):
             await self.forget(address, grace)
 
-    def _insecure(self, address: str) -> grpc.aio.Channel:
-        return grpc.aio.insecure_channel(address, options=self._options)
-
-    def _secure(self, address: str) -> grpc.aio.Channel:
-        assert self._tls is not None
-        options = self._options
-        if self._tls.server_name:
-            options += (("grpc.ssl_target_name_override", self._tls.server_name),)
-        return grpc.aio.secure_channel(address, self._tls.for_client(), options=options)
+    def _open(self, address: str) -> grpc.aio.Channel:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(address, options=self._options)
+        return grpc.aio.secure_channel(address, self._tls.for_client(), options=self._options)

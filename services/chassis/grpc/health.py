@@ -38,10 +38,8 @@ class HealthBoard(health_pb2_grpc.HealthServicer):
     def set(self, service: str, is_serving: bool) -> None:
         """Set one service. "" sets all of them."""
         names = list(self._serving) if service == "" else [service]
-        before = {name: self._serving.get(name) for name in names}
-        for name in names:
-            self._serving[name] = is_serving
-        if any(value is not is_serving for value in before.values()):
+        if any(self._serving.get(name) is not is_serving for name in names):
+            self._serving.update(dict.fromkeys(names, is_serving))
             log.info("health changed", health_of=service or "all", serving=is_serving)
             self._tell()
 
