@@ -1,7 +1,7 @@
 """The addresses of the peers: a list, a file that may change, or a DNS name with several addresses.
 
 `host:port,host:port` is a list. `@/path/to/file` names a file, with addresses between commas or white space and with
-`#` comments, which is read again when it changes. `dns:name:port` makes each address of the name a peer, as with a
+`#` comments, which is read twice a second. `dns:name:port` makes each address of the name a peer, as with a
 headless service in Kubernetes.
 While a source cannot be read (the file is being replaced, the resolver is down), its last answer stays: a peer is
 dropped only when it is known to be gone.
@@ -34,7 +34,8 @@ class AddressBook:
     def __init__(self, source: str, *, poll_seconds: float = 0.5) -> None:
         self._source = source.strip()
         self._present: frozenset[str] = frozenset()
-        self._stamp: tuple[int, int, int] | None = None
+        # A file that cannot be read is logged once.
+        self._is_readable = False
         if self._source.startswith(_DNS_PREFIX):
             self._pause_seconds = _RESOLVE_EVERY_SECONDS
         elif self._source.startswith("@"):
@@ -62,17 +63,12 @@ class AddressBook:
 
     def _read_file(self, path: Path) -> None:
         try:
-            status = path.stat()
-            # With size and inode, because two writes may share one tick of the file system's clock.
-            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if stamp == self._stamp:
-                return
             self._present = _listed(path.read_text(encoding="utf-8"))
-            self._stamp = stamp
+            self._is_readable = True
         except (OSError, ValueError) as failure:
-            if self._stamp is not None:
+            if self._is_readable:
                 log.warning("cannot read the list of peers, keeping the last", path=str(path), error=str(failure))
-                self._stamp = None
+            self._is_readable = False
 
     async def _resolve(self, name_and_port: str) -> None:
         host, port = split_address(name_and_port)
