@@ -57,9 +57,10 @@ class PostgresReads:
 
     async def list_executions(self, request: ListExecutionsRequest) -> list[Row]:
         # Imported at the first list: SQLAlchemy costs a second and 17 MB, which many a coordinator never needs.
+        from services.chassis.postgres.compiled import compiled
         from services.coordinator.store.conditions import execution_list
 
-        rows = await self._database.select(execution_list(request))
+        rows = await self._database.fetch(*compiled(execution_list(request)))
         found = await self._database.fetch(_LIST, (uuid_array([row[0] for row in rows]),))
         listed = [{**dict(zip(_LISTED, row, strict=True)), **_PAYLOADS} for row in found]
         return sorted(listed, key=lambda row: row["execution_id"], reverse=not request.ascending)
