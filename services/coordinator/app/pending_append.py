@@ -114,9 +114,10 @@ class PendingAppend:
         ]
         if self.apply(Assign(grants), now) is not None:
             return False
-        self.has_failed_some = any(not run.instance_id for run in self.execution.runs[number:])
-        self.places.update(enumerate((each.session for each in given), number + 1))
-        self.ready_times.update(enumerate((each.since for each in given), number + 1))
+        for run_number, (_, session, since) in enumerate(given, number + 1):
+            self.places[run_number], self.ready_times[run_number] = session, since
+            if not self.execution.runs[run_number - 1].instance_id:
+                self.has_failed_some = True
         return True
 
     def append(self) -> Append:
