@@ -1,9 +1,9 @@
 """An execution that waits for its definition or its journal holds up no other."""
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
@@ -19,9 +19,10 @@ from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.peers.dispatch import granted_execution
 from services.coordinator.rpc.run_messages import forwarded_command
-from tests.support.probe import eventually
+from tests.support import probe
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
+until = functools.partial(probe.until, seconds=5.0, what="it")
 VERSION = Version(
     compile_definition({"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}), EffectKeys(b"s" * 32)
 )
@@ -130,13 +131,6 @@ class World:
             task.cancel()
             await asyncio.wait([task])
         assert task.cancelled()
-
-
-async def until(probe: Any) -> None:
-    async def ask() -> Any:
-        return probe()
-
-    await eventually(ask, 5.0, "it")
 
 
 async def test_a_definition_that_does_not_come_holds_up_nobody_else() -> None:
