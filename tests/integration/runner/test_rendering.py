@@ -109,7 +109,7 @@ def test_what_a_template_may_not_do_is_a_permanent_failure(renderer: Renderer | 
 def test_text_is_bounded(renderer: Renderer | RendererProcess) -> None:
     scope = {"input": {"long": "x" * RENDERED_CHARACTERS_MAX}}
     with pytest.raises(PermanentError, match="characters of text"):
-        renderer.render("a{{ input.long }}", scope, path="p")
+        renderer.render({"p": "a{{ input.long }}"}, scope)
 
 
 @pytest.mark.parametrize(("expression", "value"), [("input.id > 5", True), ("2 ** 70", 2**70), ("1e400", float("inf"))])
@@ -211,12 +211,12 @@ async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_aga
 
 async def test_a_child_that_was_killed_while_idle_is_missed_by_nobody(bench: Bench) -> None:
     renderer_process = bench.rendering.renderer_process
-    assert await asyncio.to_thread(renderer_process.render, "{{ 1 + 1 }}", {}) == 2
+    assert await asyncio.to_thread(renderer_process.render, {"a": "{{ 1 + 1 }}"}, {}) == {"a": 2}
     assert renderer_process.pid is not None
     child = psutil.Process(renderer_process.pid)
     child.kill()
     await until(lambda: child.status() == psutil.STATUS_ZOMBIE, 10, "the child to end")
-    assert await asyncio.to_thread(renderer_process.render, "{{ 1 + 2 }}", {}) == 3
+    assert await asyncio.to_thread(renderer_process.render, {"a": "{{ 1 + 2 }}"}, {}) == {"a": 3}
 
 
 async def test_the_event_loop_never_waits_for_the_child(bench: Bench) -> None:
@@ -259,32 +259,32 @@ def test_a_template_that_takes_its_time_inside_filters_is_ended(renderer_process
 def test_a_child_that_is_kept_from_its_work_is_no_fault_of_the_template(
     renderer_process: RendererProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert renderer_process.render("{{ 1 + 1 }}", {}) == 2
+    assert renderer_process.render({"a": "{{ 1 + 1 }}"}, {}) == {"a": 2}
     assert renderer_process.pid is not None
     psutil.Process(renderer_process.pid).suspend()
     monkeypatch.setattr("services.runner.app.rendering.renderer_process.SILENT_SECONDS_MAX", 0.0)
     with pytest.raises(TransientError) as failure:
-        renderer_process.render("{{ 1 + 2 }}", {})
+        renderer_process.render({"a": "{{ 1 + 2 }}"}, {})
     assert failure.value.type == "RENDERER_LOST"
     monkeypatch.undo()
-    assert renderer_process.render("{{ 1 + 2 }}", {}) == 3
+    assert renderer_process.render({"a": "{{ 1 + 2 }}"}, {}) == {"a": 3}
 
 
 def test_a_closed_one_starts_no_other_child() -> None:
     closed = RendererProcess()
-    assert closed.render("{{ 1 + 1 }}", {}) == 2
+    assert closed.render({"a": "{{ 1 + 1 }}"}, {}) == {"a": 2}
     pid = closed.pid
     closed.close()
     assert pid not in children()
     with pytest.raises(TransientError):
-        closed.render("{{ 1 + 1 }}", {})
+        closed.render({"a": "{{ 1 + 1 }}"}, {})
     assert closed.pid is None
 
 
 def child_of_one_that_is_killed() -> int:
     code = (
         "import time; from services.runner.app.rendering import RendererProcess\n"
-        "made = RendererProcess(); made.render('{{ 1 + 1 }}', {}); print(made.pid, flush=True); time.sleep(60)"
+        "made = RendererProcess(); made.render({'a': '{{ 1 + 1 }}'}, {}); print(made.pid, flush=True); time.sleep(60)"
     )
     runner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
     assert runner.stdout is not None
