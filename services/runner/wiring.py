@@ -21,8 +21,7 @@ from services.chassis.telemetry.logs import logger, setup_logging
 from services.chassis.telemetry.metrics import serve_metrics
 from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
 from services.runner.app.attempt import MODULE_LOG
-from services.runner.app.modules import built_in
-from services.runner.app.modules.user import import_files
+from services.runner.app.modules import built_in, import_files
 from services.runner.app.rendering import Rendering
 from services.runner.app.worker import Worker
 from services.runner.config import RunnerSettings
@@ -152,7 +151,7 @@ class RunnerService:
             async with asyncio.timeout(self._settings.drain_seconds * FINISHING_SHARE):
                 await self._holder.drain()
         except TimeoutError:
-            self._worker.hand_back_going("DRAINING")
+            self._worker.hand_back_going()
             await self._holder.drain()
 
     async def close(self) -> None:

@@ -135,6 +135,6 @@ async def test_short_work_is_rendered_and_done_in_one_thread(bench: Bench) -> No
 async def test_run_that_is_in_line_at_the_end_of_a_drain_has_not_begun(bench: Bench, slow: Slow) -> None:
     await in_line(bench, computing("test.doubles@1"))
     bench.worker.drain()
-    bench.worker.hand_back_going("DRAINING")
+    bench.worker.hand_back_going()
     assert [each.outcome for each in bench.desk.ended] == [Released("DRAINING", may_have_begun=False)]
     await slow.end()
