@@ -8,14 +8,15 @@ statements looks like a broken promise.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import orjson
 import psycopg
 from psycopg import IsolationLevel
 
-from deploy.audit.admission import AdmissionJudge
+from deploy.audit import admission
 from deploy.audit.findings import Findings
 from deploy.audit.journals import AuditedGrant, JournalJudge
 from deploy.audit.projections import compare
@@ -88,37 +89,26 @@ class Auditor:
 
     async def audit(self) -> Findings:
         self._live_instances = {row[0] for row in await self._fetch(_LIVE)}
-        async for ids in self._batches():
+        last = _FIRST_ID
+        while ids := [row[0] for row in await self._fetch(_IDS, (last, _BATCH))]:
             await self._judge(ids)
+            last = ids[-1]
         for (id_,) in await self._fetch(_ALIEN):
             self._findings.broke("S6", f"{id_} has events or runs, and no row of its own")
-        await AdmissionJudge(self._fetch, self._holders, self._findings).judge()
+        await admission.judge(self._fetch, self._holders, self._findings)
         return self._findings
 
     async def _fetch(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return await (await self._connection.execute(sql, params, binary=True)).fetchall()
 
-    async def _batches(self) -> AsyncIterator[list[str]]:
-        last = _FIRST_ID
-        while ids := [row[0] for row in await self._fetch(_IDS, (last, _BATCH))]:
-            yield ids
-            last = ids[-1]
-
     async def _judge(self, ids: Sequence[str]) -> None:
         given = (uuid_array(ids),)
-        journals: dict[str, list[tuple[int, int, bytes]]] = {id_: [] for id_ in ids}
-        for id_, last_seq, epoch, events in await self._fetch(_EVENTS, given):
-            journals[id_].append((last_seq, epoch, events))
-        executions = {row[0]: row for row in await self._fetch(_EXECUTIONS, given)}
-        runs: dict[str, list[tuple[Any, ...]]] = {}
-        for row in await self._fetch(_RUNS, given):
-            runs.setdefault(row[0], []).append(row)
-        for id_, records in journals.items():
-            await self._judge_one(id_, records, executions[id_], runs.get(id_, []))
+        journals = _by_id(await self._fetch(_EVENTS, given))
+        runs = _by_id(await self._fetch(_RUNS, given))
+        for row in await self._fetch(_EXECUTIONS, given):
+            await self._judge_one(row[0], journals[row[0]], row, runs[row[0]])
 
-    async def _judge_one(
-        self, id_: str, records: Sequence[tuple[int, int, bytes]], row: tuple[Any, ...], run_rows: Rows
-    ) -> None:
+    async def _judge_one(self, id_: str, records: Rows, row: tuple[Any, ...], run_rows: Rows) -> None:
         """A journal that breaks a promise is not folded, or one breach would look like many."""
         findings, before = self._findings, self._findings.broken_count
         stored = self._decoded(id_, records)
@@ -147,9 +137,9 @@ class Auditor:
         if not execution.is_final:
             self._holders[id_] = judge.grants[-1]
 
-    def _decoded(self, id_: str, records: Sequence[tuple[int, int, bytes]]) -> list[Stored]:
+    def _decoded(self, id_: str, records: Rows) -> list[Stored]:
         decoded: list[Stored] = []
-        for last_seq, epoch, data in records:
+        for _, last_seq, epoch, data in records:
             try:
                 appended = unseal(data)
             except CorruptRecord as corrupt:
@@ -184,3 +174,11 @@ class Auditor:
             other = self._granted.setdefault(grant.epoch, id_)
             if other != id_:
                 self._findings.broke("S3", f"{other} and {id_} were both granted under {grant.epoch}")
+
+
+def _by_id(rows: Rows) -> defaultdict[str, list[tuple[Any, ...]]]:
+    """The rows of each execution. Their first column is its id."""
+    found = defaultdict(list)
+    for row in rows:
+        found[row[0]].append(row)
+    return found
