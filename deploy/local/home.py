@@ -40,7 +40,15 @@ class Home:
         self.postgres = self.root / "postgres"
         self.logs = self.root / "logs"
         self.outputs = self.root / "outputs"
-        self.service_secret = self.root / "credentials" / "service.secret"
+        self.up_file = self.root / "up.json"
+        credentials = self.root / "credentials"
+        self.service_secret = credentials / "service.secret"
+        # The hash by which services without a table of keys know the system key.
+        self.system_key_hash_file = credentials / "system.key.sha256"
+        # Names the database to which the keys belong. Another database needs other keys.
+        self.database_file = credentials / "database"
+        # The operator's address of the database. `windlass admin verify` needs it to read all schemas.
+        self.operator_url_file = credentials / "operator.url"
         self._lock_file = self.root / "up.lock"
         self._lock: int | None = None
 
@@ -89,10 +97,6 @@ class Home:
         text = "".join(self._lock_file.read_text().split()[:1])
         return int(text) if text.isdigit() else 0  # the lock was taken a moment ago, and the pid is not written yet
 
-    @property
-    def up_file(self) -> Path:
-        return self.root / "up.json"
-
     def read_up(self) -> dict[str, Any] | None:
         try:
             found: dict[str, Any] = json.loads(self.up_file.read_text())
@@ -111,26 +115,11 @@ class Home:
     def key_file(self, name: str) -> Path:
         return self.root / f"{name}.key"
 
-    @property
-    def system_key_hash_file(self) -> Path:
-        """The hash by which services without a table of keys know the system key."""
-        return self.root / "credentials" / "system.key.sha256"
-
     def password_file(self, owner: str) -> Path:
         return self.root / "credentials" / f"{owner}.password"
 
     def url_file(self, service: str) -> Path:
         return self.root / "credentials" / f"{service}.url"
-
-    @property
-    def database_file(self) -> Path:
-        """Names the database to which the keys belong. Another database needs other keys."""
-        return self.root / "credentials" / "database"
-
-    @property
-    def operator_url_file(self) -> Path:
-        """The operator's address of the database. `windlass admin verify` needs it to read all schemas."""
-        return self.root / "credentials" / "operator.url"
 
     def peers_file(self, service: str) -> Path:
         return self.root / "peers" / f"{service}s"

@@ -14,7 +14,6 @@ import psycopg
 from deploy.local import provision
 from deploy.local.files import write_private
 from deploy.local.home import KEYS, MIGRATING, Home, HomeTaken
-from deploy.local.schemas import migrate as migrate_schemas
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.identity.system_key import hash_of
 from services.chassis.postgres.migrations import SchemaMismatch
@@ -36,7 +35,7 @@ async def prepare(home: Home, superuser_url: str) -> list[str]:
     for service, url in urls.items():
         write_private(home.url_file(service), url)
     home.ensure_service_secret()
-    return await migrate_schemas(urls)
+    return await provision.migrate(urls)
 
 
 async def ensure_keys(home: Home, superuser_url: str) -> bool:

@@ -30,8 +30,7 @@ import psycopg
 
 from deploy.local import binaries, ports
 from deploy.local.files import sync_directory, write_private
-from deploy.local.launch import launcher
-from deploy.local.signals import tell
+from deploy.local.launch import launcher, tell
 
 SUPERUSER = "windlass"
 CONNECT_TIMEOUT_SECONDS = 5
@@ -100,8 +99,10 @@ class PostgresServer:
     The caller wants the data in `directory`; for root it may be elsewhere (binaries.reachable_place).
     """
 
+    name = "PostgreSQL"
+
     def __init__(
-        self, directory: Path, *, port: int, log: Path, password_file: Path, report: Report | None = None
+        self, directory: Path, *, port: int, log: Path, password_file: Path, report: Report = lambda _text: None
     ) -> None:
         self._account = binaries.unprivileged_account()
         self._wanted = directory
@@ -109,7 +110,7 @@ class PostgresServer:
         self.port = port
         self._log = log
         self._password_file = password_file
-        self._report: Report = report or (lambda _text: None)
+        self._report = report
         self._process: asyncio.subprocess.Process | None = None
         self._lock: int | None = None
         self.start_time = 0.0
@@ -216,11 +217,11 @@ class PostgresServer:
         """Make the account of the server the owner."""
         if self._account is not None:
             for path in paths:
-                os.chown(path, self._account.uid, self._account.gid)
+                os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
     async def _launch(self, program: str, args: Sequence[str], *, death_signal: str) -> asyncio.subprocess.Process:
         account = self._account
-        rights = [] if account is None else ["--uid", str(account.uid), "--gid", str(account.gid)]
+        rights = [] if account is None else ["--uid", str(account.pw_uid), "--gid", str(account.pw_gid)]
         self._log.parent.mkdir(parents=True, exist_ok=True)
         assert self._lock is not None
         with self._log.open("ab") as log:
