@@ -98,12 +98,13 @@ async def subject_of(root: Path) -> AsyncIterator[Subject]:
     with scratch() as place:
         async with collector(place / "collector.log") as collecting:
             cpu_before_s = cpu_seconds([collecting.pid])
-            async with (
-                running_stack(lease_scale=1.0, program=program, otlp_endpoint=collecting.endpoint) as stack,
-                _client_of(stack) as client,
-            ):
-                subject = Subject(client, stack)
-                yield subject
+            async with running_stack(lease_scale=1.0, program=program, otlp_endpoint=collecting.endpoint) as stack:
+                subject = Subject(Client(stack.home.root, stack.entries("api")[0]["grpc"]), stack)
+                try:
+                    await _warm_up(subject.client)
+                    yield subject
+                finally:
+                    await subject.client.close()
             # The services have sent their last spans, because they have ended.
             spans, cpu_s = await collecting.spans(), cpu_seconds([collecting.pid]) - cpu_before_s
             if spans == 0:
@@ -111,14 +112,7 @@ async def subject_of(root: Path) -> AsyncIterator[Subject]:
             subject.figures["collector"] = {"spans": spans, "cpu_s": cpu_s}
 
 
-@contextlib.asynccontextmanager
-async def _client_of(stack: Stack) -> AsyncIterator[Client]:
-    """A client of a stack that has the workflows and is warm."""
-    client = Client.of_home(stack.home.root, stack.entries("api")[0]["grpc"])
-    try:
-        for definition in (chain("bench-one", 1), chain("bench-five", 5), fan("bench-fan", 1_000)):
-            await client.apply(definition)
-        await w1(client, 30)
-        yield client
-    finally:
-        await client.close()
+async def _warm_up(client: Client) -> None:
+    for definition in (chain("bench-one", 1), chain("bench-five", 5), fan("bench-fan", 1_000)):
+        await client.apply(definition)
+    await w1(client, 30)

@@ -44,18 +44,15 @@ def fan(name: str, width: int) -> dict[str, Any]:
 
 
 class Client:
-    """One connection with a key."""
+    """One connection to an api, with the key of an administrator."""
 
-    def __init__(self, address: str, key: str) -> None:
+    def __init__(self, home: Path, address: str) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=[("grpc.max_receive_message_length", 64 << 20)])
+        key = (home / "admin.key").read_text(encoding="ascii").strip()
         self._metadata = (("authorization", f"Bearer {key}"),)
         self.executions = ExecutionServiceStub(self._channel)
         self._workflows = WorkflowServiceStub(self._channel)
         self._runs = RunServiceStub(self._channel)
-
-    @classmethod
-    def of_home(cls, home: Path, address: str) -> Client:
-        return cls(address, (home / "admin.key").read_text(encoding="ascii").strip())
 
     async def close(self) -> None:
         await self._channel.close()

@@ -1,6 +1,6 @@
 """Runs the workloads of a peer with an asynchronous SDK in their order, and prints their JSON line.
 
-It runs in the environment of the peer, so it may import only modules that need nothing installed.
+It runs in the environment of the peer, so it may import only modules that need nothing but psutil installed.
 """
 
 import json

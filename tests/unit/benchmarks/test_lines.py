@@ -42,9 +42,7 @@ class Idle:
     home = SimpleNamespace(root=Path("nowhere"))
     process = SimpleNamespace(pid=os.getpid())
 
-    @classmethod
-    def of_home(cls, _home: Path, _address: str) -> "Idle":
-        return cls()
+    def __init__(self, *_given: object) -> None: ...
 
     async def apply(self, _definition: Any) -> None: ...
 
