@@ -55,14 +55,7 @@ class Bench:
             self.registry.add(module)
         self.outputs = DirectoryOutputs(directory)
         self.rendering = Rendering()
-        self.worker = Worker(
-            registry=self.registry,
-            rendering=self.rendering,
-            outputs=self.outputs,
-            holder=self.desk,
-            clock=self.clock,
-            concurrency=concurrency,
-        )
+        self.worker = Worker(self.registry, self.rendering, self.outputs, self.desk, self.clock, concurrency)
 
     def close(self) -> None:
         """End the child that renders, if one was needed."""

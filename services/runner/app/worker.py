@@ -185,25 +185,16 @@ class Worker:
 
     def news(self, coordinator: str, *, anew: bool = False) -> list[News]:
         """The news of going runs that this coordinator has not been told yet; all of it when `anew` is set."""
-        told = []
+        news = []
         for going in self._going.values():
             context = going.context
-            if context is None:
-                continue
-            if not anew and going.heartbeats_told.get(coordinator) == context.heartbeats:
+            if context is None or (not anew and going.heartbeats_told.get(coordinator) == context.heartbeats):
                 continue
             going.heartbeats_told[coordinator] = context.heartbeats
-            told.append(
-                News(
-                    going.job.run_id,
-                    going.job.epoch,
-                    going.start_ns,
-                    clamp_fraction(context.progress),
-                    clamp_text(context.message, MESSAGE_CHARACTERS_MAX),
-                    context.told_cursor,
-                )
-            )
-        return told
+            job, fraction = going.job, clamp_fraction(context.progress)
+            message = clamp_text(context.message, MESSAGE_CHARACTERS_MAX)
+            news.append(News(job.run_id, job.epoch, going.start_ns, fraction, message, context.told_cursor))
+        return news
 
     def _want(self, now: float) -> None:
         """Ask for as many leases as there will be places. An abandoned thread holds one."""

@@ -49,17 +49,16 @@ class _Child:
     """One process and its pipes. `send` and `receive` raise TimeoutError if it stands still, EOFError if it ends."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "services.runner.app.rendering"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(),
             bufsize=0,
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
-        self.pid = self._process.pid
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._stdin, self._stdout = self.process.stdin, self.process.stdout
         # A full pipe must not block a write, which has no time limit.
         os.set_blocking(self._stdin.fileno(), False)
 
@@ -98,22 +97,15 @@ class _Child:
 
     def _cpu_seconds(self) -> float:
         """The CPU time of the child so far. Its clock has this number in Linux (clock_getcpuclockid)."""
-        return time.clock_gettime(~self.pid << 3 | 2)
-
-    @property
-    def is_over(self) -> bool:
-        return self._process.poll() is not None
-
-    def kill(self) -> None:
-        self._process.kill()
+        return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def end(self, seconds: float = 0.0) -> int:
         """The return code. A child that still runs after `seconds` is killed."""
         try:
-            code = self._process.wait(seconds)
+            code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
+            self.process.kill()
+            code = self.process.wait()
         self._stdin.close()
         self._stdout.close()
         return code
@@ -131,7 +123,7 @@ class RendererProcess:
     def pid(self) -> int | None:
         """The child's; None without a child."""
         child = self._child
-        return None if child is None else child.pid
+        return None if child is None else child.process.pid
 
     def render(self, documents: Mapping[str, Any], scope: Mapping[str, Any]) -> Any:
         """Like `Renderer.render`, for documents by name. A value that is no JSON fails here already."""
@@ -147,7 +139,7 @@ class RendererProcess:
         self._closed.set()
         child = self._child
         if child is not None:
-            child.kill()
+            child.process.kill()
         with self._turn:
             self._give_up()
 
@@ -179,13 +171,13 @@ class RendererProcess:
     def _child_ready(self) -> _Child:
         if self._closed.is_set():
             raise TransientError("the runner ends", type="RENDERER_LOST")
-        if self._child is not None and self._child.is_over:
+        if self._child is not None and self._child.process.poll() is not None:
             # It ended while it was idle.
             self._give_up()
         if self._child is None:
             self._child = _Child()
             if self._closed.is_set():
-                self._child.kill()
+                self._child.process.kill()
             try:
                 self._child.receive()
             except (TimeoutError, EOFError):
