@@ -26,8 +26,7 @@ import orjson
 
 from services.chassis.telemetry.tracing import AttributeValue, TraceContext, emit_span, parse_traceparent
 from services.runner.app.modules.flow import seconds_of
-from services.runner.core.failures import ErrorClass, of_status
-from services.runner.core.retry_after import seconds_asked
+from services.runner.core.failures import ErrorClass, of_status, seconds_asked
 from windlass.sdk import Context, ModuleTimeout, PermanentError, Registry, TransientError
 from windlass.sdk.registry import Returned
 
