@@ -120,7 +120,7 @@ class PostgresCluster:
 
 @asynccontextmanager
 async def own_server() -> AsyncIterator[PostgresServer]:
-    """A server that may be stopped and changed without anybody else noticing; gone afterwards."""
+    """A server that may be stopped and changed without anybody else noticing; gone afterwards. Peers run on it, too."""
     directory = reachable_directory("windlass-tests-")
     server = PostgresServer(
         directory / "postgres",

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.peers.environment import end_of, figures, home, make_environment, running, scratch, sources
 from benchmarks.peers.temporal.build import build_server
 from deploy.local.postgres import SUPERUSER, PostgresServer
-from tests.support.postgres import free_port
+from tests.support.postgres import free_port, own_server
 
 NAME = "temporal"
 SERVICES = ("frontend", "history", "matching", "worker")
@@ -29,15 +29,9 @@ def install() -> None:
 
 
 async def run_round() -> dict[str, Any]:
-    with scratch() as place:
-        database = PostgresServer(
-            place / "data", port=free_port(), password_file=place / "password", log=place / "postgres.log"
-        )
-        try:
-            await database.start()
+    async with own_server() as database:
+        with scratch() as place:
             return await measured(place, database)
-        finally:
-            await database.stop()
 
 
 async def measured(place: Path, database: PostgresServer) -> dict[str, Any]:
