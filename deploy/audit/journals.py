@@ -82,13 +82,14 @@ class JournalJudge:
             case ev.RunCancelled():
                 self._free(event.key, event.run)
             case ev.BackoffEnded():
-                due_time = self._retries.pop(event.key, 0)
-                self._due(due_time, event.time, f"{where}: backoff of {event.key.node}")
+                is_due = 0 < self._retries.pop(event.key, 0) <= event.time
+                self._findings.check("S19", is_due, f"{where}: backoff of {event.key.node}")
             case ev.WaitStarted():
                 self._starts(event.key.node, where)
                 self._wakes[event.key] = event.due_time
             case ev.WaitEnded() if event.outcome is ev.WaitOutcome.EXPIRED:
-                self._due(self._wakes.pop(event.key, 0), event.time, f"{where}: wait of {event.key.node}")
+                is_due = 0 < self._wakes.pop(event.key, 0) <= event.time
+                self._findings.check("S19", is_due, f"{where}: wait of {event.key.node}")
             case ev.WorkSkipped():
                 self._joins.ended(event.key.node, End.SKIPPED)
             case ev.WorkBlocked():
@@ -163,9 +164,6 @@ class JournalJudge:
     def _starts(self, node: str, where: str) -> None:
         if node != OUTPUT_NODE and self._joins.has_sources(node):
             self._findings.check("S10", self._joins.holds(node), f"{where}: {self._joins.shown(node)}")
-
-    def _due(self, due: int, time: int, where: str) -> None:
-        self._findings.check("S19", 0 < due <= time, where)
 
     def _decide(self, key: WorkKey, where: str, end: End, branch: str = "") -> None:
         self._findings.check("S8", key not in self._decided, f"{where}: {key.node} has two outcomes")
