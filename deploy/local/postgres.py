@@ -1,7 +1,7 @@
 """The embedded PostgreSQL: we make, start, watch and stop it.
 
-It is configured like a production server: fsync on, scram passwords, loopback only, an unprivileged user. We add the
-life cycle:
+It is configured like a production server (postgresql.conf): fsync on, scram passwords, loopback only, an unprivileged
+user. We add the life cycle:
 
 - The data directory is made whole or not at all: initdb writes beside it, and the result is renamed into place.
 - There is one server per data directory. The server *inherits* a lock on `<data>.lock`. While it or one of its backends
@@ -37,36 +37,6 @@ CONNECT_TIMEOUT_SECONDS = 5
 PROBE_SECONDS_MIN = 0.02
 PROBE_SECONDS_MAX = 0.5
 REPORT_EVERY_SECONDS = 5.0
-
-# Each value is for a machine shared with the four services; durability is never traded.
-SETTINGS = {
-    "listen_addresses": "127.0.0.1",
-    "unix_socket_directories": "",
-    "max_connections": "200",
-    "shared_buffers": "96MB",  # the hot tables are small, and memory here is taken from the services
-    "maintenance_work_mem": "32MB",
-    "max_locks_per_transaction": "256",  # partitioned tables lock each partition that a statement may touch
-    "fsync": "on",
-    "synchronous_commit": "on",
-    "full_page_writes": "on",
-    "wal_buffers": "8MB",
-    "max_wal_size": "2GB",
-    "min_wal_size": "256MB",  # recycled segments are cheaper than new ones
-    "checkpoint_timeout": "15min",
-    "jit": "off",  # compiling a plan costs more than any statement of ours
-    "max_parallel_workers_per_gather": "0",
-    "io_method": "sync",  # everything hot is in memory; no worker processes for reads that do not happen
-    "autovacuum_naptime": "5s",  # queue tables turn over completely within seconds
-    "autovacuum_max_workers": "2",
-    "autovacuum_vacuum_scale_factor": "0.05",
-    "client_connection_check_interval": "1s",  # a statement of a killed service does not keep its locks
-    "tcp_keepalives_idle": "30",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-    "log_line_prefix": "%m [%p] %q%u@%d ",
-    "log_connections": "",
-    "log_checkpoints": "off",
-}
 
 # With these settings of glibc a backend keeps a statement's memory for the next one. Returning it and faulting it in
 # again took an eighth of the server's cost of a flush of the coordinator.
@@ -206,11 +176,9 @@ class PostgresServer:
 
     def _write_settings(self) -> None:
         """Write the whole postgresql.conf at every start, so that no old value remains."""
-        lines = [f"{name} = '{value}'\n" for name, value in {**SETTINGS, "port": str(self.port)}.items()]
         path = self.data / "postgresql.conf"
-        path.write_text(
-            "# Written at every start by deploy/local/postgres.py; changes here are lost.\n" + "".join(lines)
-        )
+        settings = Path(__file__).with_name("postgresql.conf").read_text(encoding="utf-8")
+        path.write_text(f"{settings}port = {self.port}\n")
         self._hand_over(path)
 
     def _hand_over(self, *paths: Path) -> None:
