@@ -38,16 +38,13 @@ CONNECT_SECONDS: Final = 10
 _BATCH: Final = 500
 _FIRST_ID: Final = "00000000-0000-0000-0000-000000000000"
 # Ordered by the primary key itself, because an order by its text would sort the whole table for every batch.
-_IDS: Final = """
-SELECT e.execution_id::text FROM coordinator.executions e
+_EXECUTIONS: Final = f"""
+SELECT {selected("e", EXECUTION_COLUMNS)} FROM coordinator.executions e
 WHERE e.execution_id > %s::uuid ORDER BY e.execution_id LIMIT %s
 """
 _EVENTS: Final = """
 SELECT execution_id::text, last_seq, epoch, events FROM coordinator.journal
 WHERE execution_id = ANY(%s::uuid[]) ORDER BY execution_id, last_seq
-"""
-_EXECUTIONS: Final = f"""
-SELECT {selected("e", EXECUTION_COLUMNS)} FROM coordinator.executions e WHERE execution_id = ANY(%s::uuid[])
 """
 _RUNS: Final = f"""
 SELECT {selected("r", RUN_COLUMNS[1:])} FROM coordinator.runs r WHERE execution_id = ANY(%s::uuid[])
@@ -90,9 +87,9 @@ class Auditor:
     async def audit(self) -> Findings:
         self._live_instances = {row[0] for row in await self._fetch(_LIVE)}
         last = _FIRST_ID
-        while ids := [row[0] for row in await self._fetch(_IDS, (last, _BATCH))]:
-            await self._judge(ids)
-            last = ids[-1]
+        while rows := await self._fetch(_EXECUTIONS, (last, _BATCH)):
+            await self._judge(rows)
+            last = rows[-1][0]
         for (id_,) in await self._fetch(_ALIEN):
             self._findings.broke("S6", f"{id_} has events or runs, and no row of its own")
         await admission.judge(self._fetch, self._holders, self._findings)
@@ -101,11 +98,10 @@ class Auditor:
     async def _fetch(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return await (await self._connection.execute(sql, params, binary=True)).fetchall()
 
-    async def _judge(self, ids: Sequence[str]) -> None:
-        given = (uuid_array(ids),)
-        journals = _by_id(await self._fetch(_EVENTS, given))
-        runs = _by_id(await self._fetch(_RUNS, given))
-        for row in await self._fetch(_EXECUTIONS, given):
+    async def _judge(self, rows: Rows) -> None:
+        ids = (uuid_array([row[0] for row in rows]),)
+        journals, runs = _by_id(await self._fetch(_EVENTS, ids)), _by_id(await self._fetch(_RUNS, ids))
+        for row in rows:
             await self._judge_one(row[0], journals[row[0]], row, runs[row[0]])
 
     async def _judge_one(self, id_: str, records: Rows, row: tuple[Any, ...], run_rows: Rows) -> None:
