@@ -61,15 +61,11 @@ class Bench:
         """End the child that renders, if one was needed."""
         self.rendering.close()
 
-    async def outcome_of(self, job: Job) -> Any:
+    async def outcome(self, job: Job) -> Any:
         """The outcome in the next report."""
         before = len(self.desk.ended)
         self.worker.take([job])
         return (await self.desk.until(before + 1))[-1].outcome
-
-    async def outcome(self, job: Job) -> Any:
-        self.worker.take([job])
-        return (await self.desk.until(len(self.desk.ended) or 1))[-1].outcome
 
 
 def a_job(module: str = "noop@1", number: int = 1, **given: Any) -> Job:

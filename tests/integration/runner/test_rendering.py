@@ -163,17 +163,17 @@ async def test_a_hostile_template_or_expression_ends_its_run_and_no_other(bench:
         assert isinstance(outcome, Failure), (job, outcome)
         assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR"), job
     good = a_job("transform@1", 98, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True)
-    assert await bench.outcome_of(good) == Succeeded(b'{"a":14}')
+    assert await bench.outcome(good) == Succeeded(b'{"a":14}')
     good = a_job("condition@1", 99, config={"expression": "input.id * 2 > 13"})
-    assert await bench.outcome_of(good) == Succeeded(b'{"result":true}', "true")
+    assert await bench.outcome(good) == Succeeded(b'{"result":true}', "true")
 
 
 async def test_plain_templates_start_no_child(bench: Bench) -> None:
     given = {"a": "{{ input.id + 1 }}", "b": "no. {{ input.id | default(1) }}", "c": "{{ 'no. ' ~ input.id }}"}
     job = a_job("transform@1", 1, inputs=given, has_templates=True)
-    assert await bench.outcome_of(job) == Succeeded(orjson.dumps({"a": 8, "b": "no. 7", "c": "no. 7"}))
+    assert await bench.outcome(job) == Succeeded(orjson.dumps({"a": 8, "b": "no. 7", "c": "no. 7"}))
     job = a_job("condition@1", 2, config={"expression": "input.id + 1 > 7"})
-    assert await bench.outcome_of(job) == Succeeded(b'{"result":true}', "true")
+    assert await bench.outcome(job) == Succeeded(b'{"result":true}', "true")
     assert bench.rendering.renderer_process.pid is None
 
 
@@ -185,7 +185,7 @@ async def test_many_copies_of_much_data_are_made_within_the_limits_of_the_child(
         execution_input={"text": "x" * 1_000_000},
         has_templates=True,
     )
-    outcome = await bench.outcome_of(job)
+    outcome = await bench.outcome(job)
     assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR")
 
 
@@ -193,7 +193,7 @@ async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_aga
     def good(number: int) -> Any:
         return a_job("transform@1", number, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True)
 
-    await bench.outcome_of(good(1))
+    await bench.outcome(good(1))
     first = some(bench.rendering.renderer_process.pid)
     child = psutil.Process(first)
     child.suspend()
@@ -204,7 +204,7 @@ async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_aga
     outcome = (await bench.desk.until(2))[-1].outcome
     assert isinstance(outcome, Failure)
     assert (outcome.error_class, outcome.type) == (ErrorClass.TRANSIENT, "RENDERER_LOST")
-    assert await bench.outcome_of(good(3)) == Succeeded(b'{"a":14}')
+    assert await bench.outcome(good(3)) == Succeeded(b'{"a":14}')
     assert first not in children()
     assert bench.rendering.renderer_process.pid in children()
 
@@ -235,8 +235,8 @@ async def test_an_async_module_evaluates_what_computes_in_a_thread(bench: Bench)
 
     bench.registry.declare("test.evaluates@1")(evaluates)
     bench.registry.declare("test.blocks@1")(blocks)
-    assert await bench.outcome_of(a_job("test.evaluates@1", 1)) == Succeeded(b"14")
-    outcome = await bench.outcome_of(a_job("test.blocks@1", 2))
+    assert await bench.outcome(a_job("test.evaluates@1", 1)) == Succeeded(b"14")
+    outcome = await bench.outcome(a_job("test.blocks@1", 2))
     assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "BLOCKING_CALL")
 
 

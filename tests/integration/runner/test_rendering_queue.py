@@ -127,7 +127,7 @@ async def test_short_work_is_rendered_and_done_in_one_thread(bench: Bench) -> No
     bench.registry.declare("test.notes@1", inline=True)(notes)
     for number in (1, 2):
         job = a_job("test.notes@1", number, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True)
-        assert await bench.outcome_of(job) == Succeeded(b'{"a":14}')
+        assert await bench.outcome(job) == Succeeded(b'{"a":14}')
     assert names == ["rendering_0"] * 2
     await until(lambda: bench.worker.going == 0, 10, "the runs to be over")
 
