@@ -77,7 +77,7 @@ class Context:
 
 def _as_cursor(cursor: Any) -> bytes:
     """Encode the cursor at once: the module may change it later, and sees here whether it is wrong."""
-    data = encoded(cursor, name="the cursor", error_type="CURSOR_NOT_JSON")
+    data = encoded(cursor, "the cursor", "CURSOR_NOT_JSON")
     if len(data) > CURSOR_BYTES_MAX:
         raise PermanentError(f"the cursor is over {CURSOR_BYTES_MAX} bytes", type="CURSOR_TOO_LARGE")
     return data

@@ -15,7 +15,7 @@ from windlass.definition.limits import DEPTH_MAX
 from windlass.sdk.errors import PermanentError
 
 
-def encoded(value: Any, *, name: str, error_type: str, is_canonical: bool = False) -> bytes:
+def encoded(value: Any, name: str, error_type: str, *, is_canonical: bool = False) -> bytes:
     """The value's bytes, with sorted keys when `is_canonical`. Raises a PermanentError of this type, which says by this
     name which value is not JSON, and why."""
     try:

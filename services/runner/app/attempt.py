@@ -89,23 +89,23 @@ def prepare(
     """Render the templates. `loaded` holds the outputs that had to be fetched, by node.
 
     Raises ModuleError when a template does not resolve. Blocks until the child has rendered what is not plain."""
-    scope: dict[str, Any] = {}
+    scope = _scope(job, loaded) if job.has_templates else None
 
     def evaluate(expression: str) -> Any:
-        if not scope:
-            scope.update(_scope(job, loaded))
+        nonlocal scope
+        scope = scope or _scope(job, loaded)
         is_plain = are_plain_conditions(expression, _data_bytes(job))
         renderer = rendering.renderer if is_plain else rendering.renderer_process
         return renderer.evaluate(expression, scope)
 
     documents = reading.documents
-    if job.has_templates:
-        scope.update(_scope(job, loaded))
+    if scope is not None:
         renderer = rendering.renderer if reading.has_plain_documents else rendering.renderer_process
         documents = renderer.render(documents, scope)
     config, inputs = documents["config"] | reading.raw, documents["inputs"]
     context = _context(job, evaluate, traceparent)
-    return Attempt(job, module, context, inputs, config, _hash(inputs, "inputs"), _hash(config, "config"))
+    inputs_hash, config_hash = _hash(inputs, "inputs: the rendered value"), _hash(config, "config: the rendered value")
+    return Attempt(job, module, context, inputs, config, inputs_hash, config_hash)
 
 
 def _context(job: Job, evaluate: Callable[[str], Any], traceparent: str) -> Context:
@@ -213,7 +213,7 @@ def _encoded(returned: Any) -> Succeeded:
     branch = ""
     if isinstance(returned, Branch):
         branch, returned = _label(returned.label), returned.output
-    return Succeeded(encoded(returned, name="the returned value", error_type="OUTPUT_NOT_JSON"), branch)
+    return Succeeded(encoded(returned, "the returned value", "OUTPUT_NOT_JSON"), branch)
 
 
 def _label(label: Any) -> str:
@@ -225,7 +225,6 @@ def _label(label: Any) -> str:
     return label
 
 
-def _hash(rendered: Any, path: str) -> bytes:
+def _hash(rendered: Any, name: str) -> bytes:
     """The hash of what the module gets. A template can yield what is no JSON: 2 ** 70, NaN, a key that is no text."""
-    name = f"{path}: the rendered value"
-    return hashlib.sha256(encoded(rendered, name=name, error_type="TEMPLATE_ERROR", is_canonical=True)).digest()
+    return hashlib.sha256(encoded(rendered, name, "TEMPLATE_ERROR", is_canonical=True)).digest()

@@ -21,7 +21,7 @@ from functools import lru_cache
 from math import inf
 from typing import Any, Final
 
-# The weight of what is not plain.
+# The weight of what is not plain. Its product with 0 is NaN, which is within no limit either.
 NOT_PLAIN: Final = inf
 # The time to read a chain of operators grows with the square of its length.
 EXPRESSION_CHARACTERS_MAX: Final = 256
@@ -117,12 +117,12 @@ def without_braces(expression: str) -> str:
 
 def is_plain_document(document: Any, data_bytes: int) -> bool:
     """True when the texts of this JSON, taken as templates that see so much data, are plain and light enough."""
-    return sum(map(weight_of_template, texts_of(document))) * max(1, data_bytes) <= COPIED_BYTES_MAX
+    return sum(map(weight_of_template, texts_of(document))) * data_bytes <= COPIED_BYTES_MAX
 
 
 def are_plain_conditions(document: Any, data_bytes: int) -> bool:
     """The same when the texts are expressions."""
-    return sum(map(weight_of_condition, texts_of(document))) * max(1, data_bytes) <= COPIED_BYTES_MAX
+    return sum(map(weight_of_condition, texts_of(document))) * data_bytes <= COPIED_BYTES_MAX
 
 
 def texts_of(document: Any) -> Iterator[str]:

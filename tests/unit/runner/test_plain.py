@@ -140,6 +140,7 @@ def test_text_without_expressions_is_plain() -> None:
 def test_a_document_is_as_plain_as_all_its_texts() -> None:
     assert is_plain_document({"a": ["{{ input.a }}", 1, None, {"b": "text"}], "{{ 1 * 1 }}": True}, 10)
     assert not is_plain_document({"a": ["{{ input.a }}", {"b": "{{ input.a * 2 }}"}]}, 10)
+    assert not is_plain_document({"a": "{{ 2 * 2 }}"}, 0)
 
 
 def test_many_templates_over_much_data_are_not_plain() -> None:

@@ -49,7 +49,7 @@ def _evaluated(value: Any) -> bytes:
 
 
 def _json(value: Any, name: str) -> bytes:
-    return encoded(value, name=name, error_type="TEMPLATE_ERROR")
+    return encoded(value, name, "TEMPLATE_ERROR")
 
 
 def limits(request: bytes) -> ChildLimits:
