@@ -1,8 +1,9 @@
-"""Writes files that are whole or absent: a temporary file is synced and renamed.
+"""Writes files that are whole or absent (a temporary file is synced and renamed), and locks files.
 
 Hazard: the rename replaces owner and mode of the old file. Secrets are created with mode 0600, never narrowed later.
 """
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -32,3 +33,12 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
+    """True when no other process holds the lock of this open file. Then we hold it until the file is closed."""
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

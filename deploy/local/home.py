@@ -18,7 +18,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from deploy.local.files import write_private, write_whole
+from deploy.local.files import try_lock, write_private, write_whole
 
 KEYS = ("admin", "system", "runner")
 # The states of the process that holds the lock.
@@ -60,11 +60,9 @@ class Home:
         # The unprivileged owner of postgres/ must pass through, but need not read.
         self.root.chmod(0o711)
         lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(lock):
             os.close(lock)
-            raise HomeTaken(self.root, self._pid_in_lock()) from None
+            raise HomeTaken(self.root, self._pid_in_lock())
         os.ftruncate(lock, 0)
         self._lock = lock
         self.tell(doing)
@@ -86,12 +84,9 @@ class Home:
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return self._pid_in_lock()
+            return None if try_lock(lock, fcntl.LOCK_SH) else self._pid_in_lock()
         finally:
             os.close(lock)
-        return None
 
     def _pid_in_lock(self) -> int:
         text = "".join(self._lock_file.read_text().split()[:1])

@@ -16,27 +16,26 @@ PostgreSQL refuse to start. Our lock proves that no server of this directory liv
 
 import asyncio
 import contextlib
-import fcntl
+import itertools
 import os
 import secrets
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import psycopg
 
 from deploy.local import binaries, ports
-from deploy.local.files import sync_directory, write_private
+from deploy.local.files import sync_directory, try_lock, write_private
 from deploy.local.launch import launcher, tell
+from services.chassis.process.backoff import Backoff
 
 SUPERUSER = "windlass"
 CONNECT_TIMEOUT_SECONDS = 5
-PROBE_SECONDS_MIN = 0.02
-PROBE_SECONDS_MAX = 0.5
-REPORT_EVERY_SECONDS = 5.0
+REPORT_EVERY_SECONDS = 5
 
 # With these settings of glibc a backend keeps a statement's memory for the next one. Returning it and faulting it in
 # again took an eighth of the server's cost of a flush of the coordinator.
@@ -57,6 +56,22 @@ INITDB = (
 )
 
 Report = Callable[[str], None]
+
+
+@contextlib.asynccontextmanager
+async def reporting(report: Report, text: Callable[[], str]) -> AsyncIterator[None]:
+    """Report the text every five seconds for as long as the block takes."""
+
+    async def repeat() -> None:
+        for seconds in itertools.count(REPORT_EVERY_SECONDS, REPORT_EVERY_SECONDS):
+            await asyncio.sleep(REPORT_EVERY_SECONDS)
+            report(f"{text()} ({seconds} s so far)")
+
+    reporter = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        reporter.cancel()
 
 
 class PostgresFailed(Exception):
@@ -110,7 +125,10 @@ class PostgresServer:
         self._write_settings()
         self._process = await self._launch("postgres", ["-D", str(self.data)], death_signal="SIGINT")
         self.start_time = time.time()
-        await self._ready()
+        backoff = Backoff(first=0.02, cap=0.5)
+        async with reporting(self._report, lambda: "PostgreSQL is recovering"):
+            while not await self._answers():  # noqa: ASYNC110 - no event tells that a login works
+                await asyncio.sleep(backoff.next())
 
     async def wait(self) -> int:
         """Return the exit code when the server has ended."""
@@ -129,16 +147,12 @@ class PostgresServer:
         # Also at a restart: backends of a killed server may live on for a moment and hold the lock they inherited.
         self._release_lock()
         lock = os.open(self.data.with_name(self.data.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        waiting = _Waiting(self._report, "waiting for the previous PostgreSQL on this data to end")
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        backoff = Backoff(first=0.02, cap=0.5)
+        async with reporting(self._report, lambda: "waiting for the previous PostgreSQL on this data to end"):
+            while not try_lock(lock):
                 self._end_orphan()
-                await waiting.turn()
-            else:
-                self._lock = lock
-                return
+                await asyncio.sleep(backoff.next())
+        self._lock = lock
 
     def _end_orphan(self) -> None:
         """Ask a server that outlived its supervisor to end. It is ours if our data is its working directory."""
@@ -204,37 +218,17 @@ class PostgresServer:
                 pass_fds=(self._lock,),
             )
 
-    async def _ready(self) -> None:
+    async def _answers(self) -> bool:
+        """True when a login works. Raises PostgresFailed when none ever will."""
         assert self._process is not None
-        waiting = _Waiting(self._report, "PostgreSQL is recovering")
-        while True:
-            if self._process.returncode is not None:
-                code = self._process.returncode
-                raise PostgresFailed(f"PostgreSQL ended with {code} while starting; see {self._log}")
-            try:
-                connection = await psycopg.AsyncConnection.connect(self.url(), connect_timeout=CONNECT_TIMEOUT_SECONDS)
-            except psycopg.OperationalError as error:
-                if "password authentication failed" in str(error):
-                    raise PostgresFailed(f"the password in {self._password_file} is not that of {self.data}") from error
-                await waiting.turn()
-            else:
-                await connection.close()
-                return
-
-
-class _Waiting:
-    """Pauses that grow to half a second, and a report every five seconds."""
-
-    def __init__(self, report: Report, text: str) -> None:
-        self._report = report
-        self._text = text
-        self._pause = PROBE_SECONDS_MIN
-        self._began = self._told = time.monotonic()
-
-    async def turn(self) -> None:
-        now = time.monotonic()
-        if now - self._told >= REPORT_EVERY_SECONDS:
-            self._told = now
-            self._report(f"{self._text} ({now - self._began:.0f} s so far)")
-        await asyncio.sleep(self._pause)
-        self._pause = min(self._pause * 1.5, PROBE_SECONDS_MAX)
+        code = self._process.returncode
+        if code is not None:
+            raise PostgresFailed(f"PostgreSQL ended with {code} while starting; see {self._log}")
+        try:
+            connection = await psycopg.AsyncConnection.connect(self.url(), connect_timeout=CONNECT_TIMEOUT_SECONDS)
+        except psycopg.OperationalError as error:
+            if "password authentication failed" in str(error):
+                raise PostgresFailed(f"the password in {self._password_file} is not that of {self.data}") from error
+            return False
+        await connection.close()
+        return True

@@ -21,11 +21,10 @@ from deploy.local.files import write_private
 from deploy.local.home import RUNNING, STOPPING, Home
 from deploy.local.installation import ensure_keys, prepare
 from deploy.local.plan import LOOPBACK, STOP_SECONDS, Options, members, port_of, postgres_port, write_peers
-from deploy.local.postgres import PostgresFailed, PostgresServer
+from deploy.local.postgres import PostgresFailed, PostgresServer, reporting
 from services.chassis.telemetry.logs import setup_logging
 
 POSTGRES_STOP_SECONDS = 2.0
-TELL_SECONDS = 5.0
 BACKOFF_SECONDS_FIRST = 0.2
 BACKOFF_SECONDS_MAX = 2.0
 # After a life of this length the backoff begins at its first value again.
@@ -94,23 +93,17 @@ class Supervisor:
         await ensure_keys(self.home, superuser_url)
         write_peers(self.home, [child.member for child in self._children])
         self._say("starting " + ", ".join(child.name for child in self._children))
-        teller = asyncio.create_task(self._tell_who_is_awaited())
-        try:
-            async with asyncio.TaskGroup() as starting:
-                for child in self._children:
-                    starting.create_task(child.start())
-        finally:
-            teller.cancel()
+        async with reporting(self._say, self._awaited), asyncio.TaskGroup() as starting:
+            for child in self._children:
+                starting.create_task(child.start())
         for child in self._children:
             self._keepers.append(keepers.create_task(self._keep(child)))
         self._is_up = True
         self._changed()
         self.home.tell(RUNNING)
 
-    async def _tell_who_is_awaited(self) -> None:
-        while True:
-            await asyncio.sleep(TELL_SECONDS)
-            self._say("waiting for " + ", ".join(child.name for child in self._children if not child.is_ready))
+    def _awaited(self) -> str:
+        return "waiting for " + ", ".join(child.name for child in self._children if not child.is_ready)
 
     async def _database(self, keepers: asyncio.TaskGroup) -> str:
         """The operator's address of the database server. The embedded server is started here."""
