@@ -27,11 +27,7 @@ LOG_LINES_SHOWN = 15
 # free at once for the next start.
 DEATH_SIGNAL = "SIGKILL"
 # A port that is not open yet is tried again as often as we probe; gRPC's default is seconds.
-CHANNEL_OPTIONS = [
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 100),
-]
+CHANNEL_OPTIONS = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 100)]
 
 
 class ChildFailed(Exception):
