@@ -234,7 +234,7 @@ async def holding(
     def open_stream(address: str) -> Any:
         if address not in channels:
             options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 100)]
-            options += [("grpc.min_reconnect_backoff_ms", 50), ("grpc.use_local_subchannel_pool", 1)]
+            options.append(("grpc.use_local_subchannel_pool", 1))
             channels[address] = grpc.aio.insecure_channel(address, options=options)
         return sessions_pb2_grpc.RunnerSessionsStub(channels[address]).Session()
 
