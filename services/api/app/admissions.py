@@ -36,5 +36,5 @@ class AdmissionReader:
         waiting = self._waiting.waiting_since(asyncio.get_running_loop().time() - ADMISSIONS_SECONDS)
         if not waiting:
             return
-        for record in await self._executions.given_up(waiting):
-            self._waiting.final(record)
+        for execution in await self._executions.given_up(waiting):
+            self._waiting.final(execution)

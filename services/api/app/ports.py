@@ -1,5 +1,7 @@
 """The Protocols that the use cases and servicers need, and the records that cross them.
 
+Use cases read no protobuf. A message that they only pass on from `peers/` to `rpc/`, or back, has the type Any here.
+
 Hazard: a record holds no key and no secret, except `VersionRecord.effect_secret`, which goes to coordinators.
 """
 
@@ -8,12 +10,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from services.api.core.filters import Filter
-from services.chassis.grpc.errors import Violation
-from windlass.coordinator.v1 import reads_pb2
-from windlass.dispatcher.v1 import queue_pb2
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
+
+FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 
 
 class Actor(NamedTuple):
@@ -117,6 +119,47 @@ class VersionRecord(NamedTuple):
     effect_secret: bytes
 
 
+class Execution(NamedTuple):
+    """An execution, as far as use cases read it. `rpc/translate.py` shows all of it."""
+
+    id: str
+    workspace: str
+    # The name of the public state; "" if it is unknown here.
+    state: str
+    # The sequence number of its last event.
+    last_seq: int
+    # The coordinator's ExecutionRecord. None: no coordinator has it.
+    record: Any = None
+    # The row of the queue, if no coordinator has the execution, or dispatchers have given it up.
+    row: Any = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def is_given_up(self) -> bool:
+        """The row has its end."""
+        return self.row is not None and self.state == "FAILED"
+
+
+class Event(NamedTuple):
+    """An event of an execution. `rpc/translate.py` shows all of it."""
+
+    seq: int
+    # It made the execution final.
+    is_last: bool
+    # The coordinator's EventRecord; or the Execution, if this is the end of one that was given up.
+    record: Any
+
+
+class UsedRequest(NamedTuple):
+    """The start that used a request_id."""
+
+    request_hash: bytes
+    execution_id: str
+
+
 class ExecutionQuery(NamedTuple):
     """One page of the executions that coordinators know."""
 
@@ -190,9 +233,9 @@ class Workflows(Protocol):
 
 
 class Enqueuer(Protocol):
-    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> Awaitable[queue_pb2.EnqueueAnswer]:
-        """Send the item at once. The answer comes after its commit; an answer without an outcome means that no
-        dispatcher answered in time."""
+    def enqueue(self, item: Any, seconds: float) -> Awaitable[str | Refusal | DependencyUnavailable]:
+        """Send the EnqueueItem at once. The answer comes after its commit: the id of the execution, which is an earlier
+        one if the request_id was used before, or why nothing was started."""
         ...
 
 
@@ -212,19 +255,17 @@ class Checker(Protocol):
 class UsedRequests(Protocol):
     """Any dispatcher."""
 
-    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Sequence[queue_pb2.UsedRequest]:
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, UsedRequest]:
         """The starts that used these request ids. Unused ones are left out."""
         ...
 
 
 class ExecutionQueue(Protocol):
-    """Any dispatcher."""
+    """Any dispatcher. Its rows are PENDING, or FAILED when they were given up."""
 
-    async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]: ...
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[Execution]: ...
 
-    async def page(
-        self, workspace: str, from_id: str, limit: int, *, ascending: bool
-    ) -> Sequence[queue_pb2.Queued]: ...
+    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[Execution]: ...
 
     async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
         """Put a cancel into the execution's mailbox; a repeat is the same message. False: there is no such execution,
@@ -235,15 +276,11 @@ class ExecutionQueue(Protocol):
 class ExecutionReads(Protocol):
     """Any coordinator."""
 
-    async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]: ...
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[Execution]: ...
 
-    async def execution_page(self, asked: ExecutionQuery) -> Sequence[reads_pb2.ExecutionRecord]: ...
+    async def execution_page(self, asked: ExecutionQuery) -> Sequence[Execution]: ...
 
-    async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse: ...
-
-    async def run(self, run_id: str) -> reads_pb2.RunRecord | None: ...
-
-    async def events(self, request: reads_pb2.ListEventsRequest) -> reads_pb2.ListEventsResponse: ...
+    async def events(self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0) -> Sequence[Event]: ...
 
 
 class AnnouncedModules(Protocol):
@@ -255,8 +292,9 @@ class AnnouncedModules(Protocol):
 class Watch(Protocol):
     """The updates of one execution that coordinators send from now on."""
 
-    async def next(self, seconds: float) -> reads_pb2.Update | None:
-        """The next update in the order of arrival. None: the time is over or the stream was cut, so read again."""
+    async def next(self, seconds: float) -> Event | Execution | None:
+        """The next event in the order of arrival, or the execution when it is final. None: the time is over or the
+        stream was cut, so read again."""
         ...
 
     def close(self) -> None: ...
@@ -284,6 +322,6 @@ class WaitingCallers(Protocol):
         """The executions for which a caller has waited since before `time` (of the event loop's clock)."""
         ...
 
-    def final(self, record: reads_pb2.ExecutionRecord) -> None:
+    def final(self, execution: Execution) -> None:
         """Tell the waiting callers that it has ended."""
         ...

@@ -14,10 +14,9 @@ from services.api.app import refusals
 from services.api.app.ports import StartableRecord, Workflows
 from services.api.app.refreshing_cache import RefreshingCache
 from services.api.app.schema_reader import InputCheck
-from services.api.core.tiers import in_force
+from services.api.core.tiers import TierLimits, in_force
 from services.chassis.process.clock import Clock
 from windlass.definition.durations import parse_duration
-from windlass.dispatcher.v1 import queue_pb2
 
 TRUSTED_SECONDS: Final = 5.0
 CACHED_MAX: Final = 5_000
@@ -30,7 +29,8 @@ class Startable(NamedTuple):
     check: InputCheck | None
     # In microseconds; 0: no timeout.
     timeout: int
-    limits: queue_pb2.TenantLimits
+    limits: TierLimits
+    workspace_revision: int
 
 
 class Startables:
@@ -66,14 +66,12 @@ class Startables:
 
 def _startable(record: StartableRecord) -> Startable:
     document = orjson.loads(record.definition)
-    limits = in_force(record.tier, record.executions_max, record.queued_max)
     return Startable(
         version_id=record.version_id,
         version=record.version,
         is_archived=record.is_archived,
         check=InputCheck(document["inputSchema"]) if "inputSchema" in document else None,
         timeout=parse_duration(document.get("timeout", 0)),
-        limits=queue_pb2.TenantLimits(
-            executions_max=limits.executions_max, queued_max=limits.queued_max, revision=record.workspace_revision
-        ),
+        limits=in_force(record.tier, record.executions_max, record.queued_max),
+        workspace_revision=record.workspace_revision,
     )

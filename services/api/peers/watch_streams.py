@@ -26,6 +26,8 @@ from collections import deque
 from typing import Any, Final
 from uuid import uuid4
 
+from services.api.app.ports import Event, Execution
+from services.api.peers.coordinators import event_of, execution_of
 from services.api.peers.streams import keep_open
 from services.chassis.grpc.client import Channel
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
@@ -53,17 +55,19 @@ class OpenWatch:
         self.events = events
         self.opened_at = asyncio.get_running_loop().time()
         # None: updates may be missing, so the journal has to be read.
-        self._arrived: deque[reads_pb2.Update | None] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._arrived: deque[Event | Execution | None] = deque()
+        self._level = Level()
 
-    async def next(self, seconds: float) -> reads_pb2.Update | None:
-        if not self._arrived:
-            await self._wait(seconds)
+    async def next(self, seconds: float) -> Event | Execution | None:
+        while not self._arrived and not self._watches.is_draining:
+            # The level may also be set for an update that was taken already.
+            if not await self._level.wait(seconds):
+                break
         if self._watches.is_draining:
             raise Refusal("DRAINING", "this server is going away; ask another", retry_after=0.1)
         return self._arrived.popleft() if self._arrived else None
 
-    def put(self, update: reads_pb2.Update | None) -> None:
+    def put(self, update: Event | Execution | None) -> None:
         if len(self._arrived) >= UPDATES_WAITING_MAX:
             # A slow reader continues from the journal.
             self._arrived.clear()
@@ -72,21 +76,10 @@ class OpenWatch:
         self.wake()
 
     def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._level.set()
 
     def close(self) -> None:
         self._watches.forget(self)
-
-    async def _wait(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = loop.call_later(seconds, self.wake)
-        try:
-            await self._waiter
-        finally:
-            timer.cancel()
-            self._waiter = None
 
 
 class WatchStream:
@@ -190,15 +183,13 @@ class WatchStreams:
         """Executions that have been watched since `time` (by the loop's clock) or longer."""
         return [id_ for id_, watches in self._watches.items() if watches[0].opened_at <= time]
 
-    def final(self, record: reads_pb2.ExecutionRecord, told_by: WatchStream | None = None) -> None:
+    def final(self, execution: Execution, told_by: WatchStream | None = None) -> None:
         """The execution is final: every watch of it ends."""
-        execution_id = record.execution.id
-        self._riding.pop(execution_id, None)
-        update = reads_pb2.Update(execution_id=execution_id, final=record)
-        for watch in self._watches.pop(execution_id, ()):
-            watch.put(update)
+        self._riding.pop(execution.id, None)
+        for watch in self._watches.pop(execution.id, ()):
+            watch.put(execution)
         for stream in self.streams:
-            stream.ended(execution_id, is_known=stream is told_by)
+            stream.ended(execution.id, is_known=stream is told_by)
         self._count()
 
     async def drain(self) -> None:
@@ -280,11 +271,11 @@ class WatchStreams:
                 stream.cancel(execution_id)
         for update in response.updates:
             if update.WhichOneof("update") == "final":
-                self.final(update.final, told_by=stream)
+                self.final(execution_of(update.final), told_by=stream)
                 continue
             for watch in self._watches.get(update.execution_id, ()):
                 if watch.events:
-                    watch.put(update)
+                    watch.put(event_of(update.event))
 
     def _subscription(self, execution_id: str, *, catch_up: bool = False) -> reads_pb2.Subscription:
         """One subscription that serves all watches of an execution."""

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from services.api.app.authenticator import Authenticator
-from services.api.app.executions import FINAL, Executions
-from services.api.app.ports import StartWatches, Watch
+from services.api.app.executions import Executions
+from services.api.app.ports import Execution, StartWatches, Watch
 from services.api.app.schema_reader import VIOLATIONS_MAX
 from services.api.app.starts import Existing, StartCommand, Starter
 from services.api.rpc import translate
@@ -29,7 +29,6 @@ from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.tracing import AttributeValue, Sampler, TraceContext, emit_span, new_trace
 from windlass.api.v1 import executions_pb2
-from windlass.coordinator.v1 import reads_pb2
 from windlass.types.v1.start_pb2 import StartOrder
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -46,7 +45,9 @@ _METHOD: Final = "/windlass.api.v1.ExecutionService/StartExecution"
 
 class _Begun(NamedTuple):
     request: executions_pb2.StartExecutionRequest
-    started: Coroutine[Any, Any, StartOrder | Existing] | Existing
+    # None: it was started before.
+    order: StartOrder | None
+    started: Coroutine[Any, Any, Existing | None] | Existing
     # Set when the caller waits for the end of a new execution.
     watch: Watch | None
 
@@ -137,20 +138,20 @@ class Starting:
     ) -> _Begun | _Refused:
         identity = caller()
         command = translate.start_command(request)
-        title = self._authenticator.title(identity.name)
         try:
-            item = await self._starter.prepare(identity.workspace, title, command, trace, violations_max)
+            start = await self._starter.prepare(identity.workspace, command, violations_max)
         except Refusal as refusal:
             if not command.request_id:
                 raise
             return _Refused(request, command, refusal)
+        item = translate.enqueue_item(start, self._authenticator.title(identity.name), trace.header())
         watch = None
         if request.HasField("wait"):
             # The watch is opened before the execution exists, so that its end is not missed.
-            watch = self._watches.open(item.start.execution_id, is_new=True)
+            watch = self._watches.open(start.execution_id, is_new=True)
             item.start.watcher = self._watches.name
         try:
-            return _Begun(request, self._starter.submit(item), watch)
+            return _Begun(request, item.start, self._starter.submit(start, item), watch)
         except BaseException:
             # Too many starts are on their way. This one is not begun, and nobody else closes its watch.
             if watch is not None:
@@ -175,44 +176,35 @@ class Starting:
 
     async def _end(self, begun: _Begun, answer_by: float) -> Response:
         try:
-            started = begun.started if isinstance(begun.started, Existing) else await begun.started
+            existing = begun.started if isinstance(begun.started, Existing) else await begun.started
             crash_point("api.start.before_answer")
-            if not begun.request.HasField("wait"):
-                return await self._answer(begun, started)
             wait = begun.request.wait
             end = min(answer_by, self._clock.monotonic() + wait.seconds + wait.nanos / 1e9)
-            if isinstance(started, Existing):
-                return await self._wait_for_existing(started, end)
-            assert begun.watch is not None
-            return await self._wait_for_end(started, begun.watch, end)
+            if existing is not None:
+                waits = begun.request.HasField("wait")
+                found = await (self._wait_for(existing, end) if waits else self._executions.find(*existing))
+                return _told(found, is_existing=True)
+            assert begun.order is not None
+            if begun.watch is None:
+                return holding(Response, execution=translate.pending(begun.order, begun.request.input))
+            return _told(await self._ended(begun.order.workspace, begun.order.execution_id, begun.watch, end))
         finally:
             if begun.watch is not None:
                 begun.watch.close()
 
-    async def _answer(self, begun: _Begun, started: StartOrder | Existing) -> Response:
-        if isinstance(started, Existing):
-            record = await self._executions.find(*started)
-            return _told(record, is_existing=True)
-        return holding(Response, execution=translate.pending(started, begun.request.input))
-
-    async def _wait_for_end(self, started: StartOrder, watch: Watch, end: float) -> Response:
-        final = await self._executions.wait(watch, end - self._clock.monotonic())
-        if final is None:
-            final = await self._executions.find(started.workspace, started.execution_id)
-        return _told(final)
-
-    async def _wait_for_existing(self, existing: Existing, end: float) -> Response:
-        workspace, execution_id = existing
-        watch = self._watches.open(execution_id)
+    async def _wait_for(self, existing: Existing, end: float) -> Execution:
+        watch = self._watches.open(existing.execution_id)
         try:
             # It may have ended long ago; then no update will come.
-            record = await self._executions.find(workspace, execution_id)
-            if record.execution.state not in FINAL:
-                final = await self._executions.wait(watch, end - self._clock.monotonic())
-                record = final or await self._executions.find(workspace, execution_id)
-            return _told(record, is_existing=True)
+            found = await self._executions.find(*existing)
+            return found if found.is_final else await self._ended(*existing, watch, end)
         finally:
             watch.close()
+
+    async def _ended(self, workspace: str, execution_id: str, watch: Watch, end: float) -> Execution:
+        """The final execution, or as it is when the time is over."""
+        final = await self._executions.wait(watch, end - self._clock.monotonic())
+        return final or await self._executions.find(workspace, execution_id)
 
     async def _item(self, begun: _Begun | Exception, answer_by: float) -> Item:
         try:
@@ -245,13 +237,13 @@ class Starting:
 
 def _fate(refused: _Refused, known: Existing | Refusal | None) -> _Begun | Exception:
     if isinstance(known, Existing):
-        return _Begun(refused.request, known, None)
+        return _Begun(refused.request, None, known, None)
     return known or refused.refusal
 
 
-def _told(record: reads_pb2.ExecutionRecord, *, is_existing: bool = False) -> Response:
+def _told(execution: Execution, *, is_existing: bool = False) -> Response:
     response = Response(existing=is_existing)
-    translate.fill_execution(response.execution, record)
+    translate.fill_execution(response.execution, execution)
     return response
 
 

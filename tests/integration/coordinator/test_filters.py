@@ -14,10 +14,11 @@ import pytest_asyncio
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from services.api.app.queued import fields_of
 from services.api.core.filter_text import FilterFault, parse
 from services.api.core.filters import Filter, matches
 from services.api.peers.conditions import conditions_of
+from services.api.peers.coordinators import execution_of
+from services.api.rpc.translate import filter_fields
 from services.chassis.grpc.errors import Refusal
 from services.chassis.postgres.compiled import compiled
 from services.chassis.postgres.database import Database
@@ -95,7 +96,7 @@ async def listed(reads: PostgresReads, text: str, **more: Any) -> list[str]:
 
 async def test_table_and_memory_are_of_one_mind(reads: PostgresReads) -> None:
     stored = await reads.executions([id_of(number) for number in range(ROWS)])
-    shown = {each["execution_id"]: fields_of(execution_record(each).execution) for each in stored}
+    shown = {each["execution_id"]: filter_fields(execution_of(execution_record(each))) for each in stored}
     asked: list[str] = []
 
     @settings(max_examples=250, database=None, deadline=None, phases=[Phase.generate])

@@ -26,7 +26,7 @@ class Refusing:
         # What it was asked to tell of each at the most.
         self.violations_max: set[int] = set()
 
-    async def prepare(self, workspace: str, title: str, command: StartCommand, trace: Any, violations_max: int) -> Any:
+    async def prepare(self, workspace: str, command: StartCommand, violations_max: int) -> Any:
         self.violations_max.add(violations_max)
         raise Refusal("WORKFLOW_ARCHIVED", f"{command.workflow} is archived")
 
@@ -39,7 +39,7 @@ class Refusing:
 
 def starting(refusing: Any) -> Starting:
     nothing: Any = None
-    executions = Executions(nothing, nothing, nothing, ManualClock())
+    executions = Executions(nothing, nothing, nothing, nothing, ManualClock())
     return Starting(refusing, executions, nothing, refusing, Sampler(0.0), ManualClock())
 
 

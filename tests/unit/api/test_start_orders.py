@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -11,10 +11,12 @@ import pytest
 
 from services.api.app.checking.engine import misfits
 from services.api.app.identifiers import Identifiers, is_execution_id
-from services.api.app.ports import StartableRecord
+from services.api.app.ports import StartableRecord, UsedRequest
 from services.api.app.schema_reader import INPUT_BYTES_MAX
 from services.api.app.startables import Startables
-from services.api.app.starts import Existing, StartCommand, Starter
+from services.api.app.starts import Existing, NewStart, StartCommand, Starter
+from services.api.peers.enqueue_streams import Outcome, outcome_of
+from services.api.rpc import translate
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
 from services.chassis.telemetry.tracing import new_trace
 from tests.support.manual_clock import ManualClock
@@ -55,13 +57,11 @@ class MemoryQueue:
     """Answers at once, the same to all."""
 
     def __init__(self) -> None:
-        self.items: list[queue_pb2.EnqueueItem] = []
         self.answer = queue_pb2.EnqueueAnswer(outcome=queue_pb2.EnqueueAnswer.QUEUED)
 
-    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[queue_pb2.EnqueueAnswer]:
-        self.items.append(item)
-        answered: asyncio.Future[queue_pb2.EnqueueAnswer] = asyncio.get_running_loop().create_future()
-        answered.set_result(self.answer)
+    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[Outcome]:
+        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        answered.set_result(outcome_of(self.answer, item))
         return answered
 
 
@@ -69,12 +69,12 @@ class MemoryRequests:
     """What request_ids were used for, as the dispatchers keep it; and how often somebody asked."""
 
     def __init__(self) -> None:
-        self.used: list[queue_pb2.UsedRequest] = []
+        self.used: dict[str, UsedRequest] = {}
         self.reads = 0
 
-    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Sequence[queue_pb2.UsedRequest]:
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, UsedRequest]:
         self.reads += 1
-        return [each for each in self.used if workspace == "team" and each.request_id in request_ids]
+        return {id_: used for id_, used in self.used.items() if workspace == "team" and id_ in request_ids}
 
 
 class MemoryChecker:
@@ -125,8 +125,12 @@ def starter(
     return Starter(startables, queue, used, checker, Identifiers(clock), clock, enqueue_seconds=1.0)
 
 
-async def prepared(starter: Starter, *, workspace: str = "team", **changed: Any) -> queue_pb2.EnqueueItem:
-    return await starter.prepare(workspace, "title", COMMAND._replace(**changed), TRACE)
+async def prepared(starter: Starter, *, workspace: str = "team", **changed: Any) -> NewStart:
+    return await starter.prepare(workspace, COMMAND._replace(**changed))
+
+
+async def queued(starter: Starter, **changed: Any) -> queue_pb2.EnqueueItem:
+    return translate.enqueue_item(await prepared(starter, **changed), "title", TRACE.header())
 
 
 async def refusal(starter: Starter, **changed: Any) -> Refusal:
@@ -148,12 +152,12 @@ async def test_input_that_does_not_fit_is_refused_by_the_newest_and_by_the_named
 
 async def test_schema_that_is_not_plain_is_for_the_checker(starter: Starter, workflows: MemoryWorkflows) -> None:
     workflows.definition = {**DEFINITION, "inputSchema": {"properties": {"id": {"enum": [1, 2]}}}}
-    assert (await prepared(starter)).start.version == 3
+    assert (await queued(starter)).start.version == 3
     assert [each.reason for each in (await refusal(starter, input={"id": 3})).violations] == ["ENUM"]
 
 
 async def test_order_pins_the_version_and_carries_all_that_is_needed(starter: Starter, clock: ManualClock) -> None:
-    item = await prepared(starter, labels={"region": "eu"})
+    item = await queued(starter, labels={"region": "eu"})
     order = item.start
     assert is_execution_id(order.execution_id)
     assert (order.workspace, order.workflow, order.version, order.version_id) == ("team", "intake", 3, "a version")
@@ -179,7 +183,7 @@ async def test_shorter_timeout_counts(
     workflows.definition = {key: value for key, value in DEFINITION.items() if key != "timeout"}
     if of_workflow:
         workflows.definition["timeout"] = of_workflow
-    order = (await prepared(starter, timeout=own * SECOND)).start
+    order = (await queued(starter, timeout=own * SECOND)).start
     assert order.HasField("deadline_time") is (seconds is not None)
     if seconds is not None:
         assert order.deadline_time.ToNanoseconds() == clock.epoch_ns() + seconds * SECOND
@@ -216,7 +220,7 @@ async def test_refusals_before_the_queue(starter: Starter, startables: Startable
 async def test_input_has_a_size(starter: Starter, extra: int, is_fine: bool) -> None:
     text = "x" * (INPUT_BYTES_MAX - len(orjson.dumps({"id": 1, "x": ""})) + extra)
     if is_fine:
-        assert len((await prepared(starter, input={"id": 1, "x": text})).start.input) == INPUT_BYTES_MAX
+        assert len((await prepared(starter, input={"id": 1, "x": text})).content) == INPUT_BYTES_MAX
     else:
         assert (await refusal(starter, input={"id": 1, "x": text})).violations[0].reason == "TOO_LARGE"
 
@@ -240,13 +244,13 @@ async def test_change_of_a_workspace_or_workflow_is_read_at_once(
 
 async def settled(starter: Starter, queue: MemoryQueue, outcome: str, existing: str = "") -> str:
     """The id that had been started before, or the reason why not."""
-    item = await prepared(starter, request_id="r")
+    start = await prepared(starter, request_id="r")
     queue.answer = queue_pb2.EnqueueAnswer(
         outcome=queue_pb2.EnqueueAnswer.Outcome.Value(outcome),
-        existing_execution_id=item.start.execution_id if existing == "own" else existing,
+        existing_execution_id=start.execution_id if existing == "own" else existing,
     )
     try:
-        settled = await starter.submit(item)
+        settled = await starter.submit(start, translate.enqueue_item(start, "title", TRACE.header()))
         return settled.execution_id if isinstance(settled, Existing) else ""
     except Refusal as refused:
         return refused.reason
@@ -282,8 +286,7 @@ async def test_closed_workspace_is_forgotten(starter: Starter, queue: MemoryQueu
 
 async def test_request_id_that_was_used_is_recalled_by_its_content(starter: Starter, used: MemoryRequests) -> None:
     first = COMMAND._replace(request_id="r")
-    item = await prepared(starter, request_id="r")
-    used.used = [queue_pb2.UsedRequest(request_id="r", request_hash=item.request_hash, execution_id="old")]
+    used.used = {"r": UsedRequest((await prepared(starter, request_id="r")).request_hash, "old")}
     others = [first, first._replace(input={"id": 2}), first._replace(request_id="fresh")]
     same, other, fresh = await starter.recall("team", others)
     assert same == Existing("team", "old")

@@ -10,11 +10,13 @@ from typing import Any
 import orjson
 import pytest
 
+from services.api.app import ports
 from services.api.app.executions import Executions
 from services.api.app.identifiers import Identifiers
 from services.api.app.startables import Startables
 from services.api.app.starts import Starter
 from services.api.peers import enqueue_streams, watch_streams
+from services.api.peers.coordinators import event_of, execution_of
 from services.api.peers.enqueue_streams import EnqueueStreams
 from services.api.peers.watch_streams import WatchStreams
 from services.api.rpc import translate
@@ -38,11 +40,11 @@ Answer = queue_pb2.EnqueueAnswer
 class Running:
     """What coordinators and the queue say of any execution: it goes on."""
 
-    async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]:
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
         execution = resources_pb2.Execution(id=execution_ids[0], state=resources_pb2.Execution.RUNNING)
-        return [reads_pb2.ExecutionRecord(execution=execution, workspace="team")]
+        return [execution_of(reads_pb2.ExecutionRecord(execution=execution, workspace="team"))]
 
-    async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
         return ()
 
 
@@ -69,7 +71,7 @@ class Api:
         starter = Starter(
             startables, self.starts, MemoryRequests(), MemoryChecker(), Identifiers(clock), clock, enqueue_seconds=5.0
         )
-        executions = Executions(running, running, self.watches, clock)
+        executions = Executions(running, running, self.watches, translate.filter_fields, clock)
         self.starting = Starting(starter, executions, self.watches, keys, Sampler(0.0), clock)
 
     async def sent(self, count: int) -> list[str]:
@@ -116,7 +118,7 @@ async def test_all_who_wait_for_one_execution_are_told_the_same() -> None:
 def test_a_record_stays_as_it_is_for_its_next_reader() -> None:
     content = orjson.dumps(OUTPUT)
     event, run = reads_pb2.EventRecord(details=content), reads_pb2.RunRecord(output=content)
-    events = [translate.event(event) for _ in range(2)]
+    events = [translate.event(event_of(event)) for _ in range(2)]
     assert [document_of(each.details) for each in events] == [OUTPUT] * 2
     runs = [translate.run(run) for _ in range(2)]
     assert [document_of(each.output.struct_value) for each in runs] == [OUTPUT] * 2

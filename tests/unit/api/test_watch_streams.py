@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 import pytest_asyncio
 
+from services.api.app.ports import Execution
 from services.api.peers.watch_streams import OpenWatch, WatchStreams
 from services.chassis.grpc.client import ChannelPool
 from services.coordinator.rpc.watch import WatchHub as CoordinatorHub
@@ -120,8 +121,7 @@ async def api(coordinators: list[Coordinator]) -> AsyncIterator[Api]:
 
 
 async def is_told(watch: OpenWatch) -> bool:
-    update = await watch.next(SECONDS)
-    return update is not None and update.WhichOneof("update") == "final"
+    return isinstance(await watch.next(SECONDS), Execution)
 
 
 async def test_end_is_told_of_a_start_that_is_granted_where_no_stream_of_ours_is(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from services.api.app.ports import Execution
 from services.api.peers import enqueue_streams, watch_streams
 from services.api.peers.enqueue_streams import EnqueueStreams
 from services.api.peers.watch_streams import WatchStreams
@@ -22,8 +23,8 @@ ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
 SILENCE = 0.001
 
 
-def final(execution_id: str = ID) -> reads_pb2.ExecutionRecord:
-    return reads_pb2.ExecutionRecord(execution=resources_pb2.Execution(id=execution_id))
+def final(execution_id: str = ID) -> Execution:
+    return Execution(execution_id, "team", "SUCCESS", last_seq=3)
 
 
 def event(seq: int) -> reads_pb2.WatchResponse:
@@ -181,11 +182,10 @@ async def test_final_record_ends_every_watch_and_is_told_to_the_other_coordinato
     watches = WatchStreams()
     first, second = opened(watches), opened(watches)
     waiting = [watches.open(ID), watches.open(ID, events=True)]
-    response = reads_pb2.WatchResponse(updates=[reads_pb2.Update(execution_id=ID, final=final())])
-    watches.heard(first, response)
+    record = reads_pb2.ExecutionRecord(execution=resources_pb2.Execution(id=ID))
+    watches.heard(first, reads_pb2.WatchResponse(updates=[reads_pb2.Update(execution_id=ID, final=record)]))
     for watch in waiting:
-        update = some(await watch.next(SILENCE))
-        assert update.WhichOneof("update") == "final"
+        assert isinstance(await watch.next(SILENCE), Execution)
     assert (first.cancelled, second.cancelled) == (set(), {ID})
 
 
@@ -266,7 +266,7 @@ async def test_start_that_is_given_up_leaves_the_outbox_of_a_dispatcher_that_tak
     late, gone, waiting = (streams.enqueue(item(name), seconds) for name, seconds in zip("abc", (0, 9, 9), strict=True))
     gone.cancel()
     streams.run_once()
-    assert late.result().outcome == queue_pb2.EnqueueAnswer.OUTCOME_UNSPECIFIED
+    assert isinstance(late.result(), DependencyUnavailable)
     assert [each.answer for each in streams.outbox] == [waiting]
 
 
