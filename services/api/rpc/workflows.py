@@ -16,7 +16,7 @@ from services.api.app.authenticator import Authenticator
 from services.api.app.ports import Actor, AnnouncedModules, Checker, NewVersion, Workflows
 from services.api.app.startables import Startables
 from services.api.rpc import pages, translate
-from services.api.rpc.structs import document_of, holding, is_surely_over
+from services.api.rpc.structs import StructTooLarge, document_of, holding
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.identity.callers import caller
 from services.chassis.process.crash import crash_point
@@ -201,9 +201,10 @@ def _apply_refusal(reason: str, workflow: str) -> Refusal:
 def _parsed(request: Request) -> Parsed:
     if request.source:
         return parse(request.source, translate.source_format(request.source_format))
-    if is_surely_over(request.definition, DEFINITION_BYTES_MAX):
+    try:
+        return Parsed(document_of(request.definition, DEFINITION_BYTES_MAX), Faults())
+    except StructTooLarge:
         return Parsed(None, Faults([too_large()]))
-    return Parsed(document_of(request.definition), Faults())
 
 
 def _input_schema(document: Any) -> bytes | None:

@@ -112,16 +112,16 @@ async def test_all_who_wait_for_one_execution_are_told_the_same() -> None:
 
     await until(all_are_told, 5.0, "all to be told")
     told = await asyncio.gather(*all_)
-    assert [document_of(each.execution.output) for each in told] == [OUTPUT] * 3
+    assert [document_of(each.execution.output, 1_000) for each in told] == [OUTPUT] * 3
 
 
 def test_a_record_stays_as_it_is_for_its_next_reader() -> None:
     content = orjson.dumps(OUTPUT)
     event, run = reads_pb2.EventRecord(details=content), reads_pb2.RunRecord(output=content)
     events = [translate.event(event_of(event)) for _ in range(2)]
-    assert [document_of(each.details) for each in events] == [OUTPUT] * 2
+    assert [document_of(each.details, 1_000) for each in events] == [OUTPUT] * 2
     runs = [translate.run(run) for _ in range(2)]
-    assert [document_of(each.output.struct_value) for each in runs] == [OUTPUT] * 2
+    assert [document_of(each.output.struct_value, 1_000) for each in runs] == [OUTPUT] * 2
 
 
 async def test_start_that_is_refused_on_its_way_leaves_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
