@@ -14,13 +14,20 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from services.api.app import refusals
 from services.api.app.identifiers import is_execution_id
-from services.api.app.ports import Execution, ExecutionQuery, ExecutionQueue, ExecutionReads, Watch, Watches
+from services.api.app.ports import (
+    PAGE_SIZE_MAX,
+    Execution,
+    ExecutionQuery,
+    ExecutionQueue,
+    ExecutionReads,
+    Watch,
+    Watches,
+)
 from services.api.core.filters import Filter, Row, asks_of, matches
-from services.api.core.paging import PAGE_SIZE_MAX
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
@@ -38,12 +45,6 @@ _QUEUE_PAGE: Final = 200
 _QUEUE_PAGES_MAX: Final = 500
 # The field that a queue row cannot tell of an execution that had started before it was given up.
 _COORDINATORS_TELL: Final = "start_time"
-
-
-class Page(NamedTuple):
-    executions: Sequence[Execution]
-    # The number of executions found. One more than the page size was asked for.
-    found: int
 
 
 class Executions:
@@ -108,14 +109,14 @@ class Executions:
 
     async def page(
         self, workspace: str, filters: Sequence[Filter], from_id: str, size: int, *, ascending: bool
-    ) -> Page:
+    ) -> Sequence[Execution]:
+        """At least one more than `size`, if they exist."""
         waiting = await self._waiting(workspace, filters, from_id, size + 1, ascending=ascending)
         by_id = {execution.id: execution for execution in waiting}
         asked = ExecutionQuery(workspace, filters, from_id, ascending, limit=size + 1)
         started = await self._going_or_final(asked)
         by_id.update((execution.id, execution) for execution in started if execution.workspace == workspace)
-        merged = sorted(by_id.values(), key=lambda execution: execution.id, reverse=not ascending)
-        return Page(merged[:size], len(merged))
+        return sorted(by_id.values(), key=lambda execution: execution.id, reverse=not ascending)
 
     async def wait(self, watch: Watch, seconds: float) -> Execution | None:
         """The final execution. None: the time was over first."""

@@ -15,6 +15,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from services.api.core.filters import Filter
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
 
+# A peer answers with at most so many rows.
+PAGE_SIZE_MAX: Final = 1_000
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 
 

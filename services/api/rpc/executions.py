@@ -13,7 +13,8 @@ from services.api.app.executions import Executions
 from services.api.app.ports import ExecutionReads
 from services.api.app.watching import EventWatcher
 from services.api.core.filter_text import FilterFault, parse
-from services.api.rpc import pages, translate
+from services.api.rpc import translate
+from services.api.rpc.pages import Page
 from services.api.rpc.starting import Starting, span_attributes
 from services.api.rpc.structs import holding
 from services.chassis.identity.callers import caller
@@ -70,12 +71,9 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         if ascending is None:
             raise refusals.invalid_field("order_by", "UNKNOWN_VALUE", "must be create_time or create_time desc")
         workspace = caller().workspace
-        list_of = ("executions", workspace, request.filter, str(ascending))
-        from_id, size = pages.begin(request, *list_of)
-        page = await self._executions.page(workspace, filters, from_id, size, ascending=ascending)
-        shown, token = pages.cut(
-            page.executions, size, lambda row: row.id, translate.listed, *list_of, is_cut=page.found > size
-        )
+        page = Page(request, "executions", workspace, request.filter, str(ascending))
+        found = await self._executions.page(workspace, filters, page.after, page.size, ascending=ascending)
+        shown, token = page.cut(found, lambda row: row.id, translate.listed)
         return holding(pb.ListExecutionsResponse, executions=shown, next_page_token=token)
 
     async def WatchExecution(
@@ -97,9 +95,8 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
         await self._executions.find(caller().workspace, request.execution_id)
-        list_of = ("events", request.execution_id, str(request.as_of_seq))
-        after, size = pages.begin(request, *list_of)
-        after_seq = max(request.after_seq, pages.number(after))
-        found = await self._reads.events(request.execution_id, after_seq, size + 1, as_of_seq=request.as_of_seq)
-        shown, token = pages.cut(found, size, lambda event: str(event.seq), translate.event, *list_of)
+        page = Page(request, "events", request.execution_id, str(request.as_of_seq))
+        after_seq = max(request.after_seq, page.after_number)
+        found = await self._reads.events(request.execution_id, after_seq, page.size + 1, as_of_seq=request.as_of_seq)
+        shown, token = page.cut(found, lambda event: str(event.seq), translate.event)
         return holding(pb.ListEventsResponse, events=shown, next_page_token=token)

@@ -9,7 +9,8 @@ import grpc
 from services.api.app import refusals
 from services.api.app.executions import Executions
 from services.api.app.identifiers import is_execution_id
-from services.api.rpc import pages, translate
+from services.api.rpc import translate
+from services.api.rpc.pages import Page
 from services.api.rpc.structs import holding
 from services.chassis.identity.callers import caller
 from windlass.api.v1 import runs_pb2 as pb
@@ -36,21 +37,20 @@ class RunServicer(runs_pb2_grpc.RunServiceServicer):
         workspace = caller().workspace
         if request.execution_id:
             await self._executions.find(workspace, request.execution_id)
-        list_of = ("runs", workspace, request.execution_id, request.node, str(request.state))
-        after, size = pages.begin(request, *list_of)
+        page = Page(request, "runs", workspace, request.execution_id, request.node, str(request.state))
         found = await self._reads.runs(
             reads_pb2.ListRunsRequest(
                 workspace=workspace,
                 execution_id=request.execution_id,
                 node=request.node,
                 state=request.state,
-                after_run_id=after if _is_run_id(after) else "",
-                limit=size + 1,
+                after_run_id=page.after if _is_run_id(page.after) else "",
+                limit=page.size + 1,
                 takes_cut=True,
             )
         )
         own = [record for record in found.runs if record.workspace == workspace]
-        shown, token = pages.cut(own, size, lambda row: row.run.id, translate.run, *list_of, is_cut=found.is_cut)
+        shown, token = page.cut(own, lambda row: row.run.id, translate.run, is_cut=found.is_cut)
         return holding(pb.ListRunsResponse, runs=shown, next_page_token=token)
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from services.api.app.ports import Actor, KeyIdTaken, KeyRecord, NewKey
 from services.api.store.audit import record, tell
-from services.api.store.tables import api_keys, workspaces
+from services.api.store.tables import api_keys, uuid_of, workspaces
 from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
@@ -86,14 +86,13 @@ class PostgresKeys:
         return await self._database.transaction(work)
 
     async def page(self, workspace: str, after: str, limit: int) -> Sequence[KeyRecord]:
-        start = uuid.UUID(after) if after else uuid.UUID(int=0)
+        start = uuid_of(after) or uuid.UUID(int=0)
         rows = await self._database.fetch(*_PAGE(workspace=workspace, after=start, limit=limit))
         return [_record(row) for row in rows]
 
     async def revoke(self, actor: Actor, key_id: str) -> KeyRecord | None:
-        try:
-            identity = uuid.UUID(key_id)
-        except ValueError:
+        identity = uuid_of(key_id)
+        if identity is None:
             return None
 
         async def work(connection: Connection) -> KeyRecord | None:

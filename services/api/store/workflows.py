@@ -16,8 +16,8 @@ from sqlalchemy.dialects.postgresql import insert
 
 from services.api.app.ports import Actor, Applied, NewVersion, StartableRecord, VersionRecord, WorkflowRecord
 from services.api.store.audit import record, tell
+from services.api.store.tables import uuid_of, workflows, workspaces
 from services.api.store.tables import workflow_versions as versions
-from services.api.store.tables import workflows, workspaces
 from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
@@ -157,11 +157,8 @@ class PostgresWorkflows:
         return None if row is None else StartableRecord(*row)
 
     async def version(self, version_id: str) -> VersionRecord | None:
-        try:
-            identity = uuid.UUID(version_id)
-        except ValueError:
-            return None
-        row = await self._database.fetch_one(*_VERSION(version_id=identity))
+        identity = uuid_of(version_id)
+        row = None if identity is None else await self._database.fetch_one(*_VERSION(version_id=identity))
         return None if row is None else VersionRecord(*row)
 
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from services.api.app import ports
 from services.api.app.executions import Executions
-from services.api.app.ports import ExecutionQuery
+from services.api.app.ports import PAGE_SIZE_MAX, ExecutionQuery
 from services.api.core.filter_text import FilterFault, parse
 from services.api.core.filters import Condition, Filter
-from services.api.core.paging import PAGE_SIZE_MAX
 from services.api.peers import coordinators, dispatchers
 from services.api.rpc import translate
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
@@ -125,10 +124,10 @@ async def walked(places: MemoryPlaces, text: str, size: int, *, ascending: bool)
     from_id = ""
     while True:
         page = await executions(places).page("team", filters_of(text), from_id, size, ascending=ascending)
-        found += [(shown.id, shown.state) for shown in map(translate.listed, page.executions)]
-        if page.found <= size:
+        found += [(shown.id, shown.state) for shown in map(translate.listed, page[:size])]
+        if len(page) <= size:
             return found
-        from_id = page.executions[-1].id
+        from_id = page[size - 1].id
 
 
 STATES = {
