@@ -86,9 +86,9 @@ class WorkflowRecord(NamedTuple):
     # When this version was applied.
     update_time: datetime
     archive_time: datetime | None
-    # Lists leave both empty.
-    source: str = ""
-    source_format: str = ""
+    # Lists leave both out.
+    source: str | None = None
+    source_format: str | None = None
 
 
 class Applied(NamedTuple):

@@ -10,10 +10,10 @@ Hazard: all watches of an execution share one record, so no function here change
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import orjson
-from google.protobuf import struct_pb2, timestamp_pb2
+from google.protobuf import struct_pb2
 
 from services.api.app import ports
 from services.api.app.schema_reader import INPUT_BYTES_MAX
@@ -22,7 +22,7 @@ from services.api.core.filters import Row
 from services.api.core.tiers import in_force
 from services.api.rpc.structs import fill, set_value, to_dict
 from services.chassis.telemetry.tracing import parse_traceparent
-from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2, workspaces_pb2
+from windlass.api.v1 import executions_pb2, resources_pb2, workspaces_pb2
 from windlass.api.v1.resources_pb2 import Execution
 from windlass.catalog.v1 import catalog_pb2
 from windlass.coordinator.v1 import reads_pb2
@@ -37,12 +37,6 @@ ADMISSION: Final = "ADMISSION"
 NOT_ADMITTED: Final = "ExecutionNotAdmitted"
 GIVEN_UP: Final = "ExecutionGivenUp"
 _BILLION: Final = 1_000_000_000
-
-
-def timestamp(time: datetime) -> timestamp_pb2.Timestamp:
-    made = timestamp_pb2.Timestamp()
-    made.FromDatetime(time)
-    return made
 
 
 def start_command(request: executions_pb2.StartExecutionRequest) -> StartCommand:
@@ -187,27 +181,16 @@ def _last_event(given_up: ports.Execution) -> resources_pb2.Event:
 
 
 def workflow(record: ports.WorkflowRecord) -> resources_pb2.Workflow:
-    made = resources_pb2.Workflow(
-        workflow=record.workflow,
-        version=record.version,
-        etag=str(record.revision),
-        create_time=timestamp(record.create_time),
-        update_time=timestamp(record.update_time),
-        source=record.source,
-        source_format=record.source_format or None,  # type: ignore[arg-type] # by name
-    )
-    document = orjson.loads(record.definition)
-    made.description = document.get("description", "")
+    fields = _common(record, "workflow version create_time update_time archive_time source source_format")
+    description = orjson.loads(record.definition).get("description", "")
+    made = resources_pb2.Workflow(**fields, etag=str(record.revision), description=description)
     fill(made.definition, record.definition)
-    if record.archive_time is not None:
-        made.archive_time.FromDatetime(record.archive_time)
     return made
 
 
 def version(record: ports.WorkflowRecord) -> resources_pb2.WorkflowVersion:
-    made = resources_pb2.WorkflowVersion(
-        workflow=record.workflow, version=record.version, create_time=timestamp(record.update_time)
-    )
+    made = resources_pb2.WorkflowVersion(**_common(record, "workflow version"))
+    made.create_time.FromDatetime(record.update_time)
     fill(made.definition, record.definition)
     return made
 
@@ -221,41 +204,26 @@ def source_format(given: int) -> Format:
     return Format.JSON if given == resources_pb2.Workflow.JSON else Format.YAML
 
 
-def change(number: int) -> workflows_pb2.ApplyWorkflowResponse.Change.ValueType:
-    return workflows_pb2.ApplyWorkflowResponse.Change.ValueType(number)
-
-
 def workspace(record: ports.WorkspaceRecord) -> workspaces_pb2.Workspace:
     limits = in_force(record.tier, record.executions_max, record.queued_max)
     return workspaces_pb2.Workspace(
-        workspace=record.workspace,
-        tier=record.tier,  # type: ignore[arg-type] # by number
-        limits=workspaces_pb2.Limits(executions_max=limits.executions_max, queued_max=limits.queued_max),
+        **_common(record, "workspace tier create_time update_time"),
+        limits=workspaces_pb2.Limits(**limits._asdict()),
         etag=str(record.revision),
-        create_time=timestamp(record.create_time),
-        update_time=timestamp(record.update_time),
     )
 
 
 def api_key(record: ports.KeyRecord) -> workspaces_pb2.ApiKey:
-    made = workspaces_pb2.ApiKey(
-        key_id=record.key_id,
-        workspace=record.workspace,
-        role=workspaces_pb2.Role.Value(record.role),
-        title=record.title,
-        create_time=timestamp(record.create_time),
-    )
-    if record.expire_time is not None:
-        made.expire_time.FromDatetime(record.expire_time)
-    if record.revoke_time is not None:
-        made.revoke_time.FromDatetime(record.revoke_time)
-    return made
+    fields = "key_id workspace role title create_time expire_time revoke_time"
+    return workspaces_pb2.ApiKey(**_common(record, fields))
 
 
 def identified(record: ports.KeyRecord) -> catalog_pb2.IdentifyKeyResponse:
     """The system key has no public role; its number is 0, which allows nothing."""
     role = 0 if record.role == "SYSTEM" else workspaces_pb2.Role.Value(record.role)
-    made = catalog_pb2.IdentifyKeyResponse(key_id=record.key_id, workspace=record.workspace, role=role)
-    if record.expire_time is not None:
-        made.expire_time.FromDatetime(record.expire_time)
-    return made
+    return catalog_pb2.IdentifyKeyResponse(**_common(record, "key_id workspace expire_time"), role=role)
+
+
+def _common(record: NamedTuple, names: str) -> dict[str, Any]:
+    """The fields that a record and its message share. Messages take enums by name, and None as unset."""
+    return {name: getattr(record, name) for name in names.split()}

@@ -71,7 +71,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         return holding(
             pb.ApplyWorkflowResponse,
             workflow=translate.workflow(applied.workflow),
-            change=translate.change(applied.change),
+            change=applied.change,
             warnings=warnings,
         )
 
