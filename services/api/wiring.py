@@ -30,7 +30,6 @@ from services.api.peers.enqueue_streams import EnqueueStreams
 from services.api.peers.limits import LimitsConfigurer
 from services.api.peers.replicas import Replicas
 from services.api.peers.watch_streams import WatchStreams
-from services.api.rpc import translate
 from services.api.rpc.executions import ExecutionServicer
 from services.api.rpc.rules import RULES
 from services.api.rpc.runs import RunServicer
@@ -146,7 +145,7 @@ class ApiService:
     def _join_use_cases(self) -> None:
         self._authenticator = Authenticator(self._keys, self._clock)
         self._startables = Startables(self._workflows, self._clock)
-        self._executions = Executions(self._reads, self._queue, self.watches, translate.filter_fields, self._clock)
+        self._executions = Executions(self._reads, self._queue, self.watches, self._clock)
         self.checkers = Checkers(self._settings.checkers)
         self._starter = Starter(
             self._startables,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from services.api.app import refusals
@@ -24,10 +24,10 @@ from services.api.app.ports import (
     ExecutionQuery,
     ExecutionQueue,
     ExecutionReads,
+    Filter,
     Watch,
     Watches,
 )
-from services.api.core.filters import Filter, Row, asks_of, matches
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
@@ -48,19 +48,10 @@ _COORDINATORS_TELL: Final = "start_time"
 
 
 class Executions:
-    def __init__(
-        self,
-        reads: ExecutionReads,
-        queue: ExecutionQueue,
-        watches: Watches,
-        fields_of: Callable[[Execution], Row],
-        clock: Clock,
-    ) -> None:
-        """`fields_of` gives the fields that filters compare, as callers see them."""
+    def __init__(self, reads: ExecutionReads, queue: ExecutionQueue, watches: Watches, clock: Clock) -> None:
         self._reads = reads
         self._queue = queue
         self._watches = watches
-        self._fields_of = fields_of
         self._clock = clock
         # Executions that had not been given up at this time; oldest first.
         self._going: OrderedDict[str, float] = OrderedDict()
@@ -107,16 +98,12 @@ class Executions:
             self._going.popitem(last=False)
         return execution
 
-    async def page(
-        self, workspace: str, filters: Sequence[Filter], from_id: str, size: int, *, ascending: bool
-    ) -> Sequence[Execution]:
-        """At least one more than `size`, if they exist."""
-        waiting = await self._waiting(workspace, filters, from_id, size + 1, ascending=ascending)
-        by_id = {execution.id: execution for execution in waiting}
-        asked = ExecutionQuery(workspace, filters, from_id, ascending, limit=size + 1)
+    async def page(self, asked: ExecutionQuery) -> Sequence[Execution]:
+        """At least `limit` executions, if they exist."""
+        by_id = {execution.id: execution for execution in await self._waiting(asked)}
         started = await self._going_or_final(asked)
-        by_id.update((execution.id, execution) for execution in started if execution.workspace == workspace)
-        return sorted(by_id.values(), key=lambda execution: execution.id, reverse=not ascending)
+        by_id.update((execution.id, execution) for execution in started if execution.workspace == asked.workspace)
+        return sorted(by_id.values(), key=lambda execution: execution.id, reverse=not asked.ascending)
 
     async def wait(self, watch: Watch, seconds: float) -> Execution | None:
         """The final execution. None: the time was over first."""
@@ -163,25 +150,18 @@ class Executions:
             asked = asked._replace(from_id=batch[-1].id)
         return found[: asked.limit]
 
-    async def _waiting(
-        self, workspace: str, filters: Sequence[Filter], from_id: str, wanted: int, *, ascending: bool
-    ) -> list[Execution]:
-        """The first `wanted` rows of the queue that match."""
+    async def _waiting(self, asked: ExecutionQuery) -> list[Execution]:
+        """The first rows of the queue that match."""
+        workspace, filter_, from_id = asked.workspace, asked.filter, asked.from_id
         found: list[Execution] = []
         for _ in range(_QUEUE_PAGES_MAX):
-            rows = await self._queue.page(workspace, from_id, _QUEUE_PAGE, ascending=ascending)
-            fitting = [row for row in rows if row.workspace == workspace and self._may_fit(filters, row)]
-            unknown = await self._unknown_there(fitting)
-            found += [execution for execution in unknown if matches(filters, self._fields_of(execution))]
-            if len(rows) < _QUEUE_PAGE or len(found) >= wanted:
-                return found[:wanted]
+            rows = await self._queue.page(workspace, from_id, _QUEUE_PAGE, ascending=asked.ascending)
+            fitting = [row for row in rows if row.workspace == workspace and _may_match(filter_, row)]
+            found += [execution for execution in await self._unknown_there(fitting) if filter_.matches(execution)]
+            if len(rows) < _QUEUE_PAGE or len(found) >= asked.limit:
+                return found[: asked.limit]
             from_id = rows[-1].id
         raise DependencyUnavailable("the queue", "too long to be searched with this filter", retry_after=5.0)
-
-    def _may_fit(self, filters: Sequence[Filter], row: Execution) -> bool:
-        """Whether the row may match, judged without asking coordinators."""
-        is_untold = row.is_given_up and asks_of(filters, _COORDINATORS_TELL)
-        return is_untold or matches(filters, self._fields_of(row))
 
     async def _unknown_there(self, waiting: Sequence[Execution]) -> list[Execution]:
         """Rows without those that a coordinator has started: such a row is older than the coordinator's record, and may
@@ -195,6 +175,11 @@ class Executions:
             if started is None or (row.is_given_up and not started.is_final):
                 found.append(_ended(started, row))
         return found
+
+
+def _may_match(filter_: Filter, row: Execution) -> bool:
+    """Judged without asking coordinators."""
+    return filter_.matches(row) or (row.is_given_up and filter_.asks(_COORDINATORS_TELL))
 
 
 def _ended(started: Execution | None, row: Execution) -> Execution:

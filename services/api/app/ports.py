@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, Protocol
 
-from services.api.core.filters import Filter
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
 
 # A peer answers with at most so many rows.
@@ -162,11 +161,26 @@ class UsedRequest(NamedTuple):
     execution_id: str
 
 
+class Filter(Protocol):
+    """The executions that a list shows."""
+
+    @property
+    def conditions(self) -> Sequence[Any]:
+        """The Conditions, for coordinators."""
+        ...
+
+    def matches(self, execution: Execution) -> bool: ...
+
+    def asks(self, field: str) -> bool:
+        """Whether the filter uses this field."""
+        ...
+
+
 class ExecutionQuery(NamedTuple):
-    """One page of the executions that coordinators know."""
+    """One page of a list of executions."""
 
     workspace: str
-    filters: Sequence[Filter]
+    filter: Filter
     # "" = from the beginning; otherwise behind this one.
     from_id: str
     ascending: bool

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from services.api.app.ports import FINAL, Event, Execution, ExecutionQuery
-from services.api.peers.conditions import conditions_of
 from services.api.peers.replicas import Replicas, parts
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from windlass.api.v1 import resources_pb2
@@ -34,7 +33,7 @@ class CoordinatorReads:
     async def execution_page(self, asked: ExecutionQuery) -> Sequence[Execution]:
         request = pb.ListExecutionsRequest(
             workspace=asked.workspace,
-            conditions=conditions_of(asked.filters),
+            conditions=asked.filter.conditions,
             from_execution_id=asked.from_id,
             ascending=asked.ascending,
             limit=asked.limit,

@@ -10,10 +10,10 @@ import grpc
 from services.api.app import refusals
 from services.api.app.authenticator import Authenticator
 from services.api.app.executions import Executions
-from services.api.app.ports import ExecutionReads
+from services.api.app.ports import ExecutionQuery, ExecutionReads
 from services.api.app.watching import EventWatcher
-from services.api.core.filter_text import FilterFault, parse
 from services.api.rpc import translate
+from services.api.rpc.filter_text import parse
 from services.api.rpc.pages import Page
 from services.api.rpc.starting import Starting, span_attributes
 from services.api.rpc.structs import holding
@@ -64,15 +64,14 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         return response
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
-        filters = parse(request.filter)
-        if isinstance(filters, FilterFault):
-            raise refusals.invalid_field("filter", "BAD_FILTER", filters.message)
+        filter_ = parse(request.filter)
         ascending = _ORDERS.get(" ".join(request.order_by.split()))
         if ascending is None:
             raise refusals.invalid_field("order_by", "UNKNOWN_VALUE", "must be create_time or create_time desc")
         workspace = caller().workspace
         page = Page(request, "executions", workspace, request.filter, str(ascending))
-        found = await self._executions.page(workspace, filters, page.after, page.size, ascending=ascending)
+        asked = ExecutionQuery(workspace, filter_, page.after, ascending, page.size + 1)
+        found = await self._executions.page(asked)
         shown, token = page.cut(found, lambda row: row.id, translate.listed)
         return holding(pb.ListExecutionsResponse, executions=shown, next_page_token=token)
 

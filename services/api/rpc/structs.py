@@ -47,7 +47,7 @@ def to_dict(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict[str, 
 
     Only a Struct that is surely over `bytes_max` as JSON is refused here. The caller measures the others.
     """
-    reader = _Reader(bytes_max)
+    reader = _StructReader(bytes_max)
     try:
         document = reader.members(struct, 0)
     except StructTooLarge:
@@ -59,10 +59,10 @@ def to_dict(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict[str, 
 
 def document_of(struct: struct_pb2.Struct, bytes_max: int) -> dict[str, Any]:
     """The content of the Struct. A level that is too deep is empty. Raises StructTooLarge."""
-    return _Reader(bytes_max).members(struct, 0)
+    return _StructReader(bytes_max).members(struct, 0)
 
 
-class _Reader:
+class _StructReader:
     """Converts one Struct, and stops when its JSON is surely too large, because conversion blocks all other work."""
 
     def __init__(self, bytes_max: int) -> None:

@@ -9,7 +9,6 @@ Hazard: all watches of an execution share one record, so no function here change
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -18,7 +17,6 @@ from google.protobuf import struct_pb2
 from services.api.app import ports
 from services.api.app.schema_reader import INPUT_BYTES_MAX
 from services.api.app.starts import NewStart, StartCommand
-from services.api.core.filters import Row
 from services.api.core.tiers import in_force
 from services.api.rpc.structs import fill, set_value, to_dict
 from services.chassis.telemetry.tracing import parse_traceparent
@@ -125,32 +123,6 @@ def _queued(order: start_pb2.StartOrder) -> Execution:
     if order.HasField("deadline_time"):
         execution.deadline_time.CopyFrom(order.deadline_time)
     return execution
-
-
-def filter_fields(execution: ports.Execution) -> Row:
-    """The fields by the names that filters use. Absent fields are left out."""
-    shown = listed(execution)
-    texts = {
-        "error.type": shown.error.type,
-        "error.node": shown.error.node,
-        "error.message": shown.error.message,
-        "trigger.caller": shown.trigger.caller,
-        "parent_execution_id": shown.parent_execution_id,
-    }
-    fields: dict[str, str | int | datetime] = {
-        "state": Execution.State.Name(shown.state),
-        "workflow": shown.workflow,
-        "version": shown.version,
-        "priority": shown.priority,
-        **{name: text for name, text in texts.items() if text},
-        **{f"labels.{key}": value for key, value in shown.labels.items()},
-    }
-    for name in ("create_time", "start_time", "end_time"):
-        if shown.HasField(name):
-            fields[name] = getattr(shown, name).ToDatetime(UTC)
-    if shown.trigger.type:
-        fields["trigger.type"] = Execution.Trigger.Type.Name(shown.trigger.type)
-    return fields
 
 
 def run(record: reads_pb2.RunRecord) -> resources_pb2.Run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -14,11 +13,8 @@ import pytest_asyncio
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from services.api.core.filter_text import FilterFault, parse
-from services.api.core.filters import Filter, matches
-from services.api.peers.conditions import conditions_of
 from services.api.peers.coordinators import execution_of
-from services.api.rpc.translate import filter_fields
+from services.api.rpc.filter_text import parse
 from services.chassis.grpc.errors import Refusal
 from services.chassis.postgres.compiled import compiled
 from services.chassis.postgres.database import Database
@@ -82,32 +78,26 @@ async def reads(tables: Database, database: Any) -> PostgresReads:
     return PostgresReads(tables)
 
 
-def parsed(text: str) -> Sequence[Filter]:
-    found = parse(text)
-    assert not isinstance(found, FilterFault), found.message
-    return found
-
-
 async def listed(reads: PostgresReads, text: str, **more: Any) -> list[str]:
     asked: dict[str, Any] = {"from_execution_id": "", "is_ascending": True, "limit": ROWS} | more
-    found = await reads.list_executions("team", conditions_of(parsed(text)), **asked)
+    found = await reads.list_executions("team", parse(text).conditions, **asked)
     return [each["execution_id"] for each in found]
 
 
 async def test_table_and_memory_are_of_one_mind(reads: PostgresReads) -> None:
     stored = await reads.executions([id_of(number) for number in range(ROWS)])
-    shown = {each["execution_id"]: filter_fields(execution_of(execution_record(each))) for each in stored}
+    shown = {each["execution_id"]: execution_of(execution_record(each)) for each in stored}
     asked: list[str] = []
 
     @settings(max_examples=250, database=None, deadline=None, phases=[Phase.generate])
     @given(st.lists(trees(), min_size=1, max_size=3))
-    def gather(filters: list[Filter]) -> None:
+    def gather(filters: list[pb.Condition]) -> None:
         asked.append(" AND ".join(f"({written(each)})" for each in filters))
 
     gather()
     hits = 0
     for text in asked:
-        expected = sorted(id_ for id_, fields in shown.items() if matches(parsed(text), fields))
+        expected = sorted(id_ for id_, execution in shown.items() if parse(text).matches(execution))
         assert await listed(reads, text) == expected, text
         hits += 0 < len(expected) < ROWS
     assert hits > len(asked) / 4, "most filters fit all or nothing: that proves little"
@@ -151,7 +141,7 @@ async def test_pages_of_a_filter_are_its_whole_list(reads: PostgresReads, is_asc
     ],
 )
 async def test_lists_read_along_the_index(reads: PostgresReads, tables: Database, text: str) -> None:
-    conditions = conditions_of(parsed(text))
+    conditions = parse(text).conditions
     bounds: dict[str, Any] = {"from_execution_id": id_of(ROWS), "is_ascending": False, "limit": 10}
     sql, parameters = compiled(execution_list("team", conditions, **bounds))
 
@@ -202,7 +192,7 @@ async def test_no_text_of_a_caller_is_in_the_statement(reads: PostgresReads) -> 
         f" NOT labels:{next(marks)} trigger.caller != {next(marks)}*"
     )
     bounds: dict[str, Any] = {"from_execution_id": "", "is_ascending": True, "limit": 1}
-    sql, parameters = compiled(execution_list("team", conditions_of(parsed(text)), **bounds))
+    sql, parameters = compiled(execution_list("team", parse(text).conditions, **bounds))
     assert "mark" not in sql
     assert {each for each in parameters.values() if "mark" in str(each)} == {f"mark{n}" for n in range(6)}
     assert await listed(reads, text) == []

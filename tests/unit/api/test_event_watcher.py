@@ -94,7 +94,7 @@ class MemoryJournal:
 
 
 def watcher(journal: MemoryJournal) -> EventWatcher:
-    executions = Executions(journal, journal, journal, translate.filter_fields, ManualClock())
+    executions = Executions(journal, journal, journal, ManualClock())
     return EventWatcher(executions, journal, journal)
 
 

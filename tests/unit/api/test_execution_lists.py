@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from services.api.app import ports
 from services.api.app.executions import Executions
 from services.api.app.ports import PAGE_SIZE_MAX, ExecutionQuery
-from services.api.core.filter_text import FilterFault, parse
-from services.api.core.filters import Condition, Filter
 from services.api.peers import coordinators, dispatchers
 from services.api.rpc import translate
+from services.api.rpc.filter_text import parse
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from tests.support.manual_clock import ManualClock
 from windlass.api.v1 import resources_pb2
@@ -71,7 +70,7 @@ class MemoryPlaces:
         return [coordinators.execution_of(self._started(id_)) for id_ in execution_ids if id_ in known]
 
     async def execution_page(self, asked: ExecutionQuery) -> Sequence[ports.Execution]:
-        wanted = {filter_.value for filter_ in asked.filters if isinstance(filter_, Condition)}
+        wanted = {condition.value for condition in asked.filter.conditions if condition.operator}
         limit = min(asked.limit, PAGE_SIZE_MAX)
         ids = self._ids(STARTED, BOTH, GIVEN_UP) if wanted <= {"RUNNING"} and asked.workspace == "team" else []
         return [
@@ -109,13 +108,7 @@ def cut(ids: list[str], from_id: str, limit: int, *, ascending: bool) -> list[st
 
 
 def executions(places: MemoryPlaces) -> Executions:
-    return Executions(places, places, places, translate.filter_fields, ManualClock())
-
-
-def filters_of(text: str) -> Sequence[Filter]:
-    parsed = parse(text)
-    assert not isinstance(parsed, FilterFault)
-    return parsed
+    return Executions(places, places, places, ManualClock())
 
 
 async def walked(places: MemoryPlaces, text: str, size: int, *, ascending: bool) -> list[tuple[str, int]]:
@@ -123,7 +116,7 @@ async def walked(places: MemoryPlaces, text: str, size: int, *, ascending: bool)
     found: list[tuple[str, int]] = []
     from_id = ""
     while True:
-        page = await executions(places).page("team", filters_of(text), from_id, size, ascending=ascending)
+        page = await executions(places).page(ExecutionQuery("team", parse(text), from_id, ascending, limit=size + 1))
         found += [(shown.id, shown.state) for shown in map(translate.listed, page[:size])]
         if len(page) <= size:
             return found
@@ -229,7 +222,7 @@ async def test_execution_that_is_read_often_is_asked_of_dispatchers_now_and_then
             return await super().queued(execution_ids)
 
     places, clock = Counting({id_of(1): BOTH}), ManualClock()
-    reader = Executions(places, places, places, translate.filter_fields, clock)
+    reader = Executions(places, places, places, clock)
     for _ in range(10):
         assert (await reader.find("team", id_of(1))).state == "RUNNING"
     assert places.asked == 1

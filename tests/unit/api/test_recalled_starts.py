@@ -39,7 +39,7 @@ class Refusing:
 
 def starting(refusing: Any) -> Starting:
     nothing: Any = None
-    executions = Executions(nothing, nothing, nothing, nothing, ManualClock())
+    executions = Executions(nothing, nothing, nothing, ManualClock())
     return Starting(refusing, executions, nothing, refusing, Sampler(0.0), ManualClock())
 
 

@@ -17,6 +17,7 @@ from services.api.app.schema_reader import INPUT_BYTES_MAX
 from services.api.peers.coordinators import CoordinatorReads
 from services.api.peers.dispatchers import DispatcherQueue
 from services.api.peers.replicas import Replicas
+from services.api.rpc.filters import ExecutionFilter
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import MEBIBYTE, ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
@@ -100,7 +101,7 @@ class Refusing(Replicas):
         raise Refusal(self.reason, "the filter cannot be applied: 'OPERATOR_UNSPECIFIED'")
 
 
-EVERYTHING = ExecutionQuery("team", (), from_id="", ascending=True, limit=10)
+EVERYTHING = ExecutionQuery("team", ExecutionFilter(()), from_id="", ascending=True, limit=10)
 
 
 async def test_filter_that_a_coordinator_of_another_version_refuses_is_no_fault_of_the_caller() -> None:

@@ -71,7 +71,7 @@ class Api:
         starter = Starter(
             startables, self.starts, MemoryRequests(), MemoryChecker(), Identifiers(clock), clock, enqueue_seconds=5.0
         )
-        executions = Executions(running, running, self.watches, translate.filter_fields, clock)
+        executions = Executions(running, running, self.watches, clock)
         self.starting = Starting(starter, executions, self.watches, keys, Sampler(0.0), clock)
 
     async def sent(self, count: int) -> list[str]:
