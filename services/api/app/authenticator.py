@@ -7,7 +7,6 @@ The second bounds the effect of a lost notification. An older answer is not used
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from services.api.app import refusals
@@ -37,7 +36,6 @@ class Authenticator:
         self._known: RefreshingCache[bytes, _Known] = RefreshingCache(
             self._read, clock, trusted_seconds=TRUSTED_SECONDS, entries_max=CACHED_MAX
         )
-        self._titles: OrderedDict[str, str] = OrderedDict()
 
     async def identify(self, key: str) -> Identity:
         if len(key) > KEY_CHARACTERS_MAX:
@@ -54,10 +52,6 @@ class Authenticator:
         key = await self._keys.find(key_hash)
         return key if key is not None and _is_good(key) and not self._has_expired(key) else None
 
-    def title(self, key_id: str) -> str:
-        """The title of a key that was identified before. It is shown as the caller of a start or a cancel."""
-        return self._titles.get(key_id, "")
-
     def forget(self, key_hash: bytes) -> None:
         self._known.forget(key_hash)
 
@@ -73,10 +67,7 @@ class Authenticator:
             raise refusals.key_invalid()
         kind = _KINDS.get(key.role, CallerKind.MEMBER)
         role = key.role if kind is CallerKind.MEMBER else ""
-        self._titles[key.key_id] = key.title
-        if len(self._titles) > CACHED_MAX:
-            self._titles.popitem(last=False)
-        return _Known(Identity(kind, key.key_id, key.workspace, role), key)
+        return _Known(Identity(kind, key.key_id, key.workspace, role, key.title), key)
 
 
 def _is_good(key: KeyRecord) -> bool:

@@ -13,18 +13,11 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, Protocol
 
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
+from services.chassis.identity.callers import Identity
 
 # A peer answers with at most so many rows.
 PAGE_SIZE_MAX: Final = 1_000
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
-
-
-class Actor(NamedTuple):
-    """The key that asked for a change, for the audit."""
-
-    key_id: str
-    # "" for the system key.
-    workspace: str
 
 
 class KeyRecord(NamedTuple):
@@ -190,15 +183,15 @@ class ExecutionQuery(NamedTuple):
 class ApiKeys(Protocol):
     async def find(self, key_hash: bytes) -> KeyRecord | None: ...
 
-    async def add(self, actor: Actor, key: NewKey) -> KeyRecord | None:
+    async def add(self, actor: Identity, key: NewKey) -> KeyRecord | None:
         """Adding the same key again succeeds. None: there is no such open workspace. Raises KeyIdTaken when another
         key has the id."""
         ...
 
     async def page(self, workspace: str, after: str, limit: int) -> Sequence[KeyRecord]: ...
 
-    async def revoke(self, actor: Actor, key_id: str) -> KeyRecord | None:
-        """None: the actor's workspace has no such key. The system's actor may revoke any key."""
+    async def revoke(self, actor: Identity, key_id: str) -> KeyRecord | None:
+        """None: the actor's workspace has no such key. The system key may revoke any key."""
         ...
 
 
@@ -210,18 +203,18 @@ class Workspaces(Protocol):
     async def page(self, after: str, limit: int) -> Sequence[WorkspaceRecord]: ...
 
     async def add(
-        self, actor: Actor, workspace: str, tier: int, executions_max: int, queued_max: int
+        self, actor: Identity, workspace: str, tier: int, executions_max: int, queued_max: int
     ) -> WorkspaceRecord | None:
         """None: the name is taken."""
         ...
 
     async def change(
-        self, actor: Actor, workspace: str, revision: int, values: Mapping[str, int]
+        self, actor: Identity, workspace: str, revision: int, values: Mapping[str, int]
     ) -> WorkspaceRecord | None:
         """Set `values` if the revision is still this one (0: any). None: it has another, or it is closed."""
         ...
 
-    async def close(self, actor: Actor, workspace: str) -> bool: ...
+    async def close(self, actor: Identity, workspace: str) -> bool: ...
 
     async def unconfirmed(self) -> Sequence[WorkspaceRecord]:
         """Those whose newest revision the dispatchers have not confirmed."""
@@ -231,7 +224,7 @@ class Workspaces(Protocol):
 
 
 class Workflows(Protocol):
-    async def apply(self, actor: Actor, workflow: str, new: NewVersion, etag: str) -> Applied: ...
+    async def apply(self, actor: Identity, workflow: str, new: NewVersion, etag: str) -> Applied: ...
 
     async def get(self, workspace: str, workflow: str, version: int) -> WorkflowRecord | None: ...
 
@@ -241,7 +234,7 @@ class Workflows(Protocol):
 
     async def versions(self, workspace: str, workflow: str, before: int, limit: int) -> Sequence[WorkflowRecord]: ...
 
-    async def set_archived(self, actor: Actor, workflow: str, *, is_archived: bool) -> WorkflowRecord | None: ...
+    async def set_archived(self, actor: Identity, workflow: str, *, is_archived: bool) -> WorkflowRecord | None: ...
 
     async def startable(self, workspace: str, workflow: str, version: int) -> StartableRecord | None: ...
 
@@ -268,20 +261,16 @@ class Checker(Protocol):
         ...
 
 
-class UsedRequests(Protocol):
-    """Any dispatcher."""
-
-    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, UsedRequest]:
-        """The starts that used these request ids. Unused ones are left out."""
-        ...
-
-
 class ExecutionQueue(Protocol):
     """Any dispatcher. Its rows are PENDING, or FAILED when they were given up."""
 
     async def queued(self, execution_ids: Sequence[str]) -> Sequence[Execution]: ...
 
     async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[Execution]: ...
+
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, UsedRequest]:
+        """The starts that used these request ids. Unused ones are left out."""
+        ...
 
     async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
         """Put a cancel into the execution's mailbox; a repeat is the same message. False: there is no such execution,
@@ -298,11 +287,9 @@ class ExecutionReads(Protocol):
 
     async def events(self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0) -> Sequence[Event]: ...
 
-
-class AnnouncedModules(Protocol):
-    """Any coordinator."""
-
-    async def modules(self, workspace: str) -> Sequence[str]: ...
+    async def modules(self, workspace: str) -> Sequence[str]:
+        """Those that runners have announced."""
+        ...
 
 
 class Watch(Protocol):
@@ -317,22 +304,16 @@ class Watch(Protocol):
 
 
 class Watches(Protocol):
-    def open(self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False) -> Watch:
-        """Subscribe at every coordinator at once. For a new execution (`is_new`) only those that ignore `watcher` are
-        told, just before the start is sent; so nothing that is committed later is missed. A coordinator that is out of
-        reach does not delay the others."""
-        ...
-
-
-class StartWatches(Watches, Protocol):
     @property
     def name(self) -> str:
         """The `watcher` of a start."""
         ...
 
-
-class WaitingCallers(Protocol):
-    """The callers that wait here for the end of an execution."""
+    def open(self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False) -> Watch:
+        """Subscribe at every coordinator at once. For a new execution (`is_new`) only those that ignore `watcher` are
+        told, just before the start is sent; so nothing that is committed later is missed. A coordinator that is out of
+        reach does not delay the others."""
+        ...
 
     def waiting_since(self, time: float) -> Sequence[str]:
         """The executions for which a caller has waited since before `time` (of the event loop's clock)."""

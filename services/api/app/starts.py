@@ -16,7 +16,7 @@ import orjson
 
 from services.api.app import refusals
 from services.api.app.identifiers import Identifiers
-from services.api.app.ports import Checker, Enqueuer, UsedRequest, UsedRequests
+from services.api.app.ports import Checker, Enqueuer, ExecutionQueue
 from services.api.app.schema_reader import INPUT_BYTES_MAX, VIOLATIONS_MAX
 from services.api.app.startables import Startable, Startables
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
@@ -65,7 +65,7 @@ class Starter:
         self,
         startables: Startables,
         enqueuer: Enqueuer,
-        used: UsedRequests,
+        queue: ExecutionQueue,
         checker: Checker,
         identifiers: Identifiers,
         clock: Clock,
@@ -74,7 +74,7 @@ class Starter:
     ) -> None:
         self._startables = startables
         self._enqueuer = enqueuer
-        self._used = used
+        self._queue = queue
         self._checker = checker
         self._identifiers = identifiers
         self._clock = clock
@@ -100,8 +100,15 @@ class Starter:
 
     async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[Existing | Refusal | None]:
         """The queue's answer to each request_id; None where it was not used before."""
-        used = await self._used.requests(workspace, sorted({command.request_id for command in commands}))
-        return [_recalled(workspace, command, used.get(command.request_id)) for command in commands]
+        known = await self._queue.requests(workspace, sorted({command.request_id for command in commands}))
+        found: list[Existing | Refusal | None] = []
+        for command in commands:
+            used = known.get(command.request_id)
+            if used is not None and used.request_hash != _request_hash(command):
+                found.append(refusals.request_id_reused(command.request_id, used.execution_id))
+            else:
+                found.append(Existing(workspace, used.execution_id) if used else None)
+        return found
 
     def submit(self, start: NewStart, item: Any) -> Coroutine[Any, Any, Existing | None]:
         """Send the start at once, as an EnqueueItem. It is durable when the answer comes."""
@@ -120,14 +127,6 @@ class Starter:
             # The workspace was closed meanwhile.
             self._startables.forget(start.workspace)
         raise answer
-
-
-def _recalled(workspace: str, command: StartCommand, used: UsedRequest | None) -> Existing | Refusal | None:
-    if used is None:
-        return None
-    if used.request_hash != _request_hash(command):
-        return refusals.request_id_reused(command.request_id, used.execution_id)
-    return Existing(workspace, used.execution_id)
 
 
 def _shorter(one: int, other: int) -> int:

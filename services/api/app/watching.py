@@ -3,35 +3,37 @@
 The journal is the truth, and pushed updates are a fast path. A pushed event that is next in sequence is passed on; one
 that was seen before is dropped. A gap, a lost stream or a long silence makes this read the journal from the last event.
 So a lost push costs only time.
+
+Coordinators do not push the end of an execution that was given up, because it is a row in the dispatchers' queue. So a
+loop asks for these ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
 from services.api.app.executions import Executions
 from services.api.app.ports import Event, ExecutionReads, Watches
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.telemetry.logs import logger
+
+log = logger(__name__)
 
 # The journal is read after this time without an update.
 SILENCE_SECONDS: Final = 5.0
 # An event carries up to 256 KiB; an answer has at most 64 MiB.
 EVENTS_PER_READ: Final = 200
+# An execution is given up after seconds of retries, so its watches may end a little later.
+GIVEN_UP_SECONDS: Final = 2.0
 
 
 class EventWatcher:
-    def __init__(
-        self,
-        executions: Executions,
-        reads: ExecutionReads,
-        watches: Watches,
-        *,
-        silence_seconds: float = SILENCE_SECONDS,
-    ) -> None:
+    def __init__(self, executions: Executions, reads: ExecutionReads, watches: Watches) -> None:
         self._executions = executions
         self._reads = reads
         self._watches = watches
-        self._silence_seconds = silence_seconds
 
     async def follow(self, workspace: str, execution_id: str, after_seq: int) -> AsyncIterator[Event]:
         """Every event after `after_seq`; ends after the one that made the execution final."""
@@ -53,7 +55,7 @@ class EventWatcher:
                 if execution.is_final and execution.last_seq <= seen:
                     # All its events were seen, perhaps in an earlier call.
                     return
-                while isinstance(update := await watch.next(self._silence_seconds), Event):
+                while isinstance(update := await watch.next(SILENCE_SECONDS), Event):
                     if update.seq <= seen:
                         continue
                     if update.seq > seen + 1:
@@ -73,3 +75,15 @@ class EventWatcher:
                 yield event
             if len(events) < EVENTS_PER_READ:
                 return
+
+    async def run(self) -> None:
+        """End the watches of executions that were given up."""
+        while True:
+            await asyncio.sleep(GIVEN_UP_SECONDS)
+            waiting = self._watches.waiting_since(asyncio.get_running_loop().time() - GIVEN_UP_SECONDS)
+            try:
+                ended = await self._executions.given_up(waiting) if waiting else ()
+                for execution in ended:
+                    self._watches.final(execution)
+            except (DependencyUnavailable, Refusal) as failure:
+                log.info("admissions are read later", error=str(failure))

@@ -8,7 +8,6 @@ from typing import Any, Final
 import grpc
 
 from services.api.app import refusals
-from services.api.app.authenticator import Authenticator
 from services.api.app.executions import Executions
 from services.api.app.ports import ExecutionQuery, ExecutionReads
 from services.api.app.watching import EventWatcher
@@ -29,18 +28,12 @@ _ORDERS: Final = {"": False, "create_time desc": False, "create_time": True, "cr
 
 class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
     def __init__(
-        self,
-        starting: Starting,
-        executions: Executions,
-        watcher: EventWatcher,
-        reads: ExecutionReads,
-        authenticator: Authenticator,
+        self, starting: Starting, executions: Executions, watcher: EventWatcher, reads: ExecutionReads
     ) -> None:
         self._starting = starting
         self._executions = executions
         self._watcher = watcher
         self._reads = reads
-        self._authenticator = authenticator
 
     async def StartExecution(self, request: pb.StartExecutionRequest, context: Context) -> pb.StartExecutionResponse:
         # The guard has continued the caller's trace, or begun one and decided on its sampling.
@@ -85,7 +78,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
         identity = caller()
         execution = await self._executions.cancel(
-            identity.workspace, request.execution_id, request.reason, self._authenticator.title(identity.name)
+            identity.workspace, request.execution_id, request.reason, identity.title
         )
         crash_point("api.cancel.before_answer")
         response = pb.CancelExecutionResponse()

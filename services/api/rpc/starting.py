@@ -15,9 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from services.api.app.authenticator import Authenticator
 from services.api.app.executions import Executions
-from services.api.app.ports import Execution, StartWatches, Watch
+from services.api.app.ports import Execution, Watch, Watches
 from services.api.app.schema_reader import VIOLATIONS_MAX
 from services.api.app.starts import Existing, StartCommand, Starter
 from services.api.rpc import translate
@@ -73,18 +72,11 @@ class _Traced(NamedTuple):
 
 class Starting:
     def __init__(
-        self,
-        starter: Starter,
-        executions: Executions,
-        watches: StartWatches,
-        authenticator: Authenticator,
-        sampler: Sampler,
-        clock: Clock,
+        self, starter: Starter, executions: Executions, watches: Watches, sampler: Sampler, clock: Clock
     ) -> None:
         self._starter = starter
         self._executions = executions
         self._watches = watches
-        self._authenticator = authenticator
         self._sampler = sampler
         self._clock = clock
 
@@ -144,7 +136,7 @@ class Starting:
             if not command.request_id:
                 raise
             return _Refused(request, command, refusal)
-        item = translate.enqueue_item(start, self._authenticator.title(identity.name), trace.header())
+        item = translate.enqueue_item(start, identity.title, trace.header())
         watch = None
         if request.HasField("wait"):
             # The watch is opened before the execution exists, so that its end is not missed.
@@ -169,9 +161,6 @@ class Starting:
             fates = map(_fate, refused, known)
         except Exception as failure:  # noqa: BLE001 - the outcome of the refused ones is unknown
             fates = itertools.repeat(failure)
-            if isinstance(failure, Refusal) and failure.reason == "UNIMPLEMENTED":
-                # An older dispatcher does not know the question: each start is refused for its own reason.
-                fates = (each.refusal for each in refused)
         return [next(fates) if isinstance(each, _Refused) else each for each in tried]
 
     async def _end(self, begun: _Begun, answer_by: float) -> Response:

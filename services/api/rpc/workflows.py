@@ -13,7 +13,7 @@ import orjson
 
 from services.api.app import refusals
 from services.api.app.authenticator import Authenticator
-from services.api.app.ports import Actor, AnnouncedModules, Checker, NewVersion, Workflows
+from services.api.app.ports import Checker, ExecutionReads, NewVersion, Workflows
 from services.api.app.startables import Startables
 from services.api.rpc import translate
 from services.api.rpc.pages import Page
@@ -41,12 +41,10 @@ READ_HERE_BYTES_MAX: Final = 16 * 1024
 
 
 class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
-    def __init__(
-        self, workflows: Workflows, startables: Startables, announced: AnnouncedModules, checker: Checker
-    ) -> None:
+    def __init__(self, workflows: Workflows, startables: Startables, reads: ExecutionReads, checker: Checker) -> None:
         self._workflows = workflows
         self._startables = startables
-        self._announced = announced
+        self._reads = reads
         self._checker = checker
         self._large_one = asyncio.Semaphore(1)
 
@@ -59,12 +57,11 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         if verdict.faults:
             raise refusals.invalid_definition(verdict.faults)
         warnings = await self._warnings(verdict)
-        identity = caller()
-        actor = Actor(identity.name, identity.workspace)
+        actor = caller()
         references = orjson.dumps(verdict.references)
         new = NewVersion(str(uuid.uuid4()), verdict.canonical, references, source, format_.value)
         applied = await self._workflows.apply(actor, verdict.name, new, request.etag)
-        self._startables.forget(identity.workspace, verdict.name)
+        self._startables.forget(actor.workspace, verdict.name)
         crash_point("api.workflow.before_answer")
         if applied.workflow is None:
             raise _apply_refusal(applied.refusal, verdict.name)
@@ -120,10 +117,9 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         return holding(pb.RestoreWorkflowResponse, workflow=workflow)
 
     async def _set_archived(self, workflow: str, *, is_archived: bool) -> Any:
-        identity = caller()
-        actor = Actor(identity.name, identity.workspace)
+        actor = caller()
         record = await self._workflows.set_archived(actor, workflow, is_archived=is_archived)
-        self._startables.forget(identity.workspace, workflow)
+        self._startables.forget(actor.workspace, workflow)
         crash_point("api.workflow.before_answer")
         if record is None:
             raise refusals.workflow_not_found(workflow)
@@ -135,7 +131,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
             # Only warnings depend on the answer, so an unavailable coordinator does not refuse a definition.
             with contextlib.suppress(DependencyUnavailable, TimeoutError, Refusal):
                 async with asyncio.timeout(ANNOUNCED_SECONDS):
-                    announced = await self._announced.modules(caller().workspace)
+                    announced = await self._reads.modules(caller().workspace)
         return [translate.fault(warning) for warning in warnings_of(verdict, announced)]
 
     async def _examine(self, request: Request) -> tuple[Verdict, str, Format]:

@@ -11,7 +11,7 @@ import grpc
 from services.api.app import refusals
 from services.api.app.authenticator import Authenticator
 from services.api.app.key_material import KeyMint, key_hash
-from services.api.app.ports import Actor, ApiKeys, KeyIdTaken, NewKey, WorkspaceRecord, Workspaces
+from services.api.app.ports import ApiKeys, KeyIdTaken, NewKey, WorkspaceRecord, Workspaces
 from services.api.app.startables import Startables
 from services.api.core.tiers import Tier
 from services.api.rpc import translate
@@ -45,7 +45,7 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
     async def CreateWorkspace(self, request: pb.CreateWorkspaceRequest, context: Context) -> pb.CreateWorkspaceResponse:
         tier = int(request.tier) or int(Tier.FREE)
         limits = (request.limits.executions_max, request.limits.queued_max)
-        record = await self._workspaces.add(_actor(), request.workspace, tier, *limits)
+        record = await self._workspaces.add(caller(), request.workspace, tier, *limits)
         if record is None:
             # A repeat of a request whose answer was lost asks for exactly the present state.
             record = await self._workspaces.get(request.workspace)
@@ -71,7 +71,7 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
         revision = _revision(request.etag)
         record = None
         if revision is not None:
-            record = await self._workspaces.change(_actor(), name, revision, values)
+            record = await self._workspaces.change(caller(), name, revision, values)
         if record is None:
             record = await self._open(name)
             if not _is_done(record, revision, values):
@@ -80,7 +80,7 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
         return pb.UpdateWorkspaceResponse(workspace=translate.workspace(record))
 
     async def DeleteWorkspace(self, request: pb.DeleteWorkspaceRequest, context: Context) -> pb.DeleteWorkspaceResponse:
-        if not await self._workspaces.close(_actor(), request.workspace):
+        if not await self._workspaces.close(caller(), request.workspace):
             if await self._workspaces.get(request.workspace) is None:
                 raise refusals.workspace_not_found(request.workspace)
         self._tell(request.workspace)
@@ -117,7 +117,7 @@ class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
         key_id, key = self._mint.mint(role.lower(), workspace, request.request_id, *content)
         new = NewKey(key_id, key_hash(key), role, workspace, request.title, expire_time)
         try:
-            record = await self._keys.add(_actor(), new)
+            record = await self._keys.add(caller(), new)
         except KeyIdTaken:
             raise refusals.request_id_reused(request.request_id, "") from None
         if record is None:
@@ -135,7 +135,7 @@ class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
         return pb.ListApiKeysResponse(api_keys=shown, next_page_token=token)
 
     async def RevokeApiKey(self, request: pb.RevokeApiKeyRequest, context: Context) -> pb.RevokeApiKeyResponse:
-        record = await self._keys.revoke(_actor(), request.key_id)
+        record = await self._keys.revoke(caller(), request.key_id)
         if record is None:
             raise refusals.api_key_not_found(request.key_id)
         self._authenticator.forget_all()
@@ -152,11 +152,6 @@ class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
         if time <= self._clock.now():
             raise refusals.invalid_field("expire_time", "OUT_OF_RANGE", "must be in the future")
         return time
-
-
-def _actor() -> Actor:
-    identity = caller()
-    return Actor(identity.name, identity.workspace)
 
 
 def _workspace_meant(identity: Identity, asked: str) -> str:

@@ -14,10 +14,11 @@ from typing import Any, Final
 from sqlalchemy import Boolean, Integer, Text, bindparam, case, cast, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from services.api.app.ports import Actor, Applied, NewVersion, StartableRecord, VersionRecord, WorkflowRecord
+from services.api.app.ports import Applied, NewVersion, StartableRecord, VersionRecord, WorkflowRecord
 from services.api.store.audit import record, tell
 from services.api.store.tables import uuid_of, workflows, workspaces
 from services.api.store.tables import workflow_versions as versions
+from services.chassis.identity.callers import Identity
 from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
@@ -116,7 +117,7 @@ class PostgresWorkflows:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def apply(self, actor: Actor, workflow: str, new: NewVersion, etag: str) -> Applied:
+    async def apply(self, actor: Identity, workflow: str, new: NewVersion, etag: str) -> Applied:
         async def work(connection: Connection) -> Applied:
             change = await _apply(connection, actor, workflow, new, etag)
             if isinstance(change, str):
@@ -141,7 +142,7 @@ class PostgresWorkflows:
         rows = await self._database.fetch(*_VERSIONS(before=before, limit=limit, **_named(workspace, workflow)))
         return [WorkflowRecord(*row) for row in rows]
 
-    async def set_archived(self, actor: Actor, workflow: str, *, is_archived: bool) -> WorkflowRecord | None:
+    async def set_archived(self, actor: Identity, workflow: str, *, is_archived: bool) -> WorkflowRecord | None:
         async def work(connection: Connection) -> WorkflowRecord | None:
             statement = _ARCHIVE(is_archived=is_archived, **_named(actor.workspace, workflow))
             if (await connection.execute(*statement)).rowcount:
@@ -162,7 +163,7 @@ class PostgresWorkflows:
         return None if row is None else VersionRecord(*row)
 
 
-async def _apply(connection: Connection, actor: Actor, workflow: str, new: NewVersion, etag: str) -> int | str:
+async def _apply(connection: Connection, actor: Identity, workflow: str, new: NewVersion, etag: str) -> int | str:
     """The change that was made, or the reason why it was refused."""
     key = {"workspace": actor.workspace, "workflow": workflow}
     named = _named(actor.workspace, workflow)

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import BigInteger, bindparam, func, literal_column, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from services.api.app.ports import Actor, WorkspaceRecord
+from services.api.app.ports import WorkspaceRecord
 from services.api.store.audit import record, tell
 from services.api.store.tables import workspaces
+from services.chassis.identity.callers import Identity
 from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
@@ -63,7 +64,7 @@ class PostgresWorkspaces:
         return [WorkspaceRecord(*row) for row in rows]
 
     async def add(
-        self, actor: Actor, workspace: str, tier: int, executions_max: int, queued_max: int
+        self, actor: Identity, workspace: str, tier: int, executions_max: int, queued_max: int
     ) -> WorkspaceRecord | None:
         async def work(connection: Connection) -> WorkspaceRecord | None:
             statement = _INSERT(
@@ -82,7 +83,7 @@ class PostgresWorkspaces:
         return await self._database.transaction(work)
 
     async def change(
-        self, actor: Actor, workspace: str, revision: int, values: Mapping[str, int]
+        self, actor: Identity, workspace: str, revision: int, values: Mapping[str, int]
     ) -> WorkspaceRecord | None:
         async def work(connection: Connection) -> WorkspaceRecord | None:
             given = {f"new_{column.name}": values.get(column.name) for column in _SETTABLE}
@@ -95,7 +96,7 @@ class PostgresWorkspaces:
 
         return await self._database.transaction(work)
 
-    async def close(self, actor: Actor, workspace: str) -> bool:
+    async def close(self, actor: Identity, workspace: str) -> bool:
         async def work(connection: Connection) -> bool:
             if (await connection.execute(*_CLOSE(named=workspace))).rowcount == 0:
                 return False
@@ -112,7 +113,7 @@ class PostgresWorkspaces:
 
 
 async def _record_change(
-    connection: Connection, actor: Actor, action: str, workspace: str, details: Mapping[str, int]
+    connection: Connection, actor: Identity, action: str, workspace: str, details: Mapping[str, int]
 ) -> None:
     await record(connection, actor, action, workspace, details)
     await tell(connection, f"workspace:{workspace}")

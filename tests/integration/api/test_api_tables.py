@@ -13,17 +13,19 @@ import pytest
 import pytest_asyncio
 
 from services.api.app.key_material import key_hash
-from services.api.app.ports import Actor, KeyIdTaken, NewKey, NewVersion
+from services.api.app.ports import KeyIdTaken, NewKey, NewVersion
 from services.api.store.bootstrap import bootstrap
 from services.api.store.keys import PostgresKeys
 from services.api.store.workflows import CREATED, NEW_VERSION, UNCHANGED, PostgresWorkflows
 from services.api.store.workspaces import PostgresWorkspaces
+from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.postgres.database import Database
 from tests.support.postgres import Database as MadeDatabase
 from tests.support.probe import some
 
-SYSTEM = Actor("system-key", "")
-TEAM = Actor("team-key", "team")
+SYSTEM = Identity(CallerKind.SYSTEM, "system-key")
+TEAM = Identity(CallerKind.MEMBER, "team-key", "team")
+RIVAL = Identity(CallerKind.MEMBER, "k", "rival")
 
 
 class Stores(NamedTuple):
@@ -58,7 +60,7 @@ def new_version(definition: bytes) -> NewVersion:
     return NewVersion(str(uuid.uuid4()), definition, b'{"a":null}', f"# {definition.decode()}", "YAML")
 
 
-async def applied(stores: Stores, definition: bytes, *, etag: str = "", actor: Actor = TEAM) -> tuple[int, int]:
+async def applied(stores: Stores, definition: bytes, *, etag: str = "", actor: Identity = TEAM) -> tuple[int, int]:
     answer = await stores.workflows.apply(actor, "intake", new_version(definition), etag)
     return answer.change, answer.workflow.version if answer.workflow else 0
 
@@ -113,7 +115,7 @@ async def test_other_workspace_sees_nothing(stores: Stores) -> None:
     assert await stores.workflows.get("rival", "intake", 0) is None
     assert await stores.workflows.startable("rival", "intake", 0) is None
     assert await stores.workflows.page("rival", "", 10, with_archived=True) == []
-    assert await applied(stores, b"other", actor=Actor("k", "rival")) == (CREATED, 1)
+    assert await applied(stores, b"other", actor=RIVAL) == (CREATED, 1)
 
 
 async def test_old_versions_stay_and_pages_follow_each_other(stores: Stores) -> None:
@@ -170,7 +172,7 @@ async def test_closing_a_workspace_closes_its_keys_and_it_gets_no_other(stores: 
 
 async def test_revoking_is_for_the_own_workspace_and_may_be_repeated(stores: Stores) -> None:
     made = some(await stores.keys.add(TEAM, new_key("secret", "VIEWER", "team", "", None)))
-    assert await stores.keys.revoke(Actor("k", "rival"), made.key_id) is None
+    assert await stores.keys.revoke(RIVAL, made.key_id) is None
     assert await stores.keys.revoke(TEAM, "no id") is None
     first = await stores.keys.revoke(TEAM, made.key_id)
     again = await stores.keys.revoke(SYSTEM, made.key_id)

@@ -87,7 +87,13 @@ class MemoryJournal:
     async def page(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("a watch reads no lists")
 
-    execution_page = page
+    execution_page = requests = modules = page
+    name = ""
+
+    def waiting_since(self, time: float) -> Sequence[str]:
+        return ()
+
+    def final(self, execution: ports.Execution) -> None: ...
 
     async def cancel(self, *_: Any) -> bool:
         raise AssertionError("a watch commands nothing")

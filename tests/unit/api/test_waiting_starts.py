@@ -48,18 +48,12 @@ class Running:
         return ()
 
 
-class Keys:
-    def title(self, name: str) -> str:
-        return name
-
-
 class Api:
     """The way of a start, with the ends of both streams in the test's hands."""
 
     def __init__(self) -> None:
         set_caller(Identity(CallerKind.MEMBER, "key", "team", "ADMIN"))
         running: Any = Running()
-        keys: Any = Keys()
         clock = SystemClock()
         self.watches = WatchStreams()
         self.coordinator = watch_streams.WatchStream()
@@ -72,7 +66,7 @@ class Api:
             startables, self.starts, MemoryRequests(), MemoryChecker(), Identifiers(clock), clock, enqueue_seconds=5.0
         )
         executions = Executions(running, running, self.watches, clock)
-        self.starting = Starting(starter, executions, self.watches, keys, Sampler(0.0), clock)
+        self.starting = Starting(starter, executions, self.watches, Sampler(0.0), clock)
 
     async def sent(self, count: int) -> list[str]:
         """The ids of the starts that the dispatcher gets, all at once."""
