@@ -88,17 +88,7 @@ class EnqueueStreams:
 
     async def serve(self, address: str, channel: Channel) -> None:
         """Keep the stream to one dispatcher while it is listed."""
-        stub = queue_pb2_grpc.EnqueueServiceStub(channel)
-        stream = EnqueueStream()
-        await keep_open(
-            channel,
-            stub.Enqueue,
-            write=lambda call: self._write(stream, call),
-            heard=lambda response: self.heard(stream, response),
-            opened=lambda: self.opened(stream),
-            lost=lambda: self.lost(stream),
-            name=f"enqueue {address}",
-        )
+        await keep_open(self, channel, queue_pb2_grpc.EnqueueServiceStub(channel).Enqueue, f"enqueue {address}")
 
     async def sweep(self) -> None:
         """Give up late items. One timer serves all items."""
@@ -135,17 +125,16 @@ class EnqueueStreams:
         self._before_send()
         stream.level.set()
 
-    def opened(self, stream: EnqueueStream) -> None:
+    def opened(self) -> EnqueueStream:
+        stream = EnqueueStream()
         self._open.append(stream)
         self._let_send(stream)
+        return stream
 
     def lost(self, stream: EnqueueStream) -> None:
-        if stream in self._open:
-            self._open.remove(stream)
+        self._open.remove(stream)
         # The items return to the front, in their order.
         self.outbox.extendleft(reversed(stream.sent.values()))
-        stream.sent.clear()
-        stream.unanswered.clear()
         self._wake()
 
     def heard(self, stream: EnqueueStream, response: queue_pb2.EnqueueResponse) -> None:
@@ -160,7 +149,7 @@ class EnqueueStreams:
         if self.outbox:
             self._let_send(stream)
 
-    async def _write(self, stream: EnqueueStream, call: Any) -> None:
+    async def write(self, stream: EnqueueStream, call: Any) -> None:
         while True:
             await stream.level.wait()
             while self.outbox and stream.may_send:

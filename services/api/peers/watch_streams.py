@@ -93,31 +93,17 @@ class WatchStream:
         self.knows_us = False
         self.owes_name = True
         # Executions that it follows for us, as far as is known here.
-        self._told: set[str] = set()
-
-    def begin(self) -> None:
-        """A new stream has no subscriptions."""
-        self.subscriptions.clear()
-        self.cancelled.clear()
-        self._told.clear()
-        self.knows_us, self.owes_name = False, True
-
-    def is_told(self, execution_id: str) -> bool:
-        return execution_id in self._told
-
-    def follows(self, execution_id: str) -> None:
-        """The coordinator has subscribed us because of a start."""
-        self._told.add(execution_id)
+        self.told: set[str] = set()
 
     def subscribe(self, subscription: reads_pb2.Subscription) -> None:
         self.cancelled.discard(subscription.execution_id)
         self.subscriptions[subscription.execution_id] = subscription
-        self._told.add(subscription.execution_id)
+        self.told.add(subscription.execution_id)
 
     def cancel(self, execution_id: str) -> None:
         # A cancel is needed even if this subscription was not sent yet, because an earlier one may have been.
         self.subscriptions.pop(execution_id, None)
-        self._told.discard(execution_id)
+        self.told.discard(execution_id)
         self.cancelled.add(execution_id)
         self.level.set()
 
@@ -125,8 +111,8 @@ class WatchStream:
         """The execution has ended. A coordinator that does not know it yet is told, if it was subscribed to there."""
         if is_known:
             self.subscriptions.pop(execution_id, None)
-            self._told.discard(execution_id)
-        elif execution_id in self._told:
+            self.told.discard(execution_id)
+        elif execution_id in self.told:
             self.cancel(execution_id)
 
 
@@ -137,8 +123,8 @@ class WatchStreams:
         self.is_draining = False
         self._watches: dict[str, list[OpenWatch]] = {}
         self.streams: list[WatchStream] = []
-        # Streams of listed coordinators that are not open.
-        self._away: set[WatchStream] = set()
+        # The number of coordinators that should have a stream.
+        self.listed = 0
         # Starts that rely on the subscription that they carry, with the time of their watch; oldest first.
         self._riding: dict[str, float] = {}
 
@@ -150,8 +136,9 @@ class WatchStreams:
         subscription = self._subscription(execution_id)
         if is_new:
             self._riding[execution_id] = watch.opened_at
+        all_are_open = len(self.streams) >= self.listed
         for stream in self.streams:
-            if is_new and stream.knows_us and not self._away:
+            if is_new and stream.knows_us and all_are_open:
                 continue
             stream.subscribe(subscription)
             if not is_new:
@@ -201,21 +188,11 @@ class WatchStreams:
 
     async def serve(self, address: str, channel: Channel) -> None:
         """Keep the stream to one coordinator while it is listed."""
-        stub = reads_pb2_grpc.WatchServiceStub(channel)
-        stream = WatchStream()
-        self._away.add(stream)
+        self.listed += 1
         try:
-            await keep_open(
-                channel,
-                stub.Watch,
-                write=lambda call: self._write(stream, call),
-                heard=lambda response: self.heard(stream, response),
-                opened=lambda: self.opened(stream),
-                lost=lambda: self.lost(stream),
-                name=f"watch {address}",
-            )
+            await keep_open(self, channel, reads_pb2_grpc.WatchServiceStub(channel).Watch, f"watch {address}")
         finally:
-            self._away.discard(stream)
+            self.listed -= 1
 
     async def sweep(self) -> None:
         """Subscribe to starts that have relied on their own subscription for long. One timer serves all."""
@@ -232,7 +209,7 @@ class WatchStreams:
             del self._riding[execution_id]
             # Round robin, so that coordinators share the reads of rows.
             self.streams.append(self.streams.pop(0))
-            untold = next((each for each in self.streams if not each.is_told(execution_id)), None)
+            untold = next((each for each in self.streams if execution_id not in each.told), None)
             if untold is not None:
                 untold.subscribe(self._subscription(execution_id, catch_up=True))
                 untold.level.set()
@@ -240,11 +217,11 @@ class WatchStreams:
     def _count(self) -> None:
         _watched.set(len(self._watches))
 
-    def opened(self, stream: WatchStream) -> None:
-        stream.begin()
-        self._away.discard(stream)
+    def opened(self) -> WatchStream:
+        stream = WatchStream()
         self._tell_all(stream)
         self.streams.append(stream)
+        return stream
 
     def _tell_all(self, stream: WatchStream) -> None:
         for execution_id in self._watches:
@@ -252,11 +229,9 @@ class WatchStreams:
         stream.level.set()
 
     def lost(self, stream: WatchStream) -> None:
-        if stream in self.streams:
-            self.streams.remove(stream)
-            self._away.add(stream)
-            for other in self.streams:
-                self._tell_all(other)
+        self.streams.remove(stream)
+        for other in self.streams:
+            self._tell_all(other)
         for watches in self._watches.values():
             for watch in watches:
                 if watch.events:
@@ -266,7 +241,7 @@ class WatchStreams:
         stream.knows_us = stream.knows_us or response.knows_watcher
         for execution_id in response.followed:
             if execution_id in self._watches:
-                stream.follows(execution_id)
+                stream.told.add(execution_id)
             else:
                 stream.cancel(execution_id)
         for update in response.updates:
@@ -288,7 +263,7 @@ class WatchStreams:
             catch_up=catch_up,
         )
 
-    async def _write(self, stream: WatchStream, call: Any) -> None:
+    async def write(self, stream: WatchStream, call: Any) -> None:
         while True:
             await stream.level.wait()
             while stream.subscriptions or stream.cancelled or stream.owes_name:

@@ -15,7 +15,7 @@ from services.api.app.executions import Executions
 from services.api.app.identifiers import Identifiers
 from services.api.app.startables import Startables
 from services.api.app.starts import Starter
-from services.api.peers import enqueue_streams, watch_streams
+from services.api.peers import enqueue_streams
 from services.api.peers.coordinators import event_of, execution_of
 from services.api.peers.enqueue_streams import EnqueueStreams
 from services.api.peers.watch_streams import WatchStreams
@@ -56,11 +56,9 @@ class Api:
         running: Any = Running()
         clock = SystemClock()
         self.watches = WatchStreams()
-        self.coordinator = watch_streams.WatchStream()
-        self.watches.opened(self.coordinator)
+        self.coordinator = self.watches.opened()
         self.starts = EnqueueStreams(self.watches.flush)
-        self.dispatcher = enqueue_streams.EnqueueStream()
-        self.starts.opened(self.dispatcher)
+        self.dispatcher = self.starts.opened()
         startables = Startables(MemoryWorkflows(), clock)
         starter = Starter(
             startables, self.starts, MemoryRequests(), MemoryChecker(), Identifiers(clock), clock, enqueue_seconds=5.0

@@ -182,7 +182,7 @@ async def test_end_is_told_to_who_waits_on_when_it_is_granted_elsewhere_again(
     watch = api.start()
     for each in coordinators:
         each.watches.granted(ID, api.watches.name)
-    await until(lambda: all(each.is_told(ID) for each in api.watches.streams), SECONDS, "both are known to follow")
+    await until(lambda: all(ID in each.told for each in api.watches.streams), SECONDS, "both are known to follow")
     assert all(each.follows() for each in coordinators), "somebody waits"
     tables.end()
     assert await is_told(watch)

@@ -32,19 +32,12 @@ def event(seq: int) -> reads_pb2.WatchResponse:
     return reads_pb2.WatchResponse(updates=[reads_pb2.Update(execution_id=ID, event=record)])
 
 
-def opened(watches: WatchStreams) -> Any:
-    """A stream to a coordinator, without its socket."""
-    stream = watch_streams.WatchStream()
-    watches.opened(stream)
-    return stream
-
-
 KNOWS_US = reads_pb2.WatchResponse(knows_watcher=True)
 
 
 def knowing(watches: WatchStreams, count: int = 2) -> list[Any]:
     """Streams to coordinators that follow what names this api, without its asking."""
-    streams = [opened(watches) for _ in range(count)]
+    streams = [watches.opened() for _ in range(count)]
     for stream in streams:
         watches.heard(stream, KNOWS_US)
     return streams
@@ -52,7 +45,7 @@ def knowing(watches: WatchStreams, count: int = 2) -> list[Any]:
 
 async def test_subscription_is_what_all_watches_of_an_execution_need() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
+    stream = watches.opened()
     watches.open(ID)
     assert not stream.subscriptions[ID].events
     watches.open(ID, after_seq=7, events=True)
@@ -62,17 +55,17 @@ async def test_subscription_is_what_all_watches_of_an_execution_need() -> None:
 
 async def test_every_coordinator_is_told_and_one_that_comes_later_catches_up() -> None:
     watches = WatchStreams()
-    first, second = opened(watches), opened(watches)
+    first, second = watches.opened(), watches.opened()
     watches.open(ID)
     assert first.subscriptions.keys() == second.subscriptions.keys() == {ID}
-    later = opened(watches)
+    later = watches.opened()
     assert later.subscriptions[ID].catch_up
     assert not first.subscriptions[ID].catch_up
 
 
 async def test_new_execution_is_told_with_the_start_that_goes_out() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
+    stream = watches.opened()
     await stream.level.wait()
     watches.open(ID, is_new=True)
     assert not stream.level.is_set
@@ -82,10 +75,10 @@ async def test_new_execution_is_told_with_the_start_that_goes_out() -> None:
 
 async def test_a_start_is_told_by_what_rides_with_it_where_that_is_understood() -> None:
     watches = WatchStreams()
-    knowing, older = opened(watches), opened(watches)
+    knowing, older = watches.opened(), watches.opened()
     watches.heard(knowing, KNOWS_US)
     watches.open(ID, is_new=True)
-    assert (knowing.subscriptions.keys(), older.subscriptions.keys()) == (set(), {ID})
+    assert (set(knowing.subscriptions), set(older.subscriptions)) == (set(), {ID})
     watches.open("other")
     assert knowing.subscriptions.keys() == {"other"}, "of no start of ours"
 
@@ -96,20 +89,20 @@ async def test_what_rode_with_a_start_is_told_to_the_others_when_a_coordinator_i
     watches.open(ID, is_new=True)
     watches.lost(lost)
     assert left.subscriptions[ID].catch_up
-    watches.opened(lost)
-    assert not lost.knows_us
-    assert lost.subscriptions[ID].catch_up
+    again = watches.opened()
+    assert not again.knows_us
+    assert again.subscriptions[ID].catch_up
 
 
 async def test_start_is_told_to_all_while_a_coordinator_is_out_of_reach() -> None:
     watches = WatchStreams()
     lost, left = knowing(watches)
+    watches.listed = 2
     watches.lost(lost)
     watches.open(ID, is_new=True)
     assert left.subscriptions.keys() == {ID}, "the lost one may be granted it, and tells nobody"
     assert not left.subscriptions[ID].catch_up
-    watches.opened(lost)
-    watches.heard(lost, KNOWS_US)
+    watches.heard(watches.opened(), KNOWS_US)
     watches.open("other", is_new=True)
     assert "other" not in left.subscriptions
 
@@ -154,18 +147,18 @@ async def test_what_is_told_already_is_not_told_again() -> None:
 
 async def test_new_stream_is_told_nothing_of_what_ended_without_it() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
+    stream = watches.opened()
     watches.open(ID)
     watches.lost(stream)
     watches.final(final())
-    watches.opened(stream)
-    assert not stream.subscriptions
-    assert not stream.is_told(ID)
+    again = watches.opened()
+    assert not again.subscriptions
+    assert not again.told
 
 
 async def test_end_is_told_to_those_who_were_asked() -> None:
     watches = WatchStreams()
-    (teller, unasked), asked = knowing(watches), opened(watches)
+    (teller, unasked), asked = knowing(watches), watches.opened()
     watches.open(ID, is_new=True)
     watches.final(final(), told_by=teller)
     assert (teller.cancelled, asked.cancelled, unasked.cancelled) == (set(), {ID}, set())
@@ -180,7 +173,7 @@ async def test_start_that_nobody_waits_for_any_more_is_taken_back_everywhere() -
 
 async def test_final_record_ends_every_watch_and_is_told_to_the_other_coordinators() -> None:
     watches = WatchStreams()
-    first, second = opened(watches), opened(watches)
+    first, second = watches.opened(), watches.opened()
     waiting = [watches.open(ID), watches.open(ID, events=True)]
     record = reads_pb2.ExecutionRecord(execution=resources_pb2.Execution(id=ID))
     watches.heard(first, reads_pb2.WatchResponse(updates=[reads_pb2.Update(execution_id=ID, final=record)]))
@@ -191,7 +184,7 @@ async def test_final_record_ends_every_watch_and_is_told_to_the_other_coordinato
 
 async def test_watch_that_nobody_needs_any_more_is_taken_back() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
+    stream = watches.opened()
     one, other = watches.open(ID), watches.open(ID)
     one.close()
     assert stream.cancelled == set()
@@ -202,7 +195,7 @@ async def test_watch_that_nobody_needs_any_more_is_taken_back() -> None:
 
 async def test_lost_stream_makes_readers_of_events_read_anew() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
+    stream = watches.opened()
     reader, waiter = watches.open(ID, events=True), watches.open(ID)
     watches.lost(stream)
     assert await reader.next(10) is None  # at once
@@ -226,7 +219,7 @@ async def test_silence_is_none_and_drain_is_a_refusal() -> None:
 
 async def test_slow_reader_goes_on_from_the_journal() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
+    stream = watches.opened()
     watch = watches.open(ID, events=True)
     for seq in range(watch_streams.UPDATES_WAITING_MAX + 1):
         watches.heard(stream, event(seq))
@@ -261,8 +254,8 @@ async def test_unanswered_starts_are_bounded(monkeypatch: pytest.MonkeyPatch, li
 
 
 async def test_start_that_is_given_up_leaves_the_outbox_of_a_dispatcher_that_takes_nothing() -> None:
-    streams, stream = EnqueueStreams(lambda: None), enqueue_streams.EnqueueStream()
-    streams.opened(stream)
+    streams = EnqueueStreams(lambda: None)
+    streams.opened()
     late, gone, waiting = (streams.enqueue(item(name), seconds) for name, seconds in zip("abc", (0, 9, 9), strict=True))
     gone.cancel()
     streams.run_once()
@@ -293,13 +286,12 @@ async def test_start_whose_caller_has_gone_is_not_sent() -> None:
 
 async def test_stream_that_ends_leaves_its_starts_to_the_next_in_their_order() -> None:
     streams = EnqueueStreams(lambda: None)
-    first, second = enqueue_streams.EnqueueStream(), enqueue_streams.EnqueueStream()
-    streams.opened(first)
+    first = streams.opened()
     for name in "abc":
         streams.enqueue(item(name), 1)
     streams.gathered(first)
     streams.enqueue(item("d"), 1)
-    streams.opened(second)
+    second = streams.opened()
     streams.lost(first)
     request = some(streams.gathered(second))
     assert [each.start.execution_id for each in request.items] == ["a", "b", "c", "d"]
