@@ -84,11 +84,9 @@ class WorkflowRecord(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """`change` is a number of ApplyWorkflowResponse.Change; 0: refused, for the reason in `refusal`."""
-
+    # A number of ApplyWorkflowResponse.Change.
     change: int
-    workflow: WorkflowRecord | None
-    refusal: str = ""
+    workflow: WorkflowRecord
 
 
 class StartableRecord(NamedTuple):
@@ -202,10 +200,8 @@ class Workspaces(Protocol):
 
     async def page(self, after: str, limit: int) -> Sequence[WorkspaceRecord]: ...
 
-    async def add(
-        self, actor: Identity, workspace: str, tier: int, executions_max: int, queued_max: int
-    ) -> WorkspaceRecord | None:
-        """None: the name is taken."""
+    async def add(self, actor: Identity, workspace: str, values: Mapping[str, int]) -> WorkspaceRecord | None:
+        """`values` are the tier and the limits. None: the name is taken."""
         ...
 
     async def change(
@@ -224,7 +220,7 @@ class Workspaces(Protocol):
 
 
 class Workflows(Protocol):
-    async def apply(self, actor: Identity, workflow: str, new: NewVersion, etag: str) -> Applied: ...
+    async def apply(self, actor: Identity, workflow: str, new: NewVersion, etag: str) -> Applied | Refusal: ...
 
     async def get(self, workspace: str, workflow: str, version: int) -> WorkflowRecord | None: ...
 

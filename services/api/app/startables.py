@@ -6,20 +6,43 @@ seconds, and dropped at once when this replica or (by notification) another one 
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from services.api.app import refusals
-from services.api.app.ports import StartableRecord, Workflows
+from services.api.app.ports import Checker, StartableRecord, Workflows
 from services.api.app.refreshing_cache import RefreshingCache
-from services.api.app.schema_reader import InputCheck
+from services.api.core.plain_schemas import PRODUCT_MAX, SCHEMA_BYTES_MAX, is_plain
 from services.api.core.tiers import TierLimits, in_force
+from services.chassis.grpc.errors import Violation
 from services.chassis.process.clock import Clock
 from windlass.definition.durations import parse_duration
+from windlass.definition.input_schemas import compiled
 
 TRUSTED_SECONDS: Final = 5.0
 CACHED_MAX: Final = 5_000
+VIOLATIONS_MAX: Final = 50
+
+
+class InputCheck:
+    """The schema of one version. It was compiled successfully before it was stored. Plain checks are done here, all
+    others in a child."""
+
+    def __init__(self, schema: Any) -> None:
+        self._source = orjson.dumps(schema)
+        is_cheap = len(self._source) <= SCHEMA_BYTES_MAX and is_plain(schema)
+        self._validator = compiled(schema) if is_cheap else None
+
+    async def violations(
+        self, checker: Checker, workspace: str, document: Any, content: bytes, most: int = VIOLATIONS_MAX
+    ) -> Sequence[Violation]:
+        """Empty when the document fits; `content` is the document as JSON."""
+        if self._validator is not None and len(self._source) * len(content) <= PRODUCT_MAX:
+            if self._validator.is_valid(document):
+                return ()
+        return await checker.violations(workspace, self._source, content, most)
 
 
 class Startable(NamedTuple):

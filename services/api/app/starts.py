@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from services.api.app import refusals
 from services.api.app.identifiers import Identifiers
 from services.api.app.ports import Checker, Enqueuer, ExecutionQueue
-from services.api.app.schema_reader import INPUT_BYTES_MAX, VIOLATIONS_MAX
-from services.api.app.startables import Startable, Startables
+from services.api.app.startables import VIOLATIONS_MAX, Startable, Startables
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
+
+INPUT_BYTES_MAX: Final = 256 * 1024
 
 
 class StartCommand(NamedTuple):

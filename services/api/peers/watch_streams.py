@@ -56,12 +56,12 @@ class OpenWatch:
         self.opened_at = asyncio.get_running_loop().time()
         # None: updates may be missing, so the journal has to be read.
         self._arrived: deque[Event | Execution | None] = deque()
-        self._level = Level()
+        self.level = Level()
 
     async def next(self, seconds: float) -> Event | Execution | None:
         while not self._arrived and not self._watches.is_draining:
             # The level may also be set for an update that was taken already.
-            if not await self._level.wait(seconds):
+            if not await self.level.wait(seconds):
                 break
         if self._watches.is_draining:
             raise Refusal("DRAINING", "this server is going away; ask another", retry_after=0.1)
@@ -73,10 +73,7 @@ class OpenWatch:
             self._arrived.clear()
             update = None
         self._arrived.append(update)
-        self.wake()
-
-    def wake(self) -> None:
-        self._level.set()
+        self.level.set()
 
     def close(self) -> None:
         self._watches.forget(self)
@@ -143,7 +140,6 @@ class WatchStreams:
             stream.subscribe(subscription)
             if not is_new:
                 stream.level.set()
-        self._count()
         return watch
 
     def flush(self) -> None:
@@ -164,7 +160,6 @@ class WatchStreams:
             self._riding.pop(watch.execution_id, None)
             for stream in self.streams:
                 stream.cancel(watch.execution_id)
-            self._count()
 
     def waiting_since(self, time: float) -> list[str]:
         """Executions that have been watched since `time` (by the loop's clock) or longer."""
@@ -177,14 +172,13 @@ class WatchStreams:
             watch.put(execution)
         for stream in self.streams:
             stream.ended(execution.id, is_known=stream is told_by)
-        self._count()
 
     async def drain(self) -> None:
         """Refuse all waiting callers, so that they ask another replica."""
         self.is_draining = True
         for watches in self._watches.values():
             for watch in watches:
-                watch.wake()
+                watch.level.set()
 
     async def serve(self, address: str, channel: Channel) -> None:
         """Keep the stream to one coordinator while it is listed."""
@@ -202,6 +196,7 @@ class WatchStreams:
 
     def run_once(self, time: float) -> None:
         """The coordinator of a start older than `time` may have no stream to us: subscribe at one more coordinator."""
+        _watched.set(len(self._watches))
         if not self.streams:
             return  # the next stream gets all subscriptions
         late = list(itertools.takewhile(lambda id_: self._riding[id_] <= time, self._riding))
@@ -213,9 +208,6 @@ class WatchStreams:
             if untold is not None:
                 untold.subscribe(self._subscription(execution_id, catch_up=True))
                 untold.level.set()
-
-    def _count(self) -> None:
-        _watched.set(len(self._watches))
 
     def opened(self) -> WatchStream:
         stream = WatchStream()

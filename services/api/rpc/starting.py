@@ -17,7 +17,7 @@ import grpc
 
 from services.api.app.executions import Executions
 from services.api.app.ports import Execution, Watch, Watches
-from services.api.app.schema_reader import VIOLATIONS_MAX
+from services.api.app.startables import VIOLATIONS_MAX
 from services.api.app.starts import Existing, StartCommand, Starter
 from services.api.rpc import translate
 from services.api.rpc.structs import holding

@@ -15,8 +15,7 @@ import orjson
 from google.protobuf import struct_pb2
 
 from services.api.app import ports
-from services.api.app.schema_reader import INPUT_BYTES_MAX
-from services.api.app.starts import NewStart, StartCommand
+from services.api.app.starts import INPUT_BYTES_MAX, NewStart, StartCommand
 from services.api.core.tiers import in_force
 from services.api.rpc.structs import fill, set_value, to_dict
 from services.chassis.telemetry.tracing import parse_traceparent
@@ -96,11 +95,9 @@ def listed(execution: ports.Execution) -> Execution:
     ended = Execution()
     ended.CopyFrom(shown)
     row: queue_pb2.Queued = execution.row
+    message = ": ".join(filter(None, (row.failure_reason, row.failure_message)))
     ended.state, ended.last_seq = Execution.FAILED, execution.last_seq
-    ended.error.type, ended.error.message = (
-        ADMISSION,
-        ": ".join(filter(None, (row.failure_reason, row.failure_message))),
-    )
+    ended.error.type, ended.error.message = ADMISSION, message
     ended.end_time.CopyFrom(row.failure_time)
     return ended
 

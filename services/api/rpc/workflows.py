@@ -63,8 +63,8 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         applied = await self._workflows.apply(actor, verdict.name, new, request.etag)
         self._startables.forget(actor.workspace, verdict.name)
         crash_point("api.workflow.before_answer")
-        if applied.workflow is None:
-            raise _apply_refusal(applied.refusal, verdict.name)
+        if isinstance(applied, Refusal):
+            raise applied
         return holding(
             pb.ApplyWorkflowResponse,
             workflow=translate.workflow(applied.workflow),
@@ -178,12 +178,6 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         if key is None:
             raise Refusal("API_KEY_NOT_FOUND", "this key is unknown, expired or revoked")
         return translate.identified(key)
-
-
-def _apply_refusal(reason: str, workflow: str) -> Refusal:
-    if reason == "ETAG_MISMATCH":
-        return refusals.etag_mismatch(workflow, f"windlass workflow get {workflow}")
-    return refusals.workflow_archived(workflow)
 
 
 def _parsed(request: Request) -> Parsed:

@@ -43,13 +43,13 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
         self._changed = changed
 
     async def CreateWorkspace(self, request: pb.CreateWorkspaceRequest, context: Context) -> pb.CreateWorkspaceResponse:
-        tier = int(request.tier) or int(Tier.FREE)
-        limits = (request.limits.executions_max, request.limits.queued_max)
-        record = await self._workspaces.add(caller(), request.workspace, tier, *limits)
+        values = _values(request)
+        values["tier"] = values["tier"] or int(Tier.FREE)
+        record = await self._workspaces.add(caller(), request.workspace, values)
         if record is None:
             # A repeat of a request whose answer was lost asks for exactly the present state.
             record = await self._workspaces.get(request.workspace)
-            if record is None or record.close_time is not None or record[1:4] != (tier, *limits):
+            if record is None or record.close_time is not None or not _has(record, values):
                 raise refusals.workspace_exists(request.workspace)
         self._tell(request.workspace)
         return pb.CreateWorkspaceResponse(workspace=translate.workspace(record))
@@ -169,13 +169,7 @@ def _masked(request: pb.UpdateWorkspaceRequest) -> dict[str, int]:
     """The columns that the mask names, with their new values."""
     if not request.update_mask.paths:
         raise refusals.invalid_field("update_mask", "REQUIRED", f"must name fields out of {', '.join(_MASKS)}")
-    given = request.workspace
-    known = {
-        "tier": int(given.tier),
-        "executions_max": given.limits.executions_max,
-        "queued_max": given.limits.queued_max,
-    }
-    values: dict[str, int] = {}
+    known, values = _values(request.workspace), dict[str, int]()
     for path in request.update_mask.paths:
         if path not in _MASKS:
             raise refusals.invalid_field("update_mask", "UNKNOWN_FIELD", f"must be one of {', '.join(_MASKS)}")
@@ -187,7 +181,16 @@ def _masked(request: pb.UpdateWorkspaceRequest) -> dict[str, int]:
 
 def _is_done(record: WorkspaceRecord, revision: int | None, values: Mapping[str, int]) -> bool:
     """Whether the newest change is this one: then the call repeats a request whose answer was lost."""
-    return revision == record.revision - 1 and all(getattr(record, key) == values[key] for key in values)
+    return revision == record.revision - 1 and _has(record, values)
+
+
+def _has(record: WorkspaceRecord, values: Mapping[str, int]) -> bool:
+    return all(getattr(record, key) == values[key] for key in values)
+
+
+def _values(given: pb.CreateWorkspaceRequest | pb.Workspace) -> dict[str, int]:
+    limits = given.limits
+    return {"tier": int(given.tier), "executions_max": limits.executions_max, "queued_max": limits.queued_max}
 
 
 def _revision(etag: str) -> int | None:

@@ -10,7 +10,7 @@ from sqlalchemy import Boolean, Text, bindparam, false, func, literal, or_, sele
 from sqlalchemy.dialects.postgresql import insert
 
 from services.api.app.ports import KeyIdTaken, KeyRecord, NewKey
-from services.api.store.audit import record, tell
+from services.api.store.audit import record
 from services.api.store.tables import api_keys, uuid_of, workspaces
 from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.postgres.compiled import Composed
@@ -101,8 +101,7 @@ class PostgresKeys:
             meant = {"key_id": identity, "is_system": is_system, "workspace": actor.workspace}
             revoked = await (await connection.execute(*_REVOKE(**meant))).fetchone()
             if revoked is not None:
-                await record(connection, actor, "RevokeApiKey", str(identity))
-                await tell(connection, f"key:{revoked[0]}")
+                await record(connection, actor, "RevokeApiKey", str(identity), {}, f"key:{revoked[0]}")
                 crash_point("api.key.before_commit")
             row = await (await connection.execute(*_GET(**meant))).fetchone()
             return None if row is None else _record(row)

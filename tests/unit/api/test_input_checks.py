@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from services.api.app.checking.engine import Misfit, first_misfit, misfits
-from services.api.app.schema_reader import InputCheck
+from services.api.app.startables import InputCheck
 from services.api.core.plain_schemas import PRODUCT_MAX, SCHEMA_BYTES_MAX, is_plain
 from services.chassis.grpc.errors import Violation
 from windlass.definition.input_schemas import SchemaFault, compiled

@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 
 from services.api.app.ports import ExecutionQuery
-from services.api.app.schema_reader import INPUT_BYTES_MAX
+from services.api.app.starts import INPUT_BYTES_MAX
 from services.api.peers.coordinators import CoordinatorReads
 from services.api.peers.dispatchers import DispatcherQueue
 from services.api.peers.replicas import Replicas

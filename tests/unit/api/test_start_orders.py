@@ -12,9 +12,8 @@ import pytest
 from services.api.app.checking.engine import misfits
 from services.api.app.identifiers import Identifiers, is_execution_id
 from services.api.app.ports import StartableRecord, UsedRequest
-from services.api.app.schema_reader import INPUT_BYTES_MAX
 from services.api.app.startables import Startables
-from services.api.app.starts import Existing, NewStart, StartCommand, Starter
+from services.api.app.starts import INPUT_BYTES_MAX, Existing, NewStart, StartCommand, Starter
 from services.api.peers.enqueue_streams import Outcome, outcome_of
 from services.api.rpc import translate
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
