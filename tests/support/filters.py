@@ -6,22 +6,14 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from services.api.rpc.filter_values import STATES, TRIGGERS
-from services.api.rpc.filters import FIELDS, FieldKind
+from services.api.rpc.filters import FIELDS, OPERATORS, FieldKind
 from windlass.coordinator.v1.reads_pb2 import Condition, Conditions, Pattern
 
-_OPERATORS = {
-    "=": Condition.EQUAL,
-    "!=": Condition.NOT_EQUAL,
-    "<": Condition.LESS,
-    "<=": Condition.LESS_EQUAL,
-    ">": Condition.GREATER,
-    ">=": Condition.GREATER_EQUAL,
-}
-_COMPARATORS = {number: comparator for comparator, number in _OPERATORS.items()}
+_COMPARATORS = {number: comparator for comparator, (number, _) in OPERATORS.items()}
 
 
 def compared(field: str, comparator: str, value: str) -> Condition:
-    return Condition(field=field, operator=_OPERATORS[comparator], value=value)
+    return Condition(field=field, operator=OPERATORS[comparator][0], value=value)
 
 
 def present(field: str) -> Condition:
@@ -84,7 +76,7 @@ _DEPTH = 3
 
 def _comparison(field: str) -> st.SearchStrategy[Condition]:
     is_enum = _KINDS[field] in (FieldKind.STATE, FieldKind.TRIGGER)
-    comparators = st.sampled_from(("=", "!=") if is_enum else tuple(_OPERATORS))
+    comparators = st.sampled_from(("=", "!=") if is_enum else tuple(OPERATORS))
     return st.builds(compared, st.just(field), comparators, st.sampled_from(_VALUES[_KINDS[field]]))
 
 

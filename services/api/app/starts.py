@@ -54,13 +54,6 @@ class NewStart(NamedTuple):
         return _request_hash(self.command) if self.command.request_id else b""
 
 
-class Existing(NamedTuple):
-    """An earlier start with the same request_id."""
-
-    workspace: str
-    execution_id: str
-
-
 class Starter:
     def __init__(
         self,
@@ -99,31 +92,29 @@ class Starter:
         deadline = now + timeout if timeout else 0
         return NewStart(command, startable, workspace, self._identifiers.mint(), content, now, deadline)
 
-    async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[Existing | Refusal | None]:
-        """The queue's answer to each request_id; None where it was not used before."""
+    async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[str | Refusal | None]:
+        """The execution that each request_id has started; None where it was not used before."""
         known = await self._queue.requests(workspace, sorted({command.request_id for command in commands}))
-        found: list[Existing | Refusal | None] = []
+        found: list[str | Refusal | None] = []
         for command in commands:
             used = known.get(command.request_id)
             if used is not None and used.request_hash != _request_hash(command):
                 found.append(refusals.request_id_reused(command.request_id, used.execution_id))
             else:
-                found.append(Existing(workspace, used.execution_id) if used else None)
+                found.append(used.execution_id if used else None)
         return found
 
-    def submit(self, start: NewStart, item: Any) -> Coroutine[Any, Any, Existing | None]:
-        """Send the start at once, as an EnqueueItem. It is durable when the answer comes."""
+    def submit(self, start: NewStart, item: Any) -> Coroutine[Any, Any, str]:
+        """Send the start at once, as an EnqueueItem. It is durable when the answer comes: its id, or that of an earlier
+        start with the same request_id."""
         crash_point("api.start.before_enqueue")
         return self._settled(start, self._enqueuer.enqueue(item, self._enqueue_seconds))
 
-    async def _settled(
-        self, start: NewStart, answering: Awaitable[str | Refusal | DependencyUnavailable]
-    ) -> Existing | None:
+    async def _settled(self, start: NewStart, answering: Awaitable[str | Refusal | DependencyUnavailable]) -> str:
         answer = await answering
         crash_point("api.start.after_enqueue")
         if isinstance(answer, str):
-            # Its own id means that it is new, or that we have sent it twice.
-            return None if answer == start.execution_id else Existing(start.workspace, answer)
+            return answer
         if isinstance(answer, Refusal) and answer.reason == "KEY_INVALID":
             # The workspace was closed meanwhile.
             self._startables.forget(start.workspace)

@@ -52,9 +52,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
         execution = await self._executions.find(caller().workspace, request.execution_id)
-        response = pb.GetExecutionResponse()
-        translate.fill_execution(response.execution, execution)
-        return response
+        return translate.answer(pb.GetExecutionResponse(), execution)
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
         filter_ = parse(request.filter)
@@ -81,9 +79,7 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
             identity.workspace, request.execution_id, request.reason, identity.title
         )
         crash_point("api.cancel.before_answer")
-        response = pb.CancelExecutionResponse()
-        translate.fill_execution(response.execution, execution)
-        return response
+        return translate.answer(pb.CancelExecutionResponse(), execution)
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
         await self._executions.find(caller().workspace, request.execution_id)

@@ -9,7 +9,7 @@ import re
 from typing import Final, NamedTuple
 
 from services.api.app.refusals import invalid_field
-from services.api.rpc.filters import FIELDS, LABELS, TEXTS, FieldKind, kind_of, read_time
+from services.api.rpc.filters import FIELDS, LABELS, OPERATORS, TEXTS, FieldKind, kind_of, read_time
 from services.chassis.grpc.errors import Refusal
 from windlass.coordinator.v1 import reads_pb2 as pb
 
@@ -18,15 +18,6 @@ TRIGGERS: Final = frozenset({"MANUAL", "CRON", "EVENT", "WEBHOOK", "QUEUE"})
 _SYNONYMS: Final = {"COMPLETED": "SUCCESS"}
 _NAMES: Final = ", ".join((*FIELDS, f"{LABELS}<key>"))
 _HAS: Final = ":"
-_OPERATORS: Final = {
-    _HAS: pb.Condition.EQUAL,
-    "=": pb.Condition.EQUAL,
-    "!=": pb.Condition.NOT_EQUAL,
-    "<": pb.Condition.LESS,
-    "<=": pb.Condition.LESS_EQUAL,
-    ">": pb.Condition.GREATER,
-    ">=": pb.Condition.GREATER_EQUAL,
-}
 _EQUALITY: Final = frozenset({_HAS, "=", "!="})
 _CHARACTER: Final = re.compile(r"\\.|[^\\]", re.DOTALL)
 _SHOWN_CHARACTERS: Final = 40
@@ -57,11 +48,7 @@ class Text(NamedTuple):
 
     @property
     def written(self) -> str:
-        return f"{'*' * self.is_start_open}{self.text}{'*' * self.is_end_open}" if self.text else "*"
-
-    @property
-    def shown(self) -> str:
-        return shown(self.written if self.is_open else self.text)
+        return "*" if self.is_anything else f"{'*' * self.is_start_open}{self.text}{'*' * self.is_end_open}"
 
 
 def value_of(place: int, raw: str) -> Text:
@@ -88,7 +75,8 @@ def restriction(place: int, field: str, comparator: str, value: Text) -> pb.Cond
     if comparator == _HAS and value.is_anything:
         return pb.Condition(present=field)
     if not value.is_open or kind not in TEXTS:
-        return pb.Condition(field=field, operator=_OPERATORS[comparator], value=_checked(kind, field, value))
+        operator, _ = OPERATORS["=" if comparator == _HAS else comparator]
+        return pb.Condition(field=field, operator=operator, value=_checked(kind, field, value))
     if comparator not in _EQUALITY:
         raise bad_filter(value.place, "an asterisk stands for any text only with =, != and :")
     if value.is_anything:
@@ -103,17 +91,17 @@ def _checked(kind: FieldKind, field: str, value: Text) -> str:
     """The value as Condition has it. Refuses one that is not of the field's type."""
     if kind in TEXTS:
         return value.text
-    written = value.written if value.is_open else value.text
+    written = value.written
     if kind is FieldKind.NUMBER:
         if re.fullmatch(r"-?[0-9]{1,9}", written) is None:
-            raise bad_filter(value.place, f"{field} must be a number, not {value.shown}")
+            raise bad_filter(value.place, f"{field} must be a number, not {shown(written)}")
         return written
     if kind is FieldKind.TIME:
         if read_time(written) is None:
-            raise bad_filter(value.place, f'{field} must be a time like "2026-11-01T00:00:00Z", not {value.shown}')
+            raise bad_filter(value.place, f'{field} must be a time like "2026-11-01T00:00:00Z", not {shown(written)}')
         return written
     name = _SYNONYMS.get(written, written)
     known = STATES if kind is FieldKind.STATE else TRIGGERS
     if name not in known:
-        raise bad_filter(value.place, f"{value.shown} is not a {field}; use one of {', '.join(sorted(known))}")
+        raise bad_filter(value.place, f"{shown(written)} is not a {field}; use one of {', '.join(sorted(known))}")
     return name

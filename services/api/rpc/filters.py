@@ -48,14 +48,15 @@ TEXTS: Final = frozenset({FieldKind.TEXT, FieldKind.LABEL})
 
 Fields: TypeAlias = Mapping[str, str | int | datetime]
 # Texts are ordered by code points.
-_COMPARISONS: Final[Mapping[int, Callable[[Any, Any], bool]]] = {
-    pb.Condition.EQUAL: operator.eq,
-    pb.Condition.NOT_EQUAL: operator.ne,
-    pb.Condition.LESS: operator.lt,
-    pb.Condition.LESS_EQUAL: operator.le,
-    pb.Condition.GREATER: operator.gt,
-    pb.Condition.GREATER_EQUAL: operator.ge,
+OPERATORS: Final[Mapping[str, tuple[pb.Condition.Operator.ValueType, Callable[[Any, Any], bool]]]] = {
+    "=": (pb.Condition.EQUAL, operator.eq),
+    "!=": (pb.Condition.NOT_EQUAL, operator.ne),
+    "<": (pb.Condition.LESS, operator.lt),
+    "<=": (pb.Condition.LESS_EQUAL, operator.le),
+    ">": (pb.Condition.GREATER, operator.gt),
+    ">=": (pb.Condition.GREATER_EQUAL, operator.ge),
 }
+_COMPARISONS: Final = dict(OPERATORS.values())
 
 
 class ExecutionFilter:

@@ -18,7 +18,7 @@ import grpc
 from services.api.app.executions import Executions
 from services.api.app.ports import Execution, Watch, Watches
 from services.api.app.startables import VIOLATIONS_MAX
-from services.api.app.starts import Existing, StartCommand, Starter
+from services.api.app.starts import StartCommand, Starter
 from services.api.rpc import translate
 from services.api.rpc.structs import holding
 from services.chassis.grpc.errors import Refusal, status_of
@@ -46,12 +46,13 @@ class _Begun(NamedTuple):
     request: executions_pb2.StartExecutionRequest
     # None: it was started before.
     order: StartOrder | None
-    started: Coroutine[Any, Any, Existing | None] | Existing
+    # The id of the execution.
+    started: Coroutine[Any, Any, str] | str
     # Set when the caller waits for the end of a new execution.
     watch: Watch | None
 
     def abandon(self) -> None:
-        if not isinstance(self.started, Existing):
+        if not isinstance(self.started, str):
             self.started.close()
         if self.watch is not None:
             self.watch.close()
@@ -165,35 +166,37 @@ class Starting:
 
     async def _end(self, begun: _Begun, answer_by: float) -> Response:
         try:
-            existing = begun.started if isinstance(begun.started, Existing) else await begun.started
+            execution_id = begun.started if isinstance(begun.started, str) else await begun.started
             crash_point("api.start.before_answer")
             wait = begun.request.wait
             end = min(answer_by, self._clock.monotonic() + wait.seconds + wait.nanos / 1e9)
-            if existing is not None:
-                waits = begun.request.HasField("wait")
-                found = await (self._wait_for(existing, end) if waits else self._executions.find(*existing))
-                return _told(found, is_existing=True)
-            assert begun.order is not None
+            # Its own id means that it is new, or that we have sent it twice.
+            if begun.order is None or begun.order.execution_id != execution_id:
+                find = self._wait_for(execution_id, end) if begun.request.HasField("wait") else self._find(execution_id)
+                return translate.answer(Response(existing=True), await find)
             if begun.watch is None:
                 return holding(Response, execution=translate.pending(begun.order, begun.request.input))
-            return _told(await self._ended(begun.order.workspace, begun.order.execution_id, begun.watch, end))
+            return translate.answer(Response(), await self._ended(execution_id, begun.watch, end))
         finally:
             if begun.watch is not None:
                 begun.watch.close()
 
-    async def _wait_for(self, existing: Existing, end: float) -> Execution:
-        watch = self._watches.open(existing.execution_id)
+    async def _find(self, execution_id: str) -> Execution:
+        return await self._executions.find(caller().workspace, execution_id)
+
+    async def _wait_for(self, execution_id: str, end: float) -> Execution:
+        watch = self._watches.open(execution_id)
         try:
             # It may have ended long ago; then no update will come.
-            found = await self._executions.find(*existing)
-            return found if found.is_final else await self._ended(*existing, watch, end)
+            found = await self._find(execution_id)
+            return found if found.is_final else await self._ended(execution_id, watch, end)
         finally:
             watch.close()
 
-    async def _ended(self, workspace: str, execution_id: str, watch: Watch, end: float) -> Execution:
+    async def _ended(self, execution_id: str, watch: Watch, end: float) -> Execution:
         """The final execution, or as it is when the time is over."""
         final = await self._executions.wait(watch, end - self._clock.monotonic())
-        return final or await self._executions.find(workspace, execution_id)
+        return final or await self._find(execution_id)
 
     async def _item(self, begun: _Begun | Exception, answer_by: float) -> Item:
         try:
@@ -224,16 +227,10 @@ class Starting:
         )
 
 
-def _fate(refused: _Refused, known: Existing | Refusal | None) -> _Begun | Exception:
-    if isinstance(known, Existing):
+def _fate(refused: _Refused, known: str | Refusal | None) -> _Begun | Exception:
+    if isinstance(known, str):
         return _Begun(refused.request, None, known, None)
     return known or refused.refusal
-
-
-def _told(execution: Execution, *, is_existing: bool = False) -> Response:
-    response = Response(existing=is_existing)
-    translate.fill_execution(response.execution, execution)
-    return response
 
 
 def span_attributes(response: Response) -> dict[str, AttributeValue]:

@@ -9,7 +9,7 @@ Hazard: all watches of an execution share one record, so no function here change
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
 from google.protobuf import struct_pb2
@@ -28,6 +28,12 @@ from windlass.definition.parsing import Format
 from windlass.dispatcher.v1 import queue_pb2
 from windlass.types.v1 import start_pb2
 
+Answer = TypeVar(
+    "Answer",
+    executions_pb2.StartExecutionResponse,
+    executions_pb2.GetExecutionResponse,
+    executions_pb2.CancelExecutionResponse,
+)
 PRIORITY_DEFAULT: Final = 3
 ADMISSION: Final = "ADMISSION"
 # The types of the last event of executions that were given up: without a journal, or with an unfinished one.
@@ -79,11 +85,13 @@ def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> Execution:
     return execution
 
 
-def fill_execution(shown: Execution, execution: ports.Execution) -> None:
-    """Fill the answer in place, so that the input and output are not copied."""
+def answer(response: Answer, execution: ports.Execution) -> Answer:
+    """The answer is filled in place, so that the input and output are not copied."""
+    shown = response.execution
     shown.CopyFrom(listed(execution))
     fill(shown.input, execution.row.start.input if execution.record is None else execution.record.input)
     fill(shown.output, b"" if execution.record is None else execution.record.output)
+    return response
 
 
 def listed(execution: ports.Execution) -> Execution:

@@ -10,7 +10,7 @@ import pytest
 from google.rpc.status_pb2 import Status
 
 from services.api.app.executions import Executions
-from services.api.app.starts import Existing, StartCommand
+from services.api.app.starts import StartCommand
 from services.api.rpc.starting import Starting
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, RemoteError, remote_status
 from services.chassis.telemetry.tracing import Sampler
@@ -30,7 +30,7 @@ class Refusing:
         self.violations_max.add(violations_max)
         raise Refusal("WORKFLOW_ARCHIVED", f"{command.workflow} is archived")
 
-    async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[Existing | None]:
+    async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[str | None]:
         raise self.failure
 
 

@@ -13,7 +13,7 @@ from services.api.app.checking.engine import misfits
 from services.api.app.identifiers import Identifiers, is_execution_id
 from services.api.app.ports import StartableRecord, UsedRequest
 from services.api.app.startables import Startables
-from services.api.app.starts import INPUT_BYTES_MAX, Existing, NewStart, StartCommand, Starter
+from services.api.app.starts import INPUT_BYTES_MAX, NewStart, StartCommand, Starter
 from services.api.peers.enqueue_streams import Outcome, outcome_of
 from services.api.rpc import translate
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
@@ -247,7 +247,7 @@ async def test_change_of_a_workspace_or_workflow_is_read_at_once(
 
 
 async def settled(starter: Starter, queue: MemoryQueue, outcome: str, existing: str = "") -> str:
-    """The id that had been started before, or the reason why not."""
+    """The id that had been started before; "" for a new one, or the reason why not."""
     start = await prepared(starter, request_id="r")
     queue.answer = queue_pb2.EnqueueAnswer(
         outcome=queue_pb2.EnqueueAnswer.Outcome.Value(outcome),
@@ -255,7 +255,7 @@ async def settled(starter: Starter, queue: MemoryQueue, outcome: str, existing: 
     )
     try:
         settled = await starter.submit(start, translate.enqueue_item(start, "title", TRACE.header()))
-        return settled.execution_id if isinstance(settled, Existing) else ""
+        return "" if settled == start.execution_id else settled
     except Refusal as refused:
         return refused.reason
     except DependencyUnavailable:
@@ -293,7 +293,7 @@ async def test_request_id_that_was_used_is_recalled_by_its_content(starter: Star
     used.used = {"r": UsedRequest((await prepared(starter, request_id="r")).request_hash, "old")}
     others = [first, first._replace(input={"id": 2}), first._replace(request_id="fresh")]
     same, other, fresh = await starter.recall("team", others)
-    assert same == Existing("team", "old")
+    assert same == "old"
     assert isinstance(other, Refusal)
     assert (other.reason, other.metadata["execution_id"]) == ("REQUEST_ID_REUSED", "old")
     assert fresh is None
