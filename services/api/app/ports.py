@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, Protocol
 
-from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.identity.callers import Identity
 
 # A peer answers with at most so many rows.
@@ -163,7 +163,7 @@ class Filter(Protocol):
     def matches(self, execution: Execution) -> bool: ...
 
     def asks(self, field: str) -> bool:
-        """Whether the filter uses this field."""
+        """True when the filter uses this field."""
         ...
 
 
@@ -241,19 +241,6 @@ class Enqueuer(Protocol):
     def enqueue(self, item: Any, seconds: float) -> Awaitable[str | Refusal | DependencyUnavailable]:
         """Send the EnqueueItem at once. The answer comes after its commit: the id of the execution, which is an earlier
         one if the request_id was used before, or why nothing was started."""
-        ...
-
-
-class Checker(Protocol):
-    """Checks that may take long, without blocking other work. Workspaces take turns; a call that waits too long for its
-    turn raises DependencyUnavailable. Schemas and documents are given as JSON."""
-
-    async def fault(self, workspace: str, schema: bytes) -> str | None:
-        """Why this is no JSON Schema that stands on its own; None when it is one."""
-        ...
-
-    async def violations(self, workspace: str, schema: bytes, document: bytes, most: int) -> Sequence[Violation]:
-        """The first violations; empty when the document fits."""
         ...
 
 

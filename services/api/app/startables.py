@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from services.api.app import refusals
-from services.api.app.ports import Checker, StartableRecord, Workflows
+from services.api.app.checking.children import Checkers
+from services.api.app.ports import StartableRecord, Workflows
 from services.api.app.refreshing_cache import RefreshingCache
 from services.api.core.plain_schemas import PRODUCT_MAX, SCHEMA_BYTES_MAX, is_plain
 from services.api.core.tiers import TierLimits, in_force
@@ -36,7 +37,7 @@ class InputCheck:
         self._validator = compiled(schema) if is_cheap else None
 
     async def violations(
-        self, checker: Checker, workspace: str, document: Any, content: bytes, most: int = VIOLATIONS_MAX
+        self, checker: Checkers, workspace: str, document: Any, content: bytes, most: int = VIOLATIONS_MAX
     ) -> Sequence[Violation]:
         """Empty when the document fits; `content` is the document as JSON."""
         if self._validator is not None and len(self._source) * len(content) <= PRODUCT_MAX:

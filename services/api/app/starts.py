@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from services.api.app import refusals
+from services.api.app.checking.children import Checkers
 from services.api.app.identifiers import Identifiers
-from services.api.app.ports import Checker, Enqueuer, ExecutionQueue
+from services.api.app.ports import Enqueuer, ExecutionQueue
 from services.api.app.startables import VIOLATIONS_MAX, Startable, Startables
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import Clock
@@ -60,7 +61,7 @@ class Starter:
         startables: Startables,
         enqueuer: Enqueuer,
         queue: ExecutionQueue,
-        checker: Checker,
+        checker: Checkers,
         identifiers: Identifiers,
         clock: Clock,
         *,

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from services.api.app.executions import Executions
-from services.api.app.ports import Event, ExecutionReads, Watches
+from services.api.app.ports import Event, ExecutionReads, Watch, Watches
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.telemetry.logs import logger
 
@@ -39,33 +39,31 @@ class EventWatcher:
         """Every event after `after_seq`; ends after the one that made the execution final."""
         await self._executions.find(workspace, execution_id)
         watch = self._watches.open(execution_id, after_seq=after_seq, events=True)
-        seen = after_seq
         try:
-            while True:
-                async for event in self._journal(execution_id, seen):
-                    seen = event.seq
-                    yield event
-                    if event.is_last:
-                        return
-                execution = await self._executions.find(workspace, execution_id)
-                if execution.is_given_up:
-                    if execution.last_seq > seen:
-                        yield Event(execution.last_seq, is_last=True, record=execution)
+            async for event in self._events(workspace, execution_id, after_seq, watch):
+                yield event
+                if event.is_last:
                     return
-                if execution.is_final and execution.last_seq <= seen:
-                    # All its events were seen, perhaps in an earlier call.
-                    return
-                while isinstance(update := await watch.next(SILENCE_SECONDS), Event):
-                    if update.seq <= seen:
-                        continue
-                    if update.seq > seen + 1:
-                        break
-                    seen = update.seq
-                    yield update
-                    if update.is_last:
-                        return
         finally:
             watch.close()
+
+    async def _events(self, workspace: str, execution_id: str, seen: int, watch: Watch) -> AsyncIterator[Event]:
+        while True:
+            async for event in self._journal(execution_id, seen):
+                seen = event.seq
+                yield event
+            execution = await self._executions.find(workspace, execution_id)
+            if execution.is_given_up:
+                if execution.last_seq > seen:
+                    yield Event(execution.last_seq, is_last=True, record=execution)
+                return
+            if execution.is_final and execution.last_seq <= seen:
+                # All its events were seen, perhaps in an earlier call.
+                return
+            while isinstance(update := await watch.next(SILENCE_SECONDS), Event) and update.seq <= seen + 1:
+                if update.seq > seen:
+                    seen = update.seq
+                    yield update
 
     async def _journal(self, execution_id: str, after_seq: int) -> AsyncIterator[Event]:
         while True:

@@ -69,7 +69,7 @@ class ExecutionFilter:
         return not self.conditions or hold(self.conditions, fields_of(execution))
 
     def asks(self, field: str) -> bool:
-        """Whether the filter uses this field."""
+        """True when the filter uses this field."""
         return any(_asks(each, field) for each in self.conditions)
 
 

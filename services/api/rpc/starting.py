@@ -31,6 +31,7 @@ from windlass.api.v1 import executions_pb2
 from windlass.types.v1.start_pb2 import StartOrder
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Request = executions_pb2.StartExecutionRequest
 Response = executions_pb2.StartExecutionResponse
 Item = executions_pb2.BatchStartExecutionsResponse.Item
 # This part of a caller's deadline is left for the answer itself.
@@ -43,7 +44,7 @@ _METHOD: Final = "/windlass.api.v1.ExecutionService/StartExecution"
 
 
 class _Begun(NamedTuple):
-    request: executions_pb2.StartExecutionRequest
+    request: Request
     # None: it was started before.
     order: StartOrder | None
     # The id of the execution.
@@ -61,7 +62,7 @@ class _Begun(NamedTuple):
 class _Refused(NamedTuple):
     """A start that is refused, unless its request_id was used for an earlier one."""
 
-    request: executions_pb2.StartExecutionRequest
+    request: Request
     command: StartCommand
     refusal: Refusal
 
@@ -86,17 +87,13 @@ class Starting:
         remaining: float | None = context.time_remaining()
         return math.inf if remaining is None else self._clock.monotonic() + remaining - ANSWER_SECONDS
 
-    async def one(
-        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext, answer_by: float
-    ) -> Response:
+    async def one(self, request: Request, trace: TraceContext, answer_by: float) -> Response:
         (begun,) = await self._recalled([await self._begin(request, trace)])
         if isinstance(begun, Exception):
             raise begun
         return await self._end(begun, answer_by)
 
-    async def all(
-        self, requests: list[executions_pb2.StartExecutionRequest], incoming: TraceContext | None, answer_by: float
-    ) -> list[Item]:
+    async def all(self, requests: list[Request], incoming: TraceContext | None, answer_by: float) -> list[Item]:
         """In the order of the requests; a failure is the item's own."""
         traces = [self._trace(incoming) for _ in requests]
         tried: list[_Begun | _Refused | Exception] = []
@@ -117,9 +114,7 @@ class Starting:
                     rest.abandon()
         return items
 
-    async def _try(
-        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext, violations_max: int
-    ) -> _Begun | _Refused | Exception:
+    async def _try(self, request: Request, trace: TraceContext, violations_max: int) -> _Begun | _Refused | Exception:
         try:
             judge(request)
             return await self._begin(request, trace, violations_max)
@@ -127,7 +122,7 @@ class Starting:
             return failure
 
     async def _begin(
-        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext, violations_max: int = VIOLATIONS_MAX
+        self, request: Request, trace: TraceContext, violations_max: int = VIOLATIONS_MAX
     ) -> _Begun | _Refused:
         identity = caller()
         command = translate.start_command(request)
@@ -153,16 +148,14 @@ class Starting:
 
     async def _recalled(self, tried: Sequence[_Begun | _Refused | Exception]) -> list[_Begun | Exception]:
         """Replace refused starts by what their request_ids had started before. The queue is asked once for all."""
-        refused = [each for each in tried if isinstance(each, _Refused)]
-        if not refused:
-            return [each for each in tried if not isinstance(each, _Refused)]
-        fates: Iterator[_Begun | Exception]
-        try:
-            known = await self._starter.recall(caller().workspace, [each.command for each in refused])
-            fates = map(_fate, refused, known)
-        except Exception as failure:  # noqa: BLE001 - the outcome of the refused ones is unknown
-            fates = itertools.repeat(failure)
-        return [next(fates) if isinstance(each, _Refused) else each for each in tried]
+        commands = [each.command for each in tried if isinstance(each, _Refused)]
+        known: Iterator[str | Exception | None] = iter(())
+        if commands:
+            try:
+                known = iter(await self._starter.recall(caller().workspace, commands))
+            except Exception as failure:  # noqa: BLE001 - the outcome of the refused ones is unknown
+                known = itertools.repeat(failure)
+        return [_fate(each, next(known)) if isinstance(each, _Refused) else each for each in tried]
 
     async def _end(self, begun: _Begun, answer_by: float) -> Response:
         try:
@@ -227,7 +220,7 @@ class Starting:
         )
 
 
-def _fate(refused: _Refused, known: str | Refusal | None) -> _Begun | Exception:
+def _fate(refused: _Refused, known: str | Exception | None) -> _Begun | Exception:
     if isinstance(known, str):
         return _Begun(refused.request, None, known, None)
     return known or refused.refusal

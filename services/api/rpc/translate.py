@@ -43,15 +43,10 @@ _BILLION: Final = 1_000_000_000
 
 
 def start_command(request: executions_pb2.StartExecutionRequest) -> StartCommand:
-    timeout = request.timeout.seconds * 1_000_000_000 + request.timeout.nanos
+    document = to_dict(request.input, "input", INPUT_BYTES_MAX)
+    timeout = request.timeout.seconds * _BILLION + request.timeout.nanos
     return StartCommand(
-        request.workflow,
-        request.version,
-        to_dict(request.input, "input", INPUT_BYTES_MAX),
-        request.request_id,
-        request.labels,
-        request.priority,
-        timeout,
+        request.workflow, request.version, document, request.request_id, request.labels, request.priority, timeout
     )
 
 
@@ -113,7 +108,7 @@ def listed(execution: ports.Execution) -> Execution:
 def _queued(order: start_pb2.StartOrder) -> Execution:
     """The execution as it was queued, without its input."""
     trace = parse_traceparent(order.traceparent)
-    execution = Execution(
+    return Execution(
         id=order.execution_id,
         workflow=order.workflow,
         version=order.version,
@@ -123,11 +118,9 @@ def _queued(order: start_pb2.StartOrder) -> Execution:
         trigger=Execution.Trigger(type=order.trigger_type, caller=order.caller),  # type: ignore[arg-type] # by number
         parent_execution_id=order.parent_execution_id,
         create_time=order.create_time,
+        deadline_time=order.deadline_time if order.HasField("deadline_time") else None,
         trace_id="" if trace is None else trace.trace_id_hex,
     )
-    if order.HasField("deadline_time"):
-        execution.deadline_time.CopyFrom(order.deadline_time)
-    return execution
 
 
 def run(record: reads_pb2.RunRecord) -> resources_pb2.Run:

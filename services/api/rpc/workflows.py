@@ -13,7 +13,8 @@ import orjson
 
 from services.api.app import refusals
 from services.api.app.authenticator import Authenticator
-from services.api.app.ports import Checker, ExecutionReads, NewVersion, Workflows
+from services.api.app.checking.children import Checkers
+from services.api.app.ports import ExecutionReads, NewVersion, Workflows
 from services.api.app.startables import Startables
 from services.api.rpc import translate
 from services.api.rpc.pages import Page
@@ -41,7 +42,7 @@ READ_HERE_BYTES_MAX: Final = 16 * 1024
 
 
 class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
-    def __init__(self, workflows: Workflows, startables: Startables, reads: ExecutionReads, checker: Checker) -> None:
+    def __init__(self, workflows: Workflows, startables: Startables, reads: ExecutionReads, checker: Checkers) -> None:
         self._workflows = workflows
         self._startables = startables
         self._reads = reads

@@ -180,7 +180,7 @@ def _masked(request: pb.UpdateWorkspaceRequest) -> dict[str, int]:
 
 
 def _is_done(record: WorkspaceRecord, revision: int | None, values: Mapping[str, int]) -> bool:
-    """Whether the newest change is this one: then the call repeats a request whose answer was lost."""
+    """The newest change is this one, so the call repeats a request whose answer was lost."""
     return revision == record.revision - 1 and _has(record, values)
 
 

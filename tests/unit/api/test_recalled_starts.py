@@ -23,7 +23,7 @@ class Refusing:
 
     def __init__(self, failure: Exception) -> None:
         self.failure = failure
-        # What it was asked to tell of each at the most.
+        # The limits of violations that it was given.
         self.violations_max: set[int] = set()
 
     async def prepare(self, workspace: str, command: StartCommand, violations_max: int) -> Any:

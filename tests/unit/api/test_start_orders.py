@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from services.api.app.checking.children import Checkers
 from services.api.app.checking.engine import misfits
 from services.api.app.identifiers import Identifiers, is_execution_id
 from services.api.app.ports import StartableRecord, UsedRequest
@@ -65,7 +66,7 @@ class MemoryQueue:
 
 
 class MemoryRequests:
-    """What request_ids were used for, as the dispatchers keep it; and how often somebody asked."""
+    """The request_ids that were used, as dispatchers keep them; it counts how often somebody asks."""
 
     def __init__(self) -> None:
         self.used: dict[str, UsedRequest] = {}
@@ -81,15 +82,15 @@ class MemoryRequests:
     queued = page = cancel = unused
 
 
-class MemoryChecker:
+class MemoryChecker(Checkers):
     """Checks in this process."""
+
+    def __init__(self) -> None:
+        super().__init__(children=1)
 
     async def violations(self, workspace: str, schema: bytes, document: bytes, most: int) -> Sequence[Violation]:
         found = misfits(compiled(orjson.loads(schema)), orjson.loads(document), most)
         return [Violation(*each) for each in found]
-
-    async def fault(self, workspace: str, schema: bytes) -> str | None:
-        raise AssertionError("a start does not judge schemas")
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ Answer = queue_pb2.EnqueueAnswer
 
 
 class Running:
-    """What coordinators and the queue say of any execution: it goes on."""
+    """Coordinators and the queue, which say of every execution that it goes on."""
 
     async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
         execution = resources_pb2.Execution(id=execution_ids[0], state=resources_pb2.Execution.RUNNING)
