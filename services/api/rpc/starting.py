@@ -161,23 +161,22 @@ class Starting:
         try:
             execution_id = begun.started if isinstance(begun.started, str) else await begun.started
             crash_point("api.start.before_answer")
-            wait = begun.request.wait
-            end = min(answer_by, self._clock.monotonic() + wait.seconds + wait.nanos / 1e9)
             # Its own id means that it is new, or that we have sent it twice.
             if begun.order is None or begun.order.execution_id != execution_id:
-                find = self._wait_for(execution_id, end) if begun.request.HasField("wait") else self._find(execution_id)
-                return translate.answer(Response(existing=True), await find)
+                found = await self._existing(begun.request, execution_id, answer_by)
+                return translate.answer(Response(existing=True), found)
             if begun.watch is None:
                 return holding(Response, execution=translate.pending(begun.order, begun.request.input))
-            return translate.answer(Response(), await self._ended(execution_id, begun.watch, end))
+            found = await self._ended(execution_id, begun.watch, self._wait_end(begun.request, answer_by))
+            return translate.answer(Response(), found)
         finally:
             if begun.watch is not None:
                 begun.watch.close()
 
-    async def _find(self, execution_id: str) -> Execution:
-        return await self._executions.find(caller().workspace, execution_id)
-
-    async def _wait_for(self, execution_id: str, end: float) -> Execution:
+    async def _existing(self, request: Request, execution_id: str, answer_by: float) -> Execution:
+        if not request.HasField("wait"):
+            return await self._find(execution_id)
+        end = self._wait_end(request, answer_by)
         watch = self._watches.open(execution_id)
         try:
             # It may have ended long ago; then no update will come.
@@ -190,6 +189,12 @@ class Starting:
         """The final execution, or as it is when the time is over."""
         final = await self._executions.wait(watch, end - self._clock.monotonic())
         return final or await self._find(execution_id)
+
+    async def _find(self, execution_id: str) -> Execution:
+        return await self._executions.find(caller().workspace, execution_id)
+
+    def _wait_end(self, request: Request, answer_by: float) -> float:
+        return min(answer_by, self._clock.monotonic() + request.wait.seconds + request.wait.nanos / 1e9)
 
     async def _item(self, begun: _Begun | Exception, answer_by: float) -> Item:
         try:

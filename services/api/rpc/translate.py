@@ -69,8 +69,10 @@ def enqueue_item(start: NewStart, caller: str, traceparent: str) -> queue_pb2.En
     order.create_time.seconds, order.create_time.nanos = divmod(start.create_ns, _BILLION)
     if start.deadline_ns:
         order.deadline_time.seconds, order.deadline_time.nanos = divmod(start.deadline_ns, _BILLION)
-    limits = queue_pb2.TenantLimits(**startable.limits._asdict(), revision=startable.workspace_revision)
-    return queue_pb2.EnqueueItem(start=order, request_hash=start.request_hash, limits=limits)
+    item = queue_pb2.EnqueueItem(start=order, request_hash=start.request_hash)
+    item.limits.executions_max, item.limits.queued_max = startable.limits
+    item.limits.revision = startable.workspace_revision
+    return item
 
 
 def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> Execution:
