@@ -24,7 +24,6 @@ from services.api.app.ports import (
     ExecutionQuery,
     ExecutionQueue,
     ExecutionReads,
-    Filter,
     Watch,
     Watches,
 )
@@ -43,8 +42,6 @@ _GOING_MAX: Final = 10_000
 _QUEUE_PAGE: Final = 200
 # A filter that matches nothing must not read a queue of millions of rows.
 _QUEUE_PAGES_MAX: Final = 500
-# The field that a queue row cannot tell of an execution that had started before it was given up.
-_COORDINATORS_TELL: Final = "start_time"
 
 
 class Executions:
@@ -152,12 +149,13 @@ class Executions:
 
     async def _waiting(self, asked: ExecutionQuery) -> list[Execution]:
         """The first rows of the queue that match."""
-        workspace, filter_, from_id = asked.workspace, asked.filter, asked.from_id
+        workspace, matches, from_id = asked.workspace, asked.filter.matches, asked.from_id
         found: list[Execution] = []
         for _ in range(_QUEUE_PAGES_MAX):
             rows = await self._queue.page(workspace, from_id, _QUEUE_PAGE, ascending=asked.ascending)
-            fitting = [row for row in rows if row.workspace == workspace and _may_match(filter_, row)]
-            found += [execution for execution in await self._unknown_there(fitting) if filter_.matches(execution)]
+            # A row that was given up does not say when the execution started; its coordinator does.
+            fitting = [row for row in rows if row.workspace == workspace and (row.is_given_up or matches(row))]
+            found += [execution for execution in await self._unknown_there(fitting) if matches(execution)]
             if len(rows) < _QUEUE_PAGE or len(found) >= asked.limit:
                 return found[: asked.limit]
             from_id = rows[-1].id
@@ -175,11 +173,6 @@ class Executions:
             if started is None or (row.is_given_up and not started.is_final):
                 found.append(_ended(started, row))
         return found
-
-
-def _may_match(filter_: Filter, row: Execution) -> bool:
-    """Judged without asking coordinators."""
-    return filter_.matches(row) or (row.is_given_up and filter_.asks(_COORDINATORS_TELL))
 
 
 def _ended(started: Execution | None, row: Execution) -> Execution:

@@ -162,10 +162,6 @@ class Filter(Protocol):
 
     def matches(self, execution: Execution) -> bool: ...
 
-    def asks(self, field: str) -> bool:
-        """True when the filter uses this field."""
-        ...
-
 
 class ExecutionQuery(NamedTuple):
     """One page of a list of executions."""

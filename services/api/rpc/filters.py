@@ -68,10 +68,6 @@ class ExecutionFilter:
     def matches(self, execution: ports.Execution) -> bool:
         return not self.conditions or hold(self.conditions, fields_of(execution))
 
-    def asks(self, field: str) -> bool:
-        """True when the filter uses this field."""
-        return any(_asks(each, field) for each in self.conditions)
-
 
 def kind_of(field: str) -> FieldKind | None:
     """None: no field has this name."""
@@ -132,16 +128,6 @@ def _holds(condition: pb.Condition, fields: Fields) -> bool:
             return _is_like(condition.pattern, fields.get(condition.pattern.field))
         case _:
             return _compared(condition, fields.get(condition.field))
-
-
-def _asks(condition: pb.Condition, field: str) -> bool:
-    match condition.WhichOneof("form"):
-        case "negated":
-            return _asks(condition.negated, field)
-        case "all_of" | "any_of" as form:
-            return any(_asks(each, field) for each in getattr(condition, form).conditions)
-        case _:
-            return field in (condition.field, condition.present, condition.pattern.field)
 
 
 def _compared(condition: pb.Condition, have: str | int | datetime | None) -> bool:

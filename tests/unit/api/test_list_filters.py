@@ -186,12 +186,6 @@ def test_largest_filter_is_within_the_depth_of_messages() -> None:
     assert Condition.FromString(sent.SerializeToString()) == sent
 
 
-def test_fields_that_decide_are_fault() -> None:
-    asked = parse("workflow = a AND (labels:x OR NOT (start_time > 2026-11-01T00:00:00Z version = 1))")
-    assert all(asked.asks(field) for field in ("workflow", "labels.x", "start_time", "version"))
-    assert not asked.asks("end_time")
-
-
 ROW: Fields = {
     "state": "PENDING",
     "workflow": "intake",
