@@ -9,7 +9,7 @@ that a start carried. Coordinators then catch up from the journal, and readers o
 
 A subscription that a start carries is lost when the coordinator that is granted it has no stream to us. So while a
 listed coordinator has no stream, starts are subscribed to at the others as usual. A coordinator may also not be
-listed: after RIDES_SECONDS, a start is subscribed to at one more coordinator. Coordinators look at the rows of
+listed: after CARRIED_SECONDS, a start is subscribed to at one more coordinator. Coordinators look at the rows of
 executions that they do not hold, so each end is found within 2 s.
 
 When the last watch of an execution closes, it is cancelled at all coordinators. Its start may be granted after that,
@@ -39,7 +39,7 @@ UPDATES_WAITING_MAX: Final = 1_000
 SUBSCRIPTIONS_PER_MESSAGE: Final = 500
 WATCHED_MAX: Final = 50_000
 # How long a start relies on the subscription that it carries. Nearly all executions have ended by then.
-RIDES_SECONDS: Final = 4.0
+CARRIED_SECONDS: Final = 4.0
 _SWEEP_SECONDS: Final = 1.0
 
 _watched = gauge("windlass_api_watched_executions", "Executions that somebody waits for or follows here.")
@@ -123,7 +123,7 @@ class WatchStreams:
         # The number of coordinators that should have a stream.
         self.listed = 0
         # Starts that rely on the subscription that they carry, with the time of their watch; oldest first.
-        self._riding: dict[str, float] = {}
+        self._carried: dict[str, float] = {}
 
     def open(self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False) -> OpenWatch:
         if len(self._watches) >= WATCHED_MAX:
@@ -132,7 +132,7 @@ class WatchStreams:
         self._watches.setdefault(execution_id, []).append(watch)
         subscription = self._subscription(execution_id)
         if is_new:
-            self._riding[execution_id] = watch.opened_at
+            self._carried[execution_id] = watch.opened_at
         all_are_open = len(self.streams) >= self.listed
         for stream in self.streams:
             if is_new and stream.knows_us and all_are_open:
@@ -157,7 +157,7 @@ class WatchStreams:
         watches.remove(watch)
         if not watches:
             del self._watches[watch.execution_id]
-            self._riding.pop(watch.execution_id, None)
+            self._carried.pop(watch.execution_id, None)
             for stream in self.streams:
                 stream.cancel(watch.execution_id)
 
@@ -167,7 +167,7 @@ class WatchStreams:
 
     def final(self, execution: Execution, told_by: WatchStream | None = None) -> None:
         """The execution is final: every watch of it ends."""
-        self._riding.pop(execution.id, None)
+        self._carried.pop(execution.id, None)
         for watch in self._watches.pop(execution.id, ()):
             watch.put(execution)
         for stream in self.streams:
@@ -192,16 +192,16 @@ class WatchStreams:
         """Subscribe to starts that have relied on their own subscription for long. One timer serves all."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            self.run_once(asyncio.get_running_loop().time() - RIDES_SECONDS)
+            self.run_once(asyncio.get_running_loop().time() - CARRIED_SECONDS)
 
     def run_once(self, time: float) -> None:
         """The coordinator of a start older than `time` may have no stream to us: subscribe at one more coordinator."""
         _watched.set(len(self._watches))
         if not self.streams:
             return  # the next stream gets all subscriptions
-        late = list(itertools.takewhile(lambda id_: self._riding[id_] <= time, self._riding))
+        late = list(itertools.takewhile(lambda id_: self._carried[id_] <= time, self._carried))
         for execution_id in late:
-            del self._riding[execution_id]
+            del self._carried[execution_id]
             # Round robin, so that coordinators share the reads of rows.
             self.streams.append(self.streams.pop(0))
             untold = next((each for each in self.streams if execution_id not in each.told), None)

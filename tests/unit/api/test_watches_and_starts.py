@@ -1,4 +1,4 @@
-"""The watch streams and the outbox of starts: what they tell whom, and where each of them says enough."""
+"""The watch streams and the streams of starts: which coordinators are subscribed to, and which starts are sent."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ KNOWS_US = reads_pb2.WatchResponse(knows_watcher=True)
 
 
 def knowing(watches: WatchStreams, count: int = 2) -> list[Any]:
-    """Streams to coordinators that follow what names this api, without its asking."""
+    """Streams to coordinators that subscribe this api to the starts that name it."""
     streams = [watches.opened() for _ in range(count)]
     for stream in streams:
         watches.heard(stream, KNOWS_US)
     return streams
 
 
-async def test_subscription_is_what_all_watches_of_an_execution_need() -> None:
+async def test_one_subscription_serves_all_watches_of_an_execution() -> None:
     watches = WatchStreams()
     stream = watches.opened()
     watches.open(ID)
@@ -53,7 +53,7 @@ async def test_subscription_is_what_all_watches_of_an_execution_need() -> None:
     assert (stream.subscriptions[ID].events, stream.subscriptions[ID].after_seq) == (True, 3)
 
 
-async def test_every_coordinator_is_told_and_one_that_comes_later_catches_up() -> None:
+async def test_every_coordinator_is_subscribed_to_and_a_later_one_catches_up() -> None:
     watches = WatchStreams()
     first, second = watches.opened(), watches.opened()
     watches.open(ID)
@@ -63,7 +63,7 @@ async def test_every_coordinator_is_told_and_one_that_comes_later_catches_up() -
     assert not first.subscriptions[ID].catch_up
 
 
-async def test_new_execution_is_told_with_the_start_that_goes_out() -> None:
+async def test_subscription_of_a_new_execution_is_sent_just_before_its_start() -> None:
     watches = WatchStreams()
     stream = watches.opened()
     await stream.level.wait()
@@ -73,17 +73,17 @@ async def test_new_execution_is_told_with_the_start_that_goes_out() -> None:
     assert stream.level.is_set
 
 
-async def test_a_start_is_told_by_what_rides_with_it_where_that_is_understood() -> None:
+async def test_start_is_not_subscribed_to_where_its_order_subscribes() -> None:
     watches = WatchStreams()
     knowing, older = watches.opened(), watches.opened()
     watches.heard(knowing, KNOWS_US)
     watches.open(ID, is_new=True)
     assert (set(knowing.subscriptions), set(older.subscriptions)) == (set(), {ID})
     watches.open("other")
-    assert knowing.subscriptions.keys() == {"other"}, "of no start of ours"
+    assert knowing.subscriptions.keys() == {"other"}, "it is no new start"
 
 
-async def test_what_rode_with_a_start_is_told_to_the_others_when_a_coordinator_is_lost() -> None:
+async def test_started_execution_is_subscribed_to_at_the_others_when_a_coordinator_is_lost() -> None:
     watches = WatchStreams()
     lost, left = knowing(watches)
     watches.open(ID, is_new=True)
@@ -94,20 +94,20 @@ async def test_what_rode_with_a_start_is_told_to_the_others_when_a_coordinator_i
     assert again.subscriptions[ID].catch_up
 
 
-async def test_start_is_told_to_all_while_a_coordinator_is_out_of_reach() -> None:
+async def test_start_is_subscribed_to_while_a_coordinator_is_out_of_reach() -> None:
     watches = WatchStreams()
     lost, left = knowing(watches)
     watches.listed = 2
     watches.lost(lost)
     watches.open(ID, is_new=True)
-    assert left.subscriptions.keys() == {ID}, "the lost one may be granted it, and tells nobody"
+    assert left.subscriptions.keys() == {ID}, "the lost one may be granted it, and cannot tell us"
     assert not left.subscriptions[ID].catch_up
     watches.heard(watches.opened(), KNOWS_US)
     watches.open("other", is_new=True)
     assert "other" not in left.subscriptions
 
 
-async def test_start_that_is_waited_for_long_is_told_to_one_more_coordinator() -> None:
+async def test_start_that_is_waited_for_long_is_subscribed_to_at_one_more_coordinator() -> None:
     watches = WatchStreams()
     streams = knowing(watches)
     begin = watches.open("a", is_new=True).opened_at
@@ -117,26 +117,28 @@ async def test_start_that_is_waited_for_long_is_told_to_one_more_coordinator() -
     watches.open("ended", is_new=True)
     watches.final(final("ended"))
     watches.run_once(begin - 1)
-    assert [len(stream.subscriptions) for stream in streams] == [0, 0], "its end may come at any moment"
+    assert [len(stream.subscriptions) for stream in streams] == [0, 0], "they are too new"
     for _ in range(2):
         watches.run_once(math.inf)
-        assert [len(stream.subscriptions) for stream in streams] == [2, 2], "once, and each its share"
+        assert [len(stream.subscriptions) for stream in streams] == [2, 2], "once, and each coordinator gets its share"
     assert all(each.catch_up for stream in streams for each in stream.subscriptions.values())
 
 
-async def test_what_is_followed_for_nobody_is_taken_back() -> None:
+async def test_subscription_that_nobody_waits_for_is_cancelled() -> None:
     watches = WatchStreams()
     follower, other = knowing(watches)
     watches.open(ID, is_new=True)
     watches.heard(follower, reads_pb2.WatchResponse(followed=[ID, "given up"]))
     assert follower.cancelled == {"given up"}
     watches.run_once(math.inf)
-    assert (follower.subscriptions.keys(), other.subscriptions.keys()) == (set(), {ID}), "two are enough"
+    assert (follower.subscriptions.keys(), other.subscriptions.keys()) == (set(), {ID}), (
+        "one more coordinator is enough"
+    )
     watches.final(final(), told_by=other)
     assert follower.cancelled == {"given up", ID}
 
 
-async def test_what_is_told_already_is_not_told_again() -> None:
+async def test_execution_that_is_subscribed_to_is_not_subscribed_to_again() -> None:
     watches = WatchStreams()
     (stream,) = knowing(watches, 1)
     watches.open(ID, is_new=True)
@@ -145,7 +147,7 @@ async def test_what_is_told_already_is_not_told_again() -> None:
     assert not stream.subscriptions[ID].catch_up
 
 
-async def test_new_stream_is_told_nothing_of_what_ended_without_it() -> None:
+async def test_new_stream_has_no_subscription_to_an_execution_that_ended_before() -> None:
     watches = WatchStreams()
     stream = watches.opened()
     watches.open(ID)
@@ -156,7 +158,7 @@ async def test_new_stream_is_told_nothing_of_what_ended_without_it() -> None:
     assert not again.told
 
 
-async def test_end_is_told_to_those_who_were_asked() -> None:
+async def test_end_cancels_the_subscriptions_at_other_coordinators() -> None:
     watches = WatchStreams()
     (teller, unasked), asked = knowing(watches), watches.opened()
     watches.open(ID, is_new=True)
@@ -164,7 +166,7 @@ async def test_end_is_told_to_those_who_were_asked() -> None:
     assert (teller.cancelled, asked.cancelled, unasked.cancelled) == (set(), {ID}, set())
 
 
-async def test_start_that_nobody_waits_for_any_more_is_taken_back_everywhere() -> None:
+async def test_start_that_nobody_waits_for_any_more_is_cancelled_everywhere() -> None:
     watches = WatchStreams()
     (stream,) = knowing(watches, 1)
     watches.open(ID, is_new=True).close()
@@ -182,7 +184,7 @@ async def test_final_record_ends_every_watch_and_is_told_to_the_other_coordinato
     assert (first.cancelled, second.cancelled) == (set(), {ID})
 
 
-async def test_watch_that_nobody_needs_any_more_is_taken_back() -> None:
+async def test_subscription_is_cancelled_with_the_last_watch() -> None:
     watches = WatchStreams()
     stream = watches.opened()
     one, other = watches.open(ID), watches.open(ID)
