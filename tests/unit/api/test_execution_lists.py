@@ -173,7 +173,7 @@ async def test_long_queue_with_few_that_fit_is_read_to_its_end() -> None:
         ("error:type AND workflow = w*", True),
     ],
 )
-async def test_what_was_given_up_is_listed_by_what_is_shown_of_it(text: str, is_found: bool) -> None:
+async def test_execution_that_was_given_up_is_listed_by_its_shown_fields(text: str, is_found: bool) -> None:
     class Begun(MemoryPlaces):
         def _started(self, execution_id: str) -> reads_pb2.ExecutionRecord:
             record = super()._started(execution_id)

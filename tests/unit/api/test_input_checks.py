@@ -118,6 +118,6 @@ def test_misfits_name_their_place_and_the_keyword() -> None:
         ({"$ref": "file:///etc/passwd"}, "points outside itself"),
     ],
 )
-def test_what_is_no_schema_is_told_to_its_author(schema: Any, message: str) -> None:
+def test_author_is_told_why_it_is_no_schema(schema: Any, message: str) -> None:
     with pytest.raises(SchemaFault, match=message):
         compiled(schema)

@@ -1,4 +1,4 @@
-"""Filters: what is understood, what is refused, where and in which words, and which executions fit."""
+"""Filters: texts that are understood or refused, with the place and the reason, and the executions that fit."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_any_text_is_a_filter_or_a_fault(text: str) -> None:
 
 
 @given(trees())
-def test_whatever_is_written_is_read_as_it_was_meant(tree: Condition) -> None:
+def test_written_filter_is_read_as_it_was_meant(tree: Condition) -> None:
     assert parsed(written(tree)) == flat(tree)
 
 
@@ -233,7 +233,7 @@ def test_execution_fits_or_not(text: str, fits: bool) -> None:
 @pytest.mark.parametrize(
     "absent", ["labels.tier {} gold", "error.type {} TIMEOUT", 'end_time {} "2026-11-18T12:00:01Z"']
 )
-def test_what_is_absent_fits_nothing_but_what_says_no(absent: str) -> None:
+def test_absent_field_fits_only_negations(absent: str) -> None:
     for comparator in ("=", "<", "<=", ">", ">="):
         assert not hold(parsed(absent.format(comparator)), ROW)
         assert hold(parsed(f"NOT {absent.format(comparator)}"), ROW)

@@ -194,7 +194,7 @@ async def test_shorter_timeout_counts(
         assert order.deadline_time.ToNanoseconds() == clock.epoch_ns() + seconds * SECOND
 
 
-async def test_what_makes_two_starts_the_same(starter: Starter) -> None:
+async def test_two_starts_are_the_same_by_their_content(starter: Starter) -> None:
     first = (await prepared(starter, request_id="r", input={"id": 1, "x": 2})).request_hash
     same = (await prepared(starter, request_id="r", input={"x": 2, "id": 1})).request_hash
     assert first == same

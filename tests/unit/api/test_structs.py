@@ -27,7 +27,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=8), json_values, max_size=5))
-def test_what_goes_in_comes_out(document: dict[str, Any]) -> None:
+def test_document_survives_the_way_through_a_struct(document: dict[str, Any]) -> None:
     struct = struct_pb2.Struct()
     fill(struct, orjson.dumps(document))
     assert to_dict(struct, "input", BYTES_MAX) == document
@@ -46,7 +46,7 @@ def test_whole_numbers_become_integers() -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_no_number_is_refused_by_field(number: float) -> None:
+def test_value_that_is_no_number_is_refused_by_field(number: float) -> None:
     struct = struct_pb2.Struct()
     struct.fields["a"].list_value.values.add().number_value = number
     with pytest.raises(Refusal) as refused:
@@ -120,7 +120,7 @@ def test_more_values_than_its_json_has_bytes_for_are_refused(value: Any) -> None
 
 
 @given(st.dictionaries(st.text(max_size=8), json_values, max_size=5))
-def test_what_its_bytes_have_room_for_is_never_surely_over(document: dict[str, Any]) -> None:
+def test_document_that_fits_its_bytes_is_never_surely_over(document: dict[str, Any]) -> None:
     struct = struct_pb2.Struct()
     content = orjson.dumps(document)
     fill(struct, content)

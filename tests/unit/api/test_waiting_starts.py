@@ -1,4 +1,4 @@
-"""Starts whose callers wait for the end: what each is told, and what is left of those that are refused."""
+"""Starts whose callers wait for the end: each is told the end, and a refused one leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SCALE = 0.01
 
 
 class Coordinator:
-    """One that can be cut off from whoever watches, and goes on with what it carries."""
+    """Its streams can be cut, and it keeps its executions."""
 
     def __init__(self, tables: Tables) -> None:
         self.watches: CoordinatorHub = hub_of(tables)
