@@ -13,7 +13,6 @@ from typing import Final
 
 import uvloop
 
-from services.api.app.admissions import AdmissionReader
 from services.api.app.authenticator import Authenticator
 from services.api.app.changes import Changes
 from services.api.app.checking.children import Checkers
@@ -146,6 +145,7 @@ class ApiService:
         self._authenticator = Authenticator(self._keys, self._clock)
         self._startables = Startables(self._workflows, self._clock)
         self._executions = Executions(self._reads, self._queue, self.watches, self._clock)
+        self._watcher = EventWatcher(self._executions, self._reads, self.watches)
         self.checkers = Checkers(self._settings.checkers)
         self._starter = Starter(
             self._startables,
@@ -168,9 +168,8 @@ class ApiService:
             tls=settings.tls,
             public=settings.public,
         )
-        starting = Starting(self._starter, self._executions, self.watches, authenticator, self._sampler, self._clock)
-        watcher = EventWatcher(self._executions, self._reads, self.watches)
-        executions = ExecutionServicer(starting, self._executions, watcher, self._reads, authenticator)
+        starting = Starting(self._starter, self._executions, self.watches, self._sampler, self._clock)
+        executions = ExecutionServicer(starting, self._executions, self._watcher, self._reads)
         workflows = WorkflowServicer(self._workflows, self._startables, self._reads, self.checkers)
         workspaces = WorkspaceServicer(self._workspaces, self._startables, authenticator, self._limits_changed)
         keys = ApiKeyServicer(self._keys, self._workspaces, authenticator, _key_mint(settings), self._clock)
@@ -194,7 +193,7 @@ class ApiService:
             ("coordinators", self.coordinators.run),
             ("late starts", self._enqueuer.sweep),
             ("long waits", self.watches.sweep),
-            ("admissions", AdmissionReader(self.watches, self._executions).run),
+            ("admissions", self._watcher.run),
             ("changes", listener.run),
             ("limits", limits.run),
             ("health", lambda: self.server.health.follow(self.database.probe)),

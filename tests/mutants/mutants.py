@@ -169,8 +169,8 @@ FILTERS: Final = [
     ),
     Mutant(
         "whole_filter_sent_as_one_comparison",
-        *(_API, "_condition", answered("Condition", _EQUAL_AND, where="negated")),
-        "test_what_an_earlier_coordinator_does_not_know_has_no_operator",
+        *(_API, "_Reader._term", answered("Condition", _EQUAL_AND, where="negated")),
+        "test_form_has_no_operator",
     ),
 ]
 

@@ -1,23 +1,41 @@
-"""Filters of executions, made at random as trees, and written down as a caller would write them."""
+"""Filters of executions, made at random as conditions, and written down as a caller would write them."""
 
 import re
-from typing import assert_never
+from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from services.api.core.filter_values import STATES, TRIGGERS
-from services.api.core.filters import (
-    FIELDS,
-    AllOf,
-    AnyOf,
-    Condition,
-    FieldKind,
-    Filter,
-    Not,
-    Operator,
-    Pattern,
-    Present,
-)
+from services.api.rpc.filter_values import STATES, TRIGGERS
+from services.api.rpc.filters import FIELDS, OPERATORS, FieldKind
+from windlass.coordinator.v1.reads_pb2 import Condition, Conditions, Pattern
+
+_COMPARATORS = {number: comparator for comparator, (number, _) in OPERATORS.items()}
+
+
+def compared(field: str, comparator: str, value: str) -> Condition:
+    return Condition(field=field, operator=OPERATORS[comparator][0], value=value)
+
+
+def present(field: str) -> Condition:
+    return Condition(present=field)
+
+
+def pattern(field: str, text: str, open_: str) -> Condition:
+    """Its start, its end or both are open."""
+    return Condition(pattern=Pattern(field=field, text=text, open_start="start" in open_, open_end="end" in open_))
+
+
+def negated(condition: Condition) -> Condition:
+    return Condition(negated=condition)
+
+
+def all_of(conditions: Sequence[Condition]) -> Condition:
+    return Condition(all_of=Conditions(conditions=conditions))
+
+
+def any_of(conditions: Sequence[Condition]) -> Condition:
+    return Condition(any_of=Conditions(conditions=conditions))
+
 
 # Texts with special meaning in grammars and statements; few, so that a filter and an execution meet often.
 TEXTS = ("", "a", "b", "ab", "aB", "Ä", "a%b", "a_b", "a/b", "a*b", "*", 'say "hi"', "it's", "back\\slash", "🦉", "OR")
@@ -53,76 +71,73 @@ _VALUES = {
     FieldKind.LABEL: TEXTS,
 }
 _KINDS = {**FIELDS, **{f"labels.{key}": FieldKind.LABEL for key in LABEL_KEYS}}
-_EQUALITY = (Operator.EQUAL, Operator.NOT_EQUAL)
 _DEPTH = 3
 
 
-def _condition(field: str) -> st.SearchStrategy[Filter]:
+def _comparison(field: str) -> st.SearchStrategy[Condition]:
     is_enum = _KINDS[field] in (FieldKind.STATE, FieldKind.TRIGGER)
-    operators = st.sampled_from(_EQUALITY if is_enum else tuple(Operator))
-    return st.builds(Condition, st.just(field), operators, st.sampled_from(_VALUES[_KINDS[field]]))
+    comparators = st.sampled_from(("=", "!=") if is_enum else tuple(OPERATORS))
+    return st.builds(compared, st.just(field), comparators, st.sampled_from(_VALUES[_KINDS[field]]))
 
 
-def _pattern() -> st.SearchStrategy[Filter]:
+def _pattern() -> st.SearchStrategy[Condition]:
     fields = [field for field, kind in _KINDS.items() if kind in (FieldKind.TEXT, FieldKind.LABEL)]
-    openings = st.sampled_from([(True, True), (True, False), (False, True)])
     texts = st.sampled_from([text for text in TEXTS if text])
-    return st.builds(
-        lambda field, text, opening: Pattern(field, text, *opening), st.sampled_from(fields), texts, openings
-    )
+    return st.builds(pattern, st.sampled_from(fields), texts, st.sampled_from(["start", "end", "start and end"]))
 
 
-def trees(depth: int = _DEPTH) -> st.SearchStrategy[Filter]:
+def trees(depth: int = _DEPTH) -> st.SearchStrategy[Condition]:
     leaf = st.one_of(
-        st.sampled_from(sorted(_KINDS)).flatmap(_condition),
-        st.builds(Present, st.sampled_from(sorted(_KINDS))),
+        st.sampled_from(sorted(_KINDS)).flatmap(_comparison),
+        st.builds(present, st.sampled_from(sorted(_KINDS))),
         _pattern(),
     )
     if depth == 0:
         return leaf
     inside = trees(depth - 1)
-    several = st.lists(inside, min_size=2, max_size=3).map(tuple)
-    return st.one_of(leaf, st.builds(Not, inside), st.builds(AllOf, several), st.builds(AnyOf, several))
+    several = st.lists(inside, min_size=2, max_size=3)
+    return st.one_of(leaf, st.builds(negated, inside), st.builds(all_of, several), st.builds(any_of, several))
 
 
-def written(filter_: Filter) -> str:
+def written(condition: Condition) -> str:
     """The filter as text, with parentheses around everything that is made of several parts."""
-    match filter_:
-        case Condition(field, operator, value):
-            return f"{_field(field)} {operator.value} {_quoted(value)}"
-        case Present(field):
-            return f"{_field(field)}:*"
-        case Pattern(field, text, is_start_open, is_end_open):
-            inside = f"{'*' * is_start_open}{_escaped(text)}{'*' * is_end_open}"
-            return f'{_field(field)} = "{inside}"'
-        case Not(inner):
-            return f"NOT {_grouped(inner)}"
-        case AllOf(inner):
-            return " AND ".join(map(_grouped, inner))
-        case AnyOf(inner):
-            return " OR ".join(map(_grouped, inner))
+    match condition.WhichOneof("form"):
+        case "present":
+            return f"{_field(condition.present)}:*"
+        case "pattern":
+            like = condition.pattern
+            inside = f"{'*' * like.open_start}{_escaped(like.text)}{'*' * like.open_end}"
+            return f'{_field(like.field)} = "{inside}"'
+        case "negated":
+            return f"NOT {_grouped(condition.negated)}"
+        case "all_of":
+            return " AND ".join(map(_grouped, condition.all_of.conditions))
+        case "any_of":
+            return " OR ".join(map(_grouped, condition.any_of.conditions))
         case _:
-            assert_never(filter_)
+            return f"{_field(condition.field)} {_COMPARATORS[condition.operator]} {_quoted(condition.value)}"
 
 
-def flat(filter_: Filter) -> tuple[Filter, ...]:
+def flat(condition: Condition) -> list[Condition]:
     """AND inside AND is one, as it is read; what is left stands as it was."""
-    if isinstance(filter_, AllOf):
-        return tuple(each for inner in filter_.filters for each in flat(inner))
-    if isinstance(filter_, AnyOf):
-        return (AnyOf(tuple(_one(flat(inner)) for inner in filter_.filters)),)
-    if isinstance(filter_, Not):
-        return (Not(_one(flat(filter_.filter))),)
-    return (filter_,)
+    match condition.WhichOneof("form"):
+        case "all_of":
+            return [each for inner in condition.all_of.conditions for each in flat(inner)]
+        case "any_of":
+            return [any_of([_one(flat(inner)) for inner in condition.any_of.conditions])]
+        case "negated":
+            return [negated(_one(flat(condition.negated)))]
+        case _:
+            return [condition]
 
 
-def _one(filters: tuple[Filter, ...]) -> Filter:
-    return filters[0] if len(filters) == 1 else AllOf(filters)
+def _one(conditions: list[Condition]) -> Condition:
+    return conditions[0] if len(conditions) == 1 else all_of(conditions)
 
 
-def _grouped(filter_: Filter) -> str:
-    text = written(filter_)
-    return f"({text})" if isinstance(filter_, Not | AllOf | AnyOf) else text
+def _grouped(condition: Condition) -> str:
+    text = written(condition)
+    return f"({text})" if condition.WhichOneof("form") in ("negated", "all_of", "any_of") else text
 
 
 def _field(field: str) -> str:

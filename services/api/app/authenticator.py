@@ -7,8 +7,6 @@ The second bounds the effect of a lost notification. An older answer is not used
 from __future__ import annotations
 
 import hashlib
-import hmac
-from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from services.api.app import refusals
@@ -27,7 +25,6 @@ _KINDS: Final = {"SYSTEM": CallerKind.SYSTEM, "RUNNER": CallerKind.RUNNER}
 class _Known(NamedTuple):
     identity: Identity
     key: KeyRecord
-    key_hash: bytes
 
 
 class Authenticator:
@@ -39,16 +36,13 @@ class Authenticator:
         self._known: RefreshingCache[bytes, _Known] = RefreshingCache(
             self._read, clock, trusted_seconds=TRUSTED_SECONDS, entries_max=CACHED_MAX
         )
-        self._titles: OrderedDict[str, str] = OrderedDict()
 
     async def identify(self, key: str) -> Identity:
         if len(key) > KEY_CHARACTERS_MAX:
             raise refusals.key_invalid()
         key_hash = hashlib.sha256(key.encode("utf-8", "replace")).digest()
+        # Only hashes are looked up, so the time of the search tells nothing about a key.
         known = await self._known.get(key_hash)
-        # The lookup by hash has already compared them; this comparison takes constant time.
-        if not hmac.compare_digest(known.key_hash, key_hash):
-            raise refusals.key_invalid()
         if self._has_expired(known.key):
             raise refusals.key_expired()
         return known.identity
@@ -57,10 +51,6 @@ class Authenticator:
         """The record of a key that another service was given. It is not cached here, because that service caches it."""
         key = await self._keys.find(key_hash)
         return key if key is not None and _is_good(key) and not self._has_expired(key) else None
-
-    def title(self, key_id: str) -> str:
-        """The title of a key that was identified before. It is shown as the caller of a start or a cancel."""
-        return self._titles.get(key_id, "")
 
     def forget(self, key_hash: bytes) -> None:
         self._known.forget(key_hash)
@@ -77,10 +67,7 @@ class Authenticator:
             raise refusals.key_invalid()
         kind = _KINDS.get(key.role, CallerKind.MEMBER)
         role = key.role if kind is CallerKind.MEMBER else ""
-        self._titles[key.key_id] = key.title
-        if len(self._titles) > CACHED_MAX:
-            self._titles.popitem(last=False)
-        return _Known(Identity(kind, key.key_id, key.workspace, role), key, key_hash)
+        return _Known(Identity(kind, key.key_id, key.workspace, role, key.title), key)
 
 
 def _is_good(key: KeyRecord) -> bool:

@@ -14,24 +14,23 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from services.api.app import refusals
 from services.api.app.identifiers import is_execution_id
-from services.api.app.ports import ExecutionQuery, ExecutionQueue, ExecutionReads, Watch, Watches
-from services.api.app.queued import execution_of, fields_of, given_up, record_of
-from services.api.core.filters import Filter, asks_of, matches
-from services.api.core.paging import PAGE_SIZE_MAX
+from services.api.app.ports import (
+    PAGE_SIZE_MAX,
+    Execution,
+    ExecutionQuery,
+    ExecutionQueue,
+    ExecutionReads,
+    Watch,
+    Watches,
+)
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
-from windlass.api.v1 import resources_pb2
-from windlass.coordinator.v1 import reads_pb2
-from windlass.dispatcher.v1 import queue_pb2
 
-Record = reads_pb2.ExecutionRecord
-_State = resources_pb2.Execution
-FINAL: Final = frozenset({_State.SUCCESS, _State.FAILED, _State.CANCELLED, _State.TIMEOUT})
 CANCEL_SECONDS: Final = 2.0
 # How long the read of a running execution waits to learn whether it was given up. Nearly all were not.
 _GIVEN_UP_SECONDS: Final = 1.0
@@ -43,14 +42,6 @@ _GOING_MAX: Final = 10_000
 _QUEUE_PAGE: Final = 200
 # A filter that matches nothing must not read a queue of millions of rows.
 _QUEUE_PAGES_MAX: Final = 500
-# The field that a queue row cannot tell of an execution that had started before it was given up.
-_COORDINATORS_TELL: Final = "start_time"
-
-
-class Page(NamedTuple):
-    records: Sequence[Record]
-    # The number of records found. One more than the page size was asked for.
-    found: int
 
 
 class Executions:
@@ -62,167 +53,145 @@ class Executions:
         # Executions that had not been given up at this time; oldest first.
         self._going: OrderedDict[str, float] = OrderedDict()
 
-    async def find(self, workspace: str, execution_id: str) -> Record:
+    async def find(self, workspace: str, execution_id: str) -> Execution:
         if not is_execution_id(execution_id):
             raise refusals.execution_not_found(execution_id)
-        record = await self._started(execution_id)
-        if record is None:
+        execution = await self._started(execution_id)
+        if execution is None:
             queued = await self._queue.queued([execution_id])
-            record = await self._started(execution_id)
-            if record is None and queued:
-                record = record_of(queued[0])
-        if record is not None and record.execution.state not in FINAL:
-            record = await self._given_up_soon(record)
-        return _own(workspace, record, execution_id)
+            execution = await self._started(execution_id)
+            if execution is None and queued:
+                execution = queued[0]
+        if execution is not None and not execution.is_final:
+            execution = await self._given_up_soon(execution)
+        return _own(workspace, execution, execution_id)
 
-    async def given_up(self, execution_ids: Sequence[str]) -> Sequence[Record]:
-        """The records of those that dispatchers have given up, with their end."""
-        failed = {
-            queued.start.execution_id: queued
-            for queued in await self._queue.queued(execution_ids)
-            if queued.state == queue_pb2.Queued.FAILED
-        }
+    async def given_up(self, execution_ids: Sequence[str]) -> Sequence[Execution]:
+        """Those that dispatchers have given up, with their end."""
+        failed = {row.id: row for row in await self._queue.queued(execution_ids) if row.is_given_up}
         if not failed:
             return ()
         # A caller who was told of the end must not see it running afterwards.
         for execution_id in failed:
             self._going.pop(execution_id, None)
-        started = {each.execution.id: each for each in await self._reads.executions(list(failed))}
-        return [_ended(started.get(id_), queued) for id_, queued in failed.items()]
+        started = {each.id: each for each in await self._reads.executions(list(failed))}
+        return [_ended(started.get(id_), row) for id_, row in failed.items()]
 
-    async def _given_up_soon(self, record: Record) -> Record:
-        """The record with its end if dispatchers have given it up. While dispatchers are away it is returned as it
+    async def _given_up_soon(self, execution: Execution) -> Execution:
+        """The execution with its end if dispatchers have given it up. While dispatchers are away it is returned as it
         is."""
-        execution_id = record.execution.id
-        asked_at, known_at = self._clock.monotonic(), self._going.get(execution_id)
+        asked_at, known_at = self._clock.monotonic(), self._going.get(execution.id)
         if known_at is not None and asked_at - known_at < _GOING_SECONDS:
-            return record
+            return execution
         try:
             async with asyncio.timeout(_GIVEN_UP_SECONDS):
-                for ended in await self.given_up([execution_id]):
+                for ended in await self.given_up([execution.id]):
                     return ended
         except (DependencyUnavailable, Refusal, TimeoutError):
             asked_at = self._clock.monotonic()  # the next read does not wait again
-        self._going[execution_id] = asked_at
-        self._going.move_to_end(execution_id)
+        self._going[execution.id] = asked_at
+        self._going.move_to_end(execution.id)
         if len(self._going) > _GOING_MAX:
             self._going.popitem(last=False)
-        return record
+        return execution
 
-    async def page(
-        self, workspace: str, filters: Sequence[Filter], from_id: str, size: int, *, ascending: bool
-    ) -> Page:
-        by_id = {
-            record.execution.id: record
-            for record in await self._waiting(workspace, filters, from_id, size + 1, ascending=ascending)
-        }
-        asked = ExecutionQuery(workspace, filters, from_id, ascending, limit=size + 1)
+    async def page(self, asked: ExecutionQuery) -> Sequence[Execution]:
+        """At least `limit` executions, if they exist."""
+        by_id = {execution.id: execution for execution in await self._waiting(asked)}
         started = await self._going_or_final(asked)
-        by_id.update((record.execution.id, record) for record in started if record.workspace == workspace)
-        merged = sorted(by_id.values(), key=lambda record: record.execution.id, reverse=not ascending)
-        return Page(merged[:size], len(merged))
+        by_id.update((execution.id, execution) for execution in started if execution.workspace == asked.workspace)
+        return sorted(by_id.values(), key=lambda execution: execution.id, reverse=not asked.ascending)
 
-    async def wait(self, watch: Watch, seconds: float) -> Record | None:
-        """The final record. None: the time was over first."""
+    async def wait(self, watch: Watch, seconds: float) -> Execution | None:
+        """The final execution. None: the time was over first."""
         end = self._clock.monotonic() + seconds
         while (remaining := end - self._clock.monotonic()) > 0:
-            update = await watch.next(remaining)
-            if update is not None and update.WhichOneof("update") == "final":
-                return update.final
+            if isinstance(update := await watch.next(remaining), Execution):
+                return update
         return None
 
-    async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str) -> Record:
+    async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str) -> Execution:
         # An execution that was given up cannot be cancelled, so this is checked again.
         self._going.pop(execution_id, None)
-        record = await self.find(workspace, execution_id)
-        if record.execution.state in FINAL:
-            return _cancelled(record)
+        execution = await self.find(workspace, execution_id)
+        if execution.is_final:
+            return _cancelled(execution)
         watch = self._watches.open(execution_id)
         try:
-            if await self._deliver_cancel(workspace, execution_id, reason, caller):
+            crash_point("api.cancel.before_deliver")
+            if await self._queue.cancel(workspace, execution_id, reason, caller, self._clock.epoch_ns()):
                 crash_point("api.cancel.after_deliver")
                 final = await self.wait(watch, CANCEL_SECONDS)
                 if final is not None:
                     return _cancelled(final)
-            record = await self.find(workspace, execution_id)
-            return _cancelled(record) if record.execution.state in FINAL else record
+            execution = await self.find(workspace, execution_id)
+            return _cancelled(execution) if execution.is_final else execution
         finally:
             watch.close()
 
-    async def _deliver_cancel(self, workspace: str, execution_id: str, reason: str, caller: str) -> bool:
-        crash_point("api.cancel.before_deliver")
-        return await self._queue.cancel(workspace, execution_id, reason, caller, self._clock.epoch_ns())
-
-    async def _started(self, execution_id: str) -> Record | None:
+    async def _started(self, execution_id: str) -> Execution | None:
         found = await self._reads.executions([execution_id])
         return found[0] if found else None
 
-    async def _going_or_final(self, asked: ExecutionQuery) -> list[Record]:
+    async def _going_or_final(self, asked: ExecutionQuery) -> list[Execution]:
         """Executions of the coordinators without those that were given up, which `_waiting` finds in the queue."""
-        found: list[Record] = []
+        found: list[Execution] = []
         while len(found) < asked.limit:
             batch = await self._reads.execution_page(asked)
-            going = [record.execution.id for record in batch if record.execution.state not in FINAL]
-            gone = {record.execution.id for record in await self.given_up(going)} if going else set()
-            found += [record for record in batch if record.execution.id not in gone]
-            # A peer returns at most PAGE_SIZE_MAX records, so a full batch may not be the last.
+            going = [execution.id for execution in batch if not execution.is_final]
+            gone = {execution.id for execution in await self.given_up(going)} if going else set()
+            found += [execution for execution in batch if execution.id not in gone]
+            # A peer returns at most PAGE_SIZE_MAX executions, so a full batch may not be the last.
             if len(batch) < min(asked.limit, PAGE_SIZE_MAX):
                 break
-            asked = asked._replace(from_id=batch[-1].execution.id)
+            asked = asked._replace(from_id=batch[-1].id)
         return found[: asked.limit]
 
-    async def _waiting(
-        self, workspace: str, filters: Sequence[Filter], from_id: str, wanted: int, *, ascending: bool
-    ) -> list[Record]:
-        """The first `wanted` rows of the queue that match."""
-        found: list[Record] = []
+    async def _waiting(self, asked: ExecutionQuery) -> list[Execution]:
+        """The first rows of the queue that match."""
+        workspace, matches, from_id = asked.workspace, asked.filter.matches, asked.from_id
+        found: list[Execution] = []
         for _ in range(_QUEUE_PAGES_MAX):
-            rows = await self._queue.page(workspace, from_id, _QUEUE_PAGE, ascending=ascending)
-            fitting = [row for row in rows if row.start.workspace == workspace and _may_fit(filters, row)]
-            found += [
-                record for record in await self._unknown_there(fitting) if matches(filters, fields_of(record.execution))
-            ]
-            if len(rows) < _QUEUE_PAGE or len(found) >= wanted:
-                return found[:wanted]
-            from_id = rows[-1].start.execution_id
+            rows = await self._queue.page(workspace, from_id, _QUEUE_PAGE, ascending=asked.ascending)
+            # A row that was given up does not say when the execution started; its coordinator does.
+            fitting = [row for row in rows if row.workspace == workspace and (row.is_given_up or matches(row))]
+            found += [execution for execution in await self._unknown_there(fitting) if matches(execution)]
+            if len(rows) < _QUEUE_PAGE or len(found) >= asked.limit:
+                return found[: asked.limit]
+            from_id = rows[-1].id
         raise DependencyUnavailable("the queue", "too long to be searched with this filter", retry_after=5.0)
 
-    async def _unknown_there(self, waiting: Sequence[queue_pb2.Queued]) -> list[Record]:
+    async def _unknown_there(self, waiting: Sequence[Execution]) -> list[Execution]:
         """Rows without those that a coordinator has started: such a row is older than the coordinator's record, and may
         match a filter that the record does not match."""
         if not waiting:
             return []
-        started = await self._reads.executions([row.start.execution_id for row in waiting])
-        known = {record.execution.id: record for record in started}
-        found: list[Record] = []
+        known = {each.id: each for each in await self._reads.executions([row.id for row in waiting])}
+        found: list[Execution] = []
         for row in waiting:
-            record = known.get(row.start.execution_id)
-            is_given_up = row.state == queue_pb2.Queued.FAILED
-            if record is None or (is_given_up and record.execution.state not in FINAL):
-                found.append(_ended(record, row))
+            started = known.get(row.id)
+            if started is None or (row.is_given_up and not started.is_final):
+                found.append(_ended(started, row))
         return found
 
 
-def _may_fit(filters: Sequence[Filter], queued: queue_pb2.Queued) -> bool:
-    """Whether the row may match, judged without asking coordinators."""
-    is_untold = queued.state == queue_pb2.Queued.FAILED and asks_of(filters, _COORDINATORS_TELL)
-    return is_untold or matches(filters, fields_of(execution_of(queued)))
-
-
-def _ended(started: Record | None, queued: queue_pb2.Queued) -> Record:
+def _ended(started: Execution | None, row: Execution) -> Execution:
+    """The execution of a row that was given up, which its coordinator may have ended nevertheless."""
     if started is None:
-        return record_of(queued)
-    return started if started.execution.state in FINAL else given_up(started, queued)
+        return row
+    if started.is_final:
+        return started
+    return started._replace(state=row.state, last_seq=started.last_seq + 1, row=row.row)
 
 
-def _own(workspace: str, record: Record | None, execution_id: str) -> Record:
-    if record is None or record.workspace != workspace:
+def _own(workspace: str, execution: Execution | None, execution_id: str) -> Execution:
+    if execution is None or execution.workspace != workspace:
         raise refusals.execution_not_found(execution_id)
-    return record
+    return execution
 
 
-def _cancelled(record: Record) -> Record:
-    """The final record, or a refusal if it ended otherwise than by a cancel."""
-    if record.execution.state != _State.CANCELLED:
-        raise refusals.execution_final(record.execution.id, _State.State.Name(record.execution.state))
-    return record
+def _cancelled(execution: Execution) -> Execution:
+    """The final execution, or a refusal if it ended otherwise than by a cancel."""
+    if execution.state != "CANCELLED":
+        raise refusals.execution_final(execution.id, execution.state)
+    return execution

@@ -1,5 +1,7 @@
 """The Protocols that the use cases and servicers need, and the records that cross them.
 
+Use cases read no protobuf. A message that they only pass on from `peers/` to `rpc/`, or back, has the type Any here.
+
 Hazard: a record holds no key and no secret, except `VersionRecord.effect_secret`, which goes to coordinators.
 """
 
@@ -8,20 +10,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from services.api.core.filters import Filter
-from services.chassis.grpc.errors import Violation
-from windlass.coordinator.v1 import reads_pb2
-from windlass.dispatcher.v1 import queue_pb2
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.identity.callers import Identity
 
-
-class Actor(NamedTuple):
-    """The key that asked for a change, for the audit."""
-
-    key_id: str
-    # "" for the system key.
-    workspace: str
+# A peer answers with at most so many rows.
+PAGE_SIZE_MAX: Final = 1_000
+FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 
 
 class KeyRecord(NamedTuple):
@@ -82,17 +78,15 @@ class WorkflowRecord(NamedTuple):
     # When this version was applied.
     update_time: datetime
     archive_time: datetime | None
-    # Lists leave both empty.
-    source: str = ""
-    source_format: str = ""
+    # Lists leave both out.
+    source: str | None = None
+    source_format: str | None = None
 
 
 class Applied(NamedTuple):
-    """`change` is a number of ApplyWorkflowResponse.Change; 0: refused, for the reason in `refusal`."""
-
+    # A number of ApplyWorkflowResponse.Change.
     change: int
-    workflow: WorkflowRecord | None
-    refusal: str = ""
+    workflow: WorkflowRecord
 
 
 class StartableRecord(NamedTuple):
@@ -117,11 +111,63 @@ class VersionRecord(NamedTuple):
     effect_secret: bytes
 
 
+class Execution(NamedTuple):
+    """An execution, as far as use cases read it. `rpc/translate.py` shows all of it."""
+
+    id: str
+    workspace: str
+    # The name of the public state; "" if it is unknown here.
+    state: str
+    # The sequence number of its last event.
+    last_seq: int
+    # The coordinator's ExecutionRecord. None: no coordinator has it.
+    record: Any = None
+    # The row of the queue, if no coordinator has the execution, or dispatchers have given it up.
+    row: Any = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def is_given_up(self) -> bool:
+        """The row has its end."""
+        return self.row is not None and self.state == "FAILED"
+
+
+class Event(NamedTuple):
+    """An event of an execution. `rpc/translate.py` shows all of it."""
+
+    seq: int
+    # It made the execution final.
+    is_last: bool
+    # The coordinator's EventRecord; or the Execution, if this is the end of one that was given up.
+    record: Any
+
+
+class UsedRequest(NamedTuple):
+    """The start that used a request_id."""
+
+    request_hash: bytes
+    execution_id: str
+
+
+class Filter(Protocol):
+    """The executions that a list shows."""
+
+    @property
+    def conditions(self) -> Sequence[Any]:
+        """The Conditions, for coordinators."""
+        ...
+
+    def matches(self, execution: Execution) -> bool: ...
+
+
 class ExecutionQuery(NamedTuple):
-    """One page of the executions that coordinators know."""
+    """One page of a list of executions."""
 
     workspace: str
-    filters: Sequence[Filter]
+    filter: Filter
     # "" = from the beginning; otherwise behind this one.
     from_id: str
     ascending: bool
@@ -131,15 +177,15 @@ class ExecutionQuery(NamedTuple):
 class ApiKeys(Protocol):
     async def find(self, key_hash: bytes) -> KeyRecord | None: ...
 
-    async def add(self, actor: Actor, key: NewKey) -> KeyRecord | None:
+    async def add(self, actor: Identity, key: NewKey) -> KeyRecord | None:
         """Adding the same key again succeeds. None: there is no such open workspace. Raises KeyIdTaken when another
         key has the id."""
         ...
 
     async def page(self, workspace: str, after: str, limit: int) -> Sequence[KeyRecord]: ...
 
-    async def revoke(self, actor: Actor, key_id: str) -> KeyRecord | None:
-        """None: the actor's workspace has no such key. The system's actor may revoke any key."""
+    async def revoke(self, actor: Identity, key_id: str) -> KeyRecord | None:
+        """None: the actor's workspace has no such key. The system key may revoke any key."""
         ...
 
 
@@ -150,19 +196,17 @@ class Workspaces(Protocol):
 
     async def page(self, after: str, limit: int) -> Sequence[WorkspaceRecord]: ...
 
-    async def add(
-        self, actor: Actor, workspace: str, tier: int, executions_max: int, queued_max: int
-    ) -> WorkspaceRecord | None:
-        """None: the name is taken."""
+    async def add(self, actor: Identity, workspace: str, values: Mapping[str, int]) -> WorkspaceRecord | None:
+        """`values` are the tier and the limits. None: the name is taken."""
         ...
 
     async def change(
-        self, actor: Actor, workspace: str, revision: int, values: Mapping[str, int]
+        self, actor: Identity, workspace: str, revision: int, values: Mapping[str, int]
     ) -> WorkspaceRecord | None:
         """Set `values` if the revision is still this one (0: any). None: it has another, or it is closed."""
         ...
 
-    async def close(self, actor: Actor, workspace: str) -> bool: ...
+    async def close(self, actor: Identity, workspace: str) -> bool: ...
 
     async def unconfirmed(self) -> Sequence[WorkspaceRecord]:
         """Those whose newest revision the dispatchers have not confirmed."""
@@ -172,7 +216,7 @@ class Workspaces(Protocol):
 
 
 class Workflows(Protocol):
-    async def apply(self, actor: Actor, workflow: str, new: NewVersion, etag: str) -> Applied: ...
+    async def apply(self, actor: Identity, workflow: str, new: NewVersion, etag: str) -> Applied | Refusal: ...
 
     async def get(self, workspace: str, workflow: str, version: int) -> WorkflowRecord | None: ...
 
@@ -182,7 +226,7 @@ class Workflows(Protocol):
 
     async def versions(self, workspace: str, workflow: str, before: int, limit: int) -> Sequence[WorkflowRecord]: ...
 
-    async def set_archived(self, actor: Actor, workflow: str, *, is_archived: bool) -> WorkflowRecord | None: ...
+    async def set_archived(self, actor: Identity, workflow: str, *, is_archived: bool) -> WorkflowRecord | None: ...
 
     async def startable(self, workspace: str, workflow: str, version: int) -> StartableRecord | None: ...
 
@@ -190,41 +234,22 @@ class Workflows(Protocol):
 
 
 class Enqueuer(Protocol):
-    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> Awaitable[queue_pb2.EnqueueAnswer]:
-        """Send the item at once. The answer comes after its commit; an answer without an outcome means that no
-        dispatcher answered in time."""
-        ...
-
-
-class Checker(Protocol):
-    """Checks that may take long, without blocking other work. Workspaces take turns; a call that waits too long for its
-    turn raises DependencyUnavailable. Schemas and documents are given as JSON."""
-
-    async def fault(self, workspace: str, schema: bytes) -> str | None:
-        """Why this is no JSON Schema that stands on its own; None when it is one."""
-        ...
-
-    async def violations(self, workspace: str, schema: bytes, document: bytes, most: int) -> Sequence[Violation]:
-        """The first violations; empty when the document fits."""
-        ...
-
-
-class UsedRequests(Protocol):
-    """Any dispatcher."""
-
-    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Sequence[queue_pb2.UsedRequest]:
-        """The starts that used these request ids. Unused ones are left out."""
+    def enqueue(self, item: Any, seconds: float) -> Awaitable[str | Refusal | DependencyUnavailable]:
+        """Send the EnqueueItem at once. The answer comes after its commit: the id of the execution, which is an earlier
+        one if the request_id was used before, or why nothing was started."""
         ...
 
 
 class ExecutionQueue(Protocol):
-    """Any dispatcher."""
+    """Any dispatcher. Its rows are PENDING, or FAILED when they were given up."""
 
-    async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]: ...
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[Execution]: ...
 
-    async def page(
-        self, workspace: str, from_id: str, limit: int, *, ascending: bool
-    ) -> Sequence[queue_pb2.Queued]: ...
+    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[Execution]: ...
+
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, UsedRequest]:
+        """The starts that used these request ids. Unused ones are left out."""
+        ...
 
     async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
         """Put a cancel into the execution's mailbox; a repeat is the same message. False: there is no such execution,
@@ -235,55 +260,44 @@ class ExecutionQueue(Protocol):
 class ExecutionReads(Protocol):
     """Any coordinator."""
 
-    async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]: ...
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[Execution]: ...
 
-    async def execution_page(self, asked: ExecutionQuery) -> Sequence[reads_pb2.ExecutionRecord]: ...
+    async def execution_page(self, asked: ExecutionQuery) -> Sequence[Execution]: ...
 
-    async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse: ...
+    async def events(self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0) -> Sequence[Event]: ...
 
-    async def run(self, run_id: str) -> reads_pb2.RunRecord | None: ...
-
-    async def events(self, request: reads_pb2.ListEventsRequest) -> reads_pb2.ListEventsResponse: ...
-
-
-class AnnouncedModules(Protocol):
-    """Any coordinator."""
-
-    async def modules(self, workspace: str) -> Sequence[str]: ...
+    async def modules(self, workspace: str) -> Sequence[str]:
+        """Those that runners have announced."""
+        ...
 
 
 class Watch(Protocol):
     """The updates of one execution that coordinators send from now on."""
 
-    async def next(self, seconds: float) -> reads_pb2.Update | None:
-        """The next update in the order of arrival. None: the time is over or the stream was cut, so read again."""
+    async def next(self, seconds: float) -> Event | Execution | None:
+        """The next event in the order of arrival, or the execution when it is final. None: the time is over or the
+        stream was cut, so read again."""
         ...
 
     def close(self) -> None: ...
 
 
 class Watches(Protocol):
+    @property
+    def name(self) -> str:
+        """The `watcher` of a start."""
+        ...
+
     def open(self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False) -> Watch:
         """Subscribe at every coordinator at once. For a new execution (`is_new`) only those that ignore `watcher` are
         told, just before the start is sent; so nothing that is committed later is missed. A coordinator that is out of
         reach does not delay the others."""
         ...
 
-
-class StartWatches(Watches, Protocol):
-    @property
-    def name(self) -> str:
-        """The `watcher` of a start."""
-        ...
-
-
-class WaitingCallers(Protocol):
-    """The callers that wait here for the end of an execution."""
-
     def waiting_since(self, time: float) -> Sequence[str]:
         """The executions for which a caller has waited since before `time` (of the event loop's clock)."""
         ...
 
-    def final(self, record: reads_pb2.ExecutionRecord) -> None:
+    def final(self, execution: Execution) -> None:
         """Tell the waiting callers that it has ended."""
         ...

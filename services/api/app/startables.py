@@ -6,21 +6,44 @@ seconds, and dropped at once when this replica or (by notification) another one 
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from services.api.app import refusals
+from services.api.app.checking.children import Checkers
 from services.api.app.ports import StartableRecord, Workflows
 from services.api.app.refreshing_cache import RefreshingCache
-from services.api.app.schema_reader import InputCheck
-from services.api.core.tiers import in_force
+from services.api.core.plain_schemas import PRODUCT_MAX, SCHEMA_BYTES_MAX, is_plain
+from services.api.core.tiers import TierLimits, in_force
+from services.chassis.grpc.errors import Violation
 from services.chassis.process.clock import Clock
 from windlass.definition.durations import parse_duration
-from windlass.dispatcher.v1 import queue_pb2
+from windlass.definition.input_schemas import compiled
 
 TRUSTED_SECONDS: Final = 5.0
 CACHED_MAX: Final = 5_000
+VIOLATIONS_MAX: Final = 50
+
+
+class InputCheck:
+    """The schema of one version. It was compiled successfully before it was stored. Plain checks are done here, all
+    others in a child."""
+
+    def __init__(self, schema: Any) -> None:
+        self._source = orjson.dumps(schema)
+        is_cheap = len(self._source) <= SCHEMA_BYTES_MAX and is_plain(schema)
+        self._validator = compiled(schema) if is_cheap else None
+
+    async def violations(
+        self, checker: Checkers, workspace: str, document: Any, content: bytes, most: int = VIOLATIONS_MAX
+    ) -> Sequence[Violation]:
+        """Empty when the document fits; `content` is the document as JSON."""
+        if self._validator is not None and len(self._source) * len(content) <= PRODUCT_MAX:
+            if self._validator.is_valid(document):
+                return ()
+        return await checker.violations(workspace, self._source, content, most)
 
 
 class Startable(NamedTuple):
@@ -30,7 +53,8 @@ class Startable(NamedTuple):
     check: InputCheck | None
     # In microseconds; 0: no timeout.
     timeout: int
-    limits: queue_pb2.TenantLimits
+    limits: TierLimits
+    workspace_revision: int
 
 
 class Startables:
@@ -66,14 +90,12 @@ class Startables:
 
 def _startable(record: StartableRecord) -> Startable:
     document = orjson.loads(record.definition)
-    limits = in_force(record.tier, record.executions_max, record.queued_max)
     return Startable(
         version_id=record.version_id,
         version=record.version,
         is_archived=record.is_archived,
         check=InputCheck(document["inputSchema"]) if "inputSchema" in document else None,
         timeout=parse_duration(document.get("timeout", 0)),
-        limits=queue_pb2.TenantLimits(
-            executions_max=limits.executions_max, queued_max=limits.queued_max, revision=record.workspace_revision
-        ),
+        limits=in_force(record.tier, record.executions_max, record.queued_max),
+        workspace_revision=record.workspace_revision,
     )

@@ -15,21 +15,15 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from services.api.app import refusals
+from services.api.app.checking.children import Checkers
 from services.api.app.identifiers import Identifiers
-from services.api.app.ports import Checker, Enqueuer, UsedRequests
-from services.api.app.schema_reader import INPUT_BYTES_MAX, VIOLATIONS_MAX
-from services.api.app.startables import Startables
+from services.api.app.ports import Enqueuer, ExecutionQueue
+from services.api.app.startables import VIOLATIONS_MAX, Startable, Startables
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
-from services.chassis.telemetry.tracing import TraceContext
-from windlass.dispatcher.v1 import queue_pb2
-from windlass.types.v1 import start_pb2
 
-PRIORITY_DEFAULT: Final = 3
-MANUAL: Final = 1
-_Outcome = queue_pb2.EnqueueAnswer
-_BILLION: Final = 1_000_000_000
+INPUT_BYTES_MAX: Final = 256 * 1024
 
 
 class StartCommand(NamedTuple):
@@ -43,11 +37,22 @@ class StartCommand(NamedTuple):
     timeout: int
 
 
-class Existing(NamedTuple):
-    """An earlier start with the same request_id."""
+class NewStart(NamedTuple):
+    """A start that may be queued. `rpc/translate.py` makes its EnqueueItem."""
 
+    command: StartCommand
+    startable: Startable
     workspace: str
     execution_id: str
+    # The input as JSON.
+    content: bytes
+    # In nanoseconds since 1970; 0: no deadline.
+    create_ns: int
+    deadline_ns: int
+
+    @property
+    def request_hash(self) -> bytes:
+        return _request_hash(self.command) if self.command.request_id else b""
 
 
 class Starter:
@@ -55,8 +60,8 @@ class Starter:
         self,
         startables: Startables,
         enqueuer: Enqueuer,
-        used: UsedRequests,
-        checker: Checker,
+        queue: ExecutionQueue,
+        checker: Checkers,
         identifiers: Identifiers,
         clock: Clock,
         *,
@@ -64,20 +69,13 @@ class Starter:
     ) -> None:
         self._startables = startables
         self._enqueuer = enqueuer
-        self._used = used
+        self._queue = queue
         self._checker = checker
         self._identifiers = identifiers
         self._clock = clock
         self._enqueue_seconds = enqueue_seconds
 
-    async def prepare(
-        self,
-        workspace: str,
-        title: str,
-        command: StartCommand,
-        trace: TraceContext,
-        violations_max: int = VIOLATIONS_MAX,
-    ) -> queue_pb2.EnqueueItem:
+    async def prepare(self, workspace: str, command: StartCommand, violations_max: int = VIOLATIONS_MAX) -> NewStart:
         """Raise every refusal that is possible without asking the queue."""
         startable = await self._startables.get(workspace, command.workflow, command.version)
         content = orjson.dumps(command.input)
@@ -91,77 +89,37 @@ class Starter:
                 raise refusals.input_mismatch(command.workflow, violations)
         # Tables keep microseconds: the answer now must equal what is read later.
         now = self._clock.epoch_ns() // 1_000 * 1_000
-        order = start_pb2.StartOrder(
-            execution_id=self._identifiers.mint(),
-            workspace=workspace,
-            workflow=command.workflow,
-            version=startable.version,
-            version_id=startable.version_id,
-            input=content,
-            labels=command.labels,
-            priority=command.priority or PRIORITY_DEFAULT,
-            request_id=command.request_id,
-            trigger_type=MANUAL,
-            caller=title,
-            traceparent=trace.header(),
-        )
-        order.create_time.seconds, order.create_time.nanos = divmod(now, _BILLION)
         timeout = _shorter(command.timeout, startable.timeout * 1_000)
-        if timeout:
-            order.deadline_time.seconds, order.deadline_time.nanos = divmod(now + timeout, _BILLION)
-        item = queue_pb2.EnqueueItem(start=order, limits=startable.limits)
-        if command.request_id:
-            item.request_hash = _request_hash(command)
-        return item
+        deadline = now + timeout if timeout else 0
+        return NewStart(command, startable, workspace, self._identifiers.mint(), content, now, deadline)
 
-    async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[Existing | Refusal | None]:
-        """The queue's answer to each request_id; None where it was not used before."""
-        asked = sorted({command.request_id for command in commands})
-        used = {each.request_id: each for each in await self._used.requests(workspace, asked)}
-        return [_recalled(workspace, command, used.get(command.request_id)) for command in commands]
+    async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[str | Refusal | None]:
+        """The execution that each request_id has started; None where it was not used before."""
+        known = await self._queue.requests(workspace, sorted({command.request_id for command in commands}))
+        found: list[str | Refusal | None] = []
+        for command in commands:
+            used = known.get(command.request_id)
+            if used is not None and used.request_hash != _request_hash(command):
+                found.append(refusals.request_id_reused(command.request_id, used.execution_id))
+            else:
+                found.append(used.execution_id if used else None)
+        return found
 
-    def submit(self, item: queue_pb2.EnqueueItem) -> Coroutine[Any, Any, start_pb2.StartOrder | Existing]:
-        """Send the start at once; it is durable when the answer comes."""
+    def submit(self, start: NewStart, item: Any) -> Coroutine[Any, Any, str]:
+        """Send the start at once, as an EnqueueItem. It is durable when the answer comes: its id, or that of an earlier
+        start with the same request_id."""
         crash_point("api.start.before_enqueue")
-        return self._settled(item, self._enqueuer.enqueue(item, self._enqueue_seconds))
+        return self._settled(start, self._enqueuer.enqueue(item, self._enqueue_seconds))
 
-    async def _settled(
-        self, item: queue_pb2.EnqueueItem, answering: Awaitable[queue_pb2.EnqueueAnswer]
-    ) -> start_pb2.StartOrder | Existing:
+    async def _settled(self, start: NewStart, answering: Awaitable[str | Refusal | DependencyUnavailable]) -> str:
         answer = await answering
         crash_point("api.start.after_enqueue")
-        order = item.start
-        if answer.outcome in (_Outcome.QUEUED, _Outcome.EXISTING):
-            existing = answer.existing_execution_id
-            # Its own id means that we have sent it twice.
-            is_new = existing in ("", order.execution_id)
-            return order if is_new else Existing(order.workspace, existing)
-        if answer.outcome == _Outcome.WORKSPACE_CLOSED:
-            self._startables.forget(order.workspace)
-        raise _refusal(answer, item)
-
-
-def _recalled(workspace: str, command: StartCommand, used: queue_pb2.UsedRequest | None) -> Existing | Refusal | None:
-    if used is None:
-        return None
-    if used.request_hash != _request_hash(command):
-        return refusals.request_id_reused(command.request_id, used.execution_id)
-    return Existing(workspace, used.execution_id)
-
-
-def _refusal(answer: queue_pb2.EnqueueAnswer, item: queue_pb2.EnqueueItem) -> Refusal | DependencyUnavailable:
-    match answer.outcome:
-        case _Outcome.OUTCOME_UNSPECIFIED:
-            return DependencyUnavailable("the dispatcher")
-        case _Outcome.REQUEST_ID_REUSED:
-            return refusals.request_id_reused(item.start.request_id, answer.existing_execution_id)
-        case _Outcome.QUEUE_FULL:
-            return refusals.queue_full(item.start.workspace, item.limits.queued_max)
-        case _Outcome.WORKSPACE_CLOSED:
-            return refusals.key_invalid()
-        case _:
-            # The dispatcher has logged why, under the id in its message.
-            return Refusal("INTERNAL", "this start could not be stored", metadata={"error_id": answer.message})
+        if isinstance(answer, str):
+            return answer
+        if isinstance(answer, Refusal) and answer.reason == "KEY_INVALID":
+            # The workspace was closed meanwhile.
+            self._startables.forget(start.workspace)
+        raise answer
 
 
 def _shorter(one: int, other: int) -> int:

@@ -3,81 +3,85 @@
 The journal is the truth, and pushed updates are a fast path. A pushed event that is next in sequence is passed on; one
 that was seen before is dropped. A gap, a lost stream or a long silence makes this read the journal from the last event.
 So a lost push costs only time.
+
+Coordinators do not push the end of an execution that was given up, because it is a row in the dispatchers' queue. So a
+loop asks for these ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-from services.api.app.executions import FINAL, Executions
-from services.api.app.ports import ExecutionReads, Watches
-from services.api.app.queued import failure_event, was_given_up
-from windlass.coordinator.v1 import reads_pb2
+from services.api.app.executions import Executions
+from services.api.app.ports import Event, ExecutionReads, Watch, Watches
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
+from services.chassis.telemetry.logs import logger
+
+log = logger(__name__)
 
 # The journal is read after this time without an update.
 SILENCE_SECONDS: Final = 5.0
 # An event carries up to 256 KiB; an answer has at most 64 MiB.
 EVENTS_PER_READ: Final = 200
+# An execution is given up after seconds of retries, so its watches may end a little later.
+GIVEN_UP_SECONDS: Final = 2.0
 
 
 class EventWatcher:
-    def __init__(
-        self,
-        executions: Executions,
-        reads: ExecutionReads,
-        watches: Watches,
-        *,
-        silence_seconds: float = SILENCE_SECONDS,
-    ) -> None:
+    def __init__(self, executions: Executions, reads: ExecutionReads, watches: Watches) -> None:
         self._executions = executions
         self._reads = reads
         self._watches = watches
-        self._silence_seconds = silence_seconds
 
-    async def follow(self, workspace: str, execution_id: str, after_seq: int) -> AsyncIterator[reads_pb2.EventRecord]:
+    async def follow(self, workspace: str, execution_id: str, after_seq: int) -> AsyncIterator[Event]:
         """Every event after `after_seq`; ends after the one that made the execution final."""
         await self._executions.find(workspace, execution_id)
         watch = self._watches.open(execution_id, after_seq=after_seq, events=True)
-        seen = after_seq
         try:
-            is_over = False
-            while not is_over:
-                async for record in self._journal(execution_id, seen):
-                    seen = record.event.seq
-                    is_over = record.event.state in FINAL
-                    yield record
-                if is_over or await self._has_ended(workspace, execution_id, seen):
-                    break
-                while (update := await watch.next(self._silence_seconds)) is not None:
-                    kind = update.WhichOneof("update")
-                    if kind == "event" and update.event.event.seq <= seen:
-                        continue
-                    if kind != "event" or update.event.event.seq > seen + 1:
-                        break
-                    seen = update.event.event.seq
-                    yield update.event
-                    if update.event.event.state in FINAL:
-                        is_over = True
-                        break
-            if not is_over:
-                ended = await self._executions.find(workspace, execution_id)
-                if was_given_up(ended) and ended.execution.last_seq > seen:
-                    yield failure_event(ended)
+            async for event in self._events(workspace, execution_id, after_seq, watch):
+                yield event
+                if event.is_last:
+                    return
         finally:
             watch.close()
 
-    async def _journal(self, execution_id: str, after_seq: int) -> AsyncIterator[reads_pb2.EventRecord]:
+    async def _events(self, workspace: str, execution_id: str, seen: int, watch: Watch) -> AsyncIterator[Event]:
         while True:
-            request = reads_pb2.ListEventsRequest(execution_id=execution_id, after_seq=after_seq, limit=EVENTS_PER_READ)
-            events = (await self._reads.events(request)).events
-            for record in events:
-                after_seq = record.event.seq
-                yield record
+            async for event in self._journal(execution_id, seen):
+                seen = event.seq
+                yield event
+            execution = await self._executions.find(workspace, execution_id)
+            if execution.is_given_up:
+                if execution.last_seq > seen:
+                    yield Event(execution.last_seq, is_last=True, record=execution)
+                return
+            if execution.is_final and execution.last_seq <= seen:
+                # All its events were seen, perhaps in an earlier call.
+                return
+            while isinstance(update := await watch.next(SILENCE_SECONDS), Event) and update.seq <= seen + 1:
+                if update.seq > seen:
+                    seen = update.seq
+                    yield update
+
+    async def _journal(self, execution_id: str, after_seq: int) -> AsyncIterator[Event]:
+        while True:
+            events = await self._reads.events(execution_id, after_seq, EVENTS_PER_READ)
+            for event in events:
+                after_seq = event.seq
+                yield event
             if len(events) < EVENTS_PER_READ:
                 return
 
-    async def _has_ended(self, workspace: str, execution_id: str, seen: int) -> bool:
-        """Whether the execution is final and all its events were seen, perhaps in an earlier call."""
-        record = await self._executions.find(workspace, execution_id)
-        return record.execution.state in FINAL and (record.execution.last_seq <= seen or was_given_up(record))
+    async def run(self) -> None:
+        """End the watches of executions that were given up."""
+        while True:
+            await asyncio.sleep(GIVEN_UP_SECONDS)
+            waiting = self._watches.waiting_since(asyncio.get_running_loop().time() - GIVEN_UP_SECONDS)
+            try:
+                ended = await self._executions.given_up(waiting) if waiting else ()
+                for execution in ended:
+                    self._watches.final(execution)
+            except (DependencyUnavailable, Refusal) as failure:
+                log.info("admissions are read later", error=str(failure))

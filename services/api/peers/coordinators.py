@@ -5,74 +5,72 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from services.api.app.ports import ExecutionQuery
-from services.api.peers.conditions import conditions_of
-from services.api.peers.replicas import Replicas
+from services.api.app.ports import FINAL, Event, Execution, ExecutionQuery
+from services.api.peers.replicas import Replicas, parts
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
-from windlass.coordinator.v1 import reads_pb2
+from windlass.api.v1 import resources_pb2
+from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceStub
 
-# A record carries an input and an output of up to 256 KiB each; an answer has at most 64 MiB.
+# A record carries an input and an output of up to 256 KiB each.
 IDS_PER_CALL: Final = 100
 _UPGRADE_SECONDS: Final = 5.0
+_STATES: Final = {number: name for name, number in resources_pb2.Execution.State.items()}
 
 
 class CoordinatorReads:
     def __init__(self, peers: Replicas) -> None:
         self._peers = peers
 
-    async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]:
-        found: list[reads_pb2.ExecutionRecord] = []
-        for start in range(0, len(execution_ids), IDS_PER_CALL):
-            request = reads_pb2.GetExecutionsRequest(execution_ids=execution_ids[start : start + IDS_PER_CALL])
-            found.extend((await self._get(request)).executions)
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[Execution]:
+        found: list[Execution] = []
+        for ids in parts(execution_ids, IDS_PER_CALL):
+            request = pb.GetExecutionsRequest(execution_ids=ids)
+            response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetExecutions, request)
+            found.extend(map(execution_of, response.executions))
         return found
 
-    async def execution_page(self, asked: ExecutionQuery) -> Sequence[reads_pb2.ExecutionRecord]:
-        request = reads_pb2.ListExecutionsRequest(
+    async def execution_page(self, asked: ExecutionQuery) -> Sequence[Execution]:
+        request = pb.ListExecutionsRequest(
             workspace=asked.workspace,
-            conditions=conditions_of(asked.filters),
+            conditions=asked.filter.conditions,
             from_execution_id=asked.from_id,
             ascending=asked.ascending,
             limit=asked.limit,
         )
         try:
-            response = await self._peers.call(
-                lambda channel, seconds: ReadServiceStub(channel).ListExecutions(request, timeout=seconds)
-            )
+            response = await self._peers.call(lambda channel: ReadServiceStub(channel).ListExecutions, request)
         except Refusal as refused:
             # This api accepted the filter, so the coordinator has an older version: an upgrade is under way.
             if refused.reason == "INVALID_REQUEST":
                 told = "a coordinator of another version cannot apply this filter"
                 raise DependencyUnavailable(self._peers.name, told, retry_after=_UPGRADE_SECONDS) from None
             raise
-        return response.executions
+        return [execution_of(record) for record in response.executions]
 
-    async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse:
-        return await self._peers.call(
-            lambda channel, seconds: ReadServiceStub(channel).ListRuns(request, timeout=seconds)
-        )
+    async def runs(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
+        return await self._peers.call(lambda channel: ReadServiceStub(channel).ListRuns, request)
 
-    async def run(self, run_id: str) -> reads_pb2.RunRecord | None:
-        request = reads_pb2.GetRunRequest(run_id=run_id)
-        response = await self._peers.call(
-            lambda channel, seconds: ReadServiceStub(channel).GetRun(request, timeout=seconds)
-        )
+    async def run(self, run_id: str) -> pb.RunRecord | None:
+        request = pb.GetRunRequest(run_id=run_id)
+        response = await self._peers.call(lambda channel: ReadServiceStub(channel).GetRun, request)
         return response.run if response.HasField("run") else None
 
-    async def events(self, request: reads_pb2.ListEventsRequest) -> reads_pb2.ListEventsResponse:
-        return await self._peers.call(
-            lambda channel, seconds: ReadServiceStub(channel).ListEvents(request, timeout=seconds)
-        )
+    async def events(self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0) -> Sequence[Event]:
+        request = pb.ListEventsRequest(execution_id=execution_id, after_seq=after_seq, as_of_seq=as_of_seq, limit=limit)
+        response = await self._peers.call(lambda channel: ReadServiceStub(channel).ListEvents, request)
+        return [event_of(record) for record in response.events]
 
     async def modules(self, workspace: str) -> Sequence[str]:
-        request = reads_pb2.ListModulesRequest(workspace=workspace)
-        response = await self._peers.call(
-            lambda channel, seconds: ReadServiceStub(channel).ListModules(request, timeout=seconds)
-        )
-        return response.modules
+        request = pb.ListModulesRequest(workspace=workspace)
+        return (await self._peers.call(lambda channel: ReadServiceStub(channel).ListModules, request)).modules
 
-    async def _get(self, request: reads_pb2.GetExecutionsRequest) -> reads_pb2.GetExecutionsResponse:
-        return await self._peers.call(
-            lambda channel, seconds: ReadServiceStub(channel).GetExecutions(request, timeout=seconds)
-        )
+
+def execution_of(record: pb.ExecutionRecord) -> Execution:
+    execution = record.execution
+    state = _STATES.get(execution.state, "")
+    return Execution(execution.id, record.workspace, state, execution.last_seq, record=record)
+
+
+def event_of(record: pb.EventRecord) -> Event:
+    return Event(record.event.seq, _STATES.get(record.event.state, "") in FINAL, record)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from services.api.peers.replicas import Replicas
-from windlass.dispatcher.v1 import queue_pb2, sessions_pb2
+from services.api.app.ports import Execution, UsedRequest
+from services.api.peers.replicas import Replicas, parts
+from windlass.dispatcher.v1 import queue_pb2 as pb
+from windlass.dispatcher.v1 import sessions_pb2
 from windlass.dispatcher.v1.queue_pb2_grpc import QueueServiceStub
 
-# A row carries an input of up to 256 KiB; an answer has at most 64 MiB.
+# A row carries an input of up to 256 KiB.
 IDS_PER_CALL: Final = 200
 
 
@@ -17,30 +19,25 @@ class DispatcherQueue:
     def __init__(self, peers: Replicas) -> None:
         self._peers = peers
 
-    async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
-        found: list[queue_pb2.Queued] = []
-        for start in range(0, len(execution_ids), IDS_PER_CALL):
-            request = queue_pb2.GetQueuedRequest(execution_ids=execution_ids[start : start + IDS_PER_CALL])
-            found.extend((await self._get(request)).items)
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[Execution]:
+        found: list[Execution] = []
+        for ids in parts(execution_ids, IDS_PER_CALL):
+            request = pb.GetQueuedRequest(execution_ids=ids)
+            response = await self._peers.call(lambda channel: QueueServiceStub(channel).GetQueued, request)
+            found.extend(map(execution_of, response.items))
         return found
 
-    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[queue_pb2.Queued]:
-        request = queue_pb2.ListQueuedRequest(
-            workspace=workspace, from_execution_id=from_id, ascending=ascending, limit=limit
-        )
-        return (
-            await self._peers.call(
-                lambda channel, seconds: QueueServiceStub(channel).ListQueued(request, timeout=seconds)
-            )
-        ).items
+    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[Execution]:
+        request = pb.ListQueuedRequest(workspace=workspace, from_execution_id=from_id, ascending=ascending, limit=limit)
+        response = await self._peers.call(lambda channel: QueueServiceStub(channel).ListQueued, request)
+        return [execution_of(row) for row in response.items]
 
-    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Sequence[queue_pb2.UsedRequest]:
-        found: list[queue_pb2.UsedRequest] = []
-        for start in range(0, len(request_ids), IDS_PER_CALL):
-            request = queue_pb2.FindRequestsRequest(
-                workspace=workspace, request_ids=request_ids[start : start + IDS_PER_CALL]
-            )
-            found.extend((await self._find_requests(request)).requests)
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, UsedRequest]:
+        found: dict[str, UsedRequest] = {}
+        for ids in parts(request_ids, IDS_PER_CALL):
+            request = pb.FindRequestsRequest(workspace=workspace, request_ids=ids)
+            response = await self._peers.call(lambda channel: QueueServiceStub(channel).FindRequests, request)
+            found |= {used.request_id: UsedRequest(used.request_hash, used.execution_id) for used in response.requests}
         return found
 
     async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
@@ -51,17 +48,12 @@ class DispatcherQueue:
             cancel=sessions_pb2.ExecutionMessage.Cancel(reason=reason, caller=caller),
         )
         message.create_time.FromNanoseconds(epoch_ns)
-        request = queue_pb2.DeliverRequest(workspace=workspace, message=message)
-        return (
-            await self._peers.call(lambda channel, seconds: QueueServiceStub(channel).Deliver(request, timeout=seconds))
-        ).found
+        request = pb.DeliverRequest(workspace=workspace, message=message)
+        return (await self._peers.call(lambda channel: QueueServiceStub(channel).Deliver, request)).found
 
-    async def _get(self, request: queue_pb2.GetQueuedRequest) -> queue_pb2.GetQueuedResponse:
-        return await self._peers.call(
-            lambda channel, seconds: QueueServiceStub(channel).GetQueued(request, timeout=seconds)
-        )
 
-    async def _find_requests(self, request: queue_pb2.FindRequestsRequest) -> queue_pb2.FindRequestsResponse:
-        return await self._peers.call(
-            lambda channel, seconds: QueueServiceStub(channel).FindRequests(request, timeout=seconds)
-        )
+def execution_of(row: pb.Queued) -> Execution:
+    """An execution that was given up has one event more than its journal, which is empty here."""
+    is_failed = row.state == pb.Queued.FAILED
+    state = "FAILED" if is_failed else "PENDING"
+    return Execution(row.start.execution_id, row.start.workspace, state, int(is_failed), row=row)

@@ -14,11 +14,13 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
+from services.api.app import refusals
 from services.api.peers.streams import keep_open
 from services.chassis.grpc.client import Channel
-from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.batcher import Level
 from services.chassis.telemetry.metrics import gauge
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
@@ -30,24 +32,22 @@ BYTES_PER_MESSAGE: Final = 8 * 1024 * 1024
 PENDING_MAX: Final = 20_000
 PENDING_BYTES_MAX: Final = 128 * 1024 * 1024
 _SWEEP_SECONDS: Final = 0.25
+# The id of the execution, or why there is none.
+Outcome: TypeAlias = str | Refusal | DependencyUnavailable
 
 _waiting = gauge("windlass_api_starts_waiting", "Starts that no dispatcher has answered yet.")
 
 
+@dataclass(slots=True, eq=False)
 class _Pending:
     """An item without an answer."""
 
-    __slots__ = ("answer", "deadline", "item", "message", "size")
-
-    def __init__(
-        self, item: queue_pb2.EnqueueItem, answer: asyncio.Future[queue_pb2.EnqueueAnswer], deadline: float
-    ) -> None:
-        self.item = item
-        self.answer = answer
-        self.deadline = deadline
-        self.size = len(item.start.input)
-        # The number of the message in which it was last sent.
-        self.message = 0
+    item: queue_pb2.EnqueueItem
+    answer: asyncio.Future[Outcome]
+    deadline: float
+    size: int
+    # The number of the message in which it was last sent.
+    message: int = 0
 
 
 class EnqueueStream:
@@ -75,11 +75,11 @@ class EnqueueStreams:
         self._pending_bytes = 0
         self._messages = itertools.count(1)
 
-    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[queue_pb2.EnqueueAnswer]:
+    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[Outcome]:
         if len(self._pending) >= PENDING_MAX or self._pending_bytes >= PENDING_BYTES_MAX:
             raise DependencyUnavailable("the dispatcher", "too many starts wait for it")
         loop = asyncio.get_running_loop()
-        pending = _Pending(item, loop.create_future(), loop.time() + seconds)
+        pending = _Pending(item, loop.create_future(), loop.time() + seconds, len(item.start.input))
         self._pending[item.start.execution_id] = pending
         self._pending_bytes += pending.size
         self.outbox.append(pending)
@@ -88,17 +88,7 @@ class EnqueueStreams:
 
     async def serve(self, address: str, channel: Channel) -> None:
         """Keep the stream to one dispatcher while it is listed."""
-        stub = queue_pb2_grpc.EnqueueServiceStub(channel)
-        stream = EnqueueStream()
-        await keep_open(
-            channel,
-            stub.Enqueue,
-            write=lambda call: self._write(stream, call),
-            heard=lambda response: self.heard(stream, response),
-            opened=lambda: self.opened(stream),
-            lost=lambda: self.lost(stream),
-            name=f"enqueue {address}",
-        )
+        await keep_open(self, channel, queue_pb2_grpc.EnqueueServiceStub(channel).Enqueue, f"enqueue {address}")
 
     async def sweep(self) -> None:
         """Give up late items. One timer serves all items."""
@@ -111,8 +101,8 @@ class EnqueueStreams:
         _waiting.set(len(self._pending))
         for execution_id, pending in list(self._pending.items()):
             if pending.deadline <= now and not pending.answer.done():
-                # Not an exception: asyncio would log it when the caller has gone.
-                pending.answer.set_result(queue_pb2.EnqueueAnswer(execution_id=execution_id))
+                # Not raised: asyncio would log it when the caller has gone.
+                pending.answer.set_result(DependencyUnavailable("the dispatcher"))
             if pending.answer.done():
                 # It was given up, here or by its caller. An answer that still arrives is ignored.
                 self._forget(execution_id)
@@ -135,17 +125,16 @@ class EnqueueStreams:
         self._before_send()
         stream.level.set()
 
-    def opened(self, stream: EnqueueStream) -> None:
+    def opened(self) -> EnqueueStream:
+        stream = EnqueueStream()
         self._open.append(stream)
         self._let_send(stream)
+        return stream
 
     def lost(self, stream: EnqueueStream) -> None:
-        if stream in self._open:
-            self._open.remove(stream)
+        self._open.remove(stream)
         # The items return to the front, in their order.
         self.outbox.extendleft(reversed(stream.sent.values()))
-        stream.sent.clear()
-        stream.unanswered.clear()
         self._wake()
 
     def heard(self, stream: EnqueueStream, response: queue_pb2.EnqueueResponse) -> None:
@@ -156,11 +145,11 @@ class EnqueueStreams:
             stream.unanswered.discard(pending.message)
             self._forget(answer.execution_id)
             if not pending.answer.done():
-                pending.answer.set_result(answer)
+                pending.answer.set_result(outcome_of(answer, pending.item))
         if self.outbox:
             self._let_send(stream)
 
-    async def _write(self, stream: EnqueueStream, call: Any) -> None:
+    async def write(self, stream: EnqueueStream, call: Any) -> None:
         while True:
             await stream.level.wait()
             while self.outbox and stream.may_send:
@@ -179,8 +168,26 @@ class EnqueueStreams:
             pending.message = message
             stream.sent[pending.item.start.execution_id] = pending
             items.append(pending.item)
-            size += len(pending.item.start.input)
+            size += pending.size
         if not items:
             return None
         stream.unanswered.add(message)
         return request
+
+
+def outcome_of(answer: queue_pb2.EnqueueAnswer, item: queue_pb2.EnqueueItem) -> Outcome:
+    outcomes = queue_pb2.EnqueueAnswer
+    match answer.outcome:
+        case outcomes.QUEUED | outcomes.EXISTING:
+            return answer.existing_execution_id or item.start.execution_id
+        case outcomes.OUTCOME_UNSPECIFIED:
+            return DependencyUnavailable("the dispatcher")
+        case outcomes.REQUEST_ID_REUSED:
+            return refusals.request_id_reused(item.start.request_id, answer.existing_execution_id)
+        case outcomes.QUEUE_FULL:
+            return refusals.queue_full(item.start.workspace, item.limits.queued_max)
+        case outcomes.WORKSPACE_CLOSED:
+            return refusals.key_invalid()
+        case _:
+            # The dispatcher has logged why, under the id in its message.
+            return Refusal("INTERNAL", "this start could not be stored", metadata={"error_id": answer.message})

@@ -65,9 +65,7 @@ class LimitsConfigurer:
         limits = in_force(record.tier, record.executions_max, record.queued_max)
         request = queue_pb2.ConfigureWorkspaceRequest(
             workspace=record.workspace,
-            limits=queue_pb2.TenantLimits(
-                executions_max=limits.executions_max, queued_max=limits.queued_max, revision=record.revision
-            ),
+            limits=queue_pb2.TenantLimits(**limits._asdict(), revision=record.revision),
             closed=record.close_time is not None,
         )
         stub = queue_pb2_grpc.QueueServiceStub(self._dispatchers.channel(address))

@@ -7,7 +7,7 @@ carry an id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -19,7 +19,9 @@ from services.chassis.process.backoff import Backoff
 from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
+Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+Method = Callable[[Channel], grpc.aio.UnaryUnaryMultiCallable[Request, Answer]]
 Serve = Callable[[str, Channel], Coroutine[Any, Any, None]]
 
 # The deadline of one try. After it the next replica is tried.
@@ -62,7 +64,7 @@ class Replicas:
                     group.create_task(self._channels.forget(address, _FORGET_SECONDS))
                 log.info("peers changed", peers_of=self.name, addresses=self._addresses)
 
-    async def call(self, invoke: Callable[[Channel, float], Awaitable[Answer]]) -> Answer:
+    async def call(self, method: Method[Request, Answer], request: Request) -> Answer:
         """The answer of the first replica that gives one. A refusal is an answer, and is raised."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._call_seconds
@@ -74,7 +76,7 @@ class Replicas:
                 continue
             address = self._addresses[0]
             try:
-                return await invoke(self._channels.get(address), min(TRY_SECONDS, left))
+                return await method(self._channels.get(address))(request, timeout=min(TRY_SECONDS, left))
             except grpc.aio.AioRpcError as failure:
                 remote = remote_error(failure)
                 if not remote.may_retry:
@@ -99,3 +101,8 @@ class Replicas:
         if address in self._addresses:
             self._addresses.remove(address)
             self._addresses.append(address)
+
+
+def parts(ids: Sequence[str], most: int) -> Iterator[Sequence[str]]:
+    """The ids in parts of at most so many, because an answer has at most 64 MiB."""
+    return (ids[start : start + most] for start in range(0, len(ids), most))

@@ -9,7 +9,7 @@ that a start carried. Coordinators then catch up from the journal, and readers o
 
 A subscription that a start carries is lost when the coordinator that is granted it has no stream to us. So while a
 listed coordinator has no stream, starts are subscribed to at the others as usual. A coordinator may also not be
-listed: after RIDES_SECONDS, a start is subscribed to at one more coordinator. Coordinators look at the rows of
+listed: after CARRIED_SECONDS, a start is subscribed to at one more coordinator. Coordinators look at the rows of
 executions that they do not hold, so each end is found within 2 s.
 
 When the last watch of an execution closes, it is cancelled at all coordinators. Its start may be granted after that,
@@ -26,6 +26,8 @@ from collections import deque
 from typing import Any, Final
 from uuid import uuid4
 
+from services.api.app.ports import Event, Execution
+from services.api.peers.coordinators import event_of, execution_of
 from services.api.peers.streams import keep_open
 from services.chassis.grpc.client import Channel
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
@@ -37,7 +39,7 @@ UPDATES_WAITING_MAX: Final = 1_000
 SUBSCRIPTIONS_PER_MESSAGE: Final = 500
 WATCHED_MAX: Final = 50_000
 # How long a start relies on the subscription that it carries. Nearly all executions have ended by then.
-RIDES_SECONDS: Final = 4.0
+CARRIED_SECONDS: Final = 4.0
 _SWEEP_SECONDS: Final = 1.0
 
 _watched = gauge("windlass_api_watched_executions", "Executions that somebody waits for or follows here.")
@@ -53,40 +55,28 @@ class OpenWatch:
         self.events = events
         self.opened_at = asyncio.get_running_loop().time()
         # None: updates may be missing, so the journal has to be read.
-        self._arrived: deque[reads_pb2.Update | None] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._arrived: deque[Event | Execution | None] = deque()
+        self.level = Level()
 
-    async def next(self, seconds: float) -> reads_pb2.Update | None:
-        if not self._arrived:
-            await self._wait(seconds)
+    async def next(self, seconds: float) -> Event | Execution | None:
+        while not self._arrived and not self._watches.is_draining:
+            # The level may also be set for an update that was taken already.
+            if not await self.level.wait(seconds):
+                break
         if self._watches.is_draining:
             raise Refusal("DRAINING", "this server is going away; ask another", retry_after=0.1)
         return self._arrived.popleft() if self._arrived else None
 
-    def put(self, update: reads_pb2.Update | None) -> None:
+    def put(self, update: Event | Execution | None) -> None:
         if len(self._arrived) >= UPDATES_WAITING_MAX:
             # A slow reader continues from the journal.
             self._arrived.clear()
             update = None
         self._arrived.append(update)
-        self.wake()
-
-    def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self.level.set()
 
     def close(self) -> None:
         self._watches.forget(self)
-
-    async def _wait(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = loop.call_later(seconds, self.wake)
-        try:
-            await self._waiter
-        finally:
-            timer.cancel()
-            self._waiter = None
 
 
 class WatchStream:
@@ -100,31 +90,17 @@ class WatchStream:
         self.knows_us = False
         self.owes_name = True
         # Executions that it follows for us, as far as is known here.
-        self._told: set[str] = set()
-
-    def begin(self) -> None:
-        """A new stream has no subscriptions."""
-        self.subscriptions.clear()
-        self.cancelled.clear()
-        self._told.clear()
-        self.knows_us, self.owes_name = False, True
-
-    def is_told(self, execution_id: str) -> bool:
-        return execution_id in self._told
-
-    def follows(self, execution_id: str) -> None:
-        """The coordinator has subscribed us because of a start."""
-        self._told.add(execution_id)
+        self.told: set[str] = set()
 
     def subscribe(self, subscription: reads_pb2.Subscription) -> None:
         self.cancelled.discard(subscription.execution_id)
         self.subscriptions[subscription.execution_id] = subscription
-        self._told.add(subscription.execution_id)
+        self.told.add(subscription.execution_id)
 
     def cancel(self, execution_id: str) -> None:
         # A cancel is needed even if this subscription was not sent yet, because an earlier one may have been.
         self.subscriptions.pop(execution_id, None)
-        self._told.discard(execution_id)
+        self.told.discard(execution_id)
         self.cancelled.add(execution_id)
         self.level.set()
 
@@ -132,8 +108,8 @@ class WatchStream:
         """The execution has ended. A coordinator that does not know it yet is told, if it was subscribed to there."""
         if is_known:
             self.subscriptions.pop(execution_id, None)
-            self._told.discard(execution_id)
-        elif execution_id in self._told:
+            self.told.discard(execution_id)
+        elif execution_id in self.told:
             self.cancel(execution_id)
 
 
@@ -144,10 +120,10 @@ class WatchStreams:
         self.is_draining = False
         self._watches: dict[str, list[OpenWatch]] = {}
         self.streams: list[WatchStream] = []
-        # Streams of listed coordinators that are not open.
-        self._away: set[WatchStream] = set()
+        # The number of coordinators that should have a stream.
+        self.listed = 0
         # Starts that rely on the subscription that they carry, with the time of their watch; oldest first.
-        self._riding: dict[str, float] = {}
+        self._carried: dict[str, float] = {}
 
     def open(self, execution_id: str, *, after_seq: int = 0, events: bool = False, is_new: bool = False) -> OpenWatch:
         if len(self._watches) >= WATCHED_MAX:
@@ -156,14 +132,14 @@ class WatchStreams:
         self._watches.setdefault(execution_id, []).append(watch)
         subscription = self._subscription(execution_id)
         if is_new:
-            self._riding[execution_id] = watch.opened_at
+            self._carried[execution_id] = watch.opened_at
+        all_are_open = len(self.streams) >= self.listed
         for stream in self.streams:
-            if is_new and stream.knows_us and not self._away:
+            if is_new and stream.knows_us and all_are_open:
                 continue
             stream.subscribe(subscription)
             if not is_new:
                 stream.level.set()
-        self._count()
         return watch
 
     def flush(self) -> None:
@@ -181,79 +157,63 @@ class WatchStreams:
         watches.remove(watch)
         if not watches:
             del self._watches[watch.execution_id]
-            self._riding.pop(watch.execution_id, None)
+            self._carried.pop(watch.execution_id, None)
             for stream in self.streams:
                 stream.cancel(watch.execution_id)
-            self._count()
 
     def waiting_since(self, time: float) -> list[str]:
         """Executions that have been watched since `time` (by the loop's clock) or longer."""
         return [id_ for id_, watches in self._watches.items() if watches[0].opened_at <= time]
 
-    def final(self, record: reads_pb2.ExecutionRecord, told_by: WatchStream | None = None) -> None:
+    def final(self, execution: Execution, told_by: WatchStream | None = None) -> None:
         """The execution is final: every watch of it ends."""
-        execution_id = record.execution.id
-        self._riding.pop(execution_id, None)
-        update = reads_pb2.Update(execution_id=execution_id, final=record)
-        for watch in self._watches.pop(execution_id, ()):
-            watch.put(update)
+        self._carried.pop(execution.id, None)
+        for watch in self._watches.pop(execution.id, ()):
+            watch.put(execution)
         for stream in self.streams:
-            stream.ended(execution_id, is_known=stream is told_by)
-        self._count()
+            stream.ended(execution.id, is_known=stream is told_by)
 
     async def drain(self) -> None:
         """Refuse all waiting callers, so that they ask another replica."""
         self.is_draining = True
         for watches in self._watches.values():
             for watch in watches:
-                watch.wake()
+                watch.level.set()
 
     async def serve(self, address: str, channel: Channel) -> None:
         """Keep the stream to one coordinator while it is listed."""
-        stub = reads_pb2_grpc.WatchServiceStub(channel)
-        stream = WatchStream()
-        self._away.add(stream)
+        self.listed += 1
         try:
-            await keep_open(
-                channel,
-                stub.Watch,
-                write=lambda call: self._write(stream, call),
-                heard=lambda response: self.heard(stream, response),
-                opened=lambda: self.opened(stream),
-                lost=lambda: self.lost(stream),
-                name=f"watch {address}",
-            )
+            await keep_open(self, channel, reads_pb2_grpc.WatchServiceStub(channel).Watch, f"watch {address}")
         finally:
-            self._away.discard(stream)
+            self.listed -= 1
 
     async def sweep(self) -> None:
         """Subscribe to starts that have relied on their own subscription for long. One timer serves all."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            self.run_once(asyncio.get_running_loop().time() - RIDES_SECONDS)
+            self.run_once(asyncio.get_running_loop().time() - CARRIED_SECONDS)
 
     def run_once(self, time: float) -> None:
         """The coordinator of a start older than `time` may have no stream to us: subscribe at one more coordinator."""
+        _watched.set(len(self._watches))
         if not self.streams:
             return  # the next stream gets all subscriptions
-        late = list(itertools.takewhile(lambda id_: self._riding[id_] <= time, self._riding))
+        late = list(itertools.takewhile(lambda id_: self._carried[id_] <= time, self._carried))
         for execution_id in late:
-            del self._riding[execution_id]
+            del self._carried[execution_id]
             # Round robin, so that coordinators share the reads of rows.
             self.streams.append(self.streams.pop(0))
-            untold = next((each for each in self.streams if not each.is_told(execution_id)), None)
+            untold = next((each for each in self.streams if execution_id not in each.told), None)
             if untold is not None:
                 untold.subscribe(self._subscription(execution_id, catch_up=True))
                 untold.level.set()
 
-    def _count(self) -> None:
-        _watched.set(len(self._watches))
-
-    def opened(self, stream: WatchStream) -> None:
-        stream.begin()
-        self._away.discard(stream)
+    def opened(self) -> WatchStream:
+        stream = WatchStream()
         self._tell_all(stream)
         self.streams.append(stream)
+        return stream
 
     def _tell_all(self, stream: WatchStream) -> None:
         for execution_id in self._watches:
@@ -261,11 +221,9 @@ class WatchStreams:
         stream.level.set()
 
     def lost(self, stream: WatchStream) -> None:
-        if stream in self.streams:
-            self.streams.remove(stream)
-            self._away.add(stream)
-            for other in self.streams:
-                self._tell_all(other)
+        self.streams.remove(stream)
+        for other in self.streams:
+            self._tell_all(other)
         for watches in self._watches.values():
             for watch in watches:
                 if watch.events:
@@ -275,16 +233,16 @@ class WatchStreams:
         stream.knows_us = stream.knows_us or response.knows_watcher
         for execution_id in response.followed:
             if execution_id in self._watches:
-                stream.follows(execution_id)
+                stream.told.add(execution_id)
             else:
                 stream.cancel(execution_id)
         for update in response.updates:
             if update.WhichOneof("update") == "final":
-                self.final(update.final, told_by=stream)
+                self.final(execution_of(update.final), told_by=stream)
                 continue
             for watch in self._watches.get(update.execution_id, ()):
                 if watch.events:
-                    watch.put(update)
+                    watch.put(event_of(update.event))
 
     def _subscription(self, execution_id: str, *, catch_up: bool = False) -> reads_pb2.Subscription:
         """One subscription that serves all watches of an execution."""
@@ -297,7 +255,7 @@ class WatchStreams:
             catch_up=catch_up,
         )
 
-    async def _write(self, stream: WatchStream, call: Any) -> None:
+    async def write(self, stream: WatchStream, call: Any) -> None:
         while True:
             await stream.level.wait()
             while stream.subscriptions or stream.cancelled or stream.owes_name:

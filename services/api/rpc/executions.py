@@ -8,19 +8,19 @@ from typing import Any, Final
 import grpc
 
 from services.api.app import refusals
-from services.api.app.authenticator import Authenticator
 from services.api.app.executions import Executions
-from services.api.app.ports import ExecutionReads
+from services.api.app.ports import ExecutionQuery, ExecutionReads
 from services.api.app.watching import EventWatcher
-from services.api.core.filter_text import FilterFault, parse
-from services.api.rpc import pages, translate
+from services.api.rpc import translate
+from services.api.rpc.filter_text import parse
+from services.api.rpc.pages import Page
 from services.api.rpc.starting import Starting, span_attributes
 from services.api.rpc.structs import holding
 from services.chassis.identity.callers import caller
 from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.tracing import new_trace, note_on_span, present_trace
-from windlass.api.v1 import executions_pb2, executions_pb2_grpc
-from windlass.coordinator.v1 import reads_pb2
+from windlass.api.v1 import executions_pb2 as pb
+from windlass.api.v1 import executions_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _ORDERS: Final = {"": False, "create_time desc": False, "create_time": True, "create_time asc": True}
@@ -28,22 +28,14 @@ _ORDERS: Final = {"": False, "create_time desc": False, "create_time": True, "cr
 
 class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
     def __init__(
-        self,
-        starting: Starting,
-        executions: Executions,
-        watcher: EventWatcher,
-        reads: ExecutionReads,
-        authenticator: Authenticator,
+        self, starting: Starting, executions: Executions, watcher: EventWatcher, reads: ExecutionReads
     ) -> None:
         self._starting = starting
         self._executions = executions
         self._watcher = watcher
         self._reads = reads
-        self._authenticator = authenticator
 
-    async def StartExecution(
-        self, request: executions_pb2.StartExecutionRequest, context: Context
-    ) -> executions_pb2.StartExecutionResponse:
+    async def StartExecution(self, request: pb.StartExecutionRequest, context: Context) -> pb.StartExecutionResponse:
         # The guard has continued the caller's trace, or begun one and decided on its sampling.
         trace = present_trace() or new_trace(sampled=False)
         response = await self._starting.one(request, trace, self._starting.answer_by(context))
@@ -52,68 +44,47 @@ class ExecutionServicer(executions_pb2_grpc.ExecutionServiceServicer):
         return response
 
     async def BatchStartExecutions(
-        self, request: executions_pb2.BatchStartExecutionsRequest, context: Context
-    ) -> executions_pb2.BatchStartExecutionsResponse:
+        self, request: pb.BatchStartExecutionsRequest, context: Context
+    ) -> pb.BatchStartExecutionsResponse:
         answer_by = self._starting.answer_by(context)
         items = await self._starting.all(list(request.requests), present_trace(), answer_by)
-        return holding(executions_pb2.BatchStartExecutionsResponse, items=items)
+        return holding(pb.BatchStartExecutionsResponse, items=items)
 
-    async def GetExecution(
-        self, request: executions_pb2.GetExecutionRequest, context: Context
-    ) -> executions_pb2.GetExecutionResponse:
-        record = await self._executions.find(caller().workspace, request.execution_id)
-        response = executions_pb2.GetExecutionResponse()
-        translate.fill_execution(response.execution, record)
-        return response
+    async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
+        execution = await self._executions.find(caller().workspace, request.execution_id)
+        return translate.answer(pb.GetExecutionResponse(), execution)
 
-    async def ListExecutions(
-        self, request: executions_pb2.ListExecutionsRequest, context: Context
-    ) -> executions_pb2.ListExecutionsResponse:
-        filters = parse(request.filter)
-        if isinstance(filters, FilterFault):
-            raise refusals.invalid_field("filter", "BAD_FILTER", filters.message)
+    async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
+        filter_ = parse(request.filter)
         ascending = _ORDERS.get(" ".join(request.order_by.split()))
         if ascending is None:
             raise refusals.invalid_field("order_by", "UNKNOWN_VALUE", "must be create_time or create_time desc")
         workspace = caller().workspace
-        list_of = ("executions", workspace, request.filter, str(ascending))
-        from_id, size = pages.begin(request, *list_of)
-        page = await self._executions.page(workspace, filters, from_id, size, ascending=ascending)
-        shown, token = pages.cut(
-            page.records, size, lambda row: row.execution.id, translate.listed, *list_of, is_cut=page.found > size
-        )
-        return holding(executions_pb2.ListExecutionsResponse, executions=shown, next_page_token=token)
+        page = Page(request, "executions", workspace, request.filter, str(ascending))
+        asked = ExecutionQuery(workspace, filter_, page.after, ascending, page.size + 1)
+        found = await self._executions.page(asked)
+        shown, token = page.cut(found, lambda row: row.id, translate.listed)
+        return holding(pb.ListExecutionsResponse, executions=shown, next_page_token=token)
 
     async def WatchExecution(
-        self, request: executions_pb2.WatchExecutionRequest, context: Context
-    ) -> AsyncIterator[executions_pb2.WatchExecutionResponse]:
+        self, request: pb.WatchExecutionRequest, context: Context
+    ) -> AsyncIterator[pb.WatchExecutionResponse]:
         events = self._watcher.follow(caller().workspace, request.execution_id, request.after_seq)
-        async for record in events:
-            yield holding(executions_pb2.WatchExecutionResponse, event=translate.event(record))
+        async for event in events:
+            yield holding(pb.WatchExecutionResponse, event=translate.event(event))
 
-    async def CancelExecution(
-        self, request: executions_pb2.CancelExecutionRequest, context: Context
-    ) -> executions_pb2.CancelExecutionResponse:
+    async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
         identity = caller()
-        record = await self._executions.cancel(
-            identity.workspace, request.execution_id, request.reason, self._authenticator.title(identity.name)
+        execution = await self._executions.cancel(
+            identity.workspace, request.execution_id, request.reason, identity.title
         )
         crash_point("api.cancel.before_answer")
-        response = executions_pb2.CancelExecutionResponse()
-        translate.fill_execution(response.execution, record)
-        return response
+        return translate.answer(pb.CancelExecutionResponse(), execution)
 
-    async def ListEvents(
-        self, request: executions_pb2.ListEventsRequest, context: Context
-    ) -> executions_pb2.ListEventsResponse:
+    async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
         await self._executions.find(caller().workspace, request.execution_id)
-        list_of = ("events", request.execution_id, str(request.as_of_seq))
-        after, size = pages.begin(request, *list_of)
-        after_seq = max(request.after_seq, pages.number(after))
-        response = await self._reads.events(
-            reads_pb2.ListEventsRequest(
-                execution_id=request.execution_id, after_seq=after_seq, as_of_seq=request.as_of_seq, limit=size + 1
-            )
-        )
-        shown, token = pages.cut(response.events, size, lambda row: str(row.event.seq), translate.event, *list_of)
-        return holding(executions_pb2.ListEventsResponse, events=shown, next_page_token=token)
+        page = Page(request, "events", request.execution_id, str(request.as_of_seq))
+        after_seq = max(request.after_seq, page.after_number)
+        found = await self._reads.events(request.execution_id, after_seq, page.size + 1, as_of_seq=request.as_of_seq)
+        shown, token = page.cut(found, lambda event: str(event.seq), translate.event)
+        return holding(pb.ListEventsResponse, events=shown, next_page_token=token)

@@ -2,54 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
 from services.api.app import refusals
 from services.api.app.executions import Executions
 from services.api.app.identifiers import is_execution_id
-from services.api.app.ports import ExecutionReads
-from services.api.rpc import pages, translate
+from services.api.rpc import translate
+from services.api.rpc.pages import Page
 from services.api.rpc.structs import holding
 from services.chassis.identity.callers import caller
-from windlass.api.v1 import runs_pb2, runs_pb2_grpc
+from windlass.api.v1 import runs_pb2 as pb
+from windlass.api.v1 import runs_pb2_grpc
 from windlass.coordinator.v1 import reads_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
+class RunReads(Protocol):
+    """Any coordinator."""
+
+    async def runs(self, request: reads_pb2.ListRunsRequest) -> reads_pb2.ListRunsResponse: ...
+
+    async def run(self, run_id: str) -> reads_pb2.RunRecord | None: ...
+
+
 class RunServicer(runs_pb2_grpc.RunServiceServicer):
-    def __init__(self, executions: Executions, reads: ExecutionReads) -> None:
+    def __init__(self, executions: Executions, reads: RunReads) -> None:
         self._executions = executions
         self._reads = reads
 
-    async def ListRuns(self, request: runs_pb2.ListRunsRequest, context: Context) -> runs_pb2.ListRunsResponse:
+    async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
         workspace = caller().workspace
         if request.execution_id:
             await self._executions.find(workspace, request.execution_id)
-        list_of = ("runs", workspace, request.execution_id, request.node, str(request.state))
-        after, size = pages.begin(request, *list_of)
+        page = Page(request, "runs", workspace, request.execution_id, request.node, str(request.state))
         found = await self._reads.runs(
             reads_pb2.ListRunsRequest(
                 workspace=workspace,
                 execution_id=request.execution_id,
                 node=request.node,
                 state=request.state,
-                after_run_id=after if _is_run_id(after) else "",
-                limit=size + 1,
+                after_run_id=page.after if _is_run_id(page.after) else "",
+                limit=page.size + 1,
                 takes_cut=True,
             )
         )
         own = [record for record in found.runs if record.workspace == workspace]
-        shown, token = pages.cut(own, size, lambda row: row.run.id, translate.run, *list_of, is_cut=found.is_cut)
-        return holding(runs_pb2.ListRunsResponse, runs=shown, next_page_token=token)
+        shown, token = page.cut(own, lambda row: row.run.id, translate.run, is_cut=found.is_cut)
+        return holding(pb.ListRunsResponse, runs=shown, next_page_token=token)
 
-    async def GetRun(self, request: runs_pb2.GetRunRequest, context: Context) -> runs_pb2.GetRunResponse:
+    async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
         record = await self._reads.run(request.run_id) if _is_run_id(request.run_id) else None
         if record is None or record.workspace != caller().workspace:
             raise refusals.run_not_found(request.run_id)
-        return holding(runs_pb2.GetRunResponse, run=translate.run(record))
+        return holding(pb.GetRunResponse, run=translate.run(record))
 
 
 def _is_run_id(text: str) -> bool:

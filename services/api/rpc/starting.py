@@ -15,11 +15,10 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from services.api.app.authenticator import Authenticator
-from services.api.app.executions import FINAL, Executions
-from services.api.app.ports import StartWatches, Watch
-from services.api.app.schema_reader import VIOLATIONS_MAX
-from services.api.app.starts import Existing, StartCommand, Starter
+from services.api.app.executions import Executions
+from services.api.app.ports import Execution, Watch, Watches
+from services.api.app.startables import VIOLATIONS_MAX
+from services.api.app.starts import StartCommand, Starter
 from services.api.rpc import translate
 from services.api.rpc.structs import holding
 from services.chassis.grpc.errors import Refusal, status_of
@@ -29,10 +28,10 @@ from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.tracing import AttributeValue, Sampler, TraceContext, emit_span, new_trace
 from windlass.api.v1 import executions_pb2
-from windlass.coordinator.v1 import reads_pb2
 from windlass.types.v1.start_pb2 import StartOrder
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Request = executions_pb2.StartExecutionRequest
 Response = executions_pb2.StartExecutionResponse
 Item = executions_pb2.BatchStartExecutionsResponse.Item
 # This part of a caller's deadline is left for the answer itself.
@@ -45,13 +44,16 @@ _METHOD: Final = "/windlass.api.v1.ExecutionService/StartExecution"
 
 
 class _Begun(NamedTuple):
-    request: executions_pb2.StartExecutionRequest
-    started: Coroutine[Any, Any, StartOrder | Existing] | Existing
+    request: Request
+    # None: it was started before.
+    order: StartOrder | None
+    # The id of the execution.
+    started: Coroutine[Any, Any, str] | str
     # Set when the caller waits for the end of a new execution.
     watch: Watch | None
 
     def abandon(self) -> None:
-        if not isinstance(self.started, Existing):
+        if not isinstance(self.started, str):
             self.started.close()
         if self.watch is not None:
             self.watch.close()
@@ -60,7 +62,7 @@ class _Begun(NamedTuple):
 class _Refused(NamedTuple):
     """A start that is refused, unless its request_id was used for an earlier one."""
 
-    request: executions_pb2.StartExecutionRequest
+    request: Request
     command: StartCommand
     refusal: Refusal
 
@@ -72,18 +74,11 @@ class _Traced(NamedTuple):
 
 class Starting:
     def __init__(
-        self,
-        starter: Starter,
-        executions: Executions,
-        watches: StartWatches,
-        authenticator: Authenticator,
-        sampler: Sampler,
-        clock: Clock,
+        self, starter: Starter, executions: Executions, watches: Watches, sampler: Sampler, clock: Clock
     ) -> None:
         self._starter = starter
         self._executions = executions
         self._watches = watches
-        self._authenticator = authenticator
         self._sampler = sampler
         self._clock = clock
 
@@ -92,17 +87,13 @@ class Starting:
         remaining: float | None = context.time_remaining()
         return math.inf if remaining is None else self._clock.monotonic() + remaining - ANSWER_SECONDS
 
-    async def one(
-        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext, answer_by: float
-    ) -> Response:
+    async def one(self, request: Request, trace: TraceContext, answer_by: float) -> Response:
         (begun,) = await self._recalled([await self._begin(request, trace)])
         if isinstance(begun, Exception):
             raise begun
         return await self._end(begun, answer_by)
 
-    async def all(
-        self, requests: list[executions_pb2.StartExecutionRequest], incoming: TraceContext | None, answer_by: float
-    ) -> list[Item]:
+    async def all(self, requests: list[Request], incoming: TraceContext | None, answer_by: float) -> list[Item]:
         """In the order of the requests; a failure is the item's own."""
         traces = [self._trace(incoming) for _ in requests]
         tried: list[_Begun | _Refused | Exception] = []
@@ -123,9 +114,7 @@ class Starting:
                     rest.abandon()
         return items
 
-    async def _try(
-        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext, violations_max: int
-    ) -> _Begun | _Refused | Exception:
+    async def _try(self, request: Request, trace: TraceContext, violations_max: int) -> _Begun | _Refused | Exception:
         try:
             judge(request)
             return await self._begin(request, trace, violations_max)
@@ -133,24 +122,24 @@ class Starting:
             return failure
 
     async def _begin(
-        self, request: executions_pb2.StartExecutionRequest, trace: TraceContext, violations_max: int = VIOLATIONS_MAX
+        self, request: Request, trace: TraceContext, violations_max: int = VIOLATIONS_MAX
     ) -> _Begun | _Refused:
         identity = caller()
         command = translate.start_command(request)
-        title = self._authenticator.title(identity.name)
         try:
-            item = await self._starter.prepare(identity.workspace, title, command, trace, violations_max)
+            start = await self._starter.prepare(identity.workspace, command, violations_max)
         except Refusal as refusal:
             if not command.request_id:
                 raise
             return _Refused(request, command, refusal)
+        item = translate.enqueue_item(start, identity.title, trace.header())
         watch = None
         if request.HasField("wait"):
             # The watch is opened before the execution exists, so that its end is not missed.
-            watch = self._watches.open(item.start.execution_id, is_new=True)
+            watch = self._watches.open(start.execution_id, is_new=True)
             item.start.watcher = self._watches.name
         try:
-            return _Begun(request, self._starter.submit(item), watch)
+            return _Begun(request, item.start, self._starter.submit(start, item), watch)
         except BaseException:
             # Too many starts are on their way. This one is not begun, and nobody else closes its watch.
             if watch is not None:
@@ -159,60 +148,53 @@ class Starting:
 
     async def _recalled(self, tried: Sequence[_Begun | _Refused | Exception]) -> list[_Begun | Exception]:
         """Replace refused starts by what their request_ids had started before. The queue is asked once for all."""
-        refused = [each for each in tried if isinstance(each, _Refused)]
-        if not refused:
-            return [each for each in tried if not isinstance(each, _Refused)]
-        fates: Iterator[_Begun | Exception]
-        try:
-            known = await self._starter.recall(caller().workspace, [each.command for each in refused])
-            fates = map(_fate, refused, known)
-        except Exception as failure:  # noqa: BLE001 - the outcome of the refused ones is unknown
-            fates = itertools.repeat(failure)
-            if isinstance(failure, Refusal) and failure.reason == "UNIMPLEMENTED":
-                # An older dispatcher does not know the question: each start is refused for its own reason.
-                fates = (each.refusal for each in refused)
-        return [next(fates) if isinstance(each, _Refused) else each for each in tried]
+        commands = [each.command for each in tried if isinstance(each, _Refused)]
+        known: Iterator[str | Exception | None] = iter(())
+        if commands:
+            try:
+                known = iter(await self._starter.recall(caller().workspace, commands))
+            except Exception as failure:  # noqa: BLE001 - the outcome of the refused ones is unknown
+                known = itertools.repeat(failure)
+        return [_fate(each, next(known)) if isinstance(each, _Refused) else each for each in tried]
 
     async def _end(self, begun: _Begun, answer_by: float) -> Response:
         try:
-            started = begun.started if isinstance(begun.started, Existing) else await begun.started
+            execution_id = begun.started if isinstance(begun.started, str) else await begun.started
             crash_point("api.start.before_answer")
-            if not begun.request.HasField("wait"):
-                return await self._answer(begun, started)
-            wait = begun.request.wait
-            end = min(answer_by, self._clock.monotonic() + wait.seconds + wait.nanos / 1e9)
-            if isinstance(started, Existing):
-                return await self._wait_for_existing(started, end)
-            assert begun.watch is not None
-            return await self._wait_for_end(started, begun.watch, end)
+            # Its own id means that it is new, or that we have sent it twice.
+            if begun.order is None or begun.order.execution_id != execution_id:
+                found = await self._existing(begun.request, execution_id, answer_by)
+                return translate.answer(Response(existing=True), found)
+            if begun.watch is None:
+                return holding(Response, execution=translate.pending(begun.order, begun.request.input))
+            found = await self._ended(execution_id, begun.watch, self._wait_end(begun.request, answer_by))
+            return translate.answer(Response(), found)
         finally:
             if begun.watch is not None:
                 begun.watch.close()
 
-    async def _answer(self, begun: _Begun, started: StartOrder | Existing) -> Response:
-        if isinstance(started, Existing):
-            record = await self._executions.find(*started)
-            return _told(record, is_existing=True)
-        return holding(Response, execution=translate.pending(started, begun.request.input))
-
-    async def _wait_for_end(self, started: StartOrder, watch: Watch, end: float) -> Response:
-        final = await self._executions.wait(watch, end - self._clock.monotonic())
-        if final is None:
-            final = await self._executions.find(started.workspace, started.execution_id)
-        return _told(final)
-
-    async def _wait_for_existing(self, existing: Existing, end: float) -> Response:
-        workspace, execution_id = existing
+    async def _existing(self, request: Request, execution_id: str, answer_by: float) -> Execution:
+        if not request.HasField("wait"):
+            return await self._find(execution_id)
+        end = self._wait_end(request, answer_by)
         watch = self._watches.open(execution_id)
         try:
             # It may have ended long ago; then no update will come.
-            record = await self._executions.find(workspace, execution_id)
-            if record.execution.state not in FINAL:
-                final = await self._executions.wait(watch, end - self._clock.monotonic())
-                record = final or await self._executions.find(workspace, execution_id)
-            return _told(record, is_existing=True)
+            found = await self._find(execution_id)
+            return found if found.is_final else await self._ended(execution_id, watch, end)
         finally:
             watch.close()
+
+    async def _ended(self, execution_id: str, watch: Watch, end: float) -> Execution:
+        """The final execution, or as it is when the time is over."""
+        final = await self._executions.wait(watch, end - self._clock.monotonic())
+        return final or await self._find(execution_id)
+
+    async def _find(self, execution_id: str) -> Execution:
+        return await self._executions.find(caller().workspace, execution_id)
+
+    def _wait_end(self, request: Request, answer_by: float) -> float:
+        return min(answer_by, self._clock.monotonic() + request.wait.seconds + request.wait.nanos / 1e9)
 
     async def _item(self, begun: _Begun | Exception, answer_by: float) -> Item:
         try:
@@ -243,16 +225,10 @@ class Starting:
         )
 
 
-def _fate(refused: _Refused, known: Existing | Refusal | None) -> _Begun | Exception:
-    if isinstance(known, Existing):
-        return _Begun(refused.request, known, None)
+def _fate(refused: _Refused, known: str | Exception | None) -> _Begun | Exception:
+    if isinstance(known, str):
+        return _Begun(refused.request, None, known, None)
     return known or refused.refusal
-
-
-def _told(record: reads_pb2.ExecutionRecord, *, is_existing: bool = False) -> Response:
-    response = Response(existing=is_existing)
-    translate.fill_execution(response.execution, record)
-    return response
 
 
 def span_attributes(response: Response) -> dict[str, AttributeValue]:

@@ -20,8 +20,6 @@ from windlass.definition.limits import DEPTH_MAX
 # The smallest value in JSON has two bytes, a digit and a comma. A member of an object has its key and three more.
 _VALUE_BYTES_MIN: Final = 2
 _MEMBER_BYTES_MIN: Final = 5
-# The bytes that null, a boolean or a text has at least beyond those of a digit.
-_WORD_BYTES_MORE: Final = {None: 3, "null_value": 3, "bool_value": 3, "string_value": 1}
 Made = TypeVar("Made", bound=Message)
 
 
@@ -40,82 +38,73 @@ def holding(kind: type[Made], **fields: Any) -> Made:
     return made
 
 
+class StructTooLarge(Exception):
+    """The Struct has more values than JSON of the allowed size can have."""
+
+
 def to_dict(struct: struct_pb2.Struct, field: str, bytes_max: int) -> dict[str, Any]:
     """The content of the Struct, or a refusal that names it `field`. The guard has refused NUL already.
 
-    A Struct that is surely over `bytes_max` as JSON is refused before it is converted. The caller measures the others.
+    Only a Struct that is surely over `bytes_max` as JSON is refused here. The caller measures the others.
     """
-    if is_surely_over(struct, bytes_max):
-        raise invalid_field(field, "TOO_LARGE", f"at most {bytes_max} bytes")
-    odd: list[Any] = []
-    document = _converted(struct, odd)
-    if odd:
+    reader = _StructReader(bytes_max)
+    try:
+        document = reader.members(struct, 0)
+    except StructTooLarge:
+        raise invalid_field(field, "TOO_LARGE", f"at most {bytes_max} bytes") from None
+    if reader.has_odd:
         raise invalid_fields(sift(document, field).faults)
     return document
 
 
-def document_of(struct: struct_pb2.Struct) -> dict[str, Any]:
-    """The content of the Struct. A level that is too deep is empty."""
-    return _converted(struct, [])
+def document_of(struct: struct_pb2.Struct, bytes_max: int) -> dict[str, Any]:
+    """The content of the Struct. A level that is too deep is empty. Raises StructTooLarge."""
+    return _StructReader(bytes_max).members(struct, 0)
 
 
-def is_surely_over(struct: struct_pb2.Struct, bytes_max: int) -> bool:
-    """It holds more values than JSON of so many bytes can. At most that many values are looked at."""
-    left = bytes_max
-    if struct.ByteSize() <= left // _VALUE_BYTES_MIN:  # a value has two bytes in protobuf too
-        return False
-    ahead: list[Any] = [struct]
-    while ahead:
-        inside = ahead.pop()
-        if isinstance(inside, struct_pb2.Struct):
-            left -= len(inside.fields) * _MEMBER_BYTES_MIN + sum(map(len, inside.fields))
-            values = inside.fields.values()
-        else:
-            left -= len(inside.values) * _VALUE_BYTES_MIN
-            values = inside.values
-        if left < 0:
-            return True
-        for value in values:
-            kind = value.WhichOneof("kind")
-            if kind == "struct_value":
-                ahead.append(value.struct_value)
-            elif kind == "list_value":
-                ahead.append(value.list_value)
-            elif kind != "number_value":
-                left -= _WORD_BYTES_MORE.get(kind, 0)
-                if left < 0:
-                    return True
-    return False
+class _StructReader:
+    """Converts one Struct, and stops when its JSON is surely too large, because conversion blocks all other work."""
 
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_left = bytes_max
+        # A value was found that cannot be stored.
+        self.has_odd = False
 
-def _converted(struct: struct_pb2.Struct, odd: list[Any]) -> dict[str, Any]:
-    """`odd` collects each value that cannot be stored, so that a good start needs no second pass."""
-    return {key: _value(value, 1, odd) for key, value in struct.fields.items()}
-
-
-def _value(value: struct_pb2.Value, depth: int, odd: list[Any]) -> Any:
-    match value.WhichOneof("kind"):
-        case "string_value":
-            return value.string_value
-        case "number_value":
-            if not math.isfinite(value.number_value):
-                odd.append(value.number_value)
-            return number(value.number_value)
-        case "struct_value":
-            if depth < DEPTH_MAX:
-                fields = value.struct_value.fields
-                return {key: _value(inner, depth + 1, odd) for key, inner in fields.items()}
-            odd.append({})
+    def members(self, struct: struct_pb2.Struct, depth: int) -> dict[str, Any]:
+        if not self._may_enter(len(struct.fields) * _MEMBER_BYTES_MIN, depth):
             return {}
-        case "list_value":
-            if depth < DEPTH_MAX:
-                return [_value(inner, depth + 1, odd) for inner in value.list_value.values]
-            odd.append([])
+        return {key: self._value(inner, depth + 1) for key, inner in struct.fields.items()}
+
+    def _entries(self, values: struct_pb2.ListValue, depth: int) -> list[Any]:
+        if not self._may_enter(len(values.values) * _VALUE_BYTES_MIN, depth):
             return []
-        case "bool_value":
-            return value.bool_value
-        case _:
-            return None
+        return [self._value(inner, depth + 1) for inner in values.values]
+
+    def _may_enter(self, bytes_min: int, depth: int) -> bool:
+        self._bytes_left -= bytes_min
+        if self._bytes_left < 0:
+            raise StructTooLarge
+        if depth < DEPTH_MAX:
+            return True
+        self.has_odd = True
+        return False
+
+    def _value(self, value: struct_pb2.Value, depth: int) -> Any:
+        match value.WhichOneof("kind"):
+            case "string_value":
+                return value.string_value
+            case "number_value":
+                if not math.isfinite(value.number_value):
+                    self.has_odd = True
+                return number(value.number_value)
+            case "struct_value":
+                return self.members(value.struct_value, depth)
+            case "list_value":
+                return self._entries(value.list_value, depth)
+            case "bool_value":
+                return value.bool_value
+            case _:
+                return None
 
 
 def fill(struct: struct_pb2.Struct, content: bytes) -> None:

@@ -1,65 +1,128 @@
-"""Translates records to the messages of the public API.
+"""Translates requests to commands, and records to the messages of the public API.
+
+An execution is shown as its coordinator's record says, or as PENDING by its row in the dispatchers' queue. The row also
+has the end of an execution that was given up, because it could not be admitted, or because no coordinator could go on
+with it. Its journal has no final event; `_last_event` stands for it.
 
 Hazard: all watches of an execution share one record, so no function here changes a record.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
-from google.protobuf import struct_pb2, timestamp_pb2
+from google.protobuf import struct_pb2
 
-from services.api.app import queued
-from services.api.app.ports import KeyRecord, WorkflowRecord, WorkspaceRecord
-from services.api.app.schema_reader import INPUT_BYTES_MAX
-from services.api.app.starts import StartCommand
+from services.api.app import ports
+from services.api.app.starts import INPUT_BYTES_MAX, NewStart, StartCommand
 from services.api.core.tiers import in_force
 from services.api.rpc.structs import fill, set_value, to_dict
-from windlass.api.v1 import executions_pb2, resources_pb2, workflows_pb2, workspaces_pb2
+from services.chassis.telemetry.tracing import parse_traceparent
+from windlass.api.v1 import executions_pb2, resources_pb2, workspaces_pb2
+from windlass.api.v1.resources_pb2 import Execution
 from windlass.catalog.v1 import catalog_pb2
 from windlass.coordinator.v1 import reads_pb2
 from windlass.definition.faults import Fault
 from windlass.definition.parsing import Format
+from windlass.dispatcher.v1 import queue_pb2
 from windlass.types.v1 import start_pb2
 
-
-def timestamp(time: datetime) -> timestamp_pb2.Timestamp:
-    made = timestamp_pb2.Timestamp()
-    made.FromDatetime(time)
-    return made
+Answer = TypeVar(
+    "Answer",
+    executions_pb2.StartExecutionResponse,
+    executions_pb2.GetExecutionResponse,
+    executions_pb2.CancelExecutionResponse,
+)
+PRIORITY_DEFAULT: Final = 3
+ADMISSION: Final = "ADMISSION"
+# The types of the last event of executions that were given up: without a journal, or with an unfinished one.
+NOT_ADMITTED: Final = "ExecutionNotAdmitted"
+GIVEN_UP: Final = "ExecutionGivenUp"
+_BILLION: Final = 1_000_000_000
 
 
 def start_command(request: executions_pb2.StartExecutionRequest) -> StartCommand:
-    timeout = request.timeout.seconds * 1_000_000_000 + request.timeout.nanos
+    document = to_dict(request.input, "input", INPUT_BYTES_MAX)
+    timeout = request.timeout.seconds * _BILLION + request.timeout.nanos
     return StartCommand(
-        request.workflow,
-        request.version,
-        to_dict(request.input, "input", INPUT_BYTES_MAX),
-        request.request_id,
-        request.labels,
-        request.priority,
-        timeout,
+        request.workflow, request.version, document, request.request_id, request.labels, request.priority, timeout
     )
 
 
-def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> resources_pb2.Execution:
-    """The execution that was just queued, from its order."""
-    execution = queued.pending(order)
+def enqueue_item(start: NewStart, caller: str, traceparent: str) -> queue_pb2.EnqueueItem:
+    command, startable = start.command, start.startable
+    order = start_pb2.StartOrder(
+        execution_id=start.execution_id,
+        workspace=start.workspace,
+        workflow=command.workflow,
+        version=startable.version,
+        version_id=startable.version_id,
+        input=start.content,
+        labels=command.labels,
+        priority=command.priority or PRIORITY_DEFAULT,
+        request_id=command.request_id,
+        trigger_type=Execution.Trigger.MANUAL,
+        caller=caller,
+        traceparent=traceparent,
+    )
+    order.create_time.seconds, order.create_time.nanos = divmod(start.create_ns, _BILLION)
+    if start.deadline_ns:
+        order.deadline_time.seconds, order.deadline_time.nanos = divmod(start.deadline_ns, _BILLION)
+    item = queue_pb2.EnqueueItem(start=order, request_hash=start.request_hash)
+    item.limits.executions_max, item.limits.queued_max = startable.limits
+    item.limits.revision = startable.workspace_revision
+    return item
+
+
+def pending(order: start_pb2.StartOrder, given: struct_pb2.Struct) -> Execution:
+    """The execution that was just queued."""
+    execution = _queued(order)
     execution.input.CopyFrom(given)
     return execution
 
 
-def fill_execution(shown: resources_pb2.Execution, record: reads_pb2.ExecutionRecord) -> None:
-    """Fill the answer in place, so that the input and output are not copied."""
-    shown.CopyFrom(record.execution)
-    fill(shown.input, record.input)
-    fill(shown.output, record.output)
+def answer(response: Answer, execution: ports.Execution) -> Answer:
+    """The answer is filled in place, so that the input and output are not copied."""
+    shown = response.execution
+    shown.CopyFrom(listed(execution))
+    fill(shown.input, execution.row.start.input if execution.record is None else execution.record.input)
+    fill(shown.output, b"" if execution.record is None else execution.record.output)
+    return response
 
 
-def listed(record: reads_pb2.ExecutionRecord) -> resources_pb2.Execution:
+def listed(execution: ports.Execution) -> Execution:
     """The execution as lists show it, without input and output."""
-    return record.execution
+    record: reads_pb2.ExecutionRecord | None = execution.record
+    shown = _queued(execution.row.start) if record is None else record.execution
+    if not execution.is_given_up:
+        return shown
+    ended = Execution()
+    ended.CopyFrom(shown)
+    row: queue_pb2.Queued = execution.row
+    message = ": ".join(filter(None, (row.failure_reason, row.failure_message)))
+    ended.state, ended.last_seq = Execution.FAILED, execution.last_seq
+    ended.error.type, ended.error.message = ADMISSION, message
+    ended.end_time.CopyFrom(row.failure_time)
+    return ended
+
+
+def _queued(order: start_pb2.StartOrder) -> Execution:
+    """The execution as it was queued, without its input."""
+    trace = parse_traceparent(order.traceparent)
+    return Execution(
+        id=order.execution_id,
+        workflow=order.workflow,
+        version=order.version,
+        state=Execution.PENDING,
+        labels=order.labels,
+        priority=order.priority,
+        trigger=Execution.Trigger(type=order.trigger_type, caller=order.caller),  # type: ignore[arg-type] # by number
+        parent_execution_id=order.parent_execution_id,
+        create_time=order.create_time,
+        deadline_time=order.deadline_time if order.HasField("deadline_time") else None,
+        trace_id="" if trace is None else trace.trace_id_hex,
+    )
 
 
 def run(record: reads_pb2.RunRecord) -> resources_pb2.Run:
@@ -70,35 +133,36 @@ def run(record: reads_pb2.RunRecord) -> resources_pb2.Run:
     return made
 
 
-def event(record: reads_pb2.EventRecord) -> resources_pb2.Event:
+def event(found: ports.Event) -> resources_pb2.Event:
+    if isinstance(found.record, ports.Execution):
+        return _last_event(found.record)
+    record: reads_pb2.EventRecord = found.record
     made = resources_pb2.Event()
     made.CopyFrom(record.event)
     fill(made.details, record.details)
     return made
 
 
-def workflow(record: WorkflowRecord) -> resources_pb2.Workflow:
-    made = resources_pb2.Workflow(
-        workflow=record.workflow,
-        version=record.version,
-        etag=str(record.revision),
-        create_time=timestamp(record.create_time),
-        update_time=timestamp(record.update_time),
-        source=record.source,
-        source_format=record.source_format or None,  # type: ignore[arg-type] # by name
-    )
-    document = orjson.loads(record.definition)
-    made.description = document.get("description", "")
-    fill(made.definition, record.definition)
-    if record.archive_time is not None:
-        made.archive_time.FromDatetime(record.archive_time)
+def _last_event(given_up: ports.Execution) -> resources_pb2.Event:
+    """The end of an execution that was given up. It is the only event if the execution was never admitted."""
+    shown, seq = listed(given_up), given_up.last_seq
+    kind = NOT_ADMITTED if seq == 1 else GIVEN_UP
+    made = resources_pb2.Event(seq=seq, type=kind, time=shown.end_time, state=shown.state)
+    made.details.update({"type": shown.error.type, "message": shown.error.message})
     return made
 
 
-def version(record: WorkflowRecord) -> resources_pb2.WorkflowVersion:
-    made = resources_pb2.WorkflowVersion(
-        workflow=record.workflow, version=record.version, create_time=timestamp(record.update_time)
-    )
+def workflow(record: ports.WorkflowRecord) -> resources_pb2.Workflow:
+    fields = _common(record, "workflow version create_time update_time archive_time source source_format")
+    description = orjson.loads(record.definition).get("description", "")
+    made = resources_pb2.Workflow(**fields, etag=str(record.revision), description=description)
+    fill(made.definition, record.definition)
+    return made
+
+
+def version(record: ports.WorkflowRecord) -> resources_pb2.WorkflowVersion:
+    made = resources_pb2.WorkflowVersion(**_common(record, "workflow version"))
+    made.create_time.FromDatetime(record.update_time)
     fill(made.definition, record.definition)
     return made
 
@@ -112,41 +176,26 @@ def source_format(given: int) -> Format:
     return Format.JSON if given == resources_pb2.Workflow.JSON else Format.YAML
 
 
-def change(number: int) -> workflows_pb2.ApplyWorkflowResponse.Change.ValueType:
-    return workflows_pb2.ApplyWorkflowResponse.Change.ValueType(number)
-
-
-def workspace(record: WorkspaceRecord) -> workspaces_pb2.Workspace:
+def workspace(record: ports.WorkspaceRecord) -> workspaces_pb2.Workspace:
     limits = in_force(record.tier, record.executions_max, record.queued_max)
     return workspaces_pb2.Workspace(
-        workspace=record.workspace,
-        tier=record.tier,  # type: ignore[arg-type] # by number
-        limits=workspaces_pb2.Limits(executions_max=limits.executions_max, queued_max=limits.queued_max),
+        **_common(record, "workspace tier create_time update_time"),
+        limits=workspaces_pb2.Limits(**limits._asdict()),
         etag=str(record.revision),
-        create_time=timestamp(record.create_time),
-        update_time=timestamp(record.update_time),
     )
 
 
-def api_key(record: KeyRecord) -> workspaces_pb2.ApiKey:
-    made = workspaces_pb2.ApiKey(
-        key_id=record.key_id,
-        workspace=record.workspace,
-        role=workspaces_pb2.Role.Value(record.role),
-        title=record.title,
-        create_time=timestamp(record.create_time),
-    )
-    if record.expire_time is not None:
-        made.expire_time.FromDatetime(record.expire_time)
-    if record.revoke_time is not None:
-        made.revoke_time.FromDatetime(record.revoke_time)
-    return made
+def api_key(record: ports.KeyRecord) -> workspaces_pb2.ApiKey:
+    fields = "key_id workspace role title create_time expire_time revoke_time"
+    return workspaces_pb2.ApiKey(**_common(record, fields))
 
 
-def identified(record: KeyRecord) -> catalog_pb2.IdentifyKeyResponse:
+def identified(record: ports.KeyRecord) -> catalog_pb2.IdentifyKeyResponse:
     """The system key has no public role; its number is 0, which allows nothing."""
     role = 0 if record.role == "SYSTEM" else workspaces_pb2.Role.Value(record.role)
-    made = catalog_pb2.IdentifyKeyResponse(key_id=record.key_id, workspace=record.workspace, role=role)
-    if record.expire_time is not None:
-        made.expire_time.FromDatetime(record.expire_time)
-    return made
+    return catalog_pb2.IdentifyKeyResponse(**_common(record, "key_id workspace expire_time"), role=role)
+
+
+def _common(record: NamedTuple, names: str) -> dict[str, Any]:
+    """The fields that a record and its message share. Messages take enums by name, and None as unset."""
+    return {name: getattr(record, name) for name in names.split()}

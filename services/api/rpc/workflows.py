@@ -13,14 +13,17 @@ import orjson
 
 from services.api.app import refusals
 from services.api.app.authenticator import Authenticator
-from services.api.app.ports import Actor, AnnouncedModules, Checker, NewVersion, Workflows
+from services.api.app.checking.children import Checkers
+from services.api.app.ports import ExecutionReads, NewVersion, Workflows
 from services.api.app.startables import Startables
-from services.api.rpc import pages, translate
-from services.api.rpc.structs import document_of, holding, is_surely_over
+from services.api.rpc import translate
+from services.api.rpc.pages import Page
+from services.api.rpc.structs import StructTooLarge, document_of, holding
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.identity.callers import caller
 from services.chassis.process.crash import crash_point
-from windlass.api.v1 import resources_pb2, workflows_pb2, workflows_pb2_grpc
+from windlass.api.v1 import resources_pb2, workflows_pb2_grpc
+from windlass.api.v1 import workflows_pb2 as pb
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
 from windlass.definition.examination import Verdict, examine_parsed, too_large, warnings_of
 from windlass.definition.faults import Faults
@@ -28,7 +31,7 @@ from windlass.definition.json_values import sift
 from windlass.definition.limits import DEFINITION_BYTES_MAX
 from windlass.definition.parsing import Format, Parsed, parse
 
-Request = workflows_pb2.ApplyWorkflowRequest | workflows_pb2.ValidateWorkflowRequest
+Request = pb.ApplyWorkflowRequest | pb.ValidateWorkflowRequest
 Context = grpc.aio.ServicerContext[Any, Any]
 T = TypeVar("T")
 SHA256_BYTES: Final = 32
@@ -39,18 +42,14 @@ READ_HERE_BYTES_MAX: Final = 16 * 1024
 
 
 class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
-    def __init__(
-        self, workflows: Workflows, startables: Startables, announced: AnnouncedModules, checker: Checker
-    ) -> None:
+    def __init__(self, workflows: Workflows, startables: Startables, reads: ExecutionReads, checker: Checkers) -> None:
         self._workflows = workflows
         self._startables = startables
-        self._announced = announced
+        self._reads = reads
         self._checker = checker
         self._large_one = asyncio.Semaphore(1)
 
-    async def ApplyWorkflow(
-        self, request: workflows_pb2.ApplyWorkflowRequest, context: Context
-    ) -> workflows_pb2.ApplyWorkflowResponse:
+    async def ApplyWorkflow(self, request: pb.ApplyWorkflowRequest, context: Context) -> pb.ApplyWorkflowResponse:
         # The guard does not check text here, so that a NUL in the definition becomes one of its faults.
         for field in ("etag", "source"):
             if "\x00" in getattr(request, field):
@@ -59,33 +58,30 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
         if verdict.faults:
             raise refusals.invalid_definition(verdict.faults)
         warnings = await self._warnings(verdict)
-        identity = caller()
-        actor = Actor(identity.name, identity.workspace)
+        actor = caller()
         references = orjson.dumps(verdict.references)
         new = NewVersion(str(uuid.uuid4()), verdict.canonical, references, source, format_.value)
         applied = await self._workflows.apply(actor, verdict.name, new, request.etag)
-        self._startables.forget(identity.workspace, verdict.name)
+        self._startables.forget(actor.workspace, verdict.name)
         crash_point("api.workflow.before_answer")
-        if applied.workflow is None:
-            raise _apply_refusal(applied.refusal, verdict.name)
+        if isinstance(applied, Refusal):
+            raise applied
         return holding(
-            workflows_pb2.ApplyWorkflowResponse,
+            pb.ApplyWorkflowResponse,
             workflow=translate.workflow(applied.workflow),
-            change=translate.change(applied.change),
+            change=applied.change,
             warnings=warnings,
         )
 
     async def ValidateWorkflow(
-        self, request: workflows_pb2.ValidateWorkflowRequest, context: Context
-    ) -> workflows_pb2.ValidateWorkflowResponse:
+        self, request: pb.ValidateWorkflowRequest, context: Context
+    ) -> pb.ValidateWorkflowResponse:
         verdict, _, _ = await self._examine(request)
-        return workflows_pb2.ValidateWorkflowResponse(
+        return pb.ValidateWorkflowResponse(
             faults=[translate.fault(fault) for fault in verdict.faults], warnings=await self._warnings(verdict)
         )
 
-    async def GetWorkflow(
-        self, request: workflows_pb2.GetWorkflowRequest, context: Context
-    ) -> workflows_pb2.GetWorkflowResponse:
+    async def GetWorkflow(self, request: pb.GetWorkflowRequest, context: Context) -> pb.GetWorkflowResponse:
         workspace = caller().workspace
         record = await self._workflows.get(workspace, request.workflow, request.version)
         if record is None and request.version:
@@ -93,45 +89,38 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
                 raise refusals.version_not_found(request.workflow, request.version)
         if record is None:
             raise refusals.workflow_not_found(request.workflow)
-        return holding(workflows_pb2.GetWorkflowResponse, workflow=translate.workflow(record))
+        return holding(pb.GetWorkflowResponse, workflow=translate.workflow(record))
 
-    async def ListWorkflows(
-        self, request: workflows_pb2.ListWorkflowsRequest, context: Context
-    ) -> workflows_pb2.ListWorkflowsResponse:
-        list_of = ("workflows", str(request.show_archived))
-        after, size = pages.begin(request, *list_of)
-        rows = await self._workflows.page(caller().workspace, after, size + 1, with_archived=request.show_archived)
-        shown, token = pages.cut(rows, size, lambda row: row.workflow, translate.workflow, *list_of)
-        return holding(workflows_pb2.ListWorkflowsResponse, workflows=shown, next_page_token=token)
+    async def ListWorkflows(self, request: pb.ListWorkflowsRequest, context: Context) -> pb.ListWorkflowsResponse:
+        page = Page(request, "workflows", str(request.show_archived))
+        rows = await self._workflows.page(
+            caller().workspace, page.after, page.size + 1, with_archived=request.show_archived
+        )
+        shown, token = page.cut(rows, lambda row: row.workflow, translate.workflow)
+        return holding(pb.ListWorkflowsResponse, workflows=shown, next_page_token=token)
 
     async def ListWorkflowVersions(
-        self, request: workflows_pb2.ListWorkflowVersionsRequest, context: Context
-    ) -> workflows_pb2.ListWorkflowVersionsResponse:
-        list_of = ("versions", request.workflow)
-        before, size = pages.begin(request, *list_of)
-        rows = await self._workflows.versions(caller().workspace, request.workflow, pages.number(before), size + 1)
-        if not rows and not before:
+        self, request: pb.ListWorkflowVersionsRequest, context: Context
+    ) -> pb.ListWorkflowVersionsResponse:
+        workspace, page = caller().workspace, Page(request, "versions", request.workflow)
+        rows = await self._workflows.versions(workspace, request.workflow, page.after_number, page.size + 1)
+        if not rows and not page.after:
             raise refusals.workflow_not_found(request.workflow)
-        shown, token = pages.cut(rows, size, lambda row: str(row.version), translate.version, *list_of)
-        return holding(workflows_pb2.ListWorkflowVersionsResponse, versions=shown, next_page_token=token)
+        shown, token = page.cut(rows, lambda row: str(row.version), translate.version)
+        return holding(pb.ListWorkflowVersionsResponse, versions=shown, next_page_token=token)
 
-    async def ArchiveWorkflow(
-        self, request: workflows_pb2.ArchiveWorkflowRequest, context: Context
-    ) -> workflows_pb2.ArchiveWorkflowResponse:
+    async def ArchiveWorkflow(self, request: pb.ArchiveWorkflowRequest, context: Context) -> pb.ArchiveWorkflowResponse:
         workflow = await self._set_archived(request.workflow, is_archived=True)
-        return holding(workflows_pb2.ArchiveWorkflowResponse, workflow=workflow)
+        return holding(pb.ArchiveWorkflowResponse, workflow=workflow)
 
-    async def RestoreWorkflow(
-        self, request: workflows_pb2.RestoreWorkflowRequest, context: Context
-    ) -> workflows_pb2.RestoreWorkflowResponse:
+    async def RestoreWorkflow(self, request: pb.RestoreWorkflowRequest, context: Context) -> pb.RestoreWorkflowResponse:
         workflow = await self._set_archived(request.workflow, is_archived=False)
-        return holding(workflows_pb2.RestoreWorkflowResponse, workflow=workflow)
+        return holding(pb.RestoreWorkflowResponse, workflow=workflow)
 
     async def _set_archived(self, workflow: str, *, is_archived: bool) -> Any:
-        identity = caller()
-        actor = Actor(identity.name, identity.workspace)
+        actor = caller()
         record = await self._workflows.set_archived(actor, workflow, is_archived=is_archived)
-        self._startables.forget(identity.workspace, workflow)
+        self._startables.forget(actor.workspace, workflow)
         crash_point("api.workflow.before_answer")
         if record is None:
             raise refusals.workflow_not_found(workflow)
@@ -143,7 +132,7 @@ class WorkflowServicer(workflows_pb2_grpc.WorkflowServiceServicer):
             # Only warnings depend on the answer, so an unavailable coordinator does not refuse a definition.
             with contextlib.suppress(DependencyUnavailable, TimeoutError, Refusal):
                 async with asyncio.timeout(ANNOUNCED_SECONDS):
-                    announced = await self._announced.modules(caller().workspace)
+                    announced = await self._reads.modules(caller().workspace)
         return [translate.fault(warning) for warning in warnings_of(verdict, announced)]
 
     async def _examine(self, request: Request) -> tuple[Verdict, str, Format]:
@@ -192,18 +181,13 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         return translate.identified(key)
 
 
-def _apply_refusal(reason: str, workflow: str) -> Refusal:
-    if reason == "ETAG_MISMATCH":
-        return refusals.etag_mismatch(workflow, f"windlass workflow get {workflow}")
-    return refusals.workflow_archived(workflow)
-
-
 def _parsed(request: Request) -> Parsed:
     if request.source:
         return parse(request.source, translate.source_format(request.source_format))
-    if is_surely_over(request.definition, DEFINITION_BYTES_MAX):
+    try:
+        return Parsed(document_of(request.definition, DEFINITION_BYTES_MAX), Faults())
+    except StructTooLarge:
         return Parsed(None, Faults([too_large()]))
-    return Parsed(document_of(request.definition), Faults())
 
 
 def _input_schema(document: Any) -> bytes | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -12,15 +11,17 @@ import grpc
 from services.api.app import refusals
 from services.api.app.authenticator import Authenticator
 from services.api.app.key_material import KeyMint, key_hash
-from services.api.app.ports import Actor, ApiKeys, KeyIdTaken, NewKey, WorkspaceRecord, Workspaces
+from services.api.app.ports import ApiKeys, KeyIdTaken, NewKey, WorkspaceRecord, Workspaces
 from services.api.app.startables import Startables
 from services.api.core.tiers import Tier
-from services.api.rpc import pages, translate
+from services.api.rpc import translate
+from services.api.rpc.pages import Page
 from services.chassis.identity.callers import CallerKind, Identity, caller
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.process.crash import crash_point
-from windlass.api.v1 import workspaces_pb2, workspaces_pb2_grpc
+from windlass.api.v1 import workspaces_pb2 as pb
+from windlass.api.v1 import workspaces_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _MASKS: Final = {
@@ -41,59 +42,49 @@ class WorkspaceServicer(workspaces_pb2_grpc.WorkspaceServiceServicer):
         # Wakes the loop that tells the dispatchers.
         self._changed = changed
 
-    async def CreateWorkspace(
-        self, request: workspaces_pb2.CreateWorkspaceRequest, context: Context
-    ) -> workspaces_pb2.CreateWorkspaceResponse:
-        tier = int(request.tier) or int(Tier.FREE)
-        limits = (request.limits.executions_max, request.limits.queued_max)
-        record = await self._workspaces.add(_actor(), request.workspace, tier, *limits)
+    async def CreateWorkspace(self, request: pb.CreateWorkspaceRequest, context: Context) -> pb.CreateWorkspaceResponse:
+        values = _values(request)
+        values["tier"] = values["tier"] or int(Tier.FREE)
+        record = await self._workspaces.add(caller(), request.workspace, values)
         if record is None:
             # A repeat of a request whose answer was lost asks for exactly the present state.
             record = await self._workspaces.get(request.workspace)
-            if record is None or record.close_time is not None or record[1:4] != (tier, *limits):
+            if record is None or record.close_time is not None or not _has(record, values):
                 raise refusals.workspace_exists(request.workspace)
         self._tell(request.workspace)
-        return workspaces_pb2.CreateWorkspaceResponse(workspace=translate.workspace(record))
+        return pb.CreateWorkspaceResponse(workspace=translate.workspace(record))
 
-    async def GetWorkspace(
-        self, request: workspaces_pb2.GetWorkspaceRequest, context: Context
-    ) -> workspaces_pb2.GetWorkspaceResponse:
+    async def GetWorkspace(self, request: pb.GetWorkspaceRequest, context: Context) -> pb.GetWorkspaceResponse:
         record = await self._open(request.workspace)
-        return workspaces_pb2.GetWorkspaceResponse(workspace=translate.workspace(record))
+        return pb.GetWorkspaceResponse(workspace=translate.workspace(record))
 
-    async def ListWorkspaces(
-        self, request: workspaces_pb2.ListWorkspacesRequest, context: Context
-    ) -> workspaces_pb2.ListWorkspacesResponse:
-        after, size = pages.begin(request, "workspaces")
-        found = await self._workspaces.page(after, size + 1)
-        shown, token = pages.cut(found, size, lambda row: row.workspace, translate.workspace, "workspaces")
-        return workspaces_pb2.ListWorkspacesResponse(workspaces=shown, next_page_token=token)
+    async def ListWorkspaces(self, request: pb.ListWorkspacesRequest, context: Context) -> pb.ListWorkspacesResponse:
+        page = Page(request, "workspaces")
+        found = await self._workspaces.page(page.after, page.size + 1)
+        shown, token = page.cut(found, lambda row: row.workspace, translate.workspace)
+        return pb.ListWorkspacesResponse(workspaces=shown, next_page_token=token)
 
-    async def UpdateWorkspace(
-        self, request: workspaces_pb2.UpdateWorkspaceRequest, context: Context
-    ) -> workspaces_pb2.UpdateWorkspaceResponse:
+    async def UpdateWorkspace(self, request: pb.UpdateWorkspaceRequest, context: Context) -> pb.UpdateWorkspaceResponse:
         name = request.workspace.workspace
         values = _masked(request)
         await self._open(name)
         revision = _revision(request.etag)
         record = None
         if revision is not None:
-            record = await self._workspaces.change(_actor(), name, revision, values)
+            record = await self._workspaces.change(caller(), name, revision, values)
         if record is None:
             record = await self._open(name)
             if not _is_done(record, revision, values):
                 raise refusals.etag_mismatch(name, f"windlass workspace get {name}")
         self._tell(name)
-        return workspaces_pb2.UpdateWorkspaceResponse(workspace=translate.workspace(record))
+        return pb.UpdateWorkspaceResponse(workspace=translate.workspace(record))
 
-    async def DeleteWorkspace(
-        self, request: workspaces_pb2.DeleteWorkspaceRequest, context: Context
-    ) -> workspaces_pb2.DeleteWorkspaceResponse:
-        if not await self._workspaces.close(_actor(), request.workspace):
+    async def DeleteWorkspace(self, request: pb.DeleteWorkspaceRequest, context: Context) -> pb.DeleteWorkspaceResponse:
+        if not await self._workspaces.close(caller(), request.workspace):
             if await self._workspaces.get(request.workspace) is None:
                 raise refusals.workspace_not_found(request.workspace)
         self._tell(request.workspace)
-        return workspaces_pb2.DeleteWorkspaceResponse()
+        return pb.DeleteWorkspaceResponse()
 
     async def _open(self, workspace: str) -> WorkspaceRecord:
         record = await self._workspaces.get(workspace)
@@ -118,47 +109,40 @@ class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
         self._mint = mint
         self._clock = clock
 
-    async def CreateApiKey(
-        self, request: workspaces_pb2.CreateApiKeyRequest, context: Context
-    ) -> workspaces_pb2.CreateApiKeyResponse:
+    async def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: Context) -> pb.CreateApiKeyResponse:
         workspace = _workspace_meant(caller(), request.workspace)
         expire_time = self._expire_time(request)
-        role = workspaces_pb2.Role.Name(request.role)
+        role = pb.Role.Name(request.role)
         content = (request.title, request.expire_time.ToJsonString() if expire_time else "")
         key_id, key = self._mint.mint(role.lower(), workspace, request.request_id, *content)
         new = NewKey(key_id, key_hash(key), role, workspace, request.title, expire_time)
         try:
-            record = await self._keys.add(_actor(), new)
+            record = await self._keys.add(caller(), new)
         except KeyIdTaken:
             raise refusals.request_id_reused(request.request_id, "") from None
         if record is None:
             raise refusals.workspace_not_found(workspace)
         crash_point("api.key.before_answer")
-        return workspaces_pb2.CreateApiKeyResponse(api_key=translate.api_key(record), key=key)
+        return pb.CreateApiKeyResponse(api_key=translate.api_key(record), key=key)
 
-    async def ListApiKeys(
-        self, request: workspaces_pb2.ListApiKeysRequest, context: Context
-    ) -> workspaces_pb2.ListApiKeysResponse:
+    async def ListApiKeys(self, request: pb.ListApiKeysRequest, context: Context) -> pb.ListApiKeysResponse:
         workspace = _workspace_meant(caller(), request.workspace)
-        list_of = ("keys", workspace)
-        after, size = pages.begin(request, *list_of)
-        found = await self._keys.page(workspace, after if _is_uuid(after) else "", size + 1)
+        page = Page(request, "keys", workspace)
+        found = await self._keys.page(workspace, page.after, page.size + 1)
         if not found and await self._workspaces.get(workspace) is None:
             raise refusals.workspace_not_found(workspace)
-        shown, token = pages.cut(found, size, lambda row: row.key_id, translate.api_key, *list_of)
-        return workspaces_pb2.ListApiKeysResponse(api_keys=shown, next_page_token=token)
+        shown, token = page.cut(found, lambda row: row.key_id, translate.api_key)
+        return pb.ListApiKeysResponse(api_keys=shown, next_page_token=token)
 
-    async def RevokeApiKey(
-        self, request: workspaces_pb2.RevokeApiKeyRequest, context: Context
-    ) -> workspaces_pb2.RevokeApiKeyResponse:
-        record = await self._keys.revoke(_actor(), request.key_id)
+    async def RevokeApiKey(self, request: pb.RevokeApiKeyRequest, context: Context) -> pb.RevokeApiKeyResponse:
+        record = await self._keys.revoke(caller(), request.key_id)
         if record is None:
             raise refusals.api_key_not_found(request.key_id)
         self._authenticator.forget_all()
         crash_point("api.key.before_answer")
-        return workspaces_pb2.RevokeApiKeyResponse(api_key=translate.api_key(record))
+        return pb.RevokeApiKeyResponse(api_key=translate.api_key(record))
 
-    def _expire_time(self, request: workspaces_pb2.CreateApiKeyRequest) -> datetime | None:
+    def _expire_time(self, request: pb.CreateApiKeyRequest) -> datetime | None:
         if not request.HasField("expire_time"):
             return None
         try:
@@ -168,11 +152,6 @@ class ApiKeyServicer(workspaces_pb2_grpc.ApiKeyServiceServicer):
         if time <= self._clock.now():
             raise refusals.invalid_field("expire_time", "OUT_OF_RANGE", "must be in the future")
         return time
-
-
-def _actor() -> Actor:
-    identity = caller()
-    return Actor(identity.name, identity.workspace)
 
 
 def _workspace_meant(identity: Identity, asked: str) -> str:
@@ -186,17 +165,11 @@ def _workspace_meant(identity: Identity, asked: str) -> str:
     return identity.workspace
 
 
-def _masked(request: workspaces_pb2.UpdateWorkspaceRequest) -> dict[str, int]:
+def _masked(request: pb.UpdateWorkspaceRequest) -> dict[str, int]:
     """The columns that the mask names, with their new values."""
     if not request.update_mask.paths:
         raise refusals.invalid_field("update_mask", "REQUIRED", f"must name fields out of {', '.join(_MASKS)}")
-    given = request.workspace
-    known = {
-        "tier": int(given.tier),
-        "executions_max": given.limits.executions_max,
-        "queued_max": given.limits.queued_max,
-    }
-    values: dict[str, int] = {}
+    known, values = _values(request.workspace), dict[str, int]()
     for path in request.update_mask.paths:
         if path not in _MASKS:
             raise refusals.invalid_field("update_mask", "UNKNOWN_FIELD", f"must be one of {', '.join(_MASKS)}")
@@ -207,8 +180,17 @@ def _masked(request: workspaces_pb2.UpdateWorkspaceRequest) -> dict[str, int]:
 
 
 def _is_done(record: WorkspaceRecord, revision: int | None, values: Mapping[str, int]) -> bool:
-    """Whether the newest change is this one: then the call repeats a request whose answer was lost."""
-    return revision == record.revision - 1 and all(getattr(record, key) == values[key] for key in values)
+    """The newest change is this one, so the call repeats a request whose answer was lost."""
+    return revision == record.revision - 1 and _has(record, values)
+
+
+def _has(record: WorkspaceRecord, values: Mapping[str, int]) -> bool:
+    return all(getattr(record, key) == values[key] for key in values)
+
+
+def _values(given: pb.CreateWorkspaceRequest | pb.Workspace) -> dict[str, int]:
+    limits = given.limits
+    return {"tier": int(given.tier), "executions_max": limits.executions_max, "queued_max": limits.queued_max}
 
 
 def _revision(etag: str) -> int | None:
@@ -216,11 +198,3 @@ def _revision(etag: str) -> int | None:
     if not etag:
         return 0
     return int(etag) if etag.isascii() and etag.isdigit() and 0 < len(etag) < 18 and int(etag) else None
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        uuid.UUID(text)
-    except ValueError:
-        return False
-    return True

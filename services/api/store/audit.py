@@ -7,8 +7,8 @@ import orjson
 from sqlalchemy import Text, bindparam, cast, func, insert, select
 from sqlalchemy.dialects.postgresql import JSONB
 
-from services.api.app.ports import Actor
 from services.api.store.tables import audit
+from services.chassis.identity.callers import Identity
 from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.connection import Connection
 
@@ -24,18 +24,16 @@ _NOTIFY = Composed(select(func.pg_notify(CHANNEL, bindparam("changed", type_=Tex
 
 
 async def record(
-    connection: Connection, actor: Actor, action: str, subject: str, details: Mapping[str, Any] | None = None
+    connection: Connection, actor: Identity, action: str, subject: str, details: Mapping[str, Any], tells: str = ""
 ) -> None:
+    """At the commit every replica drops what it has cached of `tells`. NOTIFY locks at commit, but changes are rare."""
     statement = _INSERT(
         workspace=actor.workspace or None,
-        actor=actor.key_id,
+        actor=actor.name,
         action=action,
         subject=subject,
-        details=orjson.dumps(dict(details or {})).decode(),
+        details=orjson.dumps(dict(details)).decode(),
     )
     await connection.execute(*statement)
-
-
-async def tell(connection: Connection, changed: str) -> None:
-    """At the commit every replica drops what it has cached of this. NOTIFY locks at commit, but changes are rare."""
-    await connection.execute(*_NOTIFY(changed=changed))
+    if tells:
+        await connection.execute(*_NOTIFY(changed=tells))

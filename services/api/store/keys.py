@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import Boolean, Text, bindparam, false, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from services.api.app.ports import Actor, KeyIdTaken, KeyRecord, NewKey
-from services.api.store.audit import record, tell
-from services.api.store.tables import api_keys, workspaces
+from services.api.app.ports import KeyIdTaken, KeyRecord, NewKey
+from services.api.store.audit import record
+from services.api.store.tables import api_keys, uuid_of, workspaces
+from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
@@ -51,7 +52,7 @@ _PAGE = Composed(
     .order_by(api_keys.c.key_id)
     .limit(bindparam("limit"))
 )
-# The system's actor may revoke any key.
+# The system key may revoke any key.
 _IS_MEANT = (
     api_keys.c.key_id == bindparam("key_id"),
     or_(bindparam("is_system", type_=Boolean), api_keys.c.workspace == bindparam("workspace")),
@@ -73,7 +74,7 @@ class PostgresKeys:
         row = await self._database.fetch_one(*_FIND(key_hash=key_hash))
         return None if row is None else _record(row)
 
-    async def add(self, actor: Actor, key: NewKey) -> KeyRecord | None:
+    async def add(self, actor: Identity, key: NewKey) -> KeyRecord | None:
         async def work(connection: Connection) -> KeyRecord | None:
             row = await (await connection.execute(*_INSERT(**key._asdict()))).fetchone()
             if row is None:
@@ -86,23 +87,21 @@ class PostgresKeys:
         return await self._database.transaction(work)
 
     async def page(self, workspace: str, after: str, limit: int) -> Sequence[KeyRecord]:
-        start = uuid.UUID(after) if after else uuid.UUID(int=0)
+        start = uuid_of(after) or uuid.UUID(int=0)
         rows = await self._database.fetch(*_PAGE(workspace=workspace, after=start, limit=limit))
         return [_record(row) for row in rows]
 
-    async def revoke(self, actor: Actor, key_id: str) -> KeyRecord | None:
-        try:
-            identity = uuid.UUID(key_id)
-        except ValueError:
+    async def revoke(self, actor: Identity, key_id: str) -> KeyRecord | None:
+        identity = uuid_of(key_id)
+        if identity is None:
             return None
 
         async def work(connection: Connection) -> KeyRecord | None:
-            is_system = actor.workspace == ""
+            is_system = actor.kind is CallerKind.SYSTEM
             meant = {"key_id": identity, "is_system": is_system, "workspace": actor.workspace}
             revoked = await (await connection.execute(*_REVOKE(**meant))).fetchone()
             if revoked is not None:
-                await record(connection, actor, "RevokeApiKey", str(identity))
-                await tell(connection, f"key:{revoked[0]}")
+                await record(connection, actor, "RevokeApiKey", str(identity), {}, f"key:{revoked[0]}")
                 crash_point("api.key.before_commit")
             row = await (await connection.execute(*_GET(**meant))).fetchone()
             return None if row is None else _record(row)

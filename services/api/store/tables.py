@@ -1,6 +1,7 @@
 """The tables of api, for composed statements. `migrations/` makes them, and says what each column means; a test
 compares the two."""
 
+import uuid
 from typing import Final
 
 from sqlalchemy import (
@@ -88,3 +89,11 @@ audit: Final = Table(
     *needed(JSONB, "details"),
 )
 Index("audit_by_workspace", audit.c.workspace, audit.c.audit_id)
+
+
+def uuid_of(text: str) -> uuid.UUID | None:
+    """None: no row has this id."""
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None

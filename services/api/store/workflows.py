@@ -14,16 +14,19 @@ from typing import Any, Final
 from sqlalchemy import Boolean, Integer, Text, bindparam, case, cast, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from services.api.app.ports import Actor, Applied, NewVersion, StartableRecord, VersionRecord, WorkflowRecord
-from services.api.store.audit import record, tell
+from services.api.app import refusals
+from services.api.app.ports import Applied, NewVersion, StartableRecord, VersionRecord, WorkflowRecord
+from services.api.store.audit import record
+from services.api.store.tables import uuid_of, workflows, workspaces
 from services.api.store.tables import workflow_versions as versions
-from services.api.store.tables import workflows, workspaces
+from services.chassis.grpc.errors import Refusal
+from services.chassis.identity.callers import Identity
 from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
 
-REFUSED, CREATED, NEW_VERSION, UNCHANGED = range(4)
+CREATED, NEW_VERSION, UNCHANGED = range(1, 4)
 
 _IS_NAMED: Final = (workflows.c.workspace == bindparam("in_workspace"), workflows.c.workflow == bindparam("named"))
 _MAKE: Final = Composed(
@@ -116,14 +119,16 @@ class PostgresWorkflows:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def apply(self, actor: Actor, workflow: str, new: NewVersion, etag: str) -> Applied:
-        async def work(connection: Connection) -> Applied:
+    async def apply(self, actor: Identity, workflow: str, new: NewVersion, etag: str) -> Applied | Refusal:
+        async def work(connection: Connection) -> Applied | Refusal:
             change = await _apply(connection, actor, workflow, new, etag)
-            if isinstance(change, str):
+            if isinstance(change, Refusal):
                 # A refused apply leaves nothing behind, not even the empty row of a new workflow.
                 await connection.execute(*_DROP_EMPTY(**_named(actor.workspace, workflow)))
-                return Applied(REFUSED, None, change)
-            return Applied(change, await _newest(connection, actor.workspace, workflow))
+                return change
+            newest = await _newest(connection, actor.workspace, workflow)
+            assert newest is not None
+            return Applied(change, newest)
 
         return await self._database.transaction(work)
 
@@ -141,13 +146,12 @@ class PostgresWorkflows:
         rows = await self._database.fetch(*_VERSIONS(before=before, limit=limit, **_named(workspace, workflow)))
         return [WorkflowRecord(*row) for row in rows]
 
-    async def set_archived(self, actor: Actor, workflow: str, *, is_archived: bool) -> WorkflowRecord | None:
+    async def set_archived(self, actor: Identity, workflow: str, *, is_archived: bool) -> WorkflowRecord | None:
         async def work(connection: Connection) -> WorkflowRecord | None:
             statement = _ARCHIVE(is_archived=is_archived, **_named(actor.workspace, workflow))
             if (await connection.execute(*statement)).rowcount:
                 action = "ArchiveWorkflow" if is_archived else "RestoreWorkflow"
-                await record(connection, actor, action, workflow)
-                await tell(connection, f"workflow:{actor.workspace}/{workflow}")
+                await record(connection, actor, action, workflow, {}, f"workflow:{actor.workspace}/{workflow}")
             return await _newest(connection, actor.workspace, workflow)
 
         return await self._database.transaction(work)
@@ -157,16 +161,13 @@ class PostgresWorkflows:
         return None if row is None else StartableRecord(*row)
 
     async def version(self, version_id: str) -> VersionRecord | None:
-        try:
-            identity = uuid.UUID(version_id)
-        except ValueError:
-            return None
-        row = await self._database.fetch_one(*_VERSION(version_id=identity))
+        identity = uuid_of(version_id)
+        row = None if identity is None else await self._database.fetch_one(*_VERSION(version_id=identity))
         return None if row is None else VersionRecord(*row)
 
 
-async def _apply(connection: Connection, actor: Actor, workflow: str, new: NewVersion, etag: str) -> int | str:
-    """The change that was made, or the reason why it was refused."""
+async def _apply(connection: Connection, actor: Identity, workflow: str, new: NewVersion, etag: str) -> int | Refusal:
+    """The change that was made."""
     key = {"workspace": actor.workspace, "workflow": workflow}
     named = _named(actor.workspace, workflow)
     await connection.execute(*_MAKE(**key))
@@ -174,7 +175,7 @@ async def _apply(connection: Connection, actor: Actor, workflow: str, new: NewVe
     assert locked is not None
     version, revision, is_archived = locked
     if is_archived:
-        return "WORKFLOW_ARCHIVED"
+        return refusals.workflow_archived(workflow)
     definition_hash = hashlib.sha256(new.definition).digest()
     newest = await (await connection.execute(*_HASH(version=version, **key), binary=True)).fetchone()
     # Checked before the etag: a caller that repeats a call whose answer was lost has an old etag, and its definition is
@@ -182,7 +183,7 @@ async def _apply(connection: Connection, actor: Actor, workflow: str, new: NewVe
     if newest is not None and newest[0] == definition_hash:
         return UNCHANGED
     if etag and (version == 0 or etag != str(revision)):
-        return "ETAG_MISMATCH"
+        return refusals.etag_mismatch(workflow, f"windlass workflow get {workflow}")
     added = _INSERT(
         **{**new._asdict(), "version_id": uuid.UUID(new.version_id)},
         version=version + 1,
@@ -191,8 +192,8 @@ async def _apply(connection: Connection, actor: Actor, workflow: str, new: NewVe
     )
     await connection.execute(*added)
     await connection.execute(*_ADVANCE(new_version=version + 1, new_revision=revision + min(version, 1), **named))
-    await record(connection, actor, "ApplyWorkflow", workflow, {"version": version + 1})
-    await tell(connection, f"workflow:{actor.workspace}/{workflow}")
+    tells = f"workflow:{actor.workspace}/{workflow}"
+    await record(connection, actor, "ApplyWorkflow", workflow, {"version": version + 1}, tells)
     return NEW_VERSION if version else CREATED
 
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import BigInteger, bindparam, func, literal_column, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from services.api.app.ports import Actor, WorkspaceRecord
-from services.api.store.audit import record, tell
+from services.api.app.ports import WorkspaceRecord
+from services.api.store.audit import record
 from services.api.store.tables import workspaces
+from services.chassis.identity.callers import Identity
 from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
@@ -62,27 +63,19 @@ class PostgresWorkspaces:
         rows = await self._database.fetch(*_PAGE(after=after, limit=limit))
         return [WorkspaceRecord(*row) for row in rows]
 
-    async def add(
-        self, actor: Actor, workspace: str, tier: int, executions_max: int, queued_max: int
-    ) -> WorkspaceRecord | None:
+    async def add(self, actor: Identity, workspace: str, values: Mapping[str, int]) -> WorkspaceRecord | None:
         async def work(connection: Connection) -> WorkspaceRecord | None:
-            statement = _INSERT(
-                workspace=workspace,
-                tier=tier,
-                executions_max=executions_max,
-                queued_max=queued_max,
-                effect_secret=secrets.token_bytes(32),
-            )
+            statement = _INSERT(workspace=workspace, effect_secret=secrets.token_bytes(32), **values)
             row = await (await connection.execute(*statement)).fetchone()
             if row is None:
                 return None
-            await _record_change(connection, actor, "CreateWorkspace", workspace, {"tier": tier})
+            await _record_change(connection, actor, "CreateWorkspace", workspace, {"tier": values["tier"]})
             return WorkspaceRecord(*row)
 
         return await self._database.transaction(work)
 
     async def change(
-        self, actor: Actor, workspace: str, revision: int, values: Mapping[str, int]
+        self, actor: Identity, workspace: str, revision: int, values: Mapping[str, int]
     ) -> WorkspaceRecord | None:
         async def work(connection: Connection) -> WorkspaceRecord | None:
             given = {f"new_{column.name}": values.get(column.name) for column in _SETTABLE}
@@ -95,7 +88,7 @@ class PostgresWorkspaces:
 
         return await self._database.transaction(work)
 
-    async def close(self, actor: Actor, workspace: str) -> bool:
+    async def close(self, actor: Identity, workspace: str) -> bool:
         async def work(connection: Connection) -> bool:
             if (await connection.execute(*_CLOSE(named=workspace))).rowcount == 0:
                 return False
@@ -112,8 +105,7 @@ class PostgresWorkspaces:
 
 
 async def _record_change(
-    connection: Connection, actor: Actor, action: str, workspace: str, details: Mapping[str, int]
+    connection: Connection, actor: Identity, action: str, workspace: str, details: Mapping[str, int]
 ) -> None:
-    await record(connection, actor, action, workspace, details)
-    await tell(connection, f"workspace:{workspace}")
+    await record(connection, actor, action, workspace, details, f"workspace:{workspace}")
     crash_point("api.workspace.before_commit")

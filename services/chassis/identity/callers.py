@@ -35,6 +35,7 @@ class Identity(NamedTuple):
     name: str  # id of the key (never the key), or name of the service
     workspace: str = ""  # "": none, or for a runner all of them
     role: str = ""
+    title: str = ""  # of the key, for people
 
     @property
     def grade(self) -> str:

@@ -1,6 +1,6 @@
 """Lists of executions under conditions, composed with SQLAlchemy Core.
 
-`Condition` of reads.proto defines what a condition means; api's `core/filters.py` does the same in memory. A comparison
+`Condition` of reads.proto defines what a condition means; api's `rpc/filters.py` does the same in memory. A comparison
 with a column that is NULL is NULL and selects nothing, so only negations have to handle NULL.
 
 Hazard: there is no index on columns that change, on purpose. A condition on any other column than the workspace reads

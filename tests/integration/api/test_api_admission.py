@@ -15,10 +15,11 @@ import pytest
 from google.protobuf import message_factory
 
 from services.api.app.key_material import key_hash
-from services.api.app.ports import Actor, NewKey
+from services.api.app.ports import NewKey
 from services.api.rpc.rules import RULES
 from services.api.store.keys import PostgresKeys
 from services.chassis.grpc.errors import RemoteError, remote_error
+from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.postgres.database import Database
 from tests.integration.api.conftest import RunningApi
 from tests.unit.api.test_api_rules import FILES
@@ -87,7 +88,7 @@ async def make_key(api: RunningApi, key: str, role: str, *, workspace: str = "de
     """The id of the key that is made."""
     database = Database(api.url, name="test")
     new = NewKey(uuid.uuid4(), key_hash(key), role, workspace, key, None)
-    made = await PostgresKeys(database).add(Actor("test", ""), new)
+    made = await PostgresKeys(database).add(Identity(CallerKind.SYSTEM, "test"), new)
     await database.close()
     assert made is not None
     return made.key_id
@@ -120,7 +121,7 @@ async def test_key_revoked_by_another_replica_is_refused_at_the_latest_a_second_
     of_members = next(method for method in METHODS if method.name.endswith("/ListWorkflows"))
     assert (await refusal(api, of_members, api.bearer("revoked elsewhere"))).code is grpc.StatusCode.OK
     database = Database(api.url, name="test")
-    await PostgresKeys(database).revoke(Actor("test", ""), key_id)
+    await PostgresKeys(database).revoke(Identity(CallerKind.SYSTEM, "test"), key_id)
     await database.close()
     while (answer := shown(await refusal(api, of_members, api.bearer("revoked elsewhere"))))[0] == "OK":
         pass

@@ -215,7 +215,7 @@ async def test_start_that_nobody_answers_is_given_up_as_unavailable(world: World
     assert error.retry_after
 
 
-async def test_what_arrives_during_a_commit_goes_out_together(world: World) -> None:
+async def test_starts_that_arrive_during_a_commit_are_sent_together(world: World) -> None:
     world.behave("wait")
     starting = [asyncio.create_task(world.start()) for _ in range(60)]
     await until(lambda: REGISTRY.get_sample_value("windlass_api_starts_waiting") == 60, 10, "all of them to wait")

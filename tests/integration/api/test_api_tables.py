@@ -13,17 +13,21 @@ import pytest
 import pytest_asyncio
 
 from services.api.app.key_material import key_hash
-from services.api.app.ports import Actor, KeyIdTaken, NewKey, NewVersion
+from services.api.app.ports import Applied, KeyIdTaken, NewKey, NewVersion
 from services.api.store.bootstrap import bootstrap
 from services.api.store.keys import PostgresKeys
 from services.api.store.workflows import CREATED, NEW_VERSION, UNCHANGED, PostgresWorkflows
 from services.api.store.workspaces import PostgresWorkspaces
+from services.chassis.grpc.errors import Refusal
+from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.postgres.database import Database
 from tests.support.postgres import Database as MadeDatabase
 from tests.support.probe import some
 
-SYSTEM = Actor("system-key", "")
-TEAM = Actor("team-key", "team")
+SYSTEM = Identity(CallerKind.SYSTEM, "system-key")
+TEAM = Identity(CallerKind.MEMBER, "team-key", "team")
+VALUES = {"tier": 2, "executions_max": 0, "queued_max": 0}
+RIVAL = Identity(CallerKind.MEMBER, "k", "rival")
 
 
 class Stores(NamedTuple):
@@ -45,7 +49,7 @@ async def stores(database: MadeDatabase) -> AsyncIterator[Stores]:
         await connection.execute("TRUNCATE workspaces, api_keys, workflows, workflow_versions, audit")
     pool = Database(database.url("api"), name="test", connections=8)
     made = Stores(PostgresKeys(pool), PostgresWorkspaces(pool), PostgresWorkflows(pool), database.url("api"))
-    assert await made.workspaces.add(SYSTEM, "team", 2, 0, 0) is not None
+    assert await made.workspaces.add(SYSTEM, "team", VALUES) is not None
     yield made
     await pool.close()
 
@@ -58,9 +62,10 @@ def new_version(definition: bytes) -> NewVersion:
     return NewVersion(str(uuid.uuid4()), definition, b'{"a":null}', f"# {definition.decode()}", "YAML")
 
 
-async def applied(stores: Stores, definition: bytes, *, etag: str = "", actor: Actor = TEAM) -> tuple[int, int]:
+async def applied(stores: Stores, definition: bytes, *, etag: str = "", actor: Identity = TEAM) -> tuple[int, int]:
     answer = await stores.workflows.apply(actor, "intake", new_version(definition), etag)
-    return answer.change, answer.workflow.version if answer.workflow else 0
+    assert isinstance(answer, Applied)
+    return answer.change, answer.workflow.version
 
 
 async def test_same_definition_makes_no_version(stores: Stores) -> None:
@@ -79,13 +84,14 @@ async def test_many_at_once_make_versions_without_gap_or_repeat(stores: Stores) 
 
 async def test_stale_etag_is_refused_and_changes_nothing(stores: Stores) -> None:
     nothing = await stores.workflows.apply(TEAM, "intake", new_version(b"1"), "7")
-    assert nothing.refusal == "ETAG_MISMATCH"
+    assert isinstance(nothing, Refusal)
+    assert nothing.reason == "ETAG_MISMATCH"
     assert await stores.workflows.page("team", "", 10, with_archived=True) == []
     await applied(stores, b"1")
     before = some(await stores.workflows.get("team", "intake", 0))
     await applied(stores, b"2")
     answer = await stores.workflows.apply(TEAM, "intake", new_version(b"3"), str(before.revision))
-    assert (answer.change, answer.refusal) == (0, "ETAG_MISMATCH")
+    assert isinstance(answer, Refusal)
     now = some(await stores.workflows.get("team", "intake", 0))
     assert (now.version, now.definition) == (2, b"2")
 
@@ -99,7 +105,9 @@ async def test_archived_workflow_is_hidden_not_startable_and_can_come_back(store
     assert await stores.workflows.page("team", "", 10, with_archived=False) == []
     startable = some(await stores.workflows.startable("team", "intake", 0))
     assert startable.is_archived
-    assert (await stores.workflows.apply(TEAM, "intake", new_version(b"2"), "")).refusal == "WORKFLOW_ARCHIVED"
+    refused = await stores.workflows.apply(TEAM, "intake", new_version(b"2"), "")
+    assert isinstance(refused, Refusal)
+    assert refused.reason == "WORKFLOW_ARCHIVED"
     back = await stores.workflows.set_archived(TEAM, "intake", is_archived=False)
     assert back is not None
     assert back.archive_time is None
@@ -108,12 +116,12 @@ async def test_archived_workflow_is_hidden_not_startable_and_can_come_back(store
 
 
 async def test_other_workspace_sees_nothing(stores: Stores) -> None:
-    await stores.workspaces.add(SYSTEM, "rival", 1, 0, 0)
+    await stores.workspaces.add(SYSTEM, "rival", VALUES)
     await applied(stores, b"1")
     assert await stores.workflows.get("rival", "intake", 0) is None
     assert await stores.workflows.startable("rival", "intake", 0) is None
     assert await stores.workflows.page("rival", "", 10, with_archived=True) == []
-    assert await applied(stores, b"other", actor=Actor("k", "rival")) == (CREATED, 1)
+    assert await applied(stores, b"other", actor=RIVAL) == (CREATED, 1)
 
 
 async def test_old_versions_stay_and_pages_follow_each_other(stores: Stores) -> None:
@@ -170,7 +178,7 @@ async def test_closing_a_workspace_closes_its_keys_and_it_gets_no_other(stores: 
 
 async def test_revoking_is_for_the_own_workspace_and_may_be_repeated(stores: Stores) -> None:
     made = some(await stores.keys.add(TEAM, new_key("secret", "VIEWER", "team", "", None)))
-    assert await stores.keys.revoke(Actor("k", "rival"), made.key_id) is None
+    assert await stores.keys.revoke(RIVAL, made.key_id) is None
     assert await stores.keys.revoke(TEAM, "no id") is None
     first = await stores.keys.revoke(TEAM, made.key_id)
     again = await stores.keys.revoke(SYSTEM, made.key_id)
@@ -190,7 +198,7 @@ async def test_change_needs_the_present_revision(stores: Stores) -> None:
 async def test_name_of_a_closed_workspace_is_never_given_again(stores: Stores) -> None:
     assert await stores.workspaces.close(SYSTEM, "team")
     assert not await stores.workspaces.close(SYSTEM, "team")
-    assert await stores.workspaces.add(SYSTEM, "team", 2, 0, 0) is None
+    assert await stores.workspaces.add(SYSTEM, "team", VALUES) is None
     assert await stores.workspaces.change(SYSTEM, "team", 0, {"tier": 3}) is None
     assert await stores.workspaces.page("", 10) == []
 

@@ -1,4 +1,4 @@
-"""Checks in children: what fits is taken, what does not is told, and a check that takes too long ends by its limits."""
+"""Checks in children: misfits are named, and a check that takes too long ends by its limits."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_schema_that_no_input_could_be_checked_against_is_a_fault(checkers
     assert message == "takes too long to compile, or to check even an empty input"
 
 
-async def test_what_is_no_schema_is_a_fault(checkers: Checkers) -> None:
+async def test_value_that_is_no_schema_is_a_fault(checkers: Checkers) -> None:
     assert await checkers.fault("team", b'{"type":"nope"}') is not None
     assert await checkers.fault("team", b"3") == "a JSON Schema is an object"
 
@@ -132,7 +132,7 @@ async def test_one_workspace_floods_and_the_checks_of_another_get_through(checke
     await asyncio.gather(*flood, return_exceptions=True)
 
 
-async def test_who_waits_too_long_for_a_turn_is_asked_to_come_again(
+async def test_caller_that_waits_too_long_for_a_turn_is_asked_to_come_again(
     checkers: Checkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children_module, "TURN_SECONDS_MAX", 0.0)

@@ -36,7 +36,7 @@ async def call(api: RunningApi, method: str, request: Any) -> Any:
     return await getattr(workflows, method)(request, metadata=api.bearer(api.keys.admin), timeout=10)
 
 
-async def test_what_was_written_comes_back(api: RunningApi) -> None:
+async def test_written_text_comes_back(api: RunningApi) -> None:
     await call(api, "ApplyWorkflow", ApplyWorkflowRequest(source=TEXT))
     found = (await call(api, "GetWorkflow", GetWorkflowRequest(workflow="written"))).workflow
     assert (found.source, found.source_format) == (TEXT, Workflow.YAML)
@@ -83,7 +83,7 @@ async def test_schema_in_a_text_is_judged_beside_its_other_faults(api: RunningAp
 @pytest.mark.parametrize(
     ("schema", "reason"), [("{maximum: .nan}", "NOT_A_NUMBER"), ('{"items": ' * 50 + "true" + "}" * 50, "TOO_DEEP")]
 )
-async def test_what_no_schema_can_hold_is_one_fault(api: RunningApi, schema: str, reason: str) -> None:
+async def test_value_that_no_schema_can_hold_is_one_fault(api: RunningApi, schema: str, reason: str) -> None:
     request = ValidateWorkflowRequest(source=f"{TEXT}inputSchema: {schema}\n")
     found = await call(api, "ValidateWorkflow", request)
     assert [fault.reason for fault in found.faults] == [reason]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -14,10 +13,8 @@ import pytest_asyncio
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from services.api.app.queued import fields_of
-from services.api.core.filter_text import FilterFault, parse
-from services.api.core.filters import Filter, matches
-from services.api.peers.conditions import conditions_of
+from services.api.peers.coordinators import execution_of
+from services.api.rpc.filter_text import parse
 from services.chassis.grpc.errors import Refusal
 from services.chassis.postgres.compiled import compiled
 from services.chassis.postgres.database import Database
@@ -81,15 +78,9 @@ async def reads(tables: Database, database: Any) -> PostgresReads:
     return PostgresReads(tables)
 
 
-def parsed(text: str) -> Sequence[Filter]:
-    found = parse(text)
-    assert not isinstance(found, FilterFault), found.message
-    return found
-
-
 def asked_for(text: str, **more: Any) -> pb.ListExecutionsRequest:
     given: dict[str, Any] = {"workspace": "team", "ascending": True, "limit": ROWS} | more
-    return pb.ListExecutionsRequest(conditions=conditions_of(parsed(text)), **given)
+    return pb.ListExecutionsRequest(conditions=parse(text).conditions, **given)
 
 
 async def listed(reads: PostgresReads, text: str, **more: Any) -> list[str]:
@@ -99,18 +90,18 @@ async def listed(reads: PostgresReads, text: str, **more: Any) -> list[str]:
 
 async def test_table_and_memory_are_of_one_mind(reads: PostgresReads) -> None:
     stored = await reads.executions([id_of(number) for number in range(ROWS)])
-    shown = {each["execution_id"]: fields_of(execution_record(each).execution) for each in stored}
+    shown = {each["execution_id"]: execution_of(execution_record(each)) for each in stored}
     asked: list[str] = []
 
     @settings(max_examples=250, database=None, deadline=None, phases=[Phase.generate])
     @given(st.lists(trees(), min_size=1, max_size=3))
-    def gather(filters: list[Filter]) -> None:
+    def gather(filters: list[pb.Condition]) -> None:
         asked.append(" AND ".join(f"({written(each)})" for each in filters))
 
     gather()
     hits = 0
     for text in asked:
-        expected = sorted(id_ for id_, fields in shown.items() if matches(parsed(text), fields))
+        expected = sorted(id_ for id_, execution in shown.items() if parse(text).matches(execution))
         assert await listed(reads, text) == expected, text
         hits += 0 < len(expected) < ROWS
     assert hits > len(asked) / 4, "most filters fit all or nothing: that proves little"

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.api.app import ports
 from services.api.app.executions import Executions
 from services.api.app.watching import EVENTS_PER_READ, EventWatcher
+from services.api.peers import coordinators, dispatchers
+from services.api.rpc import translate
 from services.chassis.grpc.errors import Refusal
 from tests.support.manual_clock import ManualClock
 from windlass.api.v1 import resources_pb2
@@ -36,38 +39,36 @@ class MemoryJournal:
         self.growth: deque[int] = deque()
         self.queue_state: Any = None
 
-    def event(self, seq: int) -> reads_pb2.EventRecord:
+    def event(self, seq: int) -> ports.Event:
         state = Execution.SUCCESS if seq == self.length else Execution.RUNNING
-        return reads_pb2.EventRecord(event=resources_pb2.Event(seq=seq, type="Happened", state=state))
+        event = resources_pb2.Event(seq=seq, type="Happened", state=state)
+        return coordinators.event_of(reads_pb2.EventRecord(event=event))
 
-    def record(self) -> reads_pb2.ExecutionRecord:
+    def execution(self) -> ports.Execution:
         state = Execution.SUCCESS if self.committed == self.length else Execution.RUNNING
         execution = Execution(id=ID, state=state, last_seq=self.committed)
-        return reads_pb2.ExecutionRecord(execution=execution, workspace="team")
+        return coordinators.execution_of(reads_pb2.ExecutionRecord(execution=execution, workspace="team"))
 
-    async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]:
-        return [self.record()] if self.committed else []
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+        return [self.execution()] if self.committed else []
 
-    async def events(self, request: reads_pb2.ListEventsRequest) -> reads_pb2.ListEventsResponse:
-        last = min(self.committed, request.after_seq + request.limit)
-        found = [self.event(seq) for seq in range(request.after_seq + 1, last + 1)]
-        return reads_pb2.ListEventsResponse(events=found, workspace="team")
+    async def events(
+        self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0
+    ) -> Sequence[ports.Event]:
+        last = min(self.committed, after_seq + limit)
+        return [self.event(seq) for seq in range(after_seq + 1, last + 1)]
 
-    async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
         if self.queue_state is None:
             return []
-        return [
-            queue_pb2.Queued(
-                start=start_pb2.StartOrder(execution_id=ID, workspace="team"),
-                state=self.queue_state,
-                failure_reason="WORKFLOW_NOT_FOUND",
-            )
-        ]
+        order = start_pb2.StartOrder(execution_id=ID, workspace="team")
+        row = queue_pb2.Queued(start=order, state=self.queue_state, failure_reason="WORKFLOW_NOT_FOUND")
+        return [dispatchers.execution_of(row)]
 
     def open(self, execution_id: str, **_: Any) -> MemoryJournal:
         return self
 
-    async def next(self, seconds: float) -> reads_pb2.Update | None:
+    async def next(self, seconds: float) -> ports.Event | ports.Execution | None:
         """A silence lets the rest happen: only the journal tells of it."""
         await asyncio.sleep(0)
         grown = self.growth.popleft() if self.growth else self.length
@@ -76,17 +77,23 @@ class MemoryJournal:
         if told is None:
             return None
         if told == "final":
-            return reads_pb2.Update(execution_id=ID, final=self.record())
+            return self.execution()
         assert isinstance(told, int)
         # Nothing is told before it is committed.
-        return reads_pb2.Update(execution_id=ID, event=self.event(max(1, min(told, self.committed))))
+        return self.event(max(1, min(told, self.committed)))
 
     def close(self) -> None: ...
 
     async def page(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("a watch reads no lists")
 
-    execution_page = runs = run = page
+    execution_page = requests = modules = page
+    name = ""
+
+    def waiting_since(self, time: float) -> Sequence[str]:
+        return ()
+
+    def final(self, execution: ports.Execution) -> None: ...
 
     async def cancel(self, *_: Any) -> bool:
         raise AssertionError("a watch commands nothing")
@@ -98,7 +105,7 @@ def watcher(journal: MemoryJournal) -> EventWatcher:
 
 
 async def followed(journal: MemoryJournal, after_seq: int = 0) -> list[int]:
-    return [record.event.seq async for record in watcher(journal).follow("team", ID, after_seq)]
+    return [event.seq async for event in watcher(journal).follow("team", ID, after_seq)]
 
 
 pushes = st.lists(st.integers(1, 30) | st.none() | st.just("final"), max_size=60)
@@ -139,9 +146,9 @@ async def test_waiting_execution_is_followed_from_before_its_start() -> None:
 async def test_execution_that_is_never_admitted_has_one_event_and_then_an_end() -> None:
     journal = MemoryJournal(3)
     journal.queue_state = queue_pb2.Queued.FAILED
-    (record,) = [each async for each in watcher(journal).follow("team", ID, 0)]
-    assert (record.event.seq, record.event.type) == (1, "ExecutionNotAdmitted")
-    assert record.event.state == Execution.FAILED
+    (event,) = [translate.event(each) async for each in watcher(journal).follow("team", ID, 0)]
+    assert (event.seq, event.type) == (1, "ExecutionNotAdmitted")
+    assert event.state == Execution.FAILED
     assert await followed(journal, after_seq=1) == []
 
 
@@ -149,9 +156,9 @@ async def test_execution_that_is_given_up_ends_after_what_its_journal_has() -> N
     journal = MemoryJournal(5)
     journal.committed = 3
     journal.queue_state = queue_pb2.Queued.FAILED
-    records = [each async for each in watcher(journal).follow("team", ID, 1)]
-    assert [each.event.seq for each in records] == [2, 3, 4]
-    assert (records[-1].event.type, records[-1].event.state) == ("ExecutionGivenUp", Execution.FAILED)
+    events = [translate.event(each) async for each in watcher(journal).follow("team", ID, 1)]
+    assert [each.seq for each in events] == [2, 3, 4]
+    assert (events[-1].type, events[-1].state) == ("ExecutionGivenUp", Execution.FAILED)
     assert await followed(journal, after_seq=4) == []
 
 

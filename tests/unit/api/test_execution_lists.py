@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.api.app import ports
 from services.api.app.executions import Executions
-from services.api.app.ports import ExecutionQuery
-from services.api.core.filter_text import FilterFault, parse
-from services.api.core.filters import Condition, Filter
-from services.api.core.paging import PAGE_SIZE_MAX
+from services.api.app.ports import PAGE_SIZE_MAX, ExecutionQuery
+from services.api.peers import coordinators, dispatchers
+from services.api.rpc import translate
+from services.api.rpc.filter_text import parse
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from tests.support.manual_clock import ManualClock
 from windlass.api.v1 import resources_pb2
@@ -56,41 +57,50 @@ class MemoryPlaces:
     def _ids(self, *places: str) -> list[str]:
         return sorted(id_ for id_, place in self.places.items() if place in places)
 
-    async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
         known = self._ids(QUEUED, BOTH, FAILED, GIVEN_UP, FOREIGN)
-        return [self._queued(id_) for id_ in execution_ids if id_ in known]
+        return [dispatchers.execution_of(self._queued(id_)) for id_ in execution_ids if id_ in known]
 
-    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[queue_pb2.Queued]:
+    async def page(self, workspace: str, from_id: str, limit: int, *, ascending: bool) -> Sequence[ports.Execution]:
         ids = self._ids(*((FOREIGN,) if workspace == "rival" else (QUEUED, BOTH, FAILED, GIVEN_UP)))
-        return [self._queued(id_) for id_ in cut(ids, from_id, limit, ascending=ascending)]
+        return [dispatchers.execution_of(self._queued(id_)) for id_ in cut(ids, from_id, limit, ascending=ascending)]
 
-    async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]:
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
         known = self._ids(STARTED, BOTH, GIVEN_UP)
-        return [self._started(id_) for id_ in execution_ids if id_ in known]
+        return [coordinators.execution_of(self._started(id_)) for id_ in execution_ids if id_ in known]
 
-    async def execution_page(self, asked: ExecutionQuery) -> Sequence[reads_pb2.ExecutionRecord]:
-        wanted = {filter_.value for filter_ in asked.filters if isinstance(filter_, Condition)}
+    async def execution_page(self, asked: ExecutionQuery) -> Sequence[ports.Execution]:
+        wanted = {condition.value for condition in asked.filter.conditions if condition.operator}
         limit = min(asked.limit, PAGE_SIZE_MAX)
         ids = self._ids(STARTED, BOTH, GIVEN_UP) if wanted <= {"RUNNING"} and asked.workspace == "team" else []
-        return [self._started(id_) for id_ in cut(ids, asked.from_id, limit, ascending=asked.ascending)]
+        return [
+            coordinators.execution_of(self._started(id_))
+            for id_ in cut(ids, asked.from_id, limit, ascending=asked.ascending)
+        ]
 
     async def cancel(self, workspace: str, execution_id: str, reason: str, caller: str, epoch_ns: int) -> bool:
         self.cancelled.append(execution_id)
         return True
 
-    async def unused(self, *_: Any) -> Any:
+    async def unused(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("not asked for here")
 
-    runs = run = events = unused
+    events = requests = modules = unused
+    name = ""
+
+    def waiting_since(self, time: float) -> Sequence[str]:
+        return ()
+
+    def final(self, execution: ports.Execution) -> None: ...
 
     def open(self, *_: Any, **__: Any) -> Any:
         return self
 
-    async def next(self, seconds: float) -> reads_pb2.Update | None:
+    async def next(self, seconds: float) -> ports.Execution | None:
         (execution_id,) = set(self.cancelled)
         record = self._started(execution_id)
         record.execution.state = Execution.CANCELLED
-        return reads_pb2.Update(execution_id=execution_id, final=record)
+        return coordinators.execution_of(record)
 
     def close(self) -> None: ...
 
@@ -107,22 +117,16 @@ def executions(places: MemoryPlaces) -> Executions:
     return Executions(places, places, places, ManualClock())
 
 
-def filters_of(text: str) -> Sequence[Filter]:
-    parsed = parse(text)
-    assert not isinstance(parsed, FilterFault)
-    return parsed
-
-
 async def walked(places: MemoryPlaces, text: str, size: int, *, ascending: bool) -> list[tuple[str, int]]:
     """All pages, one after the other."""
     found: list[tuple[str, int]] = []
     from_id = ""
     while True:
-        page = await executions(places).page("team", filters_of(text), from_id, size, ascending=ascending)
-        found += [(record.execution.id, record.execution.state) for record in page.records]
-        if page.found <= size:
+        page = await executions(places).page(ExecutionQuery("team", parse(text), from_id, ascending, limit=size + 1))
+        found += [(shown.id, shown.state) for shown in map(translate.listed, page[:size])]
+        if len(page) <= size:
             return found
-        from_id = page.records[-1].execution.id
+        from_id = page[size - 1].id
 
 
 STATES = {
@@ -169,7 +173,7 @@ async def test_long_queue_with_few_that_fit_is_read_to_its_end() -> None:
         ("error:type AND workflow = w*", True),
     ],
 )
-async def test_what_was_given_up_is_listed_by_what_is_shown_of_it(text: str, is_found: bool) -> None:
+async def test_execution_that_was_given_up_is_listed_by_its_shown_fields(text: str, is_found: bool) -> None:
     class Begun(MemoryPlaces):
         def _started(self, execution_id: str) -> reads_pb2.ExecutionRecord:
             record = super()._started(execution_id)
@@ -190,26 +194,26 @@ async def test_largest_page_does_not_end_the_list_where_some_were_given_up() -> 
     ("place", "state"), [(QUEUED, Execution.PENDING), (BOTH, Execution.RUNNING), (STARTED, Execution.RUNNING)]
 )
 async def test_execution_is_found_wherever_it_is(place: str, state: int) -> None:
-    record = await executions(MemoryPlaces({id_of(1): place})).find("team", id_of(1))
-    assert record.execution.state == state
+    record = translate.listed(await executions(MemoryPlaces({id_of(1): place})).find("team", id_of(1)))
+    assert record.state == state
 
 
 async def test_execution_that_moves_on_between_two_questions_is_found() -> None:
     class Moving(MemoryPlaces):
-        async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
+        async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
             self.places[id_of(1)] = STARTED
             return []
 
-    record = await executions(Moving({id_of(1): QUEUED})).find("team", id_of(1))
-    assert record.execution.state == Execution.RUNNING
+    record = translate.listed(await executions(Moving({id_of(1): QUEUED})).find("team", id_of(1)))
+    assert record.state == Execution.RUNNING
 
 
 async def test_execution_that_was_given_up_has_ended_for_whoever_asks() -> None:
     places = MemoryPlaces({id_of(1): GIVEN_UP})
-    record = await executions(places).find("team", id_of(1))
-    assert (record.execution.state, record.execution.error.type) == (Execution.FAILED, "ADMISSION")
-    assert (record.execution.workflow, record.execution.last_seq) == ("w", 8), "as its coordinator tells it"
-    assert list(await executions(places).given_up([id_of(1)])) == [record]
+    record = translate.listed(await executions(places).find("team", id_of(1)))
+    assert (record.state, record.error.type) == (Execution.FAILED, "ADMISSION")
+    assert (record.workflow, record.last_seq) == ("w", 8), "as its coordinator tells it"
+    assert [translate.listed(each) for each in await executions(places).given_up([id_of(1)])] == [record]
     with pytest.raises(Refusal) as refused:
         await executions(places).cancel("team", id_of(1), "enough", "me")
     assert refused.value.reason == "EXECUTION_FINAL"
@@ -219,18 +223,18 @@ async def test_execution_that_is_read_often_is_asked_of_dispatchers_now_and_then
     class Counting(MemoryPlaces):
         asked = 0
 
-        async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
+        async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
             self.asked += 1
             return await super().queued(execution_ids)
 
     places, clock = Counting({id_of(1): BOTH}), ManualClock()
     reader = Executions(places, places, places, clock)
     for _ in range(10):
-        assert (await reader.find("team", id_of(1))).execution.state == Execution.RUNNING
+        assert (await reader.find("team", id_of(1))).state == "RUNNING"
     assert places.asked == 1
     places.places[id_of(1)] = GIVEN_UP
     clock.advance(2.0)
-    assert (await reader.find("team", id_of(1))).execution.state == Execution.FAILED
+    assert (await reader.find("team", id_of(1))).state == "FAILED"
 
 
 async def test_end_that_came_since_it_was_read_refuses_a_cancel_and_is_not_taken_back() -> None:
@@ -242,17 +246,17 @@ async def test_end_that_came_since_it_was_read_refuses_a_cancel_and_is_not_taken
         await reader.cancel("team", id_of(1), "enough", "me")
     assert refused.value.reason == "EXECUTION_FINAL"
     assert await reader.given_up([id_of(1)])
-    assert (await reader.find("team", id_of(1))).execution.state == Execution.FAILED
+    assert (await reader.find("team", id_of(1))).state == "FAILED"
 
 
 @pytest.mark.parametrize("failure", [DependencyUnavailable("the dispatcher"), Refusal("INTERNAL", "internal error")])
 async def test_started_execution_is_read_while_dispatchers_cannot_tell(failure: Exception) -> None:
     class Away(MemoryPlaces):
-        async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
+        async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
             raise failure
 
-    record = await executions(Away({id_of(1): STARTED})).find("team", id_of(1))
-    assert record.execution.state == Execution.RUNNING
+    record = translate.listed(await executions(Away({id_of(1): STARTED})).find("team", id_of(1)))
+    assert record.state == Execution.RUNNING
 
 
 @pytest.mark.parametrize("execution_id", [id_of(1), id_of(2), "no id"])
@@ -264,8 +268,7 @@ async def test_foreign_unknown_and_malformed_ids_answer_alike(execution_id: str)
 
 async def test_cancel_answers_with_the_cancelled_execution() -> None:
     places = MemoryPlaces({id_of(1): STARTED})
-    record = await executions(places).cancel("team", id_of(1), "enough", "me")
-    assert record.execution.state == Execution.CANCELLED
+    assert (await executions(places).cancel("team", id_of(1), "enough", "me")).state == "CANCELLED"
     assert places.cancelled == [id_of(1)]
 
 

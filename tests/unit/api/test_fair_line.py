@@ -50,7 +50,7 @@ async def test_workspaces_take_turns_however_much_one_of_them_asks_for() -> None
     tasks += [await guests.come("c0")]
     for _ in range(54):
         await guests.go(guests.served[-1])
-    assert guests.served[:8] == ["a0", "a1", "b0", "c0", "a2", "b1", "a3", "b2"]
+    assert guests.served[:8] == ["a0", "b0", "c0", "a1", "b1", "a2", "b2", "a3"]
     assert guests.served[8:] == [f"a{number}" for number in range(4, 50)]
     await asyncio.gather(*tasks)
 

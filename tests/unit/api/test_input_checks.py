@@ -1,4 +1,4 @@
-"""What is checked in the process that serves everybody, and what is left to a child."""
+"""Plain inputs are checked in the process that serves everybody; all others are left to a child."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from services.api.app.checking.engine import Misfit, first_misfit, misfits
-from services.api.app.schema_reader import InputCheck
+from services.api.app.checking.children import Checkers
+from services.api.app.checking.engine import Misfit, misfits
+from services.api.app.startables import InputCheck
 from services.api.core.plain_schemas import PRODUCT_MAX, SCHEMA_BYTES_MAX, is_plain
 from services.chassis.grpc.errors import Violation
 from windlass.definition.input_schemas import SchemaFault, compiled
@@ -48,18 +49,16 @@ NOT_PLAIN: tuple[Any, ...] = (
 )
 
 
-class Recorder:
+class Recorder(Checkers):
     """A checker that notes what it is asked, and finds what it is told to find."""
 
     def __init__(self) -> None:
+        super().__init__(children=1)
         self.asked: list[tuple[str, Any, Any]] = []
 
     async def violations(self, workspace: str, schema: bytes, document: bytes, most: int) -> Sequence[Violation]:
         self.asked.append((workspace, orjson.loads(schema), orjson.loads(document)))
         return [Violation("input", "TYPE", "told by a child")]
-
-    async def fault(self, workspace: str, schema: bytes) -> str | None:
-        raise AssertionError("it was applied long ago")
 
 
 async def violations(schema: Any, document: Any) -> tuple[Recorder, Sequence[Violation]]:
@@ -103,11 +102,10 @@ async def test_all_else_is_checked_by_a_child(schema: Any, document: Any) -> Non
 def test_misfits_name_their_place_and_the_keyword() -> None:
     validator = compiled({"properties": {"list": {"items": {"minLength": 2}}}})
     document = {"list": ["ab", "a", "b"]}
-    (first,) = first_misfit(validator, document)
-    assert first == Misfit("input.list[1]", "MIN_LENGTH", '"a" is shorter than 2 characters')
-    assert [each.path for each in misfits(validator, document, 50)] == ["input.list[1]", "input.list[2]"]
+    first = Misfit("input.list[1]", "MIN_LENGTH", '"a" is shorter than 2 characters')
     assert misfits(validator, document, 1) == [first]
-    assert first_misfit(validator, {"list": []}) == []
+    assert [each.path for each in misfits(validator, document, 50)] == ["input.list[1]", "input.list[2]"]
+    assert misfits(validator, {"list": []}, 1) == []
 
 
 @pytest.mark.parametrize(
@@ -120,6 +118,6 @@ def test_misfits_name_their_place_and_the_keyword() -> None:
         ({"$ref": "file:///etc/passwd"}, "points outside itself"),
     ],
 )
-def test_what_is_no_schema_is_told_to_its_author(schema: Any, message: str) -> None:
+def test_author_is_told_why_it_is_no_schema(schema: Any, message: str) -> None:
     with pytest.raises(SchemaFault, match=message):
         compiled(schema)

@@ -1,4 +1,4 @@
-"""Filters: what is understood, what is refused, where and in which words, and which executions fit."""
+"""Filters: texts that are understood or refused, with the place and the reason, and the executions that fit."""
 
 from __future__ import annotations
 
@@ -8,78 +8,72 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.api.core.filter_text import CHARACTERS_MAX, CONDITIONS_MAX, DEPTH_MAX, FilterFault, parse
-from services.api.core.filters import (
-    TEXTS,
-    AllOf,
-    AnyOf,
-    Condition,
-    Filter,
-    Not,
-    Operator,
-    Pattern,
-    Present,
-    Row,
-    asks_of,
-    kind_of,
-    matches,
-)
-from services.api.peers.conditions import conditions_of
-from tests.support.filters import flat, trees, written
-from windlass.coordinator.v1.reads_pb2 import Condition as Wire
+from services.api.rpc.filter_text import CHARACTERS_MAX, CONDITIONS_MAX, DEPTH_MAX, parse
+from services.api.rpc.filters import Fields, hold
+from services.chassis.grpc.errors import Refusal
+from tests.support.filters import all_of, any_of, compared, flat, negated, pattern, present, trees, written
+from windlass.coordinator.v1.reads_pb2 import Condition
 
-A, B, C = (Condition("workflow", Operator.EQUAL, name) for name in "abc")
+A, B, C = (compared("workflow", "=", name) for name in "abc")
 
 
-def parsed(text: str) -> list[Filter]:
-    found = parse(text)
-    assert not isinstance(found, FilterFault), found.message
-    return list(found)
+def parsed(text: str) -> list[Condition]:
+    return list(parse(text).conditions)
+
+
+def fault(text: str) -> str:
+    """The fault of the text; empty if it has none."""
+    try:
+        parse(text)
+    except Refusal as refused:
+        (violation,) = refused.violations
+        return violation.message if violation[:2] == ("filter", "BAD_FILTER") else ""
+    return ""
 
 
 def test_whole_example_of_the_contract() -> None:
     assert parsed("") == parsed(" \n") == []
     text = 'state = FAILED AND workflow = "intake" AND labels.region = "eu" AND create_time > "2026-11-01T00:00:00Z"'
     assert parsed(text) == [
-        Condition("state", Operator.EQUAL, "FAILED"),
-        Condition("workflow", Operator.EQUAL, "intake"),
-        Condition("labels.region", Operator.EQUAL, "eu"),
-        Condition("create_time", Operator.GREATER, "2026-11-01T00:00:00Z"),
+        compared("state", "=", "FAILED"),
+        compared("workflow", "=", "intake"),
+        compared("labels.region", "=", "eu"),
+        compared("create_time", ">", "2026-11-01T00:00:00Z"),
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "condition"),
     [
-        ("state=COMPLETED", Condition("state", Operator.EQUAL, "SUCCESS")),
-        ("state:FAILED", Condition("state", Operator.EQUAL, "FAILED")),
-        ("priority>=3", Condition("priority", Operator.GREATER_EQUAL, "3")),
-        ("priority > -1", Condition("priority", Operator.GREATER, "-1")),
-        ("workflow != 'a b'", Condition("workflow", Operator.NOT_EQUAL, "a b")),
-        ("workflow < m", Condition("workflow", Operator.LESS, "m")),
-        (r'labels.note = "say \"hi\""', Condition("labels.note", Operator.EQUAL, 'say "hi"')),
-        (r"labels.path = a\b", Condition("labels.path", Operator.EQUAL, r"a\b")),
-        (r'labels.note = "5 \* 3"', Condition("labels.note", Operator.EQUAL, "5 * 3")),
-        ("trigger.type = MANUAL", Condition("trigger.type", Operator.EQUAL, "MANUAL")),
-        ('labels.a = ""', Condition("labels.a", Operator.EQUAL, "")),
-        ("labels.a:b:c", Condition("labels.a", Operator.EQUAL, "b:c")),
-        ('labels."an odd: (key)" = x', Condition("labels.an odd: (key)", Operator.EQUAL, "x")),
-        ('labels."say \\"hi\\"" = x', Condition('labels.say "hi"', Operator.EQUAL, "x")),
-        ("start_time < 2026-11-01T00:00:00Z", Condition("start_time", Operator.LESS, "2026-11-01T00:00:00Z")),
-        ("labels:region", Present("labels.region")),
-        ('labels:"an odd key"', Present("labels.an odd key")),
-        ("error:type", Present("error.type")),
-        ("end_time:*", Present("end_time")),
-        ("state:*", Present("state")),
-        ("labels.region = *", Present("labels.region")),
-        ('workflow = "in*"', Pattern("workflow", "in", is_start_open=False, is_end_open=True)),
-        ("workflow:*take", Pattern("workflow", "take", is_start_open=True, is_end_open=False)),
-        (r'error.message:"*\**"', Pattern("error.message", "*", is_start_open=True, is_end_open=True)),
-        ("labels.a != x*", Not(Pattern("labels.a", "x", is_start_open=False, is_end_open=True))),
-        ('labels.a != "*"', Not(Present("labels.a"))),
+        ("state=COMPLETED", compared("state", "=", "SUCCESS")),
+        ("state:FAILED", compared("state", "=", "FAILED")),
+        ("priority>=3", compared("priority", ">=", "3")),
+        ("priority > -1", compared("priority", ">", "-1")),
+        ("workflow != 'a b'", compared("workflow", "!=", "a b")),
+        ("workflow < m", compared("workflow", "<", "m")),
+        (r'labels.note = "say \"hi\""', compared("labels.note", "=", 'say "hi"')),
+        (r"labels.path = a\b", compared("labels.path", "=", r"a\b")),
+        (r'labels.note = "5 \* 3"', compared("labels.note", "=", "5 * 3")),
+        ("trigger.type = MANUAL", compared("trigger.type", "=", "MANUAL")),
+        ('labels.a = ""', compared("labels.a", "=", "")),
+        ("labels.a:b:c", compared("labels.a", "=", "b:c")),
+        ('labels."an odd: (key)" = x', compared("labels.an odd: (key)", "=", "x")),
+        ('labels."say \\"hi\\"" = x', compared('labels.say "hi"', "=", "x")),
+        ("start_time < 2026-11-01T00:00:00Z", compared("start_time", "<", "2026-11-01T00:00:00Z")),
+        ("labels:region", present("labels.region")),
+        ('labels:"an odd key"', present("labels.an odd key")),
+        ("error:type", present("error.type")),
+        ("end_time:*", present("end_time")),
+        ("state:*", present("state")),
+        ("labels.region = *", present("labels.region")),
+        ('workflow = "in*"', pattern("workflow", "in", "end")),
+        ("workflow:*take", pattern("workflow", "take", "start")),
+        (r'error.message:"*\**"', pattern("error.message", "*", "start and end")),
+        ("labels.a != x*", negated(pattern("labels.a", "x", "end"))),
+        ('labels.a != "*"', negated(present("labels.a"))),
     ],
 )
-def test_comparison_is_understood(text: str, condition: Filter) -> None:
+def test_comparison_is_understood(text: str, condition: Condition) -> None:
     assert parsed(text) == [condition]
 
 
@@ -87,22 +81,22 @@ def test_comparison_is_understood(text: str, condition: Filter) -> None:
     ("text", "tree"),
     [
         ("workflow=a workflow=b", [A, B]),
-        ("workflow=a AND workflow=b OR workflow=c", [A, AnyOf((B, C))]),
-        ("workflow=a OR workflow=b AND workflow=c", [AnyOf((A, B)), C]),
-        ("workflow=a OR workflow=b workflow=c", [AnyOf((A, B)), C]),
-        ("(workflow=a AND workflow=b) OR workflow=c", [AnyOf((AllOf((A, B)), C))]),
+        ("workflow=a AND workflow=b OR workflow=c", [A, any_of((B, C))]),
+        ("workflow=a OR workflow=b AND workflow=c", [any_of((A, B)), C]),
+        ("workflow=a OR workflow=b workflow=c", [any_of((A, B)), C]),
+        ("(workflow=a AND workflow=b) OR workflow=c", [any_of((all_of((A, B)), C))]),
         ("(workflow=a workflow=b) AND workflow=c", [A, B, C]),
         ("((workflow=a))", [A]),
-        ("NOT workflow=a OR workflow=b", [AnyOf((Not(A), B))]),
-        ("NOT(workflow=a OR workflow=b)", [Not(AnyOf((A, B)))]),
-        ("-workflow=a", [Not(A)]),
-        ("-(workflow=a AND workflow=b)", [Not(AllOf((A, B)))]),
+        ("NOT workflow=a OR workflow=b", [any_of((negated(A), B))]),
+        ("NOT(workflow=a OR workflow=b)", [negated(any_of((A, B)))]),
+        ("-workflow=a", [negated(A)]),
+        ("-(workflow=a AND workflow=b)", [negated(all_of((A, B)))]),
         ("(workflow=a)(workflow=b)", [A, B]),
-        ("labels.AND = x", [Condition("labels.AND", Operator.EQUAL, "x")]),
-        ("labels.a = 'OR'", [Condition("labels.a", Operator.EQUAL, "OR")]),
+        ("labels.AND = x", [compared("labels.AND", "=", "x")]),
+        ("labels.a = 'OR'", [compared("labels.a", "=", "OR")]),
     ],
 )
-def test_joined_comparisons_are_understood(text: str, tree: list[Filter]) -> None:
+def test_joined_comparisons_are_understood(text: str, tree: list[Condition]) -> None:
     assert parsed(text) == tree
 
 
@@ -151,47 +145,36 @@ def test_joined_comparisons_are_understood(text: str, tree: list[Filter]) -> Non
     ],
 )
 def test_rest_is_refused_by_name_and_place(text: str, place: int, complaint: str) -> None:
-    fault = parse(text)
-    assert isinstance(fault, FilterFault)
-    assert fault.message.startswith(f"at character {place}: ")
-    assert complaint in fault.message
+    assert fault(text).startswith(f"at character {place}: ")
+    assert complaint in fault(text)
 
 
 def test_filters_have_bounds() -> None:
-    def told(text: str) -> str:
-        fault = parse(text)
-        return fault.message if isinstance(fault, FilterFault) else ""
-
-    assert told(" AND ".join(["priority = 1"] * CONDITIONS_MAX)) == ""
-    assert f"more than {CONDITIONS_MAX} comparisons" in told("priority = 1 " * (CONDITIONS_MAX + 1))
+    assert fault(" AND ".join(["priority = 1"] * CONDITIONS_MAX)) == ""
+    assert f"more than {CONDITIONS_MAX} comparisons" in fault("priority = 1 " * (CONDITIONS_MAX + 1))
     deep = "NOT (" * DEPTH_MAX + "priority = 1" + ")" * DEPTH_MAX
-    assert told(deep) == ""
-    assert f"more than {DEPTH_MAX} parentheses" in told(f"({deep})")
-    assert told("(" * CHARACTERS_MAX).startswith(f"at character {DEPTH_MAX + 1}: ")
-    assert told(" " * CHARACTERS_MAX) == ""
-    assert f"at most {CHARACTERS_MAX}" in told(" " * (CHARACTERS_MAX + 1))
+    assert fault(deep) == ""
+    assert f"more than {DEPTH_MAX} parentheses" in fault(f"({deep})")
+    assert fault("(" * CHARACTERS_MAX).startswith(f"at character {DEPTH_MAX + 1}: ")
+    assert fault(" " * CHARACTERS_MAX) == ""
+    assert f"at most {CHARACTERS_MAX}" in fault(" " * (CHARACTERS_MAX + 1))
 
 
 @given(st.text(alphabet=st.sampled_from("state=<>!:()'\"\\ ANDORTFILE.lbx0-*"), max_size=60))
 def test_any_text_is_a_filter_or_a_fault(text: str) -> None:
-    found = parse(text)
-    assert found.message if isinstance(found, FilterFault) else isinstance(found, tuple)
+    assert fault(text) or parsed(text) is not None
 
 
 @given(trees())
-def test_whatever_is_written_is_read_as_it_was_meant(tree: Filter) -> None:
-    assert tuple(parsed(written(tree))) == flat(tree)
+def test_written_filter_is_read_as_it_was_meant(tree: Condition) -> None:
+    assert parsed(written(tree)) == flat(tree)
 
 
 @given(trees())
-def test_what_an_earlier_coordinator_does_not_know_has_no_operator(tree: Filter) -> None:
-    """It refuses that, and would take an operator for the whole of a condition."""
-    for part, sent in zip(flat(tree), conditions_of(flat(tree)), strict=True):
-        is_known = isinstance(part, Condition) and not (
-            kind_of(part.field) in TEXTS and part.operator not in (Operator.EQUAL, Operator.NOT_EQUAL)
-        )
-        assert (sent.operator != Wire.OPERATOR_UNSPECIFIED) == is_known
-        assert (sent.WhichOneof("form") is None) == is_known
+def test_form_has_no_operator(tree: Condition) -> None:
+    """A coordinator that does not know the form refuses it, and would take an operator for the whole of a condition."""
+    for sent in parsed(written(tree)):
+        assert (sent.WhichOneof("form") is None) == (sent.operator != Condition.OPERATOR_UNSPECIFIED)
 
 
 def test_largest_filter_is_within_the_depth_of_messages() -> None:
@@ -199,17 +182,11 @@ def test_largest_filter_is_within_the_depth_of_messages() -> None:
     text = "priority = 3"
     for _ in range(DEPTH_MAX):
         text = level.format(text)
-    (sent,) = conditions_of([AllOf(tuple(parsed(text)))])
-    assert Wire.FromString(sent.SerializeToString()) == sent
+    sent = all_of(parsed(text))
+    assert Condition.FromString(sent.SerializeToString()) == sent
 
 
-def test_fields_that_decide_are_told() -> None:
-    filters = parsed("workflow = a AND (labels:x OR NOT (start_time > 2026-11-01T00:00:00Z version = 1))")
-    assert all(asks_of(filters, field) for field in ("workflow", "labels.x", "start_time", "version"))
-    assert not asks_of(filters, "end_time")
-
-
-ROW: Row = {
+ROW: Fields = {
     "state": "PENDING",
     "workflow": "intake",
     "version": 2,
@@ -250,23 +227,23 @@ ROW: Row = {
     ],
 )
 def test_execution_fits_or_not(text: str, fits: bool) -> None:
-    assert matches(parsed(text), ROW) is fits
+    assert hold(parsed(text), ROW) is fits
 
 
 @pytest.mark.parametrize(
     "absent", ["labels.tier {} gold", "error.type {} TIMEOUT", 'end_time {} "2026-11-18T12:00:01Z"']
 )
-def test_what_is_absent_fits_nothing_but_what_says_no(absent: str) -> None:
+def test_absent_field_fits_only_negations(absent: str) -> None:
     for comparator in ("=", "<", "<=", ">", ">="):
-        assert not matches(parsed(absent.format(comparator)), ROW)
-        assert matches(parsed(f"NOT {absent.format(comparator)}"), ROW)
-    assert matches(parsed(absent.format("!=")), ROW)
-    assert not matches(parsed("labels.tier = g*"), ROW)
-    assert matches(parsed("labels.tier != g* AND NOT error.message:*"), ROW)
-    assert not matches(parsed(f"NOT {absent.format('!=')}"), ROW)
+        assert not hold(parsed(absent.format(comparator)), ROW)
+        assert hold(parsed(f"NOT {absent.format(comparator)}"), ROW)
+    assert hold(parsed(absent.format("!=")), ROW)
+    assert not hold(parsed("labels.tier = g*"), ROW)
+    assert hold(parsed("labels.tier != g* AND NOT error.message:*"), ROW)
+    assert not hold(parsed(f"NOT {absent.format('!=')}"), ROW)
 
 
 def test_text_of_an_execution_is_empty_where_it_has_none() -> None:
-    child: Row = {**ROW, "parent_execution_id": "p"}
+    child: Fields = {**ROW, "parent_execution_id": "p"}
     for text, fits in (('parent_execution_id = ""', ROW), ('parent_execution_id != ""', child)):
-        assert [matches(parsed(text), row) for row in (ROW, child)] == [row is fits for row in (ROW, child)]
+        assert [hold(parsed(text), row) for row in (ROW, child)] == [row is fits for row in (ROW, child)]

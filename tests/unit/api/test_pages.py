@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from services.api.core import paging
-from services.api.rpc import pages
+from services.api.app.ports import PAGE_SIZE_MAX
+from services.api.rpc.pages import Page
+from services.chassis.grpc.errors import Refusal
 from windlass.api.v1 import resources_pb2
+from windlass.api.v1.runs_pb2 import ListRunsRequest
 
 MEBIBYTE = 1024 * 1024
 
@@ -22,7 +26,7 @@ def page(sizes: list[int], size: int, after: int = -1) -> tuple[list[int], str]:
         made.output.string_value = "x" * sizes[row]
         return made
 
-    shown, token = pages.cut(rows, size, str, show, "rows")
+    shown, token = Page(ListRunsRequest(page_size=size), "rows").cut(rows, str, show)
     return [each.iteration for each in shown], token
 
 
@@ -33,9 +37,7 @@ def walk(sizes: list[int], size: int) -> Iterator[list[int]]:
         yield shown
         if not token:
             return
-        found = paging.read(token, "rows")
-        assert isinstance(found, str)
-        after = int(found)
+        after = Page(ListRunsRequest(page_token=token), "rows").after_number
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,29 @@ def walk(sizes: list[int], size: int) -> Iterator[list[int]]:
 )
 def test_every_row_is_on_one_page(sizes: list[int], size: int, expected: list[list[int]]) -> None:
     assert list(walk(sizes, size)) == expected
+
+
+@given(st.text(max_size=40), st.lists(st.text(max_size=20), max_size=4))
+def test_token_gives_back_the_place(after: str, list_of: list[str]) -> None:
+    token = Page(ListRunsRequest(), *list_of).token(after)
+    assert Page(ListRunsRequest(page_token=token), *list_of).after == after
+    assert Page(ListRunsRequest(), *list_of).after == ""
+
+
+@pytest.mark.parametrize(
+    ("token", "fault"),
+    [
+        *((text, "is not a page token") for text in ("%%%", "abc", "WyJhIl0", "x" * 2000, "🙂", "W10", "MQ", "AAAA")),
+        (Page(ListRunsRequest(), "executions", "state = FAILED").token("place"), "another list"),
+    ],
+)
+def test_other_token_is_refused(token: str, fault: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        Page(ListRunsRequest(page_token=token), "executions", "state = SUCCESS")
+    assert [each.reason for each in refused.value.violations] == ["BAD_PAGE_TOKEN"]
+    assert fault in refused.value.message
+
+
+@pytest.mark.parametrize(("asked", "size"), [(0, 50), (1, 1), (1000, 1000), (5000, PAGE_SIZE_MAX)])
+def test_page_has_a_size(asked: int, size: int) -> None:
+    assert Page(ListRunsRequest(page_size=asked), "rows").size == size

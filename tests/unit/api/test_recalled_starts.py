@@ -10,7 +10,7 @@ import pytest
 from google.rpc.status_pb2 import Status
 
 from services.api.app.executions import Executions
-from services.api.app.starts import Existing, StartCommand
+from services.api.app.starts import StartCommand
 from services.api.rpc.starting import Starting
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, RemoteError, remote_status
 from services.chassis.telemetry.tracing import Sampler
@@ -23,24 +23,21 @@ class Refusing:
 
     def __init__(self, failure: Exception) -> None:
         self.failure = failure
-        # What it was asked to tell of each at the most.
+        # The limits of violations that it was given.
         self.violations_max: set[int] = set()
 
-    async def prepare(self, workspace: str, title: str, command: StartCommand, trace: Any, violations_max: int) -> Any:
+    async def prepare(self, workspace: str, command: StartCommand, violations_max: int) -> Any:
         self.violations_max.add(violations_max)
         raise Refusal("WORKFLOW_ARCHIVED", f"{command.workflow} is archived")
 
-    async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[Existing | None]:
+    async def recall(self, workspace: str, commands: Sequence[StartCommand]) -> Sequence[str | None]:
         raise self.failure
-
-    def title(self, name: str) -> str:
-        return name
 
 
 def starting(refusing: Any) -> Starting:
     nothing: Any = None
     executions = Executions(nothing, nothing, nothing, ManualClock())
-    return Starting(refusing, executions, nothing, refusing, Sampler(0.0), ManualClock())
+    return Starting(refusing, executions, nothing, Sampler(0.0), ManualClock())
 
 
 def reason(status: Status) -> str:
@@ -50,15 +47,15 @@ def reason(status: Status) -> str:
 @pytest.mark.parametrize(
     ("failure", "told"),
     [
-        (RemoteError(grpc.StatusCode.UNIMPLEMENTED, "", "Method not found!").refusal(), "WORKFLOW_ARCHIVED"),
-        (Refusal("UNIMPLEMENTED", "there is no such method"), "WORKFLOW_ARCHIVED"),
         (RemoteError(grpc.StatusCode.UNKNOWN, "", "").refusal(), "INTERNAL"),
         (Refusal("INTERNAL", "internal error"), "INTERNAL"),
         (DependencyUnavailable("the dispatcher"), "DEPENDENCY_UNAVAILABLE"),
     ],
 )
-async def test_refused_start_is_told_why_when_a_dispatcher_knows_no_recall(failure: Exception, told: str) -> None:
-    """One that is away, or fails, may know that it was started before; one too old for the question never does."""
+async def test_refused_start_has_no_other_outcome_while_dispatchers_cannot_answer(
+    failure: Exception, told: str
+) -> None:
+    """They may know that it was started before."""
     request = executions_pb2.StartExecutionRequest(workflow="intake", request_id="r")
     items = await starting(Refusing(failure)).all([request, request], None, 1.0)
     assert [reason(item.status) for item in items] == [told, told]

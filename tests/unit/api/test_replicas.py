@@ -13,12 +13,13 @@ import grpc.aio
 import pytest
 
 from services.api.app.ports import ExecutionQuery
-from services.api.app.schema_reader import INPUT_BYTES_MAX
+from services.api.app.starts import INPUT_BYTES_MAX
 from services.api.peers.coordinators import CoordinatorReads
 from services.api.peers.dispatchers import DispatcherQueue
 from services.api.peers.replicas import Replicas
+from services.api.rpc.filters import ExecutionFilter
 from services.chassis.grpc.addresses import AddressBook
-from services.chassis.grpc.client import MEBIBYTE, Channel, ChannelPool
+from services.chassis.grpc.client import MEBIBYTE, ChannelPool
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from tests.support.probe import until
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
@@ -41,10 +42,6 @@ class Dispatcher(queue_pb2_grpc.QueueServiceServicer):
         return queue_pb2.GetQueuedResponse(items=[queue_pb2.Queued(start=start) for start in starts])
 
     Deliver = ListQueued = FindRequests = ConfigureWorkspace = GetQueued
-
-
-async def ask(channel: Channel, seconds: float) -> queue_pb2.GetQueuedResponse:
-    return await queue_pb2_grpc.QueueServiceStub(channel).GetQueued(queue_pb2.GetQueuedRequest(), timeout=seconds)
 
 
 @contextlib.asynccontextmanager
@@ -73,7 +70,10 @@ async def test_call_under_way_is_answered_though_its_replica_has_left_the_book(t
     async with serving(dispatcher) as address:
         listed.write_text(f"{address}\n")
         async with following(peers):
-            call = asyncio.create_task(peers.call(ask))
+            request = queue_pb2.GetQueuedRequest()
+            call = asyncio.create_task(
+                peers.call(lambda channel: queue_pb2_grpc.QueueServiceStub(channel).GetQueued, request)
+            )
             await until(lambda: dispatcher.asked, 10.0, "the call")
             listed.write_text("127.0.0.1:1\n")
             await until(lambda: address not in peers.addresses, 10.0, "the news")
@@ -89,7 +89,7 @@ async def test_rows_with_the_largest_inputs_are_read_in_answers_that_can_be_take
         peers = Replicas("the dispatcher", AddressBook(address), ChannelPool(), call_seconds=30.0)
         async with following(peers):
             found = await DispatcherQueue(peers).queued(ids)
-    assert [each.start.execution_id for each in found] == ids
+    assert [each.id for each in found] == ids
 
 
 class Refusing(Replicas):
@@ -97,11 +97,11 @@ class Refusing(Replicas):
         self.name = "the coordinator"
         self.reason = reason
 
-    async def call(self, invoke: Any) -> Any:
+    async def call(self, method: Any, request: Any) -> Any:
         raise Refusal(self.reason, "the filter cannot be applied: 'OPERATOR_UNSPECIFIED'")
 
 
-EVERYTHING = ExecutionQuery("team", (), from_id="", ascending=True, limit=10)
+EVERYTHING = ExecutionQuery("team", ExecutionFilter(()), from_id="", ascending=True, limit=10)
 
 
 async def test_filter_that_a_coordinator_of_another_version_refuses_is_no_fault_of_the_caller() -> None:
@@ -117,15 +117,9 @@ class Recording(Replicas):
     def __init__(self) -> None:
         self.sent: list[Any] = []
 
-    async def call(self, invoke: Any) -> Any:
-        return await invoke(self, 1.0)
-
-    def unary_unary(self, *_: Any, **__: Any) -> Any:
-        async def send(request: Any, timeout: float) -> Any:
-            self.sent.append(request)
-            return queue_pb2.DeliverResponse(found=True)
-
-        return send
+    async def call(self, method: Any, request: Any) -> Any:
+        self.sent.append(request)
+        return queue_pb2.DeliverResponse(found=True)
 
 
 async def test_every_cancel_of_one_execution_is_one_message() -> None:

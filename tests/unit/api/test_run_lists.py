@@ -1,4 +1,4 @@
-"""Lists of runs, which coordinators cut by bytes for an api that says that it heeds it."""
+"""Lists of runs, whose pages coordinators cut when the runs are large."""
 
 from __future__ import annotations
 

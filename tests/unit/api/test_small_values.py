@@ -1,4 +1,4 @@
-"""Page tokens, limits of tiers, canonical JSON, execution ids: small forms that others rely on."""
+"""Limits of tiers, canonical JSON, execution ids: small forms that others rely on."""
 
 from __future__ import annotations
 
@@ -10,32 +10,10 @@ from hypothesis import strategies as st
 
 from services.api.app.changes import Changes
 from services.api.app.identifiers import Identifiers, is_execution_id
-from services.api.core import paging
 from services.api.core.tiers import Tier, in_force
 from services.chassis.process.batcher import Level
 from tests.support.manual_clock import ManualClock
 from windlass.definition.json_values import canonical
-
-
-@given(st.text(max_size=40), st.lists(st.text(max_size=20), max_size=4))
-def test_page_token_gives_back_the_place(after: str, list_of: list[str]) -> None:
-    assert paging.read(paging.token(after, *list_of), *list_of) == after
-    assert paging.read("", *list_of) == ""
-
-
-def test_page_token_of_another_list_is_refused() -> None:
-    token = paging.token("place", "executions", "state = FAILED")
-    assert isinstance(paging.read(token, "executions", "state = SUCCESS"), paging.BadToken)
-
-
-@pytest.mark.parametrize("token", ["%%%", "abc", "WyJhIl0", "x" * 2000, "🙂", "W10", "MQ", "AAAA"])
-def test_token_that_is_none_is_refused(token: str) -> None:
-    assert isinstance(paging.read(token, "executions"), paging.BadToken)
-
-
-@pytest.mark.parametrize(("asked", "size"), [(0, 50), (1, 1), (1000, 1000), (5000, 1000)])
-def test_page_size(asked: int, size: int) -> None:
-    assert paging.size_of(asked) == size
 
 
 def test_tier_gives_what_a_workspace_does_not_set_itself() -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 import pytest
 
+from services.api.app.checking.children import Checkers
 from services.api.app.checking.engine import misfits
 from services.api.app.identifiers import Identifiers, is_execution_id
-from services.api.app.ports import StartableRecord
-from services.api.app.schema_reader import INPUT_BYTES_MAX
+from services.api.app.ports import StartableRecord, UsedRequest
 from services.api.app.startables import Startables
-from services.api.app.starts import Existing, StartCommand, Starter
+from services.api.app.starts import INPUT_BYTES_MAX, NewStart, StartCommand, Starter
+from services.api.peers.enqueue_streams import Outcome, outcome_of
+from services.api.rpc import translate
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
 from services.chassis.telemetry.tracing import new_trace
 from tests.support.manual_clock import ManualClock
@@ -55,37 +57,40 @@ class MemoryQueue:
     """Answers at once, the same to all."""
 
     def __init__(self) -> None:
-        self.items: list[queue_pb2.EnqueueItem] = []
         self.answer = queue_pb2.EnqueueAnswer(outcome=queue_pb2.EnqueueAnswer.QUEUED)
 
-    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[queue_pb2.EnqueueAnswer]:
-        self.items.append(item)
-        answered: asyncio.Future[queue_pb2.EnqueueAnswer] = asyncio.get_running_loop().create_future()
-        answered.set_result(self.answer)
+    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[Outcome]:
+        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        answered.set_result(outcome_of(self.answer, item))
         return answered
 
 
 class MemoryRequests:
-    """What request_ids were used for, as the dispatchers keep it; and how often somebody asked."""
+    """The request_ids that were used, as dispatchers keep them; it counts how often somebody asks."""
 
     def __init__(self) -> None:
-        self.used: list[queue_pb2.UsedRequest] = []
+        self.used: dict[str, UsedRequest] = {}
         self.reads = 0
 
-    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Sequence[queue_pb2.UsedRequest]:
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, UsedRequest]:
         self.reads += 1
-        return [each for each in self.used if workspace == "team" and each.request_id in request_ids]
+        return {id_: used for id_, used in self.used.items() if workspace == "team" and id_ in request_ids}
+
+    async def unused(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("a start reads no executions")
+
+    queued = page = cancel = unused
 
 
-class MemoryChecker:
+class MemoryChecker(Checkers):
     """Checks in this process."""
+
+    def __init__(self) -> None:
+        super().__init__(children=1)
 
     async def violations(self, workspace: str, schema: bytes, document: bytes, most: int) -> Sequence[Violation]:
         found = misfits(compiled(orjson.loads(schema)), orjson.loads(document), most)
         return [Violation(*each) for each in found]
-
-    async def fault(self, workspace: str, schema: bytes) -> str | None:
-        raise AssertionError("a start does not judge schemas")
 
 
 @pytest.fixture
@@ -125,8 +130,12 @@ def starter(
     return Starter(startables, queue, used, checker, Identifiers(clock), clock, enqueue_seconds=1.0)
 
 
-async def prepared(starter: Starter, *, workspace: str = "team", **changed: Any) -> queue_pb2.EnqueueItem:
-    return await starter.prepare(workspace, "title", COMMAND._replace(**changed), TRACE)
+async def prepared(starter: Starter, *, workspace: str = "team", **changed: Any) -> NewStart:
+    return await starter.prepare(workspace, COMMAND._replace(**changed))
+
+
+async def queued(starter: Starter, **changed: Any) -> queue_pb2.EnqueueItem:
+    return translate.enqueue_item(await prepared(starter, **changed), "title", TRACE.header())
 
 
 async def refusal(starter: Starter, **changed: Any) -> Refusal:
@@ -148,12 +157,12 @@ async def test_input_that_does_not_fit_is_refused_by_the_newest_and_by_the_named
 
 async def test_schema_that_is_not_plain_is_for_the_checker(starter: Starter, workflows: MemoryWorkflows) -> None:
     workflows.definition = {**DEFINITION, "inputSchema": {"properties": {"id": {"enum": [1, 2]}}}}
-    assert (await prepared(starter)).start.version == 3
+    assert (await queued(starter)).start.version == 3
     assert [each.reason for each in (await refusal(starter, input={"id": 3})).violations] == ["ENUM"]
 
 
 async def test_order_pins_the_version_and_carries_all_that_is_needed(starter: Starter, clock: ManualClock) -> None:
-    item = await prepared(starter, labels={"region": "eu"})
+    item = await queued(starter, labels={"region": "eu"})
     order = item.start
     assert is_execution_id(order.execution_id)
     assert (order.workspace, order.workflow, order.version, order.version_id) == ("team", "intake", 3, "a version")
@@ -179,13 +188,13 @@ async def test_shorter_timeout_counts(
     workflows.definition = {key: value for key, value in DEFINITION.items() if key != "timeout"}
     if of_workflow:
         workflows.definition["timeout"] = of_workflow
-    order = (await prepared(starter, timeout=own * SECOND)).start
+    order = (await queued(starter, timeout=own * SECOND)).start
     assert order.HasField("deadline_time") is (seconds is not None)
     if seconds is not None:
         assert order.deadline_time.ToNanoseconds() == clock.epoch_ns() + seconds * SECOND
 
 
-async def test_what_makes_two_starts_the_same(starter: Starter) -> None:
+async def test_two_starts_are_the_same_by_their_content(starter: Starter) -> None:
     first = (await prepared(starter, request_id="r", input={"id": 1, "x": 2})).request_hash
     same = (await prepared(starter, request_id="r", input={"x": 2, "id": 1})).request_hash
     assert first == same
@@ -216,7 +225,7 @@ async def test_refusals_before_the_queue(starter: Starter, startables: Startable
 async def test_input_has_a_size(starter: Starter, extra: int, is_fine: bool) -> None:
     text = "x" * (INPUT_BYTES_MAX - len(orjson.dumps({"id": 1, "x": ""})) + extra)
     if is_fine:
-        assert len((await prepared(starter, input={"id": 1, "x": text})).start.input) == INPUT_BYTES_MAX
+        assert len((await prepared(starter, input={"id": 1, "x": text})).content) == INPUT_BYTES_MAX
     else:
         assert (await refusal(starter, input={"id": 1, "x": text})).violations[0].reason == "TOO_LARGE"
 
@@ -239,15 +248,15 @@ async def test_change_of_a_workspace_or_workflow_is_read_at_once(
 
 
 async def settled(starter: Starter, queue: MemoryQueue, outcome: str, existing: str = "") -> str:
-    """The id that had been started before, or the reason why not."""
-    item = await prepared(starter, request_id="r")
+    """The id that had been started before; "" for a new one, or the reason why not."""
+    start = await prepared(starter, request_id="r")
     queue.answer = queue_pb2.EnqueueAnswer(
         outcome=queue_pb2.EnqueueAnswer.Outcome.Value(outcome),
-        existing_execution_id=item.start.execution_id if existing == "own" else existing,
+        existing_execution_id=start.execution_id if existing == "own" else existing,
     )
     try:
-        settled = await starter.submit(item)
-        return settled.execution_id if isinstance(settled, Existing) else ""
+        settled = await starter.submit(start, translate.enqueue_item(start, "title", TRACE.header()))
+        return "" if settled == start.execution_id else settled
     except Refusal as refused:
         return refused.reason
     except DependencyUnavailable:
@@ -282,11 +291,10 @@ async def test_closed_workspace_is_forgotten(starter: Starter, queue: MemoryQueu
 
 async def test_request_id_that_was_used_is_recalled_by_its_content(starter: Starter, used: MemoryRequests) -> None:
     first = COMMAND._replace(request_id="r")
-    item = await prepared(starter, request_id="r")
-    used.used = [queue_pb2.UsedRequest(request_id="r", request_hash=item.request_hash, execution_id="old")]
+    used.used = {"r": UsedRequest((await prepared(starter, request_id="r")).request_hash, "old")}
     others = [first, first._replace(input={"id": 2}), first._replace(request_id="fresh")]
     same, other, fresh = await starter.recall("team", others)
-    assert same == Existing("team", "old")
+    assert same == "old"
     assert isinstance(other, Refusal)
     assert (other.reason, other.metadata["execution_id"]) == ("REQUEST_ID_REUSED", "old")
     assert fresh is None

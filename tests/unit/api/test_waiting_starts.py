@@ -1,4 +1,4 @@
-"""Starts whose callers wait for the end: what each is told, and what is left of those that are refused."""
+"""Starts whose callers wait for the end: each is told the end, and a refused one leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 import orjson
 import pytest
 
+from services.api.app import ports
 from services.api.app.executions import Executions
 from services.api.app.identifiers import Identifiers
 from services.api.app.startables import Startables
 from services.api.app.starts import Starter
-from services.api.peers import enqueue_streams, watch_streams
+from services.api.peers import enqueue_streams
+from services.api.peers.coordinators import event_of, execution_of
 from services.api.peers.enqueue_streams import EnqueueStreams
 from services.api.peers.watch_streams import WatchStreams
 from services.api.rpc import translate
@@ -36,19 +38,14 @@ Answer = queue_pb2.EnqueueAnswer
 
 
 class Running:
-    """What coordinators and the queue say of any execution: it goes on."""
+    """Coordinators and the queue, which say of every execution that it goes on."""
 
-    async def executions(self, execution_ids: Sequence[str]) -> Sequence[reads_pb2.ExecutionRecord]:
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
         execution = resources_pb2.Execution(id=execution_ids[0], state=resources_pb2.Execution.RUNNING)
-        return [reads_pb2.ExecutionRecord(execution=execution, workspace="team")]
+        return [execution_of(reads_pb2.ExecutionRecord(execution=execution, workspace="team"))]
 
-    async def queued(self, execution_ids: Sequence[str]) -> Sequence[queue_pb2.Queued]:
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
         return ()
-
-
-class Keys:
-    def title(self, name: str) -> str:
-        return name
 
 
 class Api:
@@ -57,20 +54,17 @@ class Api:
     def __init__(self) -> None:
         set_caller(Identity(CallerKind.MEMBER, "key", "team", "ADMIN"))
         running: Any = Running()
-        keys: Any = Keys()
         clock = SystemClock()
         self.watches = WatchStreams()
-        self.coordinator = watch_streams.WatchStream()
-        self.watches.opened(self.coordinator)
+        self.coordinator = self.watches.opened()
         self.starts = EnqueueStreams(self.watches.flush)
-        self.dispatcher = enqueue_streams.EnqueueStream()
-        self.starts.opened(self.dispatcher)
+        self.dispatcher = self.starts.opened()
         startables = Startables(MemoryWorkflows(), clock)
         starter = Starter(
             startables, self.starts, MemoryRequests(), MemoryChecker(), Identifiers(clock), clock, enqueue_seconds=5.0
         )
         executions = Executions(running, running, self.watches, clock)
-        self.starting = Starting(starter, executions, self.watches, keys, Sampler(0.0), clock)
+        self.starting = Starting(starter, executions, self.watches, Sampler(0.0), clock)
 
     async def sent(self, count: int) -> list[str]:
         """The ids of the starts that the dispatcher gets, all at once."""
@@ -110,16 +104,16 @@ async def test_all_who_wait_for_one_execution_are_told_the_same() -> None:
 
     await until(all_are_told, 5.0, "all to be told")
     told = await asyncio.gather(*all_)
-    assert [document_of(each.execution.output) for each in told] == [OUTPUT] * 3
+    assert [document_of(each.execution.output, 1_000) for each in told] == [OUTPUT] * 3
 
 
 def test_a_record_stays_as_it_is_for_its_next_reader() -> None:
     content = orjson.dumps(OUTPUT)
     event, run = reads_pb2.EventRecord(details=content), reads_pb2.RunRecord(output=content)
-    events = [translate.event(event) for _ in range(2)]
-    assert [document_of(each.details) for each in events] == [OUTPUT] * 2
+    events = [translate.event(event_of(event)) for _ in range(2)]
+    assert [document_of(each.details, 1_000) for each in events] == [OUTPUT] * 2
     runs = [translate.run(run) for _ in range(2)]
-    assert [document_of(each.output.struct_value) for each in runs] == [OUTPUT] * 2
+    assert [document_of(each.output.struct_value, 1_000) for each in runs] == [OUTPUT] * 2
 
 
 async def test_start_that_is_refused_on_its_way_leaves_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:

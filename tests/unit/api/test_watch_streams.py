@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 import pytest_asyncio
 
+from services.api.app.ports import Execution
 from services.api.peers.watch_streams import OpenWatch, WatchStreams
 from services.chassis.grpc.client import ChannelPool
 from services.coordinator.rpc.watch import WatchHub as CoordinatorHub
@@ -27,7 +28,7 @@ SCALE = 0.01
 
 
 class Coordinator:
-    """One that can be cut off from whoever watches, and goes on with what it carries."""
+    """Its streams can be cut, and it keeps its executions."""
 
     def __init__(self, tables: Tables) -> None:
         self.watches: CoordinatorHub = hub_of(tables)
@@ -120,8 +121,7 @@ async def api(coordinators: list[Coordinator]) -> AsyncIterator[Api]:
 
 
 async def is_told(watch: OpenWatch) -> bool:
-    update = await watch.next(SECONDS)
-    return update is not None and update.WhichOneof("update") == "final"
+    return isinstance(await watch.next(SECONDS), Execution)
 
 
 async def test_end_is_told_of_a_start_that_is_granted_where_no_stream_of_ours_is(
@@ -182,7 +182,7 @@ async def test_end_is_told_to_who_waits_on_when_it_is_granted_elsewhere_again(
     watch = api.start()
     for each in coordinators:
         each.watches.granted(ID, api.watches.name)
-    await until(lambda: all(each.is_told(ID) for each in api.watches.streams), SECONDS, "both are known to follow")
+    await until(lambda: all(ID in each.told for each in api.watches.streams), SECONDS, "both are known to follow")
     assert all(each.follows() for each in coordinators), "somebody waits"
     tables.end()
     assert await is_told(watch)

@@ -1,4 +1,4 @@
-"""The watch streams and the outbox of starts: what they tell whom, and where each of them says enough."""
+"""The watch streams and the streams of starts: which coordinators are subscribed to, and which starts are sent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from services.api.app.ports import Execution
 from services.api.peers import enqueue_streams, watch_streams
 from services.api.peers.enqueue_streams import EnqueueStreams
 from services.api.peers.watch_streams import WatchStreams
@@ -22,8 +23,8 @@ ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
 SILENCE = 0.001
 
 
-def final(execution_id: str = ID) -> reads_pb2.ExecutionRecord:
-    return reads_pb2.ExecutionRecord(execution=resources_pb2.Execution(id=execution_id))
+def final(execution_id: str = ID) -> Execution:
+    return Execution(execution_id, "team", "SUCCESS", last_seq=3)
 
 
 def event(seq: int) -> reads_pb2.WatchResponse:
@@ -31,27 +32,20 @@ def event(seq: int) -> reads_pb2.WatchResponse:
     return reads_pb2.WatchResponse(updates=[reads_pb2.Update(execution_id=ID, event=record)])
 
 
-def opened(watches: WatchStreams) -> Any:
-    """A stream to a coordinator, without its socket."""
-    stream = watch_streams.WatchStream()
-    watches.opened(stream)
-    return stream
-
-
 KNOWS_US = reads_pb2.WatchResponse(knows_watcher=True)
 
 
 def knowing(watches: WatchStreams, count: int = 2) -> list[Any]:
-    """Streams to coordinators that follow what names this api, without its asking."""
-    streams = [opened(watches) for _ in range(count)]
+    """Streams to coordinators that subscribe this api to the starts that name it."""
+    streams = [watches.opened() for _ in range(count)]
     for stream in streams:
         watches.heard(stream, KNOWS_US)
     return streams
 
 
-async def test_subscription_is_what_all_watches_of_an_execution_need() -> None:
+async def test_one_subscription_serves_all_watches_of_an_execution() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
+    stream = watches.opened()
     watches.open(ID)
     assert not stream.subscriptions[ID].events
     watches.open(ID, after_seq=7, events=True)
@@ -59,19 +53,19 @@ async def test_subscription_is_what_all_watches_of_an_execution_need() -> None:
     assert (stream.subscriptions[ID].events, stream.subscriptions[ID].after_seq) == (True, 3)
 
 
-async def test_every_coordinator_is_told_and_one_that_comes_later_catches_up() -> None:
+async def test_every_coordinator_is_subscribed_to_and_a_later_one_catches_up() -> None:
     watches = WatchStreams()
-    first, second = opened(watches), opened(watches)
+    first, second = watches.opened(), watches.opened()
     watches.open(ID)
     assert first.subscriptions.keys() == second.subscriptions.keys() == {ID}
-    later = opened(watches)
+    later = watches.opened()
     assert later.subscriptions[ID].catch_up
     assert not first.subscriptions[ID].catch_up
 
 
-async def test_new_execution_is_told_with_the_start_that_goes_out() -> None:
+async def test_subscription_of_a_new_execution_is_sent_just_before_its_start() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
+    stream = watches.opened()
     await stream.level.wait()
     watches.open(ID, is_new=True)
     assert not stream.level.is_set
@@ -79,41 +73,41 @@ async def test_new_execution_is_told_with_the_start_that_goes_out() -> None:
     assert stream.level.is_set
 
 
-async def test_a_start_is_told_by_what_rides_with_it_where_that_is_understood() -> None:
+async def test_start_is_not_subscribed_to_where_its_order_subscribes() -> None:
     watches = WatchStreams()
-    knowing, older = opened(watches), opened(watches)
+    knowing, older = watches.opened(), watches.opened()
     watches.heard(knowing, KNOWS_US)
     watches.open(ID, is_new=True)
-    assert (knowing.subscriptions.keys(), older.subscriptions.keys()) == (set(), {ID})
+    assert (set(knowing.subscriptions), set(older.subscriptions)) == (set(), {ID})
     watches.open("other")
-    assert knowing.subscriptions.keys() == {"other"}, "of no start of ours"
+    assert knowing.subscriptions.keys() == {"other"}, "it is no new start"
 
 
-async def test_what_rode_with_a_start_is_told_to_the_others_when_a_coordinator_is_lost() -> None:
+async def test_started_execution_is_subscribed_to_at_the_others_when_a_coordinator_is_lost() -> None:
     watches = WatchStreams()
     lost, left = knowing(watches)
     watches.open(ID, is_new=True)
     watches.lost(lost)
     assert left.subscriptions[ID].catch_up
-    watches.opened(lost)
-    assert not lost.knows_us
-    assert lost.subscriptions[ID].catch_up
+    again = watches.opened()
+    assert not again.knows_us
+    assert again.subscriptions[ID].catch_up
 
 
-async def test_start_is_told_to_all_while_a_coordinator_is_out_of_reach() -> None:
+async def test_start_is_subscribed_to_while_a_coordinator_is_out_of_reach() -> None:
     watches = WatchStreams()
     lost, left = knowing(watches)
+    watches.listed = 2
     watches.lost(lost)
     watches.open(ID, is_new=True)
-    assert left.subscriptions.keys() == {ID}, "the lost one may be granted it, and tells nobody"
+    assert left.subscriptions.keys() == {ID}, "the lost one may be granted it, and cannot tell us"
     assert not left.subscriptions[ID].catch_up
-    watches.opened(lost)
-    watches.heard(lost, KNOWS_US)
+    watches.heard(watches.opened(), KNOWS_US)
     watches.open("other", is_new=True)
     assert "other" not in left.subscriptions
 
 
-async def test_start_that_is_waited_for_long_is_told_to_one_more_coordinator() -> None:
+async def test_start_that_is_waited_for_long_is_subscribed_to_at_one_more_coordinator() -> None:
     watches = WatchStreams()
     streams = knowing(watches)
     begin = watches.open("a", is_new=True).opened_at
@@ -123,26 +117,28 @@ async def test_start_that_is_waited_for_long_is_told_to_one_more_coordinator() -
     watches.open("ended", is_new=True)
     watches.final(final("ended"))
     watches.run_once(begin - 1)
-    assert [len(stream.subscriptions) for stream in streams] == [0, 0], "its end may come at any moment"
+    assert [len(stream.subscriptions) for stream in streams] == [0, 0], "they are too new"
     for _ in range(2):
         watches.run_once(math.inf)
-        assert [len(stream.subscriptions) for stream in streams] == [2, 2], "once, and each its share"
+        assert [len(stream.subscriptions) for stream in streams] == [2, 2], "once, and each coordinator gets its share"
     assert all(each.catch_up for stream in streams for each in stream.subscriptions.values())
 
 
-async def test_what_is_followed_for_nobody_is_taken_back() -> None:
+async def test_subscription_that_nobody_waits_for_is_cancelled() -> None:
     watches = WatchStreams()
     follower, other = knowing(watches)
     watches.open(ID, is_new=True)
     watches.heard(follower, reads_pb2.WatchResponse(followed=[ID, "given up"]))
     assert follower.cancelled == {"given up"}
     watches.run_once(math.inf)
-    assert (follower.subscriptions.keys(), other.subscriptions.keys()) == (set(), {ID}), "two are enough"
+    assert (follower.subscriptions.keys(), other.subscriptions.keys()) == (set(), {ID}), (
+        "one more coordinator is enough"
+    )
     watches.final(final(), told_by=other)
     assert follower.cancelled == {"given up", ID}
 
 
-async def test_what_is_told_already_is_not_told_again() -> None:
+async def test_execution_that_is_subscribed_to_is_not_subscribed_to_again() -> None:
     watches = WatchStreams()
     (stream,) = knowing(watches, 1)
     watches.open(ID, is_new=True)
@@ -151,26 +147,26 @@ async def test_what_is_told_already_is_not_told_again() -> None:
     assert not stream.subscriptions[ID].catch_up
 
 
-async def test_new_stream_is_told_nothing_of_what_ended_without_it() -> None:
+async def test_new_stream_has_no_subscription_to_an_execution_that_ended_before() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
+    stream = watches.opened()
     watches.open(ID)
     watches.lost(stream)
     watches.final(final())
-    watches.opened(stream)
-    assert not stream.subscriptions
-    assert not stream.is_told(ID)
+    again = watches.opened()
+    assert not again.subscriptions
+    assert not again.told
 
 
-async def test_end_is_told_to_those_who_were_asked() -> None:
+async def test_end_cancels_the_subscriptions_at_other_coordinators() -> None:
     watches = WatchStreams()
-    (teller, unasked), asked = knowing(watches), opened(watches)
+    (teller, unasked), asked = knowing(watches), watches.opened()
     watches.open(ID, is_new=True)
     watches.final(final(), told_by=teller)
     assert (teller.cancelled, asked.cancelled, unasked.cancelled) == (set(), {ID}, set())
 
 
-async def test_start_that_nobody_waits_for_any_more_is_taken_back_everywhere() -> None:
+async def test_start_that_nobody_waits_for_any_more_is_cancelled_everywhere() -> None:
     watches = WatchStreams()
     (stream,) = knowing(watches, 1)
     watches.open(ID, is_new=True).close()
@@ -179,19 +175,18 @@ async def test_start_that_nobody_waits_for_any_more_is_taken_back_everywhere() -
 
 async def test_final_record_ends_every_watch_and_is_told_to_the_other_coordinators() -> None:
     watches = WatchStreams()
-    first, second = opened(watches), opened(watches)
+    first, second = watches.opened(), watches.opened()
     waiting = [watches.open(ID), watches.open(ID, events=True)]
-    response = reads_pb2.WatchResponse(updates=[reads_pb2.Update(execution_id=ID, final=final())])
-    watches.heard(first, response)
+    record = reads_pb2.ExecutionRecord(execution=resources_pb2.Execution(id=ID))
+    watches.heard(first, reads_pb2.WatchResponse(updates=[reads_pb2.Update(execution_id=ID, final=record)]))
     for watch in waiting:
-        update = some(await watch.next(SILENCE))
-        assert update.WhichOneof("update") == "final"
+        assert isinstance(await watch.next(SILENCE), Execution)
     assert (first.cancelled, second.cancelled) == (set(), {ID})
 
 
-async def test_watch_that_nobody_needs_any_more_is_taken_back() -> None:
+async def test_subscription_is_cancelled_with_the_last_watch() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
+    stream = watches.opened()
     one, other = watches.open(ID), watches.open(ID)
     one.close()
     assert stream.cancelled == set()
@@ -202,7 +197,7 @@ async def test_watch_that_nobody_needs_any_more_is_taken_back() -> None:
 
 async def test_lost_stream_makes_readers_of_events_read_anew() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
+    stream = watches.opened()
     reader, waiter = watches.open(ID, events=True), watches.open(ID)
     watches.lost(stream)
     assert await reader.next(10) is None  # at once
@@ -226,7 +221,7 @@ async def test_silence_is_none_and_drain_is_a_refusal() -> None:
 
 async def test_slow_reader_goes_on_from_the_journal() -> None:
     watches = WatchStreams()
-    stream = opened(watches)
+    stream = watches.opened()
     watch = watches.open(ID, events=True)
     for seq in range(watch_streams.UPDATES_WAITING_MAX + 1):
         watches.heard(stream, event(seq))
@@ -261,12 +256,12 @@ async def test_unanswered_starts_are_bounded(monkeypatch: pytest.MonkeyPatch, li
 
 
 async def test_start_that_is_given_up_leaves_the_outbox_of_a_dispatcher_that_takes_nothing() -> None:
-    streams, stream = EnqueueStreams(lambda: None), enqueue_streams.EnqueueStream()
-    streams.opened(stream)
+    streams = EnqueueStreams(lambda: None)
+    streams.opened()
     late, gone, waiting = (streams.enqueue(item(name), seconds) for name, seconds in zip("abc", (0, 9, 9), strict=True))
     gone.cancel()
     streams.run_once()
-    assert late.result().outcome == queue_pb2.EnqueueAnswer.OUTCOME_UNSPECIFIED
+    assert isinstance(late.result(), DependencyUnavailable)
     assert [each.answer for each in streams.outbox] == [waiting]
 
 
@@ -293,13 +288,12 @@ async def test_start_whose_caller_has_gone_is_not_sent() -> None:
 
 async def test_stream_that_ends_leaves_its_starts_to_the_next_in_their_order() -> None:
     streams = EnqueueStreams(lambda: None)
-    first, second = enqueue_streams.EnqueueStream(), enqueue_streams.EnqueueStream()
-    streams.opened(first)
+    first = streams.opened()
     for name in "abc":
         streams.enqueue(item(name), 1)
     streams.gathered(first)
     streams.enqueue(item("d"), 1)
-    streams.opened(second)
+    second = streams.opened()
     streams.lost(first)
     request = some(streams.gathered(second))
     assert [each.start.execution_id for each in request.items] == ["a", "b", "c", "d"]

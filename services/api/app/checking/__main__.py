@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from services.api.app.checking.engine import first_misfit, misfits
+from services.api.app.checking.engine import misfits
 from services.api.app.checking.request import Request
 from services.chassis.process.child_limits import ChildLimits, serve
 from windlass.definition.input_schemas import SchemaFault, compiled
@@ -28,8 +28,7 @@ def validator(schema: bytes) -> Any:
 def answered(frame: bytes) -> tuple[bool, bytes]:
     asked = Request.decoded(frame)
     try:
-        check, document = validator(asked.schema), orjson.loads(asked.document)
-        found = first_misfit(check, document) if asked.most == 1 else misfits(check, document, asked.most)
+        found = misfits(validator(asked.schema), orjson.loads(asked.document), asked.most)
     except SchemaFault as fault:
         return False, str(fault).encode()
     except MemoryError:

@@ -92,14 +92,15 @@ class _Child:
 
 
 class Checkers:
-    """For one event loop."""
+    """For one event loop. Schemas and documents are given as JSON. Workspaces take turns; a call whose turn does not
+    come in time raises DependencyUnavailable."""
 
     def __init__(self, children: int) -> None:
         self._line = FairLine(children)
         self._idle: list[_Child] = []
 
     async def fault(self, workspace: str, schema: bytes) -> str | None:
-        """Why this is no schema that an input could be checked against."""
+        """Why this is no schema that an input could be checked against; None when it is one."""
         try:
             # The empty input is checked too: a schema that refers to itself without end fails for every input.
             is_good, answer = await self._asked(workspace, Request(schema, b"{}", 1, COMPILE_CPU_SECONDS_MAX))
@@ -108,7 +109,7 @@ class Checkers:
         return None if is_good else answer.decode()
 
     async def violations(self, workspace: str, schema: bytes, document: bytes, most: int) -> Sequence[Violation]:
-        """Empty when the document fits."""
+        """The first violations; empty when the document fits."""
         first = Request(schema, document, 1, CPU_SECONDS_MAX)
         try:
             found = await self._found(workspace, first)

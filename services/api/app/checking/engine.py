@@ -20,18 +20,15 @@ class Misfit(NamedTuple):
     message: str
 
 
-def first_misfit(validator: Any, document: Any) -> list[Misfit]:
-    """At most one misfit; much faster than finding all."""
+def misfits(validator: Any, document: Any, most: int) -> list[Misfit]:
+    """The first `most` misfits. For more than one the library finds all, which may take much time and memory."""
+    if most > 1:
+        return [_misfit(error) for error in islice(validator.iter_errors(document), most)]
     try:
         validator.validate(document)
     except jsonschema_rs.ValidationError as error:
         return [_misfit(error)]
     return []
-
-
-def misfits(validator: Any, document: Any, most: int) -> list[Misfit]:
-    """The first `most` misfits. The library finds all of them first, which may take much time and memory."""
-    return [_misfit(error) for error in islice(validator.iter_errors(document), most)]
 
 
 def _misfit(error: jsonschema_rs.ValidationError) -> Misfit:

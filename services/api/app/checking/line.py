@@ -1,72 +1,47 @@
 """A fair line for few places: workspaces take turns, and each has at most one place at a time.
 
-So a workspace with many requests waits for itself. The next request of another workspace waits at most for the running
-turns and for one turn of each workspace that came before it.
+Only one request of each workspace stands in the line for the places; its others wait behind it. So a workspace with
+many requests waits for itself. The next request of another workspace waits at most for the running turns and for one
+turn of each workspace that came before it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
+from weakref import WeakValueDictionary
 
 WAITING_MAX: Final = 1_000
+
+
+class _Workspace:
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.waiting = 0
 
 
 class FairLine:
     """For one event loop."""
 
     def __init__(self, places: int) -> None:
-        self._free = places
-        self._served: set[str] = set()
-        # By workspace, in the order of their turns; none is empty.
-        self._waiting: dict[str, deque[asyncio.Event]] = {}
+        self._places = asyncio.Semaphore(places)
+        # Each is kept by the requests that wait or are served.
+        self._workspaces: WeakValueDictionary[str, _Workspace] = WeakValueDictionary()
 
     @asynccontextmanager
     async def turn(self, workspace: str, seconds: float) -> AsyncIterator[None]:
         """Raises TimeoutError when the turn does not come within `seconds`, or too many of the workspace wait."""
-        await self._enter(workspace, seconds)
-        try:
-            yield
-        finally:
-            self._leave(workspace)
-
-    async def _enter(self, workspace: str, seconds: float) -> None:
-        own = self._waiting.setdefault(workspace, deque())
-        if len(own) >= WAITING_MAX:
+        own = self._workspaces.setdefault(workspace, _Workspace())
+        if own.waiting >= WAITING_MAX:
             raise TimeoutError
-        place = asyncio.Event()
-        own.append(place)
-        self._admit()
-        try:
-            async with asyncio.timeout(seconds):
-                await place.wait()
-        except BaseException:
-            # The turn may have come just before the caller gave up.
-            if place.is_set():
-                self._leave(workspace)
-            else:
-                self._forget(workspace, place)
-            raise
-
-    def _leave(self, workspace: str) -> None:
-        self._free += 1
-        self._served.discard(workspace)
-        self._admit()
-
-    def _admit(self) -> None:
-        for workspace in [each for each in self._waiting if each not in self._served][: self._free]:
-            own = self._waiting.pop(workspace)
-            own.popleft().set()
-            self._free -= 1
-            self._served.add(workspace)
-            if own:
-                self._waiting[workspace] = own
-
-    def _forget(self, workspace: str, place: asyncio.Event) -> None:
-        own = self._waiting[workspace]
-        own.remove(place)
-        if not own:
-            del self._waiting[workspace]
+        async with AsyncExitStack() as held:
+            own.waiting += 1
+            try:
+                async with asyncio.timeout(seconds):
+                    await held.enter_async_context(own.turn)
+                    await held.enter_async_context(self._places)
+            finally:
+                own.waiting -= 1
+            yield

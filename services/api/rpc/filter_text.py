@@ -12,15 +12,12 @@ Hazard: the depth is bounded, because it becomes the depth of our stack, of the 
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
-from services.api.core.filter_values import Faulty, Text, restriction, shown, value_of
-from services.api.core.filters import AllOf, AnyOf, Filter, Not
-
-
-class FilterFault(NamedTuple):
-    message: str
-
+from services.api.app.refusals import invalid_field
+from services.api.rpc.filter_values import Text, bad_filter, restriction, shown, value_of
+from services.api.rpc.filters import ExecutionFilter
+from windlass.coordinator.v1 import reads_pb2 as pb
 
 CHARACTERS_MAX: Final = 4_096
 CONDITIONS_MAX: Final = 64
@@ -35,14 +32,11 @@ _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"' + r"|'((?:[^'\\]|\\.)*+)'", 
 _COMPARATOR: Final = re.compile(r"<=|>=|!=|[=<>:]")
 
 
-def parse(text: str) -> Sequence[Filter] | FilterFault:
-    """The filters that must all match; none for an empty text."""
+def parse(text: str) -> ExecutionFilter:
+    """Everything matches an empty text. Raises a refusal that names the place of the fault."""
     if len(text) > CHARACTERS_MAX:
-        return FilterFault(f"{len(text)} characters; at most {CHARACTERS_MAX}")
-    try:
-        return _Reader(text).whole()
-    except Faulty as fault:
-        return FilterFault(fault.message)
+        raise invalid_field("filter", "BAD_FILTER", f"{len(text)} characters; at most {CHARACTERS_MAX}")
+    return ExecutionFilter(_Reader(text).whole())
 
 
 class _Reader:
@@ -54,7 +48,7 @@ class _Reader:
         self._place = 0
         self._go_to(0)
 
-    def whole(self) -> Sequence[Filter]:
+    def whole(self) -> Sequence[pb.Condition]:
         if self._is_at_end():
             return ()
         found = self._expression(0)
@@ -62,28 +56,28 @@ class _Reader:
             self._refuse("this ')' has no '('")
         return found
 
-    def _expression(self, depth: int) -> tuple[Filter, ...]:
-        found: list[Filter] = []
+    def _expression(self, depth: int) -> list[pb.Condition]:
+        found: list[pb.Condition] = []
         while True:
             factor = self._factor(depth)
-            found += factor.filters if isinstance(factor, AllOf) else (factor,)
+            found += factor.all_of.conditions if factor.HasField("all_of") else (factor,)
             if not self._takes("AND") and (self._is_at_end() or self._is_before(")")):
-                return tuple(found)
+                return found
 
-    def _factor(self, depth: int) -> Filter:
+    def _factor(self, depth: int) -> pb.Condition:
         terms = [self._term(depth)]
         while self._takes("OR"):
             terms.append(self._term(depth))
-        return terms[0] if len(terms) == 1 else AnyOf(tuple(terms))
+        return terms[0] if len(terms) == 1 else pb.Condition(any_of=pb.Conditions(conditions=terms))
 
-    def _term(self, depth: int) -> Filter:
+    def _term(self, depth: int) -> pb.Condition:
         if not self._takes("NOT"):
             if not self._is_before("-"):
                 return self._simple(depth)
             self._go_to(self._place + 1)
-        return Not(self._simple(depth))
+        return pb.Condition(negated=self._simple(depth))
 
-    def _simple(self, depth: int) -> Filter:
+    def _simple(self, depth: int) -> pb.Condition:
         opened = self._place
         if not self._is_before("("):
             return self._comparison()
@@ -94,9 +88,9 @@ class _Reader:
         if not self._is_before(")"):
             self._refuse("this '(' has no ')'", opened)
         self._go_to(self._place + 1)
-        return found[0] if len(found) == 1 else AllOf(found)
+        return found[0] if len(found) == 1 else pb.Condition(all_of=pb.Conditions(conditions=found))
 
-    def _comparison(self) -> Filter:
+    def _comparison(self) -> pb.Condition:
         place, field = self._place, self._field()
         comparator = _COMPARATOR.match(self._text, self._place)
         if comparator is None:
@@ -156,7 +150,7 @@ class _Reader:
         return self._text.startswith(character, self._place)
 
     def _refuse(self, message: str, place: int | None = None) -> NoReturn:
-        raise Faulty(self._place if place is None else place, message)
+        raise bad_filter(self._place if place is None else place, message)
 
     def _refuse_missing(self) -> NoReturn:
         if self._is_at_end():

@@ -8,20 +8,10 @@ asterisk.
 import re
 from typing import Final, NamedTuple
 
-from services.api.core.filters import (
-    FIELDS,
-    LABELS,
-    TEXTS,
-    Condition,
-    FieldKind,
-    Filter,
-    Not,
-    Operator,
-    Pattern,
-    Present,
-    kind_of,
-    read_time,
-)
+from services.api.app.refusals import invalid_field
+from services.api.rpc.filters import FIELDS, LABELS, OPERATORS, TEXTS, FieldKind, kind_of, read_time
+from services.chassis.grpc.errors import Refusal
+from windlass.coordinator.v1 import reads_pb2 as pb
 
 STATES: Final = frozenset({"PENDING", "RUNNING", "WAITING", "PAUSED", "SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 TRIGGERS: Final = frozenset({"MANUAL", "CRON", "EVENT", "WEBHOOK", "QUEUE"})
@@ -37,12 +27,8 @@ def shown(text: str) -> str:
     return repr(text[:_SHOWN_CHARACTERS])
 
 
-class Faulty(Exception):
-    """A fault, raised inside the parser. It does not leave `filter_text.parse`."""
-
-    def __init__(self, place: int, message: str) -> None:
-        super().__init__(message)
-        self.message = f"at character {place + 1}: {message}"
+def bad_filter(place: int, message: str) -> Refusal:
+    return invalid_field("filter", "BAD_FILTER", f"at character {place + 1}: {message}")
 
 
 class Text(NamedTuple):
@@ -62,11 +48,7 @@ class Text(NamedTuple):
 
     @property
     def written(self) -> str:
-        return f"{'*' * self.is_start_open}{self.text}{'*' * self.is_end_open}" if self.text else "*"
-
-    @property
-    def shown(self) -> str:
-        return shown(self.written if self.is_open else self.text)
+        return "*" if self.is_anything else f"{'*' * self.is_start_open}{self.text}{'*' * self.is_end_open}"
 
 
 def value_of(place: int, raw: str) -> Text:
@@ -76,45 +58,50 @@ def value_of(place: int, raw: str) -> Text:
     is_end_open = characters[-1:] == ["*"]
     inner = characters[is_start_open : len(characters) - is_end_open]
     if "*" in inner:
-        raise Faulty(
+        raise bad_filter(
             place, "an asterisk may only stand at the beginning or the end of a text; in quotes, \\* is an asterisk"
         )
     return Text(place, "".join(each[-1] for each in inner), is_start_open, is_end_open)
 
 
-def restriction(place: int, field: str, comparator: str, value: Text) -> Filter:
+def restriction(place: int, field: str, comparator: str, value: Text) -> pb.Condition:
     kind = kind_of(field)
     if kind is None and comparator == _HAS and not value.is_open and kind_of(f"{field}.{value.text}"):
-        return Present(f"{field}.{value.text}")
+        return pb.Condition(present=f"{field}.{value.text}")
     if kind is None:
-        raise Faulty(place, f"{shown(field)} is not a field of filters; use one of {_NAMES}")
+        raise bad_filter(place, f"{shown(field)} is not a field of filters; use one of {_NAMES}")
     if comparator not in _EQUALITY and kind in (FieldKind.STATE, FieldKind.TRIGGER):
-        raise Faulty(place, f"{field} can only be compared by =, != and :")
+        raise bad_filter(place, f"{field} can only be compared by =, != and :")
     if comparator == _HAS and value.is_anything:
-        return Present(field)
+        return pb.Condition(present=field)
     if not value.is_open or kind not in TEXTS:
-        return Condition(field, Operator("=" if comparator == _HAS else comparator), _checked(kind, field, value))
+        operator, _ = OPERATORS["=" if comparator == _HAS else comparator]
+        return pb.Condition(field=field, operator=operator, value=_checked(kind, field, value))
     if comparator not in _EQUALITY:
-        raise Faulty(value.place, "an asterisk stands for any text only with =, != and :")
-    like = Present(field) if value.is_anything else Pattern(field, value.text, value.is_start_open, value.is_end_open)
-    return Not(like) if comparator == "!=" else like
+        raise bad_filter(value.place, "an asterisk stands for any text only with =, != and :")
+    if value.is_anything:
+        like = pb.Condition(present=field)
+    else:
+        pattern = pb.Pattern(field=field, text=value.text, open_start=value.is_start_open, open_end=value.is_end_open)
+        like = pb.Condition(pattern=pattern)
+    return pb.Condition(negated=like) if comparator == "!=" else like
 
 
 def _checked(kind: FieldKind, field: str, value: Text) -> str:
-    """The value as Condition has it. Raises Faulty when it is not of the field's type."""
+    """The value as Condition has it. Refuses one that is not of the field's type."""
     if kind in TEXTS:
         return value.text
-    written = value.written if value.is_open else value.text
+    written = value.written
     if kind is FieldKind.NUMBER:
         if re.fullmatch(r"-?[0-9]{1,9}", written) is None:
-            raise Faulty(value.place, f"{field} must be a number, not {value.shown}")
+            raise bad_filter(value.place, f"{field} must be a number, not {shown(written)}")
         return written
     if kind is FieldKind.TIME:
         if read_time(written) is None:
-            raise Faulty(value.place, f'{field} must be a time like "2026-11-01T00:00:00Z", not {value.shown}')
+            raise bad_filter(value.place, f'{field} must be a time like "2026-11-01T00:00:00Z", not {shown(written)}')
         return written
     name = _SYNONYMS.get(written, written)
     known = STATES if kind is FieldKind.STATE else TRIGGERS
     if name not in known:
-        raise Faulty(value.place, f"{value.shown} is not a {field}; use one of {', '.join(sorted(known))}")
+        raise bad_filter(value.place, f"{shown(written)} is not a {field}; use one of {', '.join(sorted(known))}")
     return name
