@@ -67,28 +67,3 @@ Reading order
     effects, projection             what is to be done after the commit, and the rows that show the state
     run_ids, results, effect_keys   ids, the checks of what a runner brought, keys that name one effect
 """
-
-from services.coordinator.core.compiling import compile_definition
-from services.coordinator.core.decision import Decision, Refusal, RefusalReason
-from services.coordinator.core.effects import effects, parking, resume_effects
-from services.coordinator.core.fold import apply, fold
-from services.coordinator.core.handlers import handle
-from services.coordinator.core.state import Execution, Summary, summary
-from services.coordinator.core.values import BrokenInvariant
-
-__all__ = [
-    "BrokenInvariant",
-    "Decision",
-    "Execution",
-    "Refusal",
-    "RefusalReason",
-    "Summary",
-    "apply",
-    "compile_definition",
-    "effects",
-    "fold",
-    "handle",
-    "parking",
-    "resume_effects",
-    "summary",
-]

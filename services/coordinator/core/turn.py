@@ -96,25 +96,42 @@ class Turn:
         """The work failed finally, before a runner could do it or while the core did it."""
         error = Error(ErrorClass.PERMANENT, error_type, message)
         reason = self.failure_reason(FailureReason.PERMANENT_ERROR)
+        self.fail_run(self._run_of(work), work, error, reason, start_time=self._start_time_of(work), end_time=self.now)
+
+    def fail_run(
+        self,
+        run: int,
+        work: Work,
+        error: Error,
+        verdict: Instant | FailureReason,
+        *,
+        start_time: Instant,
+        end_time: Instant,
+        inputs_hash: bytes = b"",
+        config_hash: bytes = b"",
+        cost_tokens: int = 0,
+        is_reported: bool = True,
+    ) -> None:
+        """`verdict` says when the work is tried again, or why it is not."""
+        retry_time, reason = (0, verdict) if isinstance(verdict, FailureReason) else (verdict, None)
         self.emit(
             RunFailed(
-                time=self.now,
-                key=work.key,
-                run=self._run_of(work),
-                error=error,
-                fingerprint=fingerprint(work.node.module, error),
-                start_time=self._start_time_of(work),
-                end_time=self.now,
-                inputs_hash=b"",
-                config_hash=b"",
-                cost_tokens=0,
-                is_charged=True,
-                retry_time=0,
+                self.now,
+                work.key,
+                run,
+                error,
+                fingerprint(work.node.module, error),
+                start_time,
+                end_time,
+                inputs_hash,
+                config_hash,
+                cost_tokens,
+                is_charged=error.is_charged,
+                retry_time=retry_time,
                 reason=reason,
                 is_handled=work.node.is_failure_handled,
-                # No runner has to be told.
-                is_reported=True,
-                then=self.after_failure(work, reason),
+                is_reported=is_reported,
+                then=NOTHING_FOLLOWS if reason is None else self.after_failure(work, reason),
             )
         )
         self.stop_if_fail_fast()

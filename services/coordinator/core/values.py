@@ -65,7 +65,7 @@ class ErrorClass(StrEnum):
     TRANSIENT = "TRANSIENT"
     PERMANENT = "PERMANENT"
     TIMEOUT = "TIMEOUT"
-    # The target was not even asked: costs no attempt.
+    # The target was not even asked.
     CIRCUIT_OPEN = "CIRCUIT_OPEN"
 
 
@@ -97,6 +97,11 @@ class Error:
     error_class: ErrorClass
     type: str
     message: str
+
+    @property
+    def is_charged(self) -> bool:
+        """It counts as an attempt. An open circuit means that the target was not even asked."""
+        return self.error_class is not ErrorClass.CIRCUIT_OPEN
 
 
 @dataclass(slots=True, frozen=True)

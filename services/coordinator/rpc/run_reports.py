@@ -115,7 +115,8 @@ def _failure(report: pb.RunReport, number: int, error: Error, retry_after: Span)
 
 
 def progress_commands(progress: pb.RunProgress, number: int, instance_id: str) -> list[Command]:
-    commands: list[Command] = [ReportStarted(number, progress.epoch, micros_of(progress.start_time), instance_id)]
+    start_time = micros_of(progress.start_time)
+    commands: list[Command] = [ReportStarted(number, progress.epoch, start_time, instance_id=instance_id)]
     is_news = progress.fraction or progress.message or progress.cursor
     # An unusable cursor must not replace a usable one.
     if is_news and is_cursor(progress.cursor):

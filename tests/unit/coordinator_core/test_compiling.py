@@ -2,9 +2,10 @@
 
 import pytest
 
-from services.coordinator.core import BrokenInvariant, compile_definition
+from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import OUTPUT_NODE, Edge, Join, When
 from services.coordinator.core.retry import RetryOverrides
+from services.coordinator.core.values import BrokenInvariant
 from tests.support.story import chain, edge, node
 
 SECOND = 1_000_000

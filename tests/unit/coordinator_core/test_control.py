@@ -2,15 +2,14 @@
 
 import pytest
 
-from services.coordinator.core import BrokenInvariant, parking
 from services.coordinator.core.advance import advance
 from services.coordinator.core.commands import ReportSuccess
 from services.coordinator.core.controls import CONTROLS, resume
 from services.coordinator.core.controls.control import Control
-from services.coordinator.core.effects import Park
+from services.coordinator.core.effects import Park, parking
 from services.coordinator.core.events import WaitEnded, WaitKind, WaitOutcome
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import FailureReason, OutputRef
+from services.coordinator.core.values import BrokenInvariant, FailureReason, OutputRef
 from tests.support.story import BEGIN, SECOND, Story, chain, edge, fields, names, node
 
 

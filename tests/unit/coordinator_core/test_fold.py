@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from services.coordinator.core import BrokenInvariant, Execution, apply, fold
 from services.coordinator.core.events import (
     NOTHING_FOLLOWS,
     Consequences,
@@ -14,9 +13,11 @@ from services.coordinator.core.events import (
     RunSucceeded,
     WorkBlocked,
 )
+from services.coordinator.core.fold import apply, fold
 from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEFAULT_RETRY
-from services.coordinator.core.values import ExecutionState, Origin, WorkKey
+from services.coordinator.core.state import Execution
+from services.coordinator.core.values import BrokenInvariant, ExecutionState, Origin, WorkKey
 from tests.support.story import EXECUTION_ID, Story, chain, names, node
 
 

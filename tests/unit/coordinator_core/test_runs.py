@@ -2,7 +2,6 @@
 
 import pytest
 
-from services.coordinator.core import effects, handle, summary
 from services.coordinator.core.commands import (
     Assign,
     Grant,
@@ -14,8 +13,10 @@ from services.coordinator.core.commands import (
     ReportSuccess,
 )
 from services.coordinator.core.decision import RefusalReason
-from services.coordinator.core.effects import StopRun
+from services.coordinator.core.effects import StopRun, effects
+from services.coordinator.core.handlers import handle
 from services.coordinator.core.retry import RetryPolicy
+from services.coordinator.core.state import summary
 from services.coordinator.core.values import Error, ErrorClass, FailureReason, ReleaseReason
 from tests.support.story import SECOND, Story, edge, fields, names, node
 
@@ -296,7 +297,8 @@ def test_what_a_runner_says_is_brought_within_bounds():
     assert (news.progress, news.message) == (0.0, "\ufffd!")
     assert story.when(ReportProgress(1, epoch, float("nan"), "\0!", b"{}")).events == []
     far = 10**18
-    done = story.when(ReportSuccess(1, epoch, b"{}", "l\0", -5, far, b"h" * 99, b"", far)).events[0]
+    measured = {"start_time": -5, "end_time": far, "inputs_hash": b"h" * 99, "cost_tokens": far}
+    done = story.when(ReportSuccess(1, epoch, b"{}", "l\0", **measured)).events[0]
     assert (done.branch, done.start_time, done.end_time) == ("l\ufffd", 0, story.now + 86_400 * SECOND)
     assert (len(done.inputs_hash), done.cost_tokens) == (32, 10**12)
     error = Error(ErrorClass.PERMANENT, "A\0", "b\0")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from services.coordinator.core import parking, resume_effects, summary
 from services.coordinator.core.commands import Cancel, ReportStopped
 from services.coordinator.core.decision import RefusalReason
-from services.coordinator.core.effects import Finished, StopRun
+from services.coordinator.core.effects import Finished, StopRun, parking, resume_effects
+from services.coordinator.core.state import summary
 from services.coordinator.core.values import ErrorClass, FailureReason
 from tests.support.story import BEGIN, SECOND, Story, chain, edge, names, node
 
@@ -35,7 +35,7 @@ def test_cancel_tells_what_runs_and_waits_for_its_answers():
     assert names(story.cancel()) == ["StopOrdered", "RunCancelled"]
     assert story.effects == [StopRun(2, 3, "i1", "CANCELLED"), StopRun(3, 4, "i1", "CANCELLED")]
     assert (story.state, story.ready, parking(story.execution, story.now)) == ("RUNNING", [], None)
-    assert names(story.when(ReportStopped(2, 3, 5, 6))) == ["RunCancelled"]
+    assert names(story.when(ReportStopped(2, 3, start_time=5, end_time=6))) == ["RunCancelled"]
     assert names(story.succeed("b")) == ["RunSucceeded", "ExecutionFinished"]
     assert (story.state, story.run("a").start_time) == ("CANCELLED", 5)
     assert summary(story.execution).succeeded == ("b",)

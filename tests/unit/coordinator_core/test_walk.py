@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.core import BrokenInvariant, handle, summary
 from services.coordinator.core.commands import Assign, Grant, ReportSuccess, Start
-from services.coordinator.core.values import Failure, Origin, OutputRef
+from services.coordinator.core.handlers import handle
+from services.coordinator.core.state import summary
+from services.coordinator.core.values import BrokenInvariant, Failure, Origin, OutputRef
 from tests.support.story import Story, chain, edge, fields, names, node
 
 

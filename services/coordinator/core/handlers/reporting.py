@@ -7,8 +7,9 @@ now. A late report is refused, and the refusal is recorded once per run.
 """
 
 from services.coordinator.core.commands import (
-    Release,
+    Report,
     ReportFailure,
+    ReportOfEnd,
     ReportProgress,
     ReportStarted,
     ReportStopped,
@@ -16,11 +17,9 @@ from services.coordinator.core.commands import (
 )
 from services.coordinator.core.decision import Refusal, RefusalReason
 from services.coordinator.core.events import (
-    NOTHING_FOLLOWS,
     ControlRendered,
     LateReportRejected,
     RunCancelled,
-    RunFailed,
     RunProgressed,
     RunStarted,
     RunSucceeded,
@@ -34,7 +33,7 @@ from services.coordinator.core.handlers.clamping import (
     clean_text,
 )
 from services.coordinator.core.retry import BACKSTOP_MARGIN, judge_failure
-from services.coordinator.core.state import Run
+from services.coordinator.core.state import Run, Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import (
     INLINE_BYTES_MAX,
@@ -44,10 +43,8 @@ from services.coordinator.core.values import (
     Instant,
     OutputRef,
     RunState,
-    fingerprint,
+    Span,
 )
-
-Report = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped | Release
 
 
 def live_run(turn: Turn, report: Report) -> Run | Refusal | None:
@@ -76,8 +73,7 @@ def report_success(turn: Turn, report: ReportSuccess) -> Refusal | None:
         return run
     if isinstance(report.output, bytes) and len(report.output) > INLINE_BYTES_MAX:
         # A runner keeps an output of this size outside. Inline, every reader of the journal would carry it.
-        error = Error(ErrorClass.PERMANENT, "OUTPUT_TOO_LARGE", f"{len(report.output)} bytes inline")
-        fail_run(turn, run, _as_failure(report, error), is_reported=True)
+        fail_run(turn, run, report, _permanent("OUTPUT_TOO_LARGE", f"{len(report.output)} bytes inline"))
     elif run.work.node.is_control:
         _go_on_rendered(turn, run, report)
     else:
@@ -106,83 +102,69 @@ def _succeed(turn: Turn, run: Run, report: ReportSuccess) -> None:
 
 def _go_on_rendered(turn: Turn, run: Run, report: ReportSuccess) -> None:
     """The config of a control node came back from its renderer."""
-    times = _times(report, turn.now)
-    key = run.work.key
+    key, times = run.work.key, _times(report, turn.now)
     if turn.execution.stop is not None:
         turn.emit(RunCancelled(turn.now, key, run.number, *times, True))
     elif isinstance(report.output, OutputRef):
-        error = Error(ErrorClass.PERMANENT, "INVALID_CONFIG", f"the config has over {INLINE_BYTES_MAX} bytes")
-        fail_run(turn, run, _as_failure(report, error), is_reported=True)
+        fail_run(turn, run, report, _permanent("INVALID_CONFIG", f"the config has over {INLINE_BYTES_MAX} bytes"))
     else:
         turn.emit(ControlRendered(turn.now, key, run.number, report.output, *times))
 
 
-def _times(report: ReportSuccess | ReportFailure | ReportStopped, now: Instant) -> tuple[Instant, Instant]:
+def _times(report: ReportOfEnd, now: Instant) -> tuple[Instant, Instant]:
     return clamp_time(report.start_time, now), clamp_time(report.end_time, now)
 
 
-def _as_failure(report: ReportSuccess, error: Error) -> ReportFailure:
-    return ReportFailure(
-        report.run, report.epoch, error, 0.0, 0, report.start_time, report.end_time, report.inputs_hash,
-        report.config_hash, report.cost_tokens,
-    )  # fmt: skip
+def _permanent(type_: str, message: str) -> Error:
+    return Error(ErrorClass.PERMANENT, type_, message)
 
 
 def report_failure(turn: Turn, report: ReportFailure) -> Refusal | None:
     run = live_run(turn, report)
     if not isinstance(run, Run):
         return run
-    fail_run(turn, run, report, is_reported=True)
+    fail_run(turn, run, report, report.error, random=report.random, retry_after=report.retry_after)
     return None
 
 
-def fail_run(turn: Turn, run: Run, report: ReportFailure, *, is_reported: bool) -> None:
-    work, error = run.work, clean_error(report.error)
+def fail_run(
+    turn: Turn,
+    run: Run,
+    report: ReportOfEnd,
+    error: Error,
+    *,
+    random: float = 0.0,
+    retry_after: Span = 0,
+    is_reported: bool = True,
+) -> None:
     start_time, end_time = _times(report, turn.now)
-    verdict = _judge(turn, run, report)
-    reason = verdict if isinstance(verdict, FailureReason) else None
-    turn.emit(
-        RunFailed(
-            time=turn.now,
-            key=work.key,
-            run=run.number,
-            error=error,
-            fingerprint=fingerprint(work.node.module, error),
-            start_time=start_time,
-            end_time=end_time,
-            inputs_hash=report.inputs_hash[:HASH_BYTES],
-            config_hash=report.config_hash[:HASH_BYTES],
-            cost_tokens=clamp_cost(report.cost_tokens),
-            is_charged=_is_charged(error),
-            retry_time=0 if isinstance(verdict, FailureReason) else verdict,
-            reason=reason,
-            is_handled=work.node.is_failure_handled,
-            is_reported=is_reported,
-            then=NOTHING_FOLLOWS if reason is None else turn.after_failure(work, reason),
-        )
+    turn.fail_run(
+        run.number,
+        run.work,
+        clean_error(error),
+        _judge(turn, run.work, error, random, retry_after),
+        start_time=start_time,
+        end_time=end_time,
+        inputs_hash=report.inputs_hash[:HASH_BYTES],
+        config_hash=report.config_hash[:HASH_BYTES],
+        cost_tokens=clamp_cost(report.cost_tokens),
+        is_reported=is_reported,
     )
-    turn.stop_if_fail_fast()
 
 
-def _judge(turn: Turn, run: Run, report: ReportFailure) -> Instant | FailureReason:
+def _judge(turn: Turn, work: Work, error: Error, random: float, retry_after: Span) -> Instant | FailureReason:
     """When the work is tried again, or why it is not."""
     if turn.execution.stop is not None:
         return FailureReason.STOPPED
-    work = run.work
     return judge_failure(
         work.node.retry.over(turn.execution.retry),
-        report.error.error_class,
-        work.failures + _is_charged(report.error),
+        error.error_class,
+        work.failures + error.is_charged,
         first_time=work.first_time,
         now=turn.now,
-        retry_after=report.retry_after,
-        random=report.random,
+        retry_after=retry_after,
+        random=random,
     )
-
-
-def _is_charged(error: Error) -> bool:
-    """An open circuit means that the target was not even asked."""
-    return error.error_class is not ErrorClass.CIRCUIT_OPEN
 
 
 def report_started(turn: Turn, report: ReportStarted) -> Refusal | None:
@@ -218,8 +200,5 @@ def report_stopped(turn: Turn, report: ReportStopped) -> Refusal | None:
         return None
     # Nobody told the runner to stop, so the work is still wanted. It is tried again like after any failure.
     error = Error(ErrorClass.TRANSIENT, "STOPPED", "the runner stopped it unasked")
-    failure = ReportFailure(
-        report.run, report.epoch, error, 1.0, start_time=report.start_time, end_time=report.end_time
-    )
-    fail_run(turn, run, failure, is_reported=True)
+    fail_run(turn, run, report, error, random=1.0)
     return None
