@@ -19,8 +19,7 @@ from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
-from services.chassis.grpc.timestamps import micros_of, put_micros
-from services.coordinator.core.events import Event, ExecutionAdopted, ExecutionStarted
+from services.coordinator.core.events import Event
 from services.coordinator.core.values import Instant
 from services.coordinator.store.event_table import EVENT_TABLE
 from windlass.journal.v1.events_pb2 import Event as EventMessage
@@ -31,8 +30,6 @@ SCHEMA_VERSION: Final = 1
 # Field 15, four bytes little-endian.
 _CHECKSUM: Final = struct.Struct("<BI")
 _CHECKSUM_TAG: Final = 15 << 3 | 5
-# Field 6, with a length.
-_EVENT_TAG: Final = bytes([6 << 3 | 2])
 
 _BY_TYPE: Final = {row.event: row for row in EVENT_TABLE}
 _BY_NAME: Final = {row.name: row for row in EVENT_TABLE}
@@ -59,12 +56,13 @@ class Stored(NamedTuple):
 
 
 def encode_event(event: Event) -> bytes:
+    """The bytes of an append that has this event alone: protobuf joins messages when their bytes are joined."""
     row = _BY_TYPE[type(event)]
-    message = EventMessage()
-    to = getattr(message, row.name)
+    append = Append()
+    to = getattr(append.events.add(), row.name)
     to.SetInParent()
     row.write(to, event)
-    return message.SerializeToString()
+    return append.SerializeToString()
 
 
 def seal(execution_id: str, first_seq: int, epoch: int, time: Instant, events: Sequence[bytes]) -> bytes:
@@ -74,11 +72,8 @@ def seal(execution_id: str, first_seq: int, epoch: int, time: Instant, events: S
     append.execution_id = execution_id
     append.first_seq = first_seq
     append.epoch = epoch
-    put_micros(append.time, time)
-    parts = [append.SerializeToString()]
-    for event in events:
-        parts += (_EVENT_TAG, _varint(len(event)), event)
-    data = b"".join(parts)
+    append.time = time
+    data = append.SerializeToString() + b"".join(events)
     return data + _CHECKSUM.pack(_CHECKSUM_TAG, crc32(data))
 
 
@@ -96,21 +91,7 @@ def _decoded(message: EventMessage, append: Append) -> Event | UnknownEvent:
     if name is None or append.schema_version > SCHEMA_VERSION:
         return UnknownEvent(append.schema_version)
     row = _BY_NAME[name]
-    fields = row.read(getattr(message, name))
-    if row.event in (ExecutionStarted, ExecutionAdopted):
-        fields["epoch"] = append.epoch
-    return row.event(time=micros_of(append.time), **fields)
-
-
-def _varint(number: int) -> bytes:
-    if number < 0x80:
-        return bytes((number,))
-    parts = bytearray()
-    while number > 0x7F:
-        parts.append(number & 0x7F | 0x80)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
+    return row.event(time=append.time, **row.read(getattr(message, name)))
 
 
 def _parsed(data: bytes) -> Append:
