@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from services.coordinator.core.controls import CONTROLS
 from services.coordinator.core.definition import OUTPUT_NODE, RENDERER, Definition, Edge, Join, Node, When
 from services.coordinator.core.retry import RetryOverrides
-from services.coordinator.core.values import BrokenInvariant, Span
+from services.coordinator.core.values import BrokenInvariant, Span, WorkKey
 from windlass.definition.config_schemas import RAW_MEMBERS
 from windlass.definition.durations import parse_duration
 from windlass.definition.templates import is_template
@@ -79,6 +79,7 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
     edges = seen.edges[node_id]
     return Node(
         id=node_id,
+        key=WorkKey(node_id),
         module=module,
         config=config,
         inputs=inputs,
@@ -90,11 +91,20 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         join=Join(item.get("join") or "ALL"),
         runner_labels=tuple(sorted((item.get("runnerLabels") or {}).items())),
         is_control=control is not None,
+        needs_runner=control is None or has_templates,
         edges=tuple(edges),
+        targets=_targets(edges),
         in_degree=len(seen.sources[node_id]),
         is_failure_handled=any(edge.when is When.FAILURE for edge in edges),
         references=seen.by_node(node_id) if has_templates else (),
     )
+
+
+def _targets(edges: Sequence[Edge]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    places: dict[str, tuple[int, ...]] = {}
+    for place, edge in enumerate(edges):
+        places[edge.target] = (*places.get(edge.target, ()), place)
+    return tuple(places.items())
 
 
 def _output_node(document: Document, workflow_retry: RetryOverrides, seen: "_References") -> Node | None:
@@ -104,6 +114,7 @@ def _output_node(document: Document, workflow_retry: RetryOverrides, seen: "_Ref
     inputs = _json(template)
     return Node(
         id=OUTPUT_NODE,
+        key=WorkKey(OUTPUT_NODE),
         module=RENDERER,
         inputs=inputs,
         has_templates=True,

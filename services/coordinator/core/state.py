@@ -186,7 +186,7 @@ class Execution:
     # All work that was mentioned so far; and of each node the work of the newest generation.
     work: dict[WorkKey, Work] = field(default_factory=dict)
     current: dict[str, Work] = field(default_factory=dict)
-    # How many nodes of the graph have an outcome.
+    # How many pieces of work have an outcome.
     settled: int = 0
     # Work that wants a runner, first come first. Ordered so that taking from any place costs the same.
     ready: OrderedDict[Work, None] = field(default_factory=OrderedDict)
@@ -247,7 +247,7 @@ class Execution:
 
     def target_of(self, node_id: str) -> Work:
         """The work that an edge to this node counts for: that of the node's newest generation."""
-        return self.current.get(node_id) or self.work_of(WorkKey(node_id))
+        return self.current.get(node_id) or self.work_of(self.definition.nodes[node_id].key)
 
     def next_wake(self) -> Instant:
         """When `Tick` is due. 0: no time is waited for."""

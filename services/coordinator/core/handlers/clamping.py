@@ -14,7 +14,8 @@ HASH_BYTES = 32
 
 
 def clamp_time(time: Instant, now: Instant) -> Instant:
-    return 0 if time < 0 else min(time, now + CLOCK_LEAD_MAX)
+    latest = now + CLOCK_LEAD_MAX
+    return time if 0 <= time <= latest else min(max(time, 0), latest)
 
 
 def clean_text(text: str) -> str:
@@ -26,7 +27,7 @@ def clean_error(error: Error) -> Error:
 
 
 def clamp_cost(tokens: int) -> int:
-    return 0 if tokens < 0 else min(tokens, COST_TOKENS_MAX)
+    return tokens if 0 <= tokens <= COST_TOKENS_MAX else min(max(tokens, 0), COST_TOKENS_MAX)
 
 
 def clamp_fraction(fraction: float) -> float:
