@@ -85,7 +85,7 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         inputs=inputs,
         has_templates=has_templates,
         timeout=_span(item, "timeout"),
-        retry=_joined(_retry(item), workflow_retry),
+        retry=_retry(item).over(workflow_retry),
         # A control node is only rendered on a runner, which has no effect.
         is_idempotent=control is not None or bool(item.get("idempotent", False)),
         join=Join(item.get("join") or "ALL"),
@@ -173,29 +173,23 @@ class _References:
 
 def _retry(document: Document) -> RetryOverrides:
     policy: Document = document.get("retry") or {}
-    factor = policy.get("factor")
+    attempts, factor = policy.get("attempts"), policy.get("factor")
     return RetryOverrides(
-        attempts=int(policy["attempts"]) if "attempts" in policy else None,
-        initial_delay=_span(policy, "initialDelay") if "initialDelay" in policy else None,
-        factor=float(factor) if factor is not None else None,
-        max_delay=_span(policy, "maxDelay") if "maxDelay" in policy else None,
-        budget=_span(policy, "budget") if "budget" in policy else None,
+        attempts=None if attempts is None else int(attempts),
+        initial_delay=_span_or_none(policy, "initialDelay"),
+        factor=None if factor is None else float(factor),
+        max_delay=_span_or_none(policy, "maxDelay"),
+        budget=_span_or_none(policy, "budget"),
     )
 
 
-def _joined(node: RetryOverrides, workflow: RetryOverrides) -> RetryOverrides:
-    return RetryOverrides(
-        workflow.attempts if node.attempts is None else node.attempts,
-        workflow.initial_delay if node.initial_delay is None else node.initial_delay,
-        workflow.factor if node.factor is None else node.factor,
-        workflow.max_delay if node.max_delay is None else node.max_delay,
-        workflow.budget if node.budget is None else node.budget,
-    )
+def _span_or_none(document: Document, key: str) -> Span | None:
+    value = document.get(key)
+    return None if value is None else parse_duration(value)
 
 
 def _span(document: Document, key: str) -> Span:
-    value = document.get(key)
-    return 0 if value is None else parse_duration(value)
+    return _span_or_none(document, key) or 0
 
 
 def _json(value: object) -> bytes:

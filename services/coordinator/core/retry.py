@@ -11,8 +11,7 @@ its runner must be set apart however many retries it has. Hand-backs and an open
 Hazards: the random number arrives in the call, in [0, 1). The policy in force is the one recorded at the start.
 """
 
-from dataclasses import dataclass
-from typing import assert_never
+from typing import NamedTuple, TypeVar, assert_never
 
 from services.coordinator.core.values import SECOND, SPAN_MAX, Error, ErrorClass, FailureReason, Instant, Span
 
@@ -22,8 +21,7 @@ DEATHS_MAX = 3
 BACKSTOP_MARGIN: Span = 5 * SECOND
 
 
-@dataclass(slots=True, frozen=True)
-class RetryPolicy:
+class RetryPolicy(NamedTuple):
     """`attempts` counts the first one: 1 = never again."""
 
     attempts: int = 3
@@ -37,8 +35,10 @@ class RetryPolicy:
 DEFAULT_RETRY = RetryPolicy()
 
 
-@dataclass(slots=True, frozen=True)
-class RetryOverrides:
+_Policy = TypeVar("_Policy", RetryPolicy, "RetryOverrides")
+
+
+class RetryOverrides(NamedTuple):
     """What a node or its workflow sets differently. None: the value of the policy is used."""
 
     attempts: int | None = None
@@ -47,14 +47,9 @@ class RetryOverrides:
     max_delay: Span | None = None
     budget: Span | None = None
 
-    def over(self, policy: RetryPolicy) -> RetryPolicy:
-        return RetryPolicy(
-            policy.attempts if self.attempts is None else self.attempts,
-            policy.initial_delay if self.initial_delay is None else self.initial_delay,
-            policy.factor if self.factor is None else self.factor,
-            policy.max_delay if self.max_delay is None else self.max_delay,
-            policy.budget if self.budget is None else self.budget,
-        )
+    def over(self, policy: _Policy) -> _Policy:
+        """`policy` may itself be one of overrides: those of the workflow below those of a node."""
+        return policy._replace(**{name: value for name, value in self._asdict().items() if value is not None})
 
 
 def backoff(policy: RetryPolicy, failures: int, random: float) -> Span:

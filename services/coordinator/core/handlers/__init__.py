@@ -9,42 +9,18 @@ A handler checks the command and returns a refusal before it emits anything, or 
 
 from typing import assert_never
 
+from services.coordinator.core import commands
 from services.coordinator.core.advance import advance
-from services.coordinator.core.commands import (
-    Adopt,
-    Assign,
-    Cancel,
-    Command,
-    LoseRunner,
-    Release,
-    ReportFailure,
-    ReportProgress,
-    ReportStarted,
-    ReportStopped,
-    ReportSuccess,
-    Start,
-    Tick,
-)
 from services.coordinator.core.decision import Decision, Refusal, RefusalReason
-from services.coordinator.core.handlers.leasing import assign, lose_runner, release
-from services.coordinator.core.handlers.reporting import (
-    report_failure,
-    report_progress,
-    report_started,
-    report_stopped,
-    report_success,
-)
-from services.coordinator.core.handlers.starting import adopt, start
-from services.coordinator.core.handlers.stopping import cancel
-from services.coordinator.core.handlers.timing import tick
+from services.coordinator.core.handlers import leasing, reporting, starting, stopping, timing
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Instant
 
 
-def handle(execution: Execution, command: Command, now: Instant) -> Decision:
+def handle(execution: Execution, command: commands.Command, now: Instant) -> Decision:
     """The events that follow from the command. They are applied to `execution` when this returns."""
-    if execution.seq == 0 and not isinstance(command, Start):
+    if execution.seq == 0 and not isinstance(command, commands.Start):
         return Decision([], Refusal(RefusalReason.NOT_STARTED, "the execution has not started"))
     turn = Turn(execution, now)
     refusal = _dispatch(turn, command)
@@ -53,31 +29,31 @@ def handle(execution: Execution, command: Command, now: Instant) -> Decision:
     return Decision(turn.events, refusal)
 
 
-def _dispatch(turn: Turn, command: Command) -> Refusal | None:
+def _dispatch(turn: Turn, command: commands.Command) -> Refusal | None:
     match command:
-        case ReportSuccess():
-            return report_success(turn, command)
-        case Assign():
-            return assign(turn, command)
-        case Start():
-            return start(turn, command)
-        case ReportFailure():
-            return report_failure(turn, command)
-        case Tick():
-            return tick(turn, command)
-        case ReportStarted():
-            return report_started(turn, command)
-        case ReportProgress():
-            return report_progress(turn, command)
-        case ReportStopped():
-            return report_stopped(turn, command)
-        case Release():
-            return release(turn, command)
-        case LoseRunner():
-            return lose_runner(turn, command)
-        case Cancel():
-            return cancel(turn, command)
-        case Adopt():
-            return adopt(turn, command)
+        case commands.ReportSuccess():
+            return reporting.report_success(turn, command)
+        case commands.Assign():
+            return leasing.assign(turn, command)
+        case commands.Start():
+            return starting.start(turn, command)
+        case commands.ReportFailure():
+            return reporting.report_failure(turn, command)
+        case commands.Tick():
+            return timing.tick(turn, command)
+        case commands.ReportStarted():
+            return reporting.report_started(turn, command)
+        case commands.ReportProgress():
+            return reporting.report_progress(turn, command)
+        case commands.ReportStopped():
+            return reporting.report_stopped(turn, command)
+        case commands.Release():
+            return leasing.release(turn, command)
+        case commands.LoseRunner():
+            return leasing.lose_runner(turn, command)
+        case commands.Cancel():
+            return stopping.cancel(turn, command)
+        case commands.Adopt():
+            return starting.adopt(turn, command)
         case _:
             assert_never(command)
