@@ -49,7 +49,7 @@ _EXECUTIONS: Final = f"""
 SELECT {selected("e", EXECUTION_COLUMNS)} FROM coordinator.executions e WHERE execution_id = ANY(%s::uuid[])
 """
 _RUNS: Final = f"""
-SELECT {selected("r", RUN_COLUMNS[1:])} FROM coordinator.runs r WHERE execution_id = ANY(%s::uuid[])
+SELECT {selected("r", RUN_COLUMNS)} FROM coordinator.runs r WHERE execution_id = ANY(%s::uuid[])
 ORDER BY execution_id, number
 """
 _ALIEN: Final = """

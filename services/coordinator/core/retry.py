@@ -11,7 +11,8 @@ its runner must be set apart however many retries it has. Hand-backs and an open
 Hazards: the random number arrives in the call, in [0, 1). The policy in force is the one recorded at the start.
 """
 
-from typing import NamedTuple, TypeVar, assert_never
+from dataclasses import asdict, dataclass, replace
+from typing import TypeVar, assert_never
 
 from services.coordinator.core.values import SECOND, SPAN_MAX, Error, ErrorClass, FailureReason, Instant, Span
 
@@ -21,7 +22,8 @@ DEATHS_MAX = 3
 BACKSTOP_MARGIN: Span = 5 * SECOND
 
 
-class RetryPolicy(NamedTuple):
+@dataclass(slots=True, frozen=True)
+class RetryPolicy:
     """`attempts` counts the first one: 1 = never again."""
 
     attempts: int = 3
@@ -38,7 +40,8 @@ DEFAULT_RETRY = RetryPolicy()
 _Policy = TypeVar("_Policy", RetryPolicy, "RetryOverrides")
 
 
-class RetryOverrides(NamedTuple):
+@dataclass(slots=True, frozen=True)
+class RetryOverrides:
     """What a node or its workflow sets differently. None: the value of the policy is used."""
 
     attempts: int | None = None
@@ -49,7 +52,7 @@ class RetryOverrides(NamedTuple):
 
     def over(self, policy: _Policy) -> _Policy:
         """`policy` may itself be one of overrides: those of the workflow below those of a node."""
-        return policy._replace(**{name: value for name, value in self._asdict().items() if value is not None})
+        return replace(policy, **{name: value for name, value in asdict(self).items() if value is not None})
 
 
 def backoff(policy: RetryPolicy, failures: int, random: float) -> Span:

@@ -7,7 +7,8 @@
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
 
-from typing import assert_never
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
 
 from services.coordinator.core import commands
 from services.coordinator.core.advance import advance
@@ -17,43 +18,29 @@ from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import Instant
 
+HANDLERS: Mapping[type[commands.Command], Callable[[Turn, Any], Refusal | None]] = {
+    commands.Start: starting.start,
+    commands.Adopt: starting.adopt,
+    commands.Assign: leasing.assign,
+    commands.Release: leasing.release,
+    commands.LoseRunner: leasing.lose_runner,
+    commands.ReportStarted: reporting.report_started,
+    commands.ReportProgress: reporting.report_progress,
+    commands.ReportSuccess: reporting.report_success,
+    commands.ReportFailure: reporting.report_failure,
+    commands.ReportStopped: reporting.report_stopped,
+    commands.Cancel: stopping.cancel,
+    commands.Tick: timing.tick,
+}
+assert HANDLERS.keys() == set(get_args(commands.Command)), "a command has no handler"
+
 
 def handle(execution: Execution, command: commands.Command, now: Instant) -> Decision:
     """The events that follow from the command. They are applied to `execution` when this returns."""
     if execution.seq == 0 and not isinstance(command, commands.Start):
         return Decision([], Refusal(RefusalReason.NOT_STARTED, "the execution has not started"))
     turn = Turn(execution, now)
-    refusal = _dispatch(turn, command)
+    refusal = HANDLERS[type(command)](turn, command)
     if turn.events:
         advance(turn)
     return Decision(turn.events, refusal)
-
-
-def _dispatch(turn: Turn, command: commands.Command) -> Refusal | None:
-    match command:
-        case commands.ReportSuccess():
-            return reporting.report_success(turn, command)
-        case commands.Assign():
-            return leasing.assign(turn, command)
-        case commands.Start():
-            return starting.start(turn, command)
-        case commands.ReportFailure():
-            return reporting.report_failure(turn, command)
-        case commands.Tick():
-            return timing.tick(turn, command)
-        case commands.ReportStarted():
-            return reporting.report_started(turn, command)
-        case commands.ReportProgress():
-            return reporting.report_progress(turn, command)
-        case commands.ReportStopped():
-            return reporting.report_stopped(turn, command)
-        case commands.Release():
-            return leasing.release(turn, command)
-        case commands.LoseRunner():
-            return leasing.lose_runner(turn, command)
-        case commands.Cancel():
-            return stopping.cancel(turn, command)
-        case commands.Adopt():
-            return starting.adopt(turn, command)
-        case _:
-            assert_never(command)
