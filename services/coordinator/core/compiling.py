@@ -85,7 +85,7 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
         inputs=inputs,
         has_templates=has_templates,
         timeout=_span(item, "timeout"),
-        retry=_retry(item).over(workflow_retry),
+        retry=_retry(item).over(workflow_retry) if "retry" in item else workflow_retry,
         # A control node is only rendered on a runner, which has no effect.
         is_idempotent=control is not None or bool(item.get("idempotent", False)),
         join=Join(item.get("join") or "ALL"),

@@ -75,6 +75,11 @@ class Node:
         """The module that a runner must offer for this node. A runner only renders the config of a control node."""
         return RENDERER if self.is_control else self.module
 
+    @property
+    def runner_inputs(self) -> bytes:
+        """The renderer returns its inputs, which are the config of a control node."""
+        return self.config if self.is_control else self.inputs
+
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Definition:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from services.coordinator.core.definition import Node
 from services.coordinator.core.events import Event, ExecutionFinished, RunFailed, RunLeased, StopOrdered
 from services.coordinator.core.inputs import seen_outputs
 from services.coordinator.core.state import Execution, Run, Summary, summary
@@ -26,21 +25,9 @@ NODE_TIMEOUT = "NODE_TIMEOUT"
 
 @dataclass(slots=True)
 class GrantRun:
-    """All that a runner needs. `input`, `initial_state` and `outputs` are empty where no template asks for them."""
-
     run: Run
-    node: Node
-    module: str
-    config: bytes
-    inputs: bytes
-    input: bytes
-    initial_state: bytes
+    # Those that the templates of its node refer to.
     outputs: list[tuple[str, Value]]
-    timeout: Span
-    may_have_run_before: bool
-    # Only the rendered config is wanted. `inputs` repeat the config, so that the renderer returns it as its output.
-    is_render_only: bool
-    cursor: bytes
 
 
 @dataclass(slots=True)
@@ -75,7 +62,8 @@ def effects(execution: Execution, event: Event) -> Sequence[Effect]:
     """Asked after all events of the decision were applied. Most events have no effect outside."""
     match event:
         case RunLeased():
-            return (_grant(execution, execution.runs[event.run - 1]),) if event.instance_id else ()
+            run = execution.runs[event.run - 1]
+            return (GrantRun(run, seen_outputs(execution, run.work.node)),) if run.instance_id else ()
         case RunFailed() if not event.is_reported:
             run = execution.runs[event.run - 1]
             return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),) if run.instance_id else ()
@@ -101,26 +89,6 @@ def parking(execution: Execution, now: Instant) -> Park | None:
         return None
     wake_time = execution.next_wake()
     return Park(wake_time) if not wake_time or wake_time > now + PARKING_WAIT_MIN else None
-
-
-def _grant(execution: Execution, run: Run) -> GrantRun:
-    work = run.work
-    node = work.node
-    is_render_only = node.is_control
-    return GrantRun(
-        run,
-        node,
-        node.runner_module,
-        node.config,
-        node.config if is_render_only else node.inputs,
-        execution.origin.input if node.has_templates else b"",
-        execution.definition.initial_state if node.has_templates else b"",
-        seen_outputs(execution, node) if node.references else [],
-        node.timeout,
-        work.may_have_run_before,
-        is_render_only,
-        work.cursor,
-    )
 
 
 def _obligations(execution: Execution) -> list[Effect]:

@@ -11,36 +11,35 @@ from windlass.coordinator.v1 import sessions_pb2 as pb
 
 
 def run_grant(execution: Execution, effect: GrantRun, key: str, now: Instant) -> Grant:
-    run, node = effect.run, effect.node
-    work = run.work
+    run, work, node = effect.run, effect.run.work, effect.run.work.node
     message = pb.RunGrant(
         execution_id=execution.execution_id,
         workspace=execution.origin.workspace,
         workflow=execution.origin.workflow,
         node=node.id,
-        module=effect.module,
+        module=node.runner_module,
         iteration=work.key.iteration,
         generation=work.key.generation,
         attempt=run.attempt,
-        config=effect.config,
-        inputs=effect.inputs,
+        config=node.config,
+        inputs=node.runner_inputs,
         has_templates=node.has_templates,
         effect_key=key,
-        may_have_run_before=effect.may_have_run_before,
+        may_have_run_before=work.may_have_run_before,
         idempotent=run.is_idempotent,
-        render_only=effect.is_render_only,
+        render_only=node.is_control,
         traceparent=run.traceparent,
-        cursor=effect.cursor,
+        cursor=work.cursor,
     )
     lease_id = run_id(execution, run.number)
     message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
     if node.has_templates:
         # Only templates read these.
-        message.execution_input, message.state = effect.input, effect.initial_state
+        message.execution_input, message.state = execution.origin.input, execution.definition.initial_state
         for name, value in effect.outputs:
             fill_output(message.outputs[name], value)
-    if effect.timeout:
-        message.timeout.FromMicroseconds(effect.timeout)
+    if node.timeout:
+        message.timeout.FromMicroseconds(node.timeout)
     if execution.deadline:
         # The time that is left, because the runner's clock may differ. 0 left is not the same as no deadline.
         message.execution_left.SetInParent()

@@ -116,7 +116,7 @@ def test_a_dead_runners_work_is_ready_again_at_once():
     assert story.ready == ["a", "b"]
     assert story.run("b").error.type == "RUNNER_LOST"
     story.assign("b")
-    assert (story.run("b").attempt, story.effects[0].may_have_run_before) == (2, True)
+    assert (story.run("b").attempt, story.effects[0].run.work.may_have_run_before) == (2, True)
     assert (story.work("b").failures, story.work("b").deaths) == (0, 1)
 
 
@@ -188,7 +188,7 @@ def test_a_run_handed_back_costs_nothing(reason):
         assert names(story.release("a", reason)) == ["RunReleased"]
         assert story.run("a").state.value == "CANCELLED"
         story.assign("a")
-        assert not story.effects[0].may_have_run_before
+        assert not story.effects[0].run.work.may_have_run_before
     assert (story.work("a").failures, story.work("a").deaths) == (0, 0)
 
 
@@ -196,7 +196,7 @@ def test_a_run_handed_back_after_it_began_may_have_run_before():
     story = begun()
     story.release("a", may_have_begun=True)
     story.assign("a")
-    assert story.effects[0].may_have_run_before
+    assert story.effects[0].run.work.may_have_run_before
 
 
 def test_taking_back_what_is_over_changes_nothing():
@@ -273,7 +273,7 @@ def test_started_and_progress_are_recorded_when_they_are_news():
     for late in (ReportStarted(1, run.epoch, 5), news):
         assert story.when(late).refusal.reason is RefusalReason.LATE_REPORT
     story.assign("a")
-    assert story.effects[0].cursor == b'{"row":7}'
+    assert story.effects[0].run.work.cursor == b'{"row":7}'
 
 
 def test_progress_without_a_cursor_leaves_the_last_one_to_the_next_attempt():
@@ -287,7 +287,7 @@ def test_progress_without_a_cursor_leaves_the_last_one_to_the_next_attempt():
     assert story.when(news).events == []
     story.lose()
     story.assign("a")
-    assert story.effects[0].cursor == b'{"row":7}'
+    assert story.effects[0].run.work.cursor == b'{"row":7}'
 
 
 def test_what_a_runner_says_is_brought_within_bounds():
@@ -342,24 +342,6 @@ def test_the_backstop_counts_from_the_start_of_the_work():
     assert story.tick().events == []
     story.succeed("a")
     assert story.execution.next_wake() == 0
-
-
-def test_a_grant_has_what_its_templates_see():
-    story = Story(
-        [node("a"), node("b", inputs={"x": "{{ nodes.a.output }} {{ nodes.c.output }}"}), node("c")],
-        [edge("a", "b"), edge("a", "c", "never"), edge("c", "b")],
-        initialState={"r": "eu"},
-    )
-    story.start(input=b'{"i":1}')
-    story.assign("a")
-    plain = story.effects[0]
-    assert (plain.input, plain.initial_state, plain.outputs, plain.is_render_only) == (b"", b"", [], False)
-    story.succeed("a")
-    story.assign("b")
-    grant = story.effects[0]
-    assert (grant.input, grant.initial_state) == (b'{"i":1}', b'{"r":"eu"}')
-    assert grant.outputs == [("a", b'{"ok":true}')]
-    assert (grant.run.number, grant.module, grant.may_have_run_before) == (3, "noop@1", False)
 
 
 def test_independent_completions_commute():
