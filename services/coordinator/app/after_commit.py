@@ -24,8 +24,9 @@ from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
 from services.coordinator.app.ports import Dispatch, Runners, RunnerSession, Watchers
 from services.coordinator.app.tracing import Tracing
-from services.coordinator.core.effects import Finished, GrantRun, StopRun, parking
+from services.coordinator.core.effects import GrantRun, StopRun, parking
 from services.coordinator.core.run_ids import run_id
+from services.coordinator.core.state import ReportFinished
 from services.coordinator.core.values import Instant
 
 log = logger(__name__)
@@ -140,7 +141,7 @@ class AfterCommit:
                     if holder is not None:
                         lease_id = run_id(execution, effect.number)
                         out.revoked[holder].append(Refused(lease_id, effect.epoch, str(effect.reason)))
-                case Finished():
+                case ReportFinished():
                     _finished.labels(effect.state.value).inc()
                     _retries.observe(execution.retries)
                     self._dispatch.finished(execution.execution_id, pending.owned.epoch)
@@ -197,12 +198,12 @@ class AfterCommit:
             self._executions.forget(owned)
             return
         now = self._clock.epoch_ns() // 1_000
-        park = parking(execution, now)
-        if park is None:
+        wake_time = parking(execution, now)
+        if wake_time is None:
             self._executions.timers.set(owned, execution.next_wake())
             return
         _parked.inc()
-        self._dispatch.parked(owned.execution_id, owned.epoch, wake_time=park.wake_time, seen=owned.message_ids)
+        self._dispatch.parked(owned.execution_id, owned.epoch, wake_time=wake_time, seen=owned.message_ids)
         pending.has_left = True
         self._executions.forget(owned)
 

@@ -13,9 +13,8 @@ from services.chassis.process.clock import Clock
 from services.chassis.telemetry.tracing import TraceContext, emit_span, parse_traceparent, tracing_is_on
 from services.coordinator.app.pending_append import PendingAppend
 from services.coordinator.app.trace_segments import segment_of, segment_root
-from services.coordinator.core.effects import Finished
 from services.coordinator.core.run_ids import run_id
-from services.coordinator.core.state import Execution, Run
+from services.coordinator.core.state import Execution, ReportFinished, Run
 from services.coordinator.core.values import Error, Failure, Instant, RunState
 
 _ENDED = frozenset({RunState.SUCCESS, RunState.FAILED, RunState.DLQ, RunState.CANCELLED})
@@ -42,7 +41,7 @@ class Tracing:
         for run in pending.runs.values():
             if run.state in _ENDED and run.end_time:
                 self._run(pending, trace, run)
-        if any(isinstance(effect, Finished) for effect in pending.effects):
+        if any(isinstance(effect, ReportFinished) for effect in pending.effects):
             self._complete(pending, trace, now)
 
     def _start(self, pending: PendingAppend, trace: TraceContext, now: int) -> None:

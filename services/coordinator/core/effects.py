@@ -3,8 +3,8 @@
 The caller does them only after the commit. A successor has only the journal, and finds in the state what the dead
 holder still owed (`resume_effects`).
 
-Grants and stops may go out in any order. `Finished` comes last, and with it the execution leaves memory. `parking` is
-asked when a decision is complete: an execution that only waits gives back its slot.
+Grants and stops may go out in any order. `ReportFinished` comes last, and with it the execution leaves memory.
+`parking` is asked when a decision is complete: an execution that only waits gives back its slot.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from services.coordinator.core.events import Event, ExecutionFinished, RunFailed, RunLeased, StopOrdered
 from services.coordinator.core.inputs import seen_outputs
-from services.coordinator.core.state import Execution, Run, Summary, summary
-from services.coordinator.core.values import SECOND, ExecutionState, Failure, Instant, Span, Value
+from services.coordinator.core.state import Execution, Obligation, Run
+from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
 
 # A wait shorter than this is not worth giving the slot back.
 PARKING_WAIT_MIN: Span = 10 * SECOND
@@ -41,21 +41,7 @@ class StopRun:
     reason: str
 
 
-@dataclass(slots=True)
-class Finished:
-    state: ExecutionState
-    output: Value | None
-    error: Failure | None
-    summary: Summary
-
-
-@dataclass(slots=True)
-class Park:
-    # 0: no time wakes it.
-    wake_time: Instant
-
-
-Effect: TypeAlias = GrantRun | StopRun | Finished
+Effect: TypeAlias = GrantRun | StopRun | Obligation
 
 
 def effects(execution: Execution, event: Event) -> Sequence[Effect]:
@@ -70,7 +56,7 @@ def effects(execution: Execution, event: Event) -> Sequence[Effect]:
         case StopOrdered():
             return _stops(execution, event.outcome)
         case ExecutionFinished():
-            return _obligations(execution)
+            return list(execution.obligations)
         case _:
             return ()
 
@@ -80,22 +66,16 @@ def resume_effects(execution: Execution) -> Sequence[Effect]:
     runner that never got its grant says so when it is asked."""
     if execution.stop is not None and not execution.is_final:
         return _stops(execution, execution.stop.outcome)
-    return _obligations(execution)
+    return list(execution.obligations)
 
 
-def parking(execution: Execution, now: Instant) -> Park | None:
-    """An execution that only waits gives back its slot and its memory, unless the wait is short."""
+def parking(execution: Execution, now: Instant) -> Instant | None:
+    """The time that wakes an execution which gives back its slot and its memory, because it only waits and the wait is
+    not short. 0: a message alone wakes it. None: it stays."""
     if not execution.only_waits or execution.is_final or execution.stop is not None:
         return None
     wake_time = execution.next_wake()
-    return Park(wake_time) if not wake_time or wake_time > now + PARKING_WAIT_MIN else None
-
-
-def _obligations(execution: Execution) -> list[Effect]:
-    return [
-        Finished(obligation.state, execution.output, execution.error, summary(execution))
-        for obligation in execution.obligations
-    ]
+    return wake_time if not wake_time or wake_time > now + PARKING_WAIT_MIN else None
 
 
 def _stops(execution: Execution, outcome: ExecutionState) -> list[Effect]:

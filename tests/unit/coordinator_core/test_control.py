@@ -6,7 +6,7 @@ from services.coordinator.core.advance import advance
 from services.coordinator.core.commands import ReportSuccess
 from services.coordinator.core.controls import CONTROLS, resume
 from services.coordinator.core.controls.control import Control
-from services.coordinator.core.effects import Park, parking
+from services.coordinator.core.effects import parking
 from services.coordinator.core.events import WaitEnded, WaitKind, WaitOutcome
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant, FailureReason, OutputRef
@@ -141,11 +141,11 @@ def test_an_execution_that_waits_for_a_message_alone_parks_and_wakes(monkeypatch
     (waiting,) = story.start().events[1:]
     assert fields(waiting, "node", "run", "kind", "due_time") == ("m", 1, WaitKind.SIGNAL, 0)
     assert (story.state, story.execution.next_wake()) == ("WAITING", 0)
-    assert parking(story.execution, story.now) == Park(0), "no time wakes it"
+    assert parking(story.execution, story.now) == 0, "no time wakes it"
     story.later(10**6)
     assert story.tick().events == []
     woken = story.again()
-    assert parking(woken.execution, woken.now) == Park(0)
+    assert parking(woken.execution, woken.now) == 0
     arrive(woken, "m")
     assert (woken.ready, woken.run("m").output, parking(woken.execution, woken.now)) == (["b"], b'"ARRIVED"', None)
 
@@ -172,7 +172,7 @@ def test_a_wait_for_a_message_beside_a_timer_parks_until_the_time(monkeypatch):
     monkeypatch.setitem(CONTROLS, Messenger.module, Messenger())
     story = Story([node("m", Messenger.module), node("s", "sleep@1", config={"duration": "30s"})])
     story.start()
-    assert parking(story.execution, story.now) == Park(story.now + 30 * SECOND)
+    assert parking(story.execution, story.now) == story.now + 30 * SECOND
 
 
 def test_parking_is_for_long_waits_with_nothing_running():
@@ -182,7 +182,7 @@ def test_parking_is_for_long_waits_with_nothing_running():
     story.assign("a")
     assert parking(story.execution, story.now) is None, "a is running"
     story.succeed("a")
-    assert parking(story.execution, story.now) == Park(story.now + 30 * SECOND)
+    assert parking(story.execution, story.now) == story.now + 30 * SECOND
     story.later(20)
     assert parking(story.execution, story.now) is None, "not worth it any more"
     story.wake()

@@ -4,8 +4,8 @@ import pytest
 
 from services.coordinator.core.commands import Cancel, ReportStopped
 from services.coordinator.core.decision import RefusalReason
-from services.coordinator.core.effects import Finished, StopRun, parking, resume_effects
-from services.coordinator.core.state import summary
+from services.coordinator.core.effects import StopRun, parking, resume_effects
+from services.coordinator.core.state import ReportFinished, summary
 from services.coordinator.core.values import ErrorClass, FailureReason
 from tests.support.story import BEGIN, SECOND, Story, chain, edge, names, node
 
@@ -27,7 +27,7 @@ def test_cancel_with_nothing_running_is_final_at_once():
     assert (story.state, story.execution.error.message) == ("CANCELLED", "enough")
     assert story.run("s").state.value == "CANCELLED"
     assert summary(story.execution) == ((), (), (), ("a", "s", "z"))
-    assert isinstance(story.effects[-1], Finished)
+    assert isinstance(story.effects[-1], ReportFinished)
 
 
 def test_cancel_tells_what_runs_and_waits_for_its_answers():
@@ -177,10 +177,9 @@ def test_a_successor_finds_in_the_journal_what_is_owed():
     story.adopt("i1")
     assert resume_effects(story.again().execution) == orders
     story.wake()
-    assert [type(effect) for effect in story.effects] == [Finished]
+    assert [type(effect) for effect in story.effects] == [ReportFinished]
     assert resume_effects(story.again().execution) == story.effects
-    (finished,) = story.effects
-    assert (finished.state.value, finished.error.type) == ("CANCELLED", "CANCELLED")
+    assert (story.state, story.execution.error.type) == ("CANCELLED", "CANCELLED")
 
 
 @pytest.mark.parametrize("id", ["a", "b"])
