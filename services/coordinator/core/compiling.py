@@ -7,7 +7,7 @@ or let through by a bug, so it raises `BrokenInvariant`. Unknown fields are igno
 import json
 from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from services.coordinator.core.controls import CONTROLS
 from services.coordinator.core.definition import OUTPUT_NODE, RENDERER, Definition, Edge, Join, Node, When
@@ -24,11 +24,6 @@ References = Mapping[str, Sequence[str] | None]
 _WHENS = {"success": When.SUCCESS, "failure": When.FAILURE, "always": When.ALWAYS}
 
 
-class _Link(NamedTuple):
-    source: str
-    edge: Edge
-
-
 def compile_definition(document: Document, references: References = MappingProxyType({})) -> Definition:
     """`references` were found when the version was applied and are stored with it. A node without any reads none."""
     try:
@@ -39,8 +34,7 @@ def compile_definition(document: Document, references: References = MappingProxy
 
 def _compile(document: Document, references: References) -> Definition:
     items: Sequence[Document] = document.get("nodes") or []
-    links = [_link(item) for item in document.get("edges") or []]
-    seen = _References([item["id"] for item in items], links, references)
+    seen = _References(items, document.get("edges") or [], references)
     workflow_retry = _retry(document)
     graph = [_node(item, workflow_retry, seen) for item in items]
     nodes = {node.id: node for node in graph}
@@ -59,12 +53,10 @@ def _compile(document: Document, references: References) -> Definition:
     )
 
 
-def _link(item: Document) -> _Link:
+def _edge(item: Document) -> Edge:
     label = str(item.get("when") or "success")
     when = _WHENS.get(label)
-    return _Link(
-        item["from"], Edge(item["to"], When.LABEL if when is None else when, "" if when is not None else label)
-    )
+    return Edge(item["to"], When.LABEL, label) if when is None else Edge(item["to"], when, "")
 
 
 def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -> Node:
@@ -127,15 +119,14 @@ def _output_node(document: Document, workflow_retry: RetryOverrides, seen: "_Ref
 class _References:
     """Which nodes the templates of a node may see, and which they do see."""
 
-    def __init__(self, node_ids: Sequence[str], links: Sequence[_Link], given: References) -> None:
+    def __init__(self, nodes: Sequence[Document], edges: Sequence[Document], given: References) -> None:
         self._given = given
         # Whole lists once, not a search of all edges per node: a fan-out of 1,000 is compiled in milliseconds.
-        self.sources: dict[str, list[str]] = {node_id: [] for node_id in node_ids}
-        self.edges: dict[str, list[Edge]] = {node_id: [] for node_id in node_ids}
-        for source, edge in links:
-            self.sources[edge.target].append(source)
-            self.edges[source].append(edge)
-        self._check_order()
+        self.sources: dict[str, list[str]] = {item["id"]: [] for item in nodes}
+        self.edges: dict[str, list[Edge]] = {item["id"]: [] for item in nodes}
+        for item in edges:
+            self.sources[item["to"]].append(item["from"])
+            self.edges[item["from"]].append(_edge(item))
 
     def by_node(self, node_id: str) -> tuple[str, ...]:
         names = self._given.get(node_id, ())
@@ -158,17 +149,6 @@ class _References:
                 found.add(source)
                 open_ids.extend(self.sources[source])
         return found
-
-    def _check_order(self) -> None:
-        in_degrees = {node_id: len(sources) for node_id, sources in self.sources.items()}
-        order = [node_id for node_id, degree in in_degrees.items() if degree == 0]
-        for node_id in order:
-            for edge in self.edges[node_id]:
-                in_degrees[edge.target] -= 1
-                if in_degrees[edge.target] == 0:
-                    order.append(edge.target)
-        if len(order) != len(in_degrees):
-            raise BrokenInvariant("a stored definition has a cycle")
 
 
 def _retry(document: Document) -> RetryOverrides:

@@ -2,7 +2,7 @@
 
 A journalled output is stored for ever, shown, and given to templates of other nodes. An output that is not JSON would
 make its execution unreadable, and each list that the execution is on. So such a result is a permanent failure of its
-run. The handler of the report checks the size of an inline output.
+run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ BRANCH_CHARACTERS_MAX: Final = 255
 CURSOR_BYTES_MAX: Final = 64 * 1024
 ERROR_MESSAGE_MAX: Final = 8_192
 ERROR_TYPE_MAX: Final = 256
-_RELEASES: Final = {"DRAINING": ReleaseReason.DRAINED}
 _IS_KEY: Final = re.compile(r"[\w./-]{1,512}", re.ASCII).fullmatch
 _IS_SHA256: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 
@@ -32,13 +31,14 @@ def fault_of(value: Value, branch: str) -> Error | None:
         is_ref = _IS_KEY(value.key) and _IS_SHA256(value.sha256) and value.size_bytes >= 0
         return None if is_ref else _permanent("OUTPUT_REF_INVALID", "no kept output has such a name")
     if len(value) > INLINE_BYTES_MAX:
-        return None
+        # A runner keeps an output of this size outside. Inline, every reader of the journal would carry it.
+        return _permanent("OUTPUT_TOO_LARGE", f"{len(value)} bytes inline")
     fault = json_fault(value)
     return _permanent("OUTPUT_NOT_JSON", fault) if fault else None
 
 
 def release_reason(reason: str) -> ReleaseReason:
-    return _RELEASES.get(reason, ReleaseReason.REFUSED)
+    return ReleaseReason.DRAINED if reason == "DRAINING" else ReleaseReason.REFUSED
 
 
 def is_cursor(cursor: bytes) -> bool:

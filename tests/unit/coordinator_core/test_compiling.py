@@ -123,7 +123,6 @@ def test_output_that_computes_a_name_sees_all_nodes():
         {"nodes": [{"module": "noop@1"}]},
         {"nodes": [{"id": "a"}]},
         {"nodes": [node("a"), node("a")]},
-        {"nodes": [node("a"), node("b")], "edges": [*chain("a", "b", "a")]},
         {"nodes": [node("a")], "edges": [edge("a", "ghost")]},
         {"nodes": [node("a", timeout="soon")]},
         {"nodes": [node("a", join="SOME")]},

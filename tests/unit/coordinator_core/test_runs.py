@@ -306,13 +306,6 @@ def test_what_a_runner_says_is_brought_within_bounds():
     assert (failed.error.type, failed.error.message, failed.cost_tokens) == ("A\ufffd", "b\ufffd", 0)
 
 
-@pytest.mark.parametrize(("size", "first"), [(256 * 1024, "RunSucceeded"), (256 * 1024 + 1, "RunFailed")])
-def test_an_output_beyond_the_inline_limit_must_be_kept_outside(size, first):
-    story = begun()
-    decision = story.succeed("a", b'"' + b"x" * (size - 2) + b'"')
-    assert names(decision) == [first, "ExecutionFinished"]
-
-
 def test_a_run_that_stopped_unasked_is_tried_again():
     story = begun()
     run = story.run("a")

@@ -71,10 +71,7 @@ def report_success(turn: Turn, report: ReportSuccess) -> Refusal | None:
     run = live_run(turn, report)
     if not isinstance(run, Run):
         return run
-    if isinstance(report.output, bytes) and len(report.output) > INLINE_BYTES_MAX:
-        # A runner keeps an output of this size outside. Inline, every reader of the journal would carry it.
-        fail_run(turn, run, report, _permanent("OUTPUT_TOO_LARGE", f"{len(report.output)} bytes inline"))
-    elif run.work.node.is_control:
+    if run.work.node.is_control:
         _go_on_rendered(turn, run, report)
     else:
         _succeed(turn, run, report)
@@ -106,17 +103,14 @@ def _go_on_rendered(turn: Turn, run: Run, report: ReportSuccess) -> None:
     if turn.execution.stop is not None:
         turn.emit(RunCancelled(turn.now, key, run.number, *times, True))
     elif isinstance(report.output, OutputRef):
-        fail_run(turn, run, report, _permanent("INVALID_CONFIG", f"the config has over {INLINE_BYTES_MAX} bytes"))
+        error = Error(ErrorClass.PERMANENT, "INVALID_CONFIG", f"the config has over {INLINE_BYTES_MAX} bytes")
+        fail_run(turn, run, report, error)
     else:
         turn.emit(ControlRendered(turn.now, key, run.number, report.output, *times))
 
 
 def _times(report: ReportOfEnd, now: Instant) -> tuple[Instant, Instant]:
     return clamp_time(report.start_time, now), clamp_time(report.end_time, now)
-
-
-def _permanent(type_: str, message: str) -> Error:
-    return Error(ErrorClass.PERMANENT, type_, message)
 
 
 def report_failure(turn: Turn, report: ReportFailure) -> Refusal | None:
