@@ -184,7 +184,8 @@ def _run_succeeded(execution: Execution, event: ev.RunSucceeded) -> None:
         execution.cost_tokens += event.cost_tokens
     run.output = work.output = event.output
     work.state = _SUCCEEDED
-    _settle(execution, work, event.then)
+    execution.settled += 1
+    _apply_consequences(execution, work, event.then)
 
 
 def _control_rendered(execution: Execution, event: ev.ControlRendered) -> None:
@@ -281,13 +282,8 @@ def _fail(execution: Execution, work: Work, event: ev.RunFailed | ev.RunLost) ->
     work.state = WorkState.FAILED
     if not event.is_handled and execution.first_failure is None:
         execution.first_failure = Failure(work.node.id, event.error.type, event.error.message)
-    _settle(execution, work, event.then)
-
-
-def _settle(execution: Execution, work: Work, then: ev.Consequences) -> None:
-    """The work has an outcome."""
     execution.settled += 1
-    _apply_consequences(execution, work, then)
+    _apply_consequences(execution, work, event.then)
 
 
 def _apply_consequences(execution: Execution, work: Work, then: ev.Consequences) -> None:

@@ -31,7 +31,7 @@ SCHEMA_VERSION: Final = 1
 _CHECKSUM: Final = struct.Struct("<BI")
 _CHECKSUM_TAG: Final = 15 << 3 | 5
 
-_BY_TYPE: Final = {row.event: row for row in EVENT_TABLE}
+_WRITERS: Final = {row.event: (row.name, row.write) for row in EVENT_TABLE}
 _BY_NAME: Final = {row.name: row for row in EVENT_TABLE}
 
 
@@ -57,11 +57,11 @@ class Stored(NamedTuple):
 
 def encode_event(event: Event) -> bytes:
     """The bytes of an append that has this event alone: protobuf joins messages when their bytes are joined."""
-    row = _BY_TYPE[type(event)]
+    name, write = _WRITERS[type(event)]
     append = Append()
-    to = getattr(append.events.add(), row.name)
+    to = getattr(append.events.add(), name)
     to.SetInParent()
-    row.write(to, event)
+    write(to, event)
     return append.SerializeToString()
 
 
