@@ -88,7 +88,9 @@ def judge(execution: Execution, work: Work, outcome: Outcome, branch: str = "") 
     node = work.node
     if not node.edges:
         return NOTHING_FOLLOWS
-    resolutions = [resolve(outcome, edge, branch) for edge in node.edges]
+    resolutions: list[Resolution] = []
+    for edge in node.edges:
+        resolutions.append(resolve(outcome, edge, branch))
     ready: list[WorkKey] = []
     begun: list[WorkKey] = []
     skipped: list[WorkKey] = []

@@ -23,12 +23,16 @@ def assign(turn: Turn, command: Assign) -> Refusal | None:
         return Refusal(RefusalReason.EXECUTION_FINAL, "the execution is final")
     if execution.stop is not None:
         return Refusal(RefusalReason.EXECUTION_STOPPING, "the execution is ending")
-    for grant in command.grants:
-        if grant.work not in execution.ready:
-            return Refusal(RefusalReason.NOT_READY, f"{grant.work.node.id} is not ready")
-    if len({grant.work for grant in command.grants}) < len(command.grants):
+    works = [grant.work for grant in command.grants]
+    for work in works:
+        if work not in execution.ready:
+            return Refusal(RefusalReason.NOT_READY, f"{work.node.id} is not ready")
+    if len(set(works)) < len(works):
         return Refusal(RefusalReason.NOT_READY, "the same work twice")
-    too_large = [grant.work for grant in command.grants if not _lease(turn, grant)]
+    too_large: list[Work] = []
+    for grant in command.grants:
+        if not _lease(turn, grant):
+            too_large.append(grant.work)  # noqa: PERF401
     for work in too_large:
         message = (
             f"the outputs that its templates see have {excess_bytes(execution, work.node)} bytes together, and at most"
