@@ -71,15 +71,11 @@ def report_success(turn: Turn, report: ReportSuccess) -> Refusal | None:
     run = live_run(turn, report)
     if not isinstance(run, Run):
         return run
-    if run.work.node.is_control:
+    now, work = turn.now, run.work
+    if work.node.is_control:
         _go_on_rendered(turn, run, report)
-    else:
-        _succeed(turn, run, report)
-    return None
-
-
-def _succeed(turn: Turn, run: Run, report: ReportSuccess) -> None:
-    now, work, branch = turn.now, run.work, clean_text(report.branch)
+        return None
+    branch = clean_text(report.branch)
     turn.emit(
         RunSucceeded(
             now,
@@ -95,6 +91,7 @@ def _succeed(turn: Turn, run: Run, report: ReportSuccess) -> None:
             turn.after_success(work, branch),
         )
     )
+    return None
 
 
 def _go_on_rendered(turn: Turn, run: Run, report: ReportSuccess) -> None:
