@@ -90,7 +90,7 @@ def judge(execution: Execution, work: Work, outcome: Outcome, branch: str = "") 
         return NOTHING_FOLLOWS
     resolutions: list[Resolution] = []
     for edge in node.edges:
-        resolutions.append(resolve(outcome, edge, branch))
+        resolutions.append(resolve(outcome, edge, branch))  # noqa: PERF401 - a comprehension costs a function
     ready: list[WorkKey] = []
     begun: list[WorkKey] = []
     skipped: list[WorkKey] = []

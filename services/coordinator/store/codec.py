@@ -56,13 +56,12 @@ class Stored(NamedTuple):
 
 
 def encode_event(event: Event) -> bytes:
-    """The bytes of an append that has this event alone: protobuf joins messages when their bytes are joined."""
     name, write = _WRITERS[type(event)]
-    append = Append()
-    to = getattr(append.events.add(), name)
+    message = EventMessage()
+    to = getattr(message, name)
     to.SetInParent()
     write(to, event)
-    return append.SerializeToString()
+    return message.SerializeToString()
 
 
 def seal(execution_id: str, first_seq: int, epoch: int, time: Instant, events: Sequence[bytes]) -> bytes:
@@ -73,16 +72,24 @@ def seal(execution_id: str, first_seq: int, epoch: int, time: Instant, events: S
     append.first_seq = first_seq
     append.epoch = epoch
     append.time = time
-    data = append.SerializeToString() + b"".join(events)
+    append.events.extend(events)
+    data = append.SerializeToString()
     return data + _CHECKSUM.pack(_CHECKSUM_TAG, crc32(data))
 
 
 def unseal(data: bytes) -> list[Stored]:
     """Raises CorruptRecord if the bytes are damaged."""
-    append = _parsed(data)
+    body = data[: -_CHECKSUM.size]
+    if not body or _CHECKSUM.unpack(data[-_CHECKSUM.size :]) != (_CHECKSUM_TAG, crc32(body)):
+        raise CorruptRecord(f"the checksum of a record of {len(data)} bytes does not fit")
+    try:
+        append = Append.FromString(data)
+        messages = [EventMessage.FromString(event) for event in append.events]
+    except DecodeError as fault:
+        raise CorruptRecord(f"a record of {len(data)} bytes does not parse") from fault
     return [
         Stored(append.execution_id, seq, append.epoch, _decoded(message, append))
-        for seq, message in enumerate(append.events, append.first_seq)
+        for seq, message in enumerate(messages, append.first_seq)
     ]
 
 
@@ -92,13 +99,3 @@ def _decoded(message: EventMessage, append: Append) -> Event | UnknownEvent:
         return UnknownEvent(append.schema_version)
     row = _BY_NAME[name]
     return row.event(time=append.time, **row.read(getattr(message, name)))
-
-
-def _parsed(data: bytes) -> Append:
-    body = data[: -_CHECKSUM.size]
-    if not body or _CHECKSUM.unpack(data[-_CHECKSUM.size :]) != (_CHECKSUM_TAG, crc32(body)):
-        raise CorruptRecord(f"the checksum of a record of {len(data)} bytes does not fit")
-    try:
-        return Append.FromString(data)
-    except DecodeError as fault:
-        raise CorruptRecord(f"a record of {len(data)} bytes does not parse") from fault

@@ -82,14 +82,13 @@ def test_bytes_that_are_no_append_are_found_even_if_their_checksum_fits():
 )
 def test_an_event_of_a_newer_version_is_unknown_and_its_neighbours_are_not(newer):
     known = sample(RunLeased, 1)
-    event = bytes([6 << 3 | 2, len(newer)]) + newer
-    stored = seal(EXECUTION_ID, 12, EPOCH, T, [encode_event(known), event])
+    stored = seal(EXECUTION_ID, 12, EPOCH, T, [encode_event(known), newer])
     assert [each.event for each in unseal(stored)] == [known, UnknownEvent(SCHEMA_VERSION)]
 
 
 def test_a_known_event_that_says_more_is_unknown():
     append = Append(schema_version=SCHEMA_VERSION + 1, execution_id=EXECUTION_ID, first_seq=5, epoch=9)
-    append.MergeFromString(encode_event(sample(WaitEnded, 1)))
+    append.events.append(encode_event(sample(WaitEnded, 1)))
     stored = with_checksum(append.SerializeToString())
     assert unseal(stored) == [Stored(EXECUTION_ID, 5, 9, UnknownEvent(SCHEMA_VERSION + 1))]
 

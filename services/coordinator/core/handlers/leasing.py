@@ -32,7 +32,7 @@ def assign(turn: Turn, command: Assign) -> Refusal | None:
     too_large: list[Work] = []
     for grant in command.grants:
         if not _lease(turn, grant):
-            too_large.append(grant.work)  # noqa: PERF401
+            too_large.append(grant.work)  # noqa: PERF401 - a comprehension costs a function
     for work in too_large:
         message = (
             f"the outputs that its templates see have {excess_bytes(execution, work.node)} bytes together, and at most"

@@ -7,7 +7,6 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
-from windlass.journal.v1 import events_pb2 as _events_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -58,7 +57,9 @@ class Append(_message.Message):
     checksum: _builtins.int
     """CRC-32 (as in zlib) of the bytes before this field. It is always the last field."""
     @_builtins.property
-    def events(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.Event]: ...
+    def events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Each one is an Event. They are bytes because a writer encodes each event when it is decided, before the append."""
+
     def __init__(
         self,
         *,
@@ -67,7 +68,7 @@ class Append(_message.Message):
         first_seq: _builtins.int = ...,
         epoch: _builtins.int = ...,
         time: _builtins.int = ...,
-        events: _abc.Iterable[_events_pb2.Event] | None = ...,
+        events: _abc.Iterable[_builtins.bytes] | None = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
