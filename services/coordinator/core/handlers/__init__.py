@@ -2,7 +2,7 @@
 
     starting    Start, Adopt                     leasing    Assign, Release, LoseRunner
     reporting   what runners say of their runs   stopping   Cancel
-    timing      Tick                             clamping   what runners say, brought within bounds
+    timing      Tick
 
 A handler checks the command and returns a refusal before it emits anything, or emits events and returns None.
 """
