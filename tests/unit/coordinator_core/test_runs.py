@@ -199,13 +199,6 @@ def test_a_run_handed_back_after_it_began_may_have_run_before():
     assert story.effects[0].run.work.may_have_run_before
 
 
-def test_taking_back_what_is_over_changes_nothing():
-    story = begun(node("a"), node("b"))
-    story.succeed("a")
-    decision = story.when(Release(1, 2, ReleaseReason.WITHDRAWN))
-    assert (decision.events, decision.refusal) == ([], None)
-
-
 def test_the_same_report_again_has_the_first_answer():
     story = begun(node("a"), node("b"))
     run = story.run("a")

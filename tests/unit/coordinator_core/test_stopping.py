@@ -75,23 +75,6 @@ def test_cancel_in_backoff_is_final_at_once():
     assert names(story.cancel()) == ["StopOrdered", "ExecutionFinished"]
 
 
-def test_no_work_is_given_out_any_more():
-    story = running(node("c"))
-    story.cancel()
-    assert story.assign("c").refusal.reason is RefusalReason.EXECUTION_STOPPING
-    story.wake()
-    assert story.assign("c").refusal.reason is RefusalReason.EXECUTION_FINAL
-
-
-def test_cancel_again_changes_nothing():
-    story = running()
-    story.cancel()
-    for _ in range(2):
-        decision = story.cancel()
-        assert (decision.events, decision.refusal) == ([], None)
-        story.wake()
-
-
 def test_cancelled_while_it_waited_in_the_queue():
     story = Story([node("a"), SLEEP])
     decision = story.start(cancel=Cancel("m", "changed my mind", "ann"))
