@@ -73,7 +73,7 @@ class Report:
 
 @dataclass(slots=True)
 class ReportOfEnd(Report):
-    """What the runner measured of a run that is over."""
+    """A run is over, and this is what its runner measured."""
 
     start_time: Instant = field(default=0, kw_only=True)
     end_time: Instant = field(default=0, kw_only=True)
@@ -103,7 +103,7 @@ class ReportSuccess(ReportOfEnd):
 @dataclass(slots=True)
 class ReportFailure(ReportOfEnd):
     error: Error
-    # In [0, 1), for the jitter of the backoff.
+    # It is in [0, 1) and gives the backoff its jitter.
     random: float
     retry_after: Span = 0
 
@@ -133,7 +133,7 @@ class LoseRunner:
 class Tick:
     """The time of `Execution.next_wake()` has come. Harmless at any other time."""
 
-    # In [0, 1), for the jitter of a run that is timed out.
+    # It is in [0, 1) and gives the backoff of a run that is timed out its jitter.
     random: float
 
 

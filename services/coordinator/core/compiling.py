@@ -18,7 +18,7 @@ from windlass.definition.durations import parse_duration
 from windlass.definition.templates import is_template
 
 Document = Mapping[str, Any]
-# For each node, the nodes whose outputs its templates read. None: all nodes before it.
+# Each node has the nodes whose outputs its templates read. None: all nodes before it.
 References = Mapping[str, Sequence[str] | None]
 
 _WHENS = {"success": When.SUCCESS, "failure": When.FAILURE, "always": When.ALWAYS}
@@ -117,7 +117,7 @@ def _output_node(document: Document, workflow_retry: RetryOverrides, seen: "_Ref
 
 
 class _References:
-    """Which nodes the templates of a node may see, and which they do see."""
+    """Finds the nodes whose outputs the templates of a node may see, and do see."""
 
     def __init__(self, nodes: Sequence[Document], edges: Sequence[Document], given: References) -> None:
         self._given = given
@@ -137,7 +137,7 @@ class _References:
         return self._in_order(self.sources if names is None else set(names))
 
     def _in_order(self, names: Container[str]) -> tuple[str, ...]:
-        """In the order of the document, so that every process hands the same inputs to a runner."""
+        """They stand in the order of the document, so that every process hands the same inputs to a runner."""
         return tuple(node_id for node_id in self.sources if node_id in names)
 
     def _ancestors(self, node_id: str) -> set[str]:

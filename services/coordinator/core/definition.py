@@ -45,7 +45,7 @@ class Edge(NamedTuple):
 @dataclass(slots=True, frozen=True, eq=False)
 class Node:
     id: str
-    # That of its first work.
+    # The key of its first work.
     key: WorkKey
     module: str
     # JSON objects with their templates unresolved.

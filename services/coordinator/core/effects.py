@@ -1,4 +1,4 @@
-"""What must be done after the commit of an event, as data: a function of the event and of the state after the decision.
+"""Effects: the work that follows the commit of an event, as data. They follow from the event and the state after it.
 
 The caller does them only after the commit. A successor has only the journal, and finds in the state what the dead
 holder still owed (`resume_effects`).
@@ -26,7 +26,7 @@ NODE_TIMEOUT = "NODE_TIMEOUT"
 @dataclass(slots=True)
 class GrantRun:
     run: Run
-    # Those that the templates of its node refer to.
+    # The templates of its node refer to them.
     outputs: list[tuple[str, Value]]
 
 

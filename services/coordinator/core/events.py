@@ -31,7 +31,7 @@ from services.coordinator.core.values import (
 
 
 class WaitKind(StrEnum):
-    """What a wait is for."""
+    """A wait is for one of these."""
 
     TIMER = "TIMER"
     SIGNAL = "SIGNAL"
@@ -55,7 +55,7 @@ class Resolution(IntEnum):
 
 
 class Consequences(NamedTuple):
-    """What the outcome of a piece of work did to the graph, judged once (`graph.judge`)."""
+    """The outcome of a piece of work changed the graph in this way. It was judged once (`graph.judge`)."""
 
     # How each edge out of the node resolved: one Resolution per edge, in the order of the definition.
     edges: bytes = b""

@@ -43,7 +43,7 @@ class Outcome(IntEnum):
 
 
 class Verdict(IntEnum):
-    """What a node does when more of its edges are resolved: the cells of the second table."""
+    """The cells of the second table: a node does this when more of its edges are resolved."""
 
     WAIT = 0
     START = 1

@@ -30,7 +30,7 @@ class RetryPolicy:
     initial_delay: Span = SECOND
     factor: float = 2.0
     max_delay: Span = 300 * SECOND
-    # From the first grant of the work to its last; 0 = unlimited.
+    # It runs from the first grant of the work to its last. 0: unlimited.
     budget: Span = 3600 * SECOND
 
 
@@ -42,7 +42,7 @@ _Policy = TypeVar("_Policy", RetryPolicy, "RetryOverrides")
 
 @dataclass(slots=True, frozen=True)
 class RetryOverrides:
-    """What a node or its workflow sets differently. None: the value of the policy is used."""
+    """A node or its workflow sets these differently. None: the value of the policy is used."""
 
     attempts: int | None = None
     initial_delay: Span | None = None

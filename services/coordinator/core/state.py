@@ -262,7 +262,7 @@ class Execution:
 
 
 def is_stale(execution: Execution, timer: Timer) -> bool:
-    """Whether the subject of the timer has ended or was given another timer."""
+    """The subject of the timer has ended or was given another timer."""
     match timer.kind:
         case TimerKind.BACKOFF | TimerKind.WAIT:
             assert timer.subject is not None

@@ -50,13 +50,10 @@ class Turn:
 
     def after_failure(self, work: Work, reason: FailureReason) -> ev.Consequences:
         """The consequences of a final failure, unless it ends the whole execution (`stop_if_fail_fast`)."""
-        if reason is FailureReason.STOPPED:
+        is_handled = work.node.is_failure_handled
+        if reason is FailureReason.STOPPED or (self.execution.definition.is_fail_fast and not is_handled):
             return ev.NOTHING_FOLLOWS
-        if work.node.is_failure_handled:
-            return judge(self.execution, work, Outcome.HANDLED)
-        if self.execution.definition.is_fail_fast:
-            return ev.NOTHING_FOLLOWS
-        return judge(self.execution, work, Outcome.FAILED)
+        return judge(self.execution, work, Outcome.HANDLED if is_handled else Outcome.FAILED)
 
     def stop_if_fail_fast(self) -> None:
         """The workflow ends at the first failure that nobody handles."""

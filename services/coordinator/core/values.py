@@ -137,7 +137,7 @@ class Origin:
     version_id: str
     # A JSON object.
     input: bytes = b"{}"
-    # In the order of their keys.
+    # They are in the order of their keys.
     labels: tuple[tuple[str, str], ...] = ()
     # 1 to 5.
     priority: int = 3

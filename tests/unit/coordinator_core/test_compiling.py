@@ -1,4 +1,4 @@
-"""From the document of a version to what the core walks."""
+"""The document of a version is compiled to the definition that the core walks."""
 
 import pytest
 

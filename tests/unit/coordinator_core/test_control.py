@@ -151,7 +151,7 @@ def test_an_execution_that_waits_for_a_message_alone_parks_and_wakes(monkeypatch
 
 
 def arrive(story, id):
-    """What a handler of messages does."""
+    """Does what a handler of messages will do."""
     turn = Turn(story.execution, story.now)
     work = story.work(id)
     end = WaitEnded(turn.now, work.key, work.run.number, WaitOutcome.ARRIVED)

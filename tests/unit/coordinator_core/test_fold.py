@@ -72,7 +72,7 @@ def test_work_that_is_passed_over_out_of_turn_crashes():
 
 
 def test_a_node_may_be_worked_on_many_times():
-    """By iteration and by generation: each has its own runs, state and output."""
+    """Each iteration and each generation has its own runs, state and output."""
     keys = [WorkKey("a", 1, 1), WorkKey("a", 2, 1), WorkKey("a", 0, 2)]
     execution = fold(
         Execution(EXECUTION_ID, running().definition),

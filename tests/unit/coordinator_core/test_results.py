@@ -1,4 +1,4 @@
-"""What runners bring, as commands: what nobody could read is a failure before it is journalled."""
+"""Reports become commands. A result that nobody could read becomes a failure before it is journalled."""
 
 import pytest
 

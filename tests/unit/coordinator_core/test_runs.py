@@ -1,4 +1,4 @@
-"""What becomes of runs: retries, deaths, hand-backs, late reports, timeouts, take-overs."""
+"""Runs end in many ways: retries, deaths, hand-backs, late reports, timeouts, take-overs."""
 
 import pytest
 
