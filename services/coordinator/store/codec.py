@@ -58,9 +58,7 @@ class Stored(NamedTuple):
 def encode_event(event: Event) -> bytes:
     name, write = _WRITERS[type(event)]
     message = EventMessage()
-    to = getattr(message, name)
-    to.SetInParent()
-    write(to, event)
+    write(getattr(message, name), event)
     return message.SerializeToString()
 
 

@@ -52,6 +52,8 @@ def _writer(forms: Mapping[str, Form]) -> Write:
     messages = tuple((name, form.fill) for name, form in forms.items() if form.fill)
 
     def write(message: Any, value: Any) -> None:
+        # Present even if all its fields are empty.
+        message.SetInParent()
         for name in plain:
             if item := getattr(value, name):
                 setattr(message, name, item)
@@ -152,14 +154,8 @@ def _enum(names: type[StrEnum], numbers: Any) -> Form:
 def _nested(make: type, **own_forms: Form) -> Form:
     """A dataclass, as a message with the same field names."""
     forms = _forms(make, **own_forms)
-    write, read = _writer(forms), _reader(forms)
-
-    def fill(to: Any, value: Any) -> None:
-        # Present even if all its fields are empty.
-        to.SetInParent()
-        write(to, value)
-
-    return Form(fill, read=lambda message: make(**read(message)))
+    read = _reader(forms)
+    return Form(_writer(forms), read=lambda message: make(**read(message)))
 
 
 _VALUE: Final = Form(_write_value, read=_read_value)
@@ -193,21 +189,26 @@ def _write_run_leased(to: pb.RunLeased, event: ev.RunLeased) -> None:
     to.attempt = event.attempt
     to.instance_id = event.instance_id
     to.runner = event.runner
-    to.traceparent = event.traceparent
-    to.is_idempotent = event.is_idempotent
-    to.backstop_time = event.backstop_time
+    if event.traceparent:
+        to.traceparent = event.traceparent
+    if event.is_idempotent:
+        to.is_idempotent = True
+    if event.backstop_time:
+        to.backstop_time = event.backstop_time
 
 
 def _write_run_succeeded(to: pb.RunSucceeded, event: ev.RunSucceeded) -> None:
     _write_key(to.key, event.key)
     to.run = event.run
     _write_value(to.output, event.output)
-    to.branch = event.branch
+    if event.branch:
+        to.branch = event.branch
     to.start_time = event.start_time
     to.end_time = event.end_time
     to.inputs_hash = event.inputs_hash
     to.config_hash = event.config_hash
-    to.cost_tokens = event.cost_tokens
+    if event.cost_tokens:
+        to.cost_tokens = event.cost_tokens
     _write_consequences(to.then, event.then)
 
 
