@@ -13,7 +13,6 @@ from services.coordinator.core.values import BrokenInvariant, ExecutionState, Fa
 
 
 def advance(turn: Turn) -> None:
-    """Edges of work that was passed over resolve, control nodes begin, the execution ends."""
     execution = turn.execution
     while True:
         if execution.passed_over:

@@ -42,7 +42,6 @@ def _compile(document: Document, references: References) -> Definition:
         raise BrokenInvariant("two nodes of a stored definition have the same id")
     output_node = _output_node(document, workflow_retry, seen)
     return Definition(
-        name=str(document.get("name", "")),
         nodes=nodes if output_node is None else {**nodes, OUTPUT_NODE: output_node},
         graph=tuple(graph),
         roots=tuple(node.id for node in graph if node.in_degree == 0),

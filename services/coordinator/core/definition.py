@@ -83,7 +83,6 @@ class Node:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Definition:
-    name: str
     # Every node by id, in the order of the document. The last one is `$output` if the workflow has an output template;
     # no edge leads to it.
     nodes: Mapping[str, Node]

@@ -110,7 +110,7 @@ def _execution_started(execution: Execution, event: ev.ExecutionStarted) -> None
 
 
 def _stop_ordered(execution: Execution, event: ev.StopOrdered) -> None:
-    execution.stop = Stop(event.outcome, event.error, event.answer_by_time)
+    execution.stop = Stop(event.outcome, event.error)
     _set_timer(execution, event.answer_by_time, TimerKind.ANSWER)
     for work in (*execution.ready, *execution.backoffs.values(), *execution.begun):
         work.state = WorkState.CANCELLED

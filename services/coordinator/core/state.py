@@ -152,11 +152,10 @@ class Timer(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """The execution is ending: what it ends as, and until when runners may answer."""
+    """The execution is ending as this."""
 
     outcome: ExecutionState
     error: Failure
-    answer_by: Instant
 
 
 class ReportFinished(NamedTuple):
@@ -262,15 +261,13 @@ class Execution:
 
 
 def is_stale(execution: Execution, timer: Timer) -> bool:
-    """The subject of the timer has ended or was given another timer."""
+    """The subject of the timer has ended or was given another timer, or the end of the execution made it void."""
+    if timer.subject is not None and timer.subject.timer != timer.order:
+        return True
     match timer.kind:
         case TimerKind.BACKOFF | TimerKind.WAIT:
-            assert timer.subject is not None
-            return timer.subject.timer != timer.order
-        case TimerKind.BACKSTOP:
-            assert timer.subject is not None
-            return timer.subject.timer != timer.order or execution.stop is not None
-        case TimerKind.DEADLINE:
+            return False
+        case TimerKind.BACKSTOP | TimerKind.DEADLINE:
             return execution.stop is not None
         case TimerKind.ANSWER:
             return not execution.live
