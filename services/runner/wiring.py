@@ -12,17 +12,16 @@ from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.system_key import SystemKey
-from services.chassis.lease.profile import HolderProfile
+from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import RUN
 from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Process
 from services.chassis.session.holder import SessionHolder
 from services.chassis.telemetry.logs import logger, setup_logging
-from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
+from services.chassis.telemetry.metrics import serve_metrics
 from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
 from services.runner.app.attempt import MODULE_LOG
-from services.runner.app.modules import built_in
-from services.runner.app.modules.user import import_files
+from services.runner.app.modules import built_in, import_files
 from services.runner.app.rendering import Rendering
 from services.runner.app.worker import Worker
 from services.runner.config import RunnerSettings
@@ -46,11 +45,7 @@ def main(settings: RunnerSettings) -> int:
     setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
     # The lines of modules are shown at our level, those of libraries from WARNING on.
     MODULE_LOG.setLevel(settings.log_level.upper())
-
-    async def wired(process: Process) -> None:
-        await wire(settings, process)
-
-    return Process(SERVICE, drain_seconds=settings.drain_seconds).main(wired)
+    return Process(SERVICE, drain_seconds=settings.drain_seconds).main(lambda process: wire(settings, process))
 
 
 async def wire(settings: RunnerSettings, process: Process) -> None:
@@ -60,10 +55,7 @@ async def wire(settings: RunnerSettings, process: Process) -> None:
     service = RunnerService(settings, modules)
     process.on_close("service", service.close)
     await service.outputs.sweep()
-    if settings.metrics_address:
-        metrics = MetricsEndpoint(settings.metrics_address)
-        await metrics.start()
-        process.on_close("metrics", metrics.stop)
+    await serve_metrics(process, settings.metrics_address)
     await service.server.start()
     for name, run in service.loops():
         process.loop(name, run)
@@ -84,42 +76,29 @@ class RunnerService:
 
     def __init__(self, settings: RunnerSettings, modules: Sequence[str]) -> None:
         self._settings = settings
-        self._connect()
         self.outputs = DirectoryOutputs(settings.output_store)
-        self._join_use_cases()
-        self._join_coordinators(modules)
-        self._serve()
-
-    def _connect(self) -> None:
-        key_file = self._settings.runner_key_file
-        key = key_file.read_text(encoding="utf-8").strip() if key_file else None
-        self._channels = ChannelPool(credential=None, bearer=key, tls=self._settings.tls)
-
-    def _join_use_cases(self) -> None:
         clock = SystemClock()
         self._sessions = CoordinatorSessions(clock)
         self._rendering = Rendering()
-        self._worker = Worker(
-            registry=registry,
-            rendering=self._rendering,
-            outputs=self.outputs,
-            holder=self._sessions,
-            clock=clock,
-            concurrency=self._settings.runner_concurrency,
-        )
+        concurrency = settings.runner_concurrency
+        self._worker = Worker(registry, self._rendering, self.outputs, self._sessions, clock, concurrency)
+        self._join_coordinators(modules)
+        self._serve()
 
     def _join_coordinators(self, modules: Sequence[str]) -> None:
-        settings, channels = self._settings, self._channels
-        profile = HolderProfile(
-            settings.name,
+        settings = self._settings
+        key = settings.runner_key_file.read_text(encoding="utf-8").strip() if settings.runner_key_file else None
+        self._channels = channels = ChannelPool(credential=None, bearer=key, tls=settings.tls)
+        attach = Attach(
+            holder=settings.name,
+            capacity=settings.runner_concurrency,
             version=VERSION,
             labels=settings.labels,
             modules=modules,
             idempotent_modules=registry.idempotent,
         )
         self._holder = SessionHolder(
-            profile=profile,
-            capacity=settings.runner_concurrency,
+            attach=attach,
             timing=RUN.scaled(settings.lease_scale),
             codec=CODEC,
             open_stream=lambda address: RunnerSessionsStub(channels.get(address)).Session(),
@@ -143,15 +122,11 @@ class RunnerService:
         return (
             ("sessions", lambda: self._holder.run(AddressBook(self._settings.coordinators).changes())),
             ("worker", self._worker.run),
-            ("loop lag", LoopLag().run),
-            ("health", self._follow_health),
+            ("health", lambda: self.server.health.follow(self._can_work, services=(SESSIONS,), every_seconds=0.2)),
         )
 
-    async def _follow_health(self) -> None:
-        async def can_work() -> bool:
-            return self._worker.can_work()
-
-        await self.server.health.follow(can_work, services=(SESSIONS,), every_seconds=0.2)
+    async def _can_work(self) -> bool:
+        return self._worker.can_work()
 
     async def drain(self) -> None:
         """Let going runs finish, hand back the rest, and return when everything is acknowledged."""
@@ -160,7 +135,7 @@ class RunnerService:
             async with asyncio.timeout(self._settings.drain_seconds * FINISHING_SHARE):
                 await self._holder.drain()
         except TimeoutError:
-            self._worker.hand_back_going("DRAINING")
+            self._worker.hand_back_going()
             await self._holder.drain()
 
     async def close(self) -> None:

@@ -29,9 +29,9 @@ import grpc.aio
 import psutil
 
 from deploy.local.home import Home
+from deploy.local.launch import tell
 from deploy.local.plan import OFFSETS, Member, Options, members, on_free_ports, postgres_port
 from deploy.local.postgres import PostgresServer
-from deploy.local.signals import tell
 from tests.support.postgres import WORKER, WORKERS, free_port, reachable_directory
 from tests.support.probe import until
 

@@ -1,11 +1,11 @@
-"""Turns that are shared while much goes on, and never waited for otherwise."""
+"""A turn waits for more items while many come, and never otherwise."""
 
 import asyncio
 
 import pytest
 
-from services.chassis.process.clock import ManualClock
 from services.chassis.process.coalescing import TURN_SECONDS, AdaptivePacer
+from tests.support.manual_clock import ManualClock
 from tests.support.probe import until
 
 CROWD = 50
