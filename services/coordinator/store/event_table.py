@@ -25,16 +25,10 @@ Read: TypeAlias = Callable[[Any], dict[str, Any]]
 
 
 class Form(NamedTuple):
-    """How fields of one type are stored. Without functions, the field of the message holds the value itself."""
+    """How a field of one type is put into a message, if it is not empty, and taken out of it."""
 
-    # For a field that is a message: fills the message with the value.
-    fill: Write | None = None
-    # For any other field: from the value to what the field holds.
-    convert: Callable[[Any], Any] | None = None
-    # From the field to the value.
-    read: Callable[[Any], Any] | None = None
-    # The value is None if the message is absent.
-    is_optional: bool = False
+    put: Callable[[Any, str, Any], None] = setattr
+    take: Callable[[Any, str], Any] = getattr
 
 
 class Row(NamedTuple):
@@ -46,44 +40,23 @@ class Row(NamedTuple):
     read: Read
 
 
-def _writer(forms: Mapping[str, Form]) -> Write:
-    plain = tuple(name for name, form in forms.items() if not form.fill and not form.convert)
-    converted = tuple((name, form.convert) for name, form in forms.items() if form.convert)
-    messages = tuple((name, form.fill) for name, form in forms.items() if form.fill)
-
-    def write(message: Any, value: Any) -> None:
-        # Present even if all its fields are empty.
-        message.SetInParent()
-        for name in plain:
-            if item := getattr(value, name):
-                setattr(message, name, item)
-        for name, convert in converted:
-            if item := getattr(value, name):
-                setattr(message, name, convert(item))
-        for name, fill in messages:
-            if item := getattr(value, name):
-                fill(getattr(message, name), item)
-
-    return write
-
-
-def _reader(forms: Mapping[str, Form]) -> Read:
-    plain = tuple(name for name, form in forms.items() if form.read is None)
-    others = tuple((name, form.read, form.is_optional) for name, form in forms.items() if form.read is not None)
-
-    def read(message: Any) -> dict[str, Any]:
-        found = {name: getattr(message, name) for name in plain}
-        for name, read_field, is_optional in others:
-            is_absent = is_optional and not message.HasField(name)
-            found[name] = None if is_absent else read_field(getattr(message, name))
-        return found
-
-    return read
-
-
 def _forms(make: type, **own_forms: Form) -> dict[str, Form]:
     hints = get_type_hints(make)
     return {name: own_forms.get(name) or FORMS[hint] for name, hint in hints.items() if name != "time"}
+
+
+def _codec(forms: Mapping[str, Form]) -> tuple[Write, Read]:
+    def write(message: Any, value: Any) -> None:
+        # Present even if all its fields are empty.
+        message.SetInParent()
+        for name, form in forms.items():
+            if item := getattr(value, name):
+                form.put(message, name, item)
+
+    def read(message: Any) -> dict[str, Any]:
+        return {name: form.take(message, name) for name, form in forms.items()}
+
+    return write, read
 
 
 def _write_key(to: pb.WorkKey, key: values.WorkKey) -> None:
@@ -144,29 +117,43 @@ def _read_labels(labels: Any) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-def _enum(names: type[StrEnum], numbers: Any) -> Form:
-    """Stored as a number. Unspecified means None."""
-    prefix = numbers.Name(0).removesuffix("UNSPECIFIED")
-    known = {names(text.removeprefix(prefix)): number for text, number in numbers.items() if number}
-    return Form(convert=known.__getitem__, read={number: name for name, number in known.items()}.get)
+def _message(write: Write, read: Callable[[Any], Any]) -> Form:
+    return Form(
+        lambda message, name, value: write(getattr(message, name), value),
+        lambda message, name: read(getattr(message, name)),
+    )
 
 
 def _nested(make: type, **own_forms: Form) -> Form:
     """A dataclass, as a message with the same field names."""
-    forms = _forms(make, **own_forms)
-    read = _reader(forms)
-    return Form(_writer(forms), read=lambda message: make(**read(message)))
+    write, read = _codec(_forms(make, **own_forms))
+    return _message(write, lambda message: make(**read(message)))
 
 
-_VALUE: Final = Form(_write_value, read=_read_value)
+def _or_none(form: Form) -> Form:
+    return Form(form.put, lambda message, name: form.take(message, name) if message.HasField(name) else None)
+
+
+def _enum(names: type[StrEnum], numbers: Any) -> Form:
+    """Stored as a number. Unspecified means None."""
+    prefix = numbers.Name(0).removesuffix("UNSPECIFIED")
+    known = {names(text.removeprefix(prefix)): number for text, number in numbers.items() if number}
+    found = {number: name for name, number in known.items()}
+    return Form(
+        lambda message, name, item: setattr(message, name, known[item]),
+        lambda message, name: found.get(getattr(message, name)),
+    )
+
+
+_VALUE: Final = _message(_write_value, _read_value)
 # By the type of the field. Instants and spans are numbers, in µs.
 FORMS: Final[dict[Any, Form]] = {
     **dict.fromkeys((bool, int, float, str, bytes), Form()),
-    values.WorkKey: Form(_write_key, read=_read_key),
-    ev.Consequences: Form(_write_consequences, read=_read_consequences),
+    values.WorkKey: _message(_write_key, _read_key),
+    ev.Consequences: _message(_write_consequences, _read_consequences),
     values.Value: _VALUE,
-    values.Value | None: _VALUE._replace(is_optional=True),
-    tuple[tuple[str, str], ...]: Form(_write_labels, read=_read_labels),
+    values.Value | None: _or_none(_VALUE),
+    tuple[tuple[str, str], ...]: _message(_write_labels, _read_labels),
     values.ErrorClass: _enum(values.ErrorClass, pb.ErrorClass),
     values.FailureReason | None: _enum(values.FailureReason, pb.FailureReason),
     values.ExecutionState: _enum(values.ExecutionState, pb.FinalState),
@@ -176,11 +163,11 @@ FORMS: Final[dict[Any, Form]] = {
 }
 _FAILURE: Final = _nested(values.Failure)
 FORMS[values.Failure] = _FAILURE
-FORMS[values.Failure | None] = _FAILURE._replace(is_optional=True)
+FORMS[values.Failure | None] = _or_none(_FAILURE)
 FORMS[values.Error] = _nested(values.Error)
 FORMS[RetryPolicy] = _nested(RetryPolicy)
 # The origin is stored as a StartOrder, whose time is a Timestamp.
-FORMS[values.Origin] = _nested(values.Origin, create_time=Form(put_micros, read=micros_of))
+FORMS[values.Origin] = _nested(values.Origin, create_time=_message(put_micros, micros_of))
 
 
 def _write_run_leased(to: pb.RunLeased, event: ev.RunLeased) -> None:
@@ -217,8 +204,8 @@ _BY_HAND: Final[Mapping[Any, Write]] = {ev.RunLeased: _write_run_leased, ev.RunS
 
 
 def _row(name: str, event: type[ev.Event]) -> Row:
-    forms = _forms(event)
-    return Row(event, name, _BY_HAND.get(event) or _writer(forms), _reader(forms))
+    write, read = _codec(_forms(event))
+    return Row(event, name, _BY_HAND.get(event, write), read)
 
 
 _EVENTS: Final[Mapping[str, type[ev.Event]]] = {event.__name__: event for event in get_args(ev.Event)}
