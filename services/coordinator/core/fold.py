@@ -337,12 +337,12 @@ def _ended_run(execution: Execution, event: ev.RunEvent) -> Run:
 
 def _run(execution: Execution, event: ev.RunEvent) -> Run:
     """A run of a control node: the one that the node has, or a new one."""
-    if event.run <= len(execution.runs):
-        run = execution.runs[event.run - 1]
-        _take_begun(execution, run.work)
-        return run
     work = execution.work_of(event.key)
-    _take_begun(execution, work)
+    if execution.begun and execution.begun[0] is work:
+        # The control node has begun: it says so with its first event.
+        execution.begun.popleft()
+    if event.run <= len(execution.runs):
+        return execution.runs[event.run - 1]
     work.attempts += 1
     run = _new_run(execution, work, event, RunState.RUNNING)
     run.start_time = event.time
@@ -354,12 +354,6 @@ def _passed_over(execution: Execution, key: WorkKey) -> Work:
     if work.key != key:
         raise BrokenInvariant(f"{key} is passed over before {work.key}")
     return work
-
-
-def _take_begun(execution: Execution, work: Work) -> None:
-    """The control node has begun: it says so with its first event."""
-    if execution.begun and execution.begun[0] is work:
-        execution.begun.popleft()
 
 
 def _new_run(execution: Execution, work: Work, event: ev.RunEvent, state: RunState) -> Run:
