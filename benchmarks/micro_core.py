@@ -11,11 +11,15 @@ import json
 from collections.abc import Callable
 from time import thread_time
 
-from services.coordinator.core import Execution, apply, compile_definition, effects, handle
 from services.coordinator.core.commands import Assign, Grant, ReportSuccess, Start
+from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
+from services.coordinator.core.effects import effects
 from services.coordinator.core.events import Event
+from services.coordinator.core.fold import apply
+from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import execution_change, run_change, run_row
+from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Origin
 from services.coordinator.store.codec import encode_event, seal, unseal
 
@@ -47,7 +51,9 @@ def play(definition: Definition) -> tuple[Execution, list[Event]]:
             grants = [Grant(work, INSTANCE, RUNNER) for work in execution.ready]
             journal += handle(execution, Assign(grants), NOW).events
         for run in list(execution.live.values()):
-            report = ReportSuccess(run.number, run.epoch, b"{}", "", NOW, NOW, HASH, HASH)
+            report = ReportSuccess(
+                run.number, run.epoch, b"{}", start_time=NOW, end_time=NOW, inputs_hash=HASH, config_hash=HASH
+            )
             journal += handle(execution, report, NOW).events
     return execution, journal
 

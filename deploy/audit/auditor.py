@@ -46,7 +46,7 @@ SELECT execution_id::text, last_seq, epoch, events FROM coordinator.journal
 WHERE execution_id = ANY(%s::uuid[]) ORDER BY execution_id, last_seq
 """
 _RUNS: Final = f"""
-SELECT {selected("r", RUN_COLUMNS[1:])} FROM coordinator.runs r WHERE execution_id = ANY(%s::uuid[])
+SELECT {selected("r", RUN_COLUMNS)} FROM coordinator.runs r WHERE execution_id = ANY(%s::uuid[])
 ORDER BY execution_id, number
 """
 _ALIEN: Final = """

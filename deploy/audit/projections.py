@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from deploy.audit.findings import Findings
 from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS, execution_row, run_row
 from services.coordinator.core.state import Execution
-
-_RUN_ROW: Final = RUN_COLUMNS[1:]
 
 
 def compare(execution: Execution, row: Sequence[Any], run_rows: Sequence[Sequence[Any]], findings: Findings) -> None:
@@ -19,8 +17,8 @@ def compare(execution: Execution, row: Sequence[Any], run_rows: Sequence[Sequenc
     fence, epoch = actual.pop("epoch"), expected.pop("epoch")
     findings.check("S2", fence >= epoch, f"{id_}: the fence stands at {fence}, its records at {epoch}")
     findings.check("S6", actual == expected, f"{id_}: {_difference(expected, actual)}")
-    folded = [_plain(_RUN_ROW, run_row(execution, run)[1:]) for run in execution.runs]
-    found = [_plain(_RUN_ROW, each) for each in run_rows]
+    folded = [_plain(RUN_COLUMNS, run_row(execution, run)) for run in execution.runs]
+    found = [_plain(RUN_COLUMNS, each) for each in run_rows]
     findings.check("S6", len(folded) == len(found), f"{id_}: {len(found)} rows, {len(folded)} runs")
     for left, right in zip(folded, found, strict=False):
         findings.check("S6", left == right, f"{id_}.{left['number']}: {_difference(left, right)}")

@@ -67,7 +67,8 @@ def _cancelled(story: Story) -> None:
     story.start()
     story.assign("a", "b")
     story.cancel()
-    story.when(ReportStopped(story.run("a").number, story.run("a").epoch, story.now - 5, story.now))
+    run = story.run("a")
+    story.when(ReportStopped(run.number, run.epoch, start_time=story.now - 5, end_time=story.now))
     story.wake()
 
 

@@ -13,9 +13,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from services.coordinator.core import Execution
 from services.coordinator.core.events import Consequences
 from services.coordinator.core.projection import EXECUTION_COLUMNS, RUN_COLUMNS
+from services.coordinator.core.state import Execution
 from services.coordinator.store.codec import Stored, unseal
 from tests.support.story import rows
 

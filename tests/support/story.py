@@ -9,7 +9,6 @@ from dataclasses import fields as dataclass_fields
 from itertools import pairwise
 from typing import Any
 
-from services.coordinator.core import Execution, compile_definition, effects, fold, handle, summary
 from services.coordinator.core.commands import (
     Adopt,
     Assign,
@@ -23,9 +22,13 @@ from services.coordinator.core.commands import (
     Start,
     Tick,
 )
+from services.coordinator.core.compiling import compile_definition
+from services.coordinator.core.effects import effects
 from services.coordinator.core.events import Event, ExecutionFinished, LateReportRejected
+from services.coordinator.core.fold import fold
+from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import Row, execution_row, run_row
-from services.coordinator.core.state import SETTLED, WorkState
+from services.coordinator.core.state import SETTLED, Execution, WorkState, summary
 from services.coordinator.core.values import Error, ErrorClass, Origin, ReleaseReason, Value
 from services.coordinator.store.codec import encode_event, seal, unseal
 from windlass.definition.examination import examine
@@ -233,9 +236,7 @@ def _check_counts(execution: Execution) -> None:
     assert len(execution.live) == states.count(WorkState.LIVE)
     assert len(execution.waits) == states.count(WorkState.WAITING)
     assert len(execution.backoffs) == states.count(WorkState.BACKOFF)
-    graph = {node.id for node in execution.definition.graph}
-    settled = [work for work in execution.work.values() if work.key.node in graph and work.state in SETTLED]
-    assert execution.settled == len(settled)
+    assert execution.settled == sum(state in SETTLED for state in states)
     going = len(execution.ready) + len(execution.live) + len(execution.waits) + len(execution.backoffs)
     assert execution.is_final == (going == 0), "it stands still"
     if going and not execution.live and not execution.ready:

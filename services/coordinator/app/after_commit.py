@@ -26,9 +26,9 @@ from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.app.pending_append import PendingAppend
 from services.coordinator.app.ports import Dispatch, Watchers
 from services.coordinator.app.tracing import emit_spans
-from services.coordinator.core.effects import Finished, GrantRun, StopRun, parking
+from services.coordinator.core.effects import GrantRun, StopRun, parking
 from services.coordinator.core.run_ids import run_id
-from services.coordinator.core.state import Execution
+from services.coordinator.core.state import Execution, ReportFinished
 from services.coordinator.core.values import Instant
 
 log = logger(__name__)
@@ -146,7 +146,7 @@ class AfterCommit:
                     if holder is not None:
                         lease_id = run_id(execution, effect.number)
                         out.revoked[holder].append(Refused(lease_id, effect.epoch, str(effect.reason)))
-                case Finished():
+                case ReportFinished():
                     _finished.labels(effect.state.value).inc()
                     _retries.observe(execution.retries)
                     self._dispatch.finished(execution.execution_id, pending.owned.epoch)
@@ -202,12 +202,12 @@ class AfterCommit:
         if execution.is_final:
             self._executions.drop(owned)
             return
-        park = parking(execution, now)
-        if park is None:
+        wake_time = parking(execution, now)
+        if wake_time is None:
             self._executions.timers.set(owned, execution.next_wake())
             return
         _parked.inc()
-        self._dispatch.parked(owned.execution_id, owned.epoch, wake_time=park.wake_time, seen=owned.message_ids)
+        self._dispatch.parked(owned.execution_id, owned.epoch, wake_time=wake_time, seen=owned.message_ids)
         pending.has_left = True
         self._executions.drop(owned)
 

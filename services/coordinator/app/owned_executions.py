@@ -241,7 +241,7 @@ class OwnedExecutions:
         execution_id, number = split_run_id(lease_id)
         owned = self.by_id.get(execution_id)
         if owned is not None:
-            self.put(owned, Release(number, epoch, reason, may_have_begun, instance_id))
+            self.put(owned, Release(number, epoch, reason, may_have_begun, instance_id=instance_id))
 
     def runner_lost(self, instance_id: str, *, is_idempotent_only: bool) -> None:
         for owned in {owned: None for owned, run in self._live_runs() if run.instance_id == instance_id}:

@@ -133,15 +133,14 @@ class PendingAppend:
                 if is_plain_result(run):
                     ended.append(run_result(execution, run))
                 else:
-                    # The core names a run by its id, the table by execution and number.
-                    moved.append((owned.execution_id, number, *run_change(execution, run)[1:]))
+                    moved.append(run_change(execution, run))
                 continue
             key = effect_keys.of(execution.execution_id, run) if run.attempt else ""
             self.effect_keys[number] = key
             if is_plain_lease(run):
                 leased.append((*run_lease(execution, run), key))
             else:
-                made.append((*run_row(execution, run)[1:], key))
+                made.append((*run_row(execution, run), key))
         row = execution_change(execution) if self.from_seq else execution_row(execution)
         row = (*row, summary_json(execution) if execution.is_final else None)
         entry = self.codec.seal(owned.execution_id, self.from_seq + 1, execution.epoch, self.time, self.encoded)

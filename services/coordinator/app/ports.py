@@ -42,7 +42,7 @@ class Append(NamedTuple):
     made: Sequence[tuple[Any, ...]]
     # Runs that succeeded without anything special: RUN_RESULT.
     ended: Sequence[tuple[Any, ...]]
-    # Other changed runs: execution_id, number, then RUN_CHANGING without the run_id.
+    # Other changed runs: RUN_CHANGING.
     moved: Sequence[tuple[Any, ...]]
 
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from services.chassis.telemetry.tracing import TraceContext, emit_span, parse_traceparent, tracing_is_on
 from services.coordinator.app.pending_append import PendingAppend
 from services.coordinator.app.trace_segments import segment_of, segment_root
-from services.coordinator.core.effects import Finished
 from services.coordinator.core.run_ids import run_id
-from services.coordinator.core.state import Execution, Run
+from services.coordinator.core.state import Execution, ReportFinished, Run
 from services.coordinator.core.values import Error, Failure, RunState
 
 Attributes = dict[str, str | int]
@@ -43,7 +42,7 @@ def emit_spans(pending: PendingAppend, now_ns: int) -> None:
     for run in pending.runs.values():
         if run.state in _ENDED and run.end_time:
             _run(execution, trace, run)
-    if any(isinstance(effect, Finished) for effect in pending.effects):
+    if any(isinstance(effect, ReportFinished) for effect in pending.effects):
         began = min(execution.end_time * 1_000, now_ns)
         attributes = {**shared, "state": execution.state.value, "runs": len(execution.runs)}
         _below(trace, "coordinator.complete", began, now_ns, attributes, _shown(execution.error))

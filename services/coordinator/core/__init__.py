@@ -52,8 +52,8 @@ Laws
 3. Applying an event judges nothing and costs no more than the edges of the work that it names.
 4. The fold of the journal is the state. Effects are a function of events and state.
 5. What cannot be applied is a bug. It raises, and only that execution is affected.
-6. Matches on commands and events are exhaustive and closed with `assert_never`. A new control node is one file in
-   `controls/`; a new event is its dataclass, its row in the codec table, its branch in `fold.apply` and a golden
+6. Every command has a handler, and matches on events are exhaustive and closed with `assert_never`. A new control node
+   is one file in `controls/`; a new event is its dataclass, its message, its branch in `fold.apply` and a golden
    journal.
 
 Reading order
@@ -67,28 +67,3 @@ Reading order
     effects, projection             what is to be done after the commit, and the rows that show the state
     run_ids, results, effect_keys   ids, the checks of what a runner brought, keys that name one effect
 """
-
-from services.coordinator.core.compiling import compile_definition
-from services.coordinator.core.decision import Decision, Refusal, RefusalReason
-from services.coordinator.core.effects import effects, parking, resume_effects
-from services.coordinator.core.fold import apply, fold
-from services.coordinator.core.handlers import handle
-from services.coordinator.core.state import Execution, Summary, summary
-from services.coordinator.core.values import BrokenInvariant
-
-__all__ = [
-    "BrokenInvariant",
-    "Decision",
-    "Execution",
-    "Refusal",
-    "RefusalReason",
-    "Summary",
-    "apply",
-    "compile_definition",
-    "effects",
-    "fold",
-    "handle",
-    "parking",
-    "resume_effects",
-    "summary",
-]

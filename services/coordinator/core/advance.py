@@ -9,11 +9,10 @@ from services.coordinator.core.graph import Outcome, judge
 from services.coordinator.core.outputs import leaf_outputs
 from services.coordinator.core.state import Work, WorkState
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import BrokenInvariant, ExecutionState, Failure, Value, WorkKey
+from services.coordinator.core.values import BrokenInvariant, ExecutionState, Failure, Value
 
 
 def advance(turn: Turn) -> None:
-    """Edges of work that was passed over resolve, control nodes begin, the execution ends."""
     execution = turn.execution
     while True:
         if execution.passed_over:
@@ -42,7 +41,7 @@ def _finish(turn: Turn) -> None:
         _finish_as(turn, execution.stop.outcome, error=execution.stop.error)
         return
     remaining = len(definition.graph) - execution.settled
-    if remaining:
+    if remaining > 0:
         raise BrokenInvariant(f"nothing is ready, yet {remaining} nodes remain and no failure holds them")
     if execution.first_failure is not None:
         _finish_as(turn, ExecutionState.FAILED, error=execution.first_failure)
@@ -51,7 +50,7 @@ def _finish(turn: Turn) -> None:
     elif (rendered := execution.current.get(definition.output_node.id)) is not None:
         _finish_as(turn, ExecutionState.SUCCESS, output=rendered.output)
     else:
-        turn.emit(OutputRequested(turn.now, WorkKey(definition.output_node.id)))
+        turn.emit(OutputRequested(turn.now, definition.output_node.key))
 
 
 def _finish_as(turn: Turn, state: ExecutionState, *, output: Value | None = None, error: Failure | None = None) -> None:

@@ -2,11 +2,11 @@
 
 A command brings along everything that the core may not find out itself: random numbers, who is alive, trace contexts. A
 report names a run by its number, the epoch of its lease and the instance of the runner. All three must fit, or the
-report is late or not that runner's to give. An empty instance means that the coordinator itself speaks.
+report is late or not that runner's to give.
 """
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from services.coordinator.core.retry import DEFAULT_RETRY, RetryPolicy
@@ -64,73 +64,61 @@ class Assign:
 
 
 @dataclass(slots=True)
-class ReportStarted:
+class Report:
     run: int
     epoch: int
-    start_time: Instant
-    instance_id: str = ""
+    # Empty: the coordinator itself speaks.
+    instance_id: str = field(default="", kw_only=True)
 
 
 @dataclass(slots=True)
-class ReportProgress:
-    run: int
-    epoch: int
+class ReportOfEnd(Report):
+    """A run is over, and this is what its runner measured."""
+
+    start_time: Instant = field(default=0, kw_only=True)
+    end_time: Instant = field(default=0, kw_only=True)
+    inputs_hash: bytes = field(default=b"", kw_only=True)
+    config_hash: bytes = field(default=b"", kw_only=True)
+    cost_tokens: int = field(default=0, kw_only=True)
+
+
+@dataclass(slots=True)
+class ReportStarted(Report):
+    start_time: Instant
+
+
+@dataclass(slots=True)
+class ReportProgress(Report):
     progress: float = 0.0
     message: str = ""
     cursor: bytes = b""
-    instance_id: str = ""
 
 
 @dataclass(slots=True)
-class ReportSuccess:
-    run: int
-    epoch: int
+class ReportSuccess(ReportOfEnd):
     output: Value
     branch: str = ""
-    start_time: Instant = 0
-    end_time: Instant = 0
-    inputs_hash: bytes = b""
-    config_hash: bytes = b""
-    cost_tokens: int = 0
-    instance_id: str = ""
 
 
 @dataclass(slots=True)
-class ReportFailure:
-    run: int
-    epoch: int
+class ReportFailure(ReportOfEnd):
     error: Error
-    # In [0, 1), for the jitter of the backoff.
+    # It is in [0, 1) and gives the backoff its jitter.
     random: float
     retry_after: Span = 0
-    start_time: Instant = 0
-    end_time: Instant = 0
-    inputs_hash: bytes = b""
-    config_hash: bytes = b""
-    cost_tokens: int = 0
-    instance_id: str = ""
 
 
 @dataclass(slots=True)
-class ReportStopped:
+class ReportStopped(ReportOfEnd):
     """The runner stopped the work because it was told to."""
 
-    run: int
-    epoch: int
-    start_time: Instant = 0
-    end_time: Instant = 0
-    instance_id: str = ""
-
 
 @dataclass(slots=True)
-class Release:
+class Release(Report):
     """Take a run back without an outcome: from its runner, or because it never reached one."""
 
-    run: int
-    epoch: int
     reason: ReleaseReason
     may_have_begun: bool = False
-    instance_id: str = ""
 
 
 @dataclass(slots=True)
@@ -145,21 +133,9 @@ class LoseRunner:
 class Tick:
     """The time of `Execution.next_wake()` has come. Harmless at any other time."""
 
-    # In [0, 1), for the jitter of a run that is timed out.
+    # It is in [0, 1) and gives the backoff of a run that is timed out its jitter.
     random: float
 
 
-Command: TypeAlias = (
-    ReportSuccess
-    | Assign
-    | Start
-    | ReportFailure
-    | Tick
-    | ReportStarted
-    | ReportProgress
-    | ReportStopped
-    | Release
-    | LoseRunner
-    | Cancel
-    | Adopt
-)
+_Reports: TypeAlias = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped
+Command: TypeAlias = _Reports | Start | Assign | Release | LoseRunner | Tick | Cancel | Adopt

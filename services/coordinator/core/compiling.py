@@ -7,26 +7,21 @@ or let through by a bug, so it raises `BrokenInvariant`. Unknown fields are igno
 import json
 from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from services.coordinator.core.controls import CONTROLS
 from services.coordinator.core.definition import OUTPUT_NODE, RENDERER, Definition, Edge, Join, Node, When
 from services.coordinator.core.retry import RetryOverrides
-from services.coordinator.core.values import BrokenInvariant, Span
+from services.coordinator.core.values import BrokenInvariant, Span, WorkKey
 from windlass.definition.config_schemas import RAW_MEMBERS
 from windlass.definition.durations import parse_duration
 from windlass.definition.templates import is_template
 
 Document = Mapping[str, Any]
-# For each node, the nodes whose outputs its templates read. None: all nodes before it.
+# Each node has the nodes whose outputs its templates read. None: all nodes before it.
 References = Mapping[str, Sequence[str] | None]
 
 _WHENS = {"success": When.SUCCESS, "failure": When.FAILURE, "always": When.ALWAYS}
-
-
-class _Link(NamedTuple):
-    source: str
-    edge: Edge
 
 
 def compile_definition(document: Document, references: References = MappingProxyType({})) -> Definition:
@@ -39,8 +34,7 @@ def compile_definition(document: Document, references: References = MappingProxy
 
 def _compile(document: Document, references: References) -> Definition:
     items: Sequence[Document] = document.get("nodes") or []
-    links = [_link(item) for item in document.get("edges") or []]
-    seen = _References([item["id"] for item in items], links, references)
+    seen = _References(items, document.get("edges") or [], references)
     workflow_retry = _retry(document)
     graph = [_node(item, workflow_retry, seen) for item in items]
     nodes = {node.id: node for node in graph}
@@ -48,7 +42,6 @@ def _compile(document: Document, references: References) -> Definition:
         raise BrokenInvariant("two nodes of a stored definition have the same id")
     output_node = _output_node(document, workflow_retry, seen)
     return Definition(
-        name=str(document.get("name", "")),
         nodes=nodes if output_node is None else {**nodes, OUTPUT_NODE: output_node},
         graph=tuple(graph),
         roots=tuple(node.id for node in graph if node.in_degree == 0),
@@ -59,12 +52,10 @@ def _compile(document: Document, references: References) -> Definition:
     )
 
 
-def _link(item: Document) -> _Link:
+def _edge(item: Document) -> Edge:
     label = str(item.get("when") or "success")
     when = _WHENS.get(label)
-    return _Link(
-        item["from"], Edge(item["to"], When.LABEL if when is None else when, "" if when is not None else label)
-    )
+    return Edge(item["to"], When.LABEL, label) if when is None else Edge(item["to"], when, "")
 
 
 def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -> Node:
@@ -79,22 +70,32 @@ def _node(item: Document, workflow_retry: RetryOverrides, seen: "_References") -
     edges = seen.edges[node_id]
     return Node(
         id=node_id,
+        key=WorkKey(node_id),
         module=module,
         config=config,
         inputs=inputs,
         has_templates=has_templates,
         timeout=_span(item, "timeout"),
-        retry=_joined(_retry(item), workflow_retry),
+        retry=_retry(item).over(workflow_retry) if "retry" in item else workflow_retry,
         # A control node is only rendered on a runner, which has no effect.
         is_idempotent=control is not None or bool(item.get("idempotent", False)),
         join=Join(item.get("join") or "ALL"),
         runner_labels=tuple(sorted((item.get("runnerLabels") or {}).items())),
         is_control=control is not None,
+        needs_runner=control is None or has_templates,
         edges=tuple(edges),
+        targets=_targets(edges),
         in_degree=len(seen.sources[node_id]),
         is_failure_handled=any(edge.when is When.FAILURE for edge in edges),
         references=seen.by_node(node_id) if has_templates else (),
     )
+
+
+def _targets(edges: Sequence[Edge]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    places: dict[str, tuple[int, ...]] = {}
+    for place, edge in enumerate(edges):
+        places[edge.target] = (*places.get(edge.target, ()), place)
+    return tuple(places.items())
 
 
 def _output_node(document: Document, workflow_retry: RetryOverrides, seen: "_References") -> Node | None:
@@ -104,6 +105,7 @@ def _output_node(document: Document, workflow_retry: RetryOverrides, seen: "_Ref
     inputs = _json(template)
     return Node(
         id=OUTPUT_NODE,
+        key=WorkKey(OUTPUT_NODE),
         module=RENDERER,
         inputs=inputs,
         has_templates=True,
@@ -114,17 +116,16 @@ def _output_node(document: Document, workflow_retry: RetryOverrides, seen: "_Ref
 
 
 class _References:
-    """Which nodes the templates of a node may see, and which they do see."""
+    """Finds the nodes whose outputs the templates of a node may see, and do see."""
 
-    def __init__(self, node_ids: Sequence[str], links: Sequence[_Link], given: References) -> None:
+    def __init__(self, nodes: Sequence[Document], edges: Sequence[Document], given: References) -> None:
         self._given = given
         # Whole lists once, not a search of all edges per node: a fan-out of 1,000 is compiled in milliseconds.
-        self.sources: dict[str, list[str]] = {node_id: [] for node_id in node_ids}
-        self.edges: dict[str, list[Edge]] = {node_id: [] for node_id in node_ids}
-        for source, edge in links:
-            self.sources[edge.target].append(source)
-            self.edges[source].append(edge)
-        self._check_order()
+        self.sources: dict[str, list[str]] = {item["id"]: [] for item in nodes}
+        self.edges: dict[str, list[Edge]] = {item["id"]: [] for item in nodes}
+        for item in edges:
+            self.sources[item["to"]].append(item["from"])
+            self.edges[item["from"]].append(_edge(item))
 
     def by_node(self, node_id: str) -> tuple[str, ...]:
         names = self._given.get(node_id, ())
@@ -135,7 +136,7 @@ class _References:
         return self._in_order(self.sources if names is None else set(names))
 
     def _in_order(self, names: Container[str]) -> tuple[str, ...]:
-        """In the order of the document, so that every process hands the same inputs to a runner."""
+        """They stand in the order of the document, so that every process hands the same inputs to a runner."""
         return tuple(node_id for node_id in self.sources if node_id in names)
 
     def _ancestors(self, node_id: str) -> set[str]:
@@ -148,43 +149,26 @@ class _References:
                 open_ids.extend(self.sources[source])
         return found
 
-    def _check_order(self) -> None:
-        in_degrees = {node_id: len(sources) for node_id, sources in self.sources.items()}
-        order = [node_id for node_id, degree in in_degrees.items() if degree == 0]
-        for node_id in order:
-            for edge in self.edges[node_id]:
-                in_degrees[edge.target] -= 1
-                if in_degrees[edge.target] == 0:
-                    order.append(edge.target)
-        if len(order) != len(in_degrees):
-            raise BrokenInvariant("a stored definition has a cycle")
-
 
 def _retry(document: Document) -> RetryOverrides:
     policy: Document = document.get("retry") or {}
-    factor = policy.get("factor")
+    attempts, factor = policy.get("attempts"), policy.get("factor")
     return RetryOverrides(
-        attempts=int(policy["attempts"]) if "attempts" in policy else None,
-        initial_delay=_span(policy, "initialDelay") if "initialDelay" in policy else None,
-        factor=float(factor) if factor is not None else None,
-        max_delay=_span(policy, "maxDelay") if "maxDelay" in policy else None,
-        budget=_span(policy, "budget") if "budget" in policy else None,
+        attempts=None if attempts is None else int(attempts),
+        initial_delay=_span_or_none(policy, "initialDelay"),
+        factor=None if factor is None else float(factor),
+        max_delay=_span_or_none(policy, "maxDelay"),
+        budget=_span_or_none(policy, "budget"),
     )
 
 
-def _joined(node: RetryOverrides, workflow: RetryOverrides) -> RetryOverrides:
-    return RetryOverrides(
-        workflow.attempts if node.attempts is None else node.attempts,
-        workflow.initial_delay if node.initial_delay is None else node.initial_delay,
-        workflow.factor if node.factor is None else node.factor,
-        workflow.max_delay if node.max_delay is None else node.max_delay,
-        workflow.budget if node.budget is None else node.budget,
-    )
+def _span_or_none(document: Document, key: str) -> Span | None:
+    value = document.get(key)
+    return None if value is None else parse_duration(value)
 
 
 def _span(document: Document, key: str) -> Span:
-    value = document.get(key)
-    return 0 if value is None else parse_duration(value)
+    return _span_or_none(document, key) or 0
 
 
 def _json(value: object) -> bytes:

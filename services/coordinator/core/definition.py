@@ -13,7 +13,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from services.coordinator.core.retry import RetryOverrides
-from services.coordinator.core.values import Span
+from services.coordinator.core.values import Span, WorkKey
 
 # The node that renders the workflow's `output`. No user's node can have this id.
 OUTPUT_NODE = "$output"
@@ -45,6 +45,8 @@ class Edge(NamedTuple):
 @dataclass(slots=True, frozen=True, eq=False)
 class Node:
     id: str
+    # The key of its first work.
+    key: WorkKey
     module: str
     # JSON objects with their templates unresolved.
     config: bytes = b"{}"
@@ -57,7 +59,11 @@ class Node:
     runner_labels: tuple[tuple[str, str], ...] = ()
     # The core does the node itself (`controls/`).
     is_control: bool = False
+    # A control node with templates needs one that renders its config.
+    needs_runner: bool = True
     edges: tuple[Edge, ...] = ()
+    # Every node that an edge leads to, with the places of its edges in `edges`: two branches may lead to one node.
+    targets: tuple[tuple[str, tuple[int, ...]], ...] = ()
     in_degree: int = 0
     # An edge is taken when this node fails: its failure fails nothing else.
     is_failure_handled: bool = False
@@ -65,18 +71,18 @@ class Node:
     references: tuple[str, ...] = ()
 
     @property
-    def needs_runner(self) -> bool:
-        return not self.is_control or self.has_templates
-
-    @property
     def runner_module(self) -> str:
         """The module that a runner must offer for this node. A runner only renders the config of a control node."""
         return RENDERER if self.is_control else self.module
 
+    @property
+    def runner_inputs(self) -> bytes:
+        """The renderer returns its inputs, which are the config of a control node."""
+        return self.config if self.is_control else self.inputs
+
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Definition:
-    name: str
     # Every node by id, in the order of the document. The last one is `$output` if the workflow has an output template;
     # no edge leads to it.
     nodes: Mapping[str, Node]

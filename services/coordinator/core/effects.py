@@ -1,21 +1,20 @@
-"""What must be done after the commit of an event, as data: a function of the event and of the state after the decision.
+"""Effects: the work that follows the commit of an event, as data. They follow from the event and the state after it.
 
 The caller does them only after the commit. A successor has only the journal, and finds in the state what the dead
 holder still owed (`resume_effects`).
 
-Grants and stops may go out in any order. `Finished` comes last, and with it the execution leaves memory. `parking` is
-asked when a decision is complete: an execution that only waits gives back its slot.
+Grants and stops may go out in any order. `ReportFinished` comes last, and with it the execution leaves memory.
+`parking` is asked when a decision is complete: an execution that only waits gives back its slot.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from services.coordinator.core.definition import Node
 from services.coordinator.core.events import Event, ExecutionFinished, RunFailed, RunLeased, StopOrdered
 from services.coordinator.core.inputs import seen_outputs
-from services.coordinator.core.state import Execution, Run, Summary, summary
-from services.coordinator.core.values import SECOND, ExecutionState, Failure, Instant, Span, Value
+from services.coordinator.core.state import Execution, Obligation, Run
+from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
 
 # A wait shorter than this is not worth giving the slot back.
 PARKING_WAIT_MIN: Span = 10 * SECOND
@@ -26,21 +25,9 @@ NODE_TIMEOUT = "NODE_TIMEOUT"
 
 @dataclass(slots=True)
 class GrantRun:
-    """All that a runner needs. `input`, `initial_state` and `outputs` are empty where no template asks for them."""
-
     run: Run
-    node: Node
-    module: str
-    config: bytes
-    inputs: bytes
-    input: bytes
-    initial_state: bytes
+    # The templates of its node refer to them.
     outputs: list[tuple[str, Value]]
-    timeout: Span
-    may_have_run_before: bool
-    # Only the rendered config is wanted. `inputs` repeat the config, so that the renderer returns it as its output.
-    is_render_only: bool
-    cursor: bytes
 
 
 @dataclass(slots=True)
@@ -54,35 +41,22 @@ class StopRun:
     reason: str
 
 
-@dataclass(slots=True)
-class Finished:
-    state: ExecutionState
-    output: Value | None
-    error: Failure | None
-    summary: Summary
-
-
-@dataclass(slots=True)
-class Park:
-    # 0: no time wakes it.
-    wake_time: Instant
-
-
-Effect: TypeAlias = GrantRun | StopRun | Finished
+Effect: TypeAlias = GrantRun | StopRun | Obligation
 
 
 def effects(execution: Execution, event: Event) -> Sequence[Effect]:
     """Asked after all events of the decision were applied. Most events have no effect outside."""
     match event:
         case RunLeased():
-            return (_grant(execution, execution.runs[event.run - 1]),) if event.instance_id else ()
+            run = execution.runs[event.run - 1]
+            return (GrantRun(run, seen_outputs(execution, run.work.node)),) if run.instance_id else ()
         case RunFailed() if not event.is_reported:
             run = execution.runs[event.run - 1]
             return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),) if run.instance_id else ()
         case StopOrdered():
             return _stops(execution, event.outcome)
         case ExecutionFinished():
-            return _obligations(execution)
+            return list(execution.obligations)
         case _:
             return ()
 
@@ -92,42 +66,16 @@ def resume_effects(execution: Execution) -> Sequence[Effect]:
     runner that never got its grant says so when it is asked."""
     if execution.stop is not None and not execution.is_final:
         return _stops(execution, execution.stop.outcome)
-    return _obligations(execution)
+    return list(execution.obligations)
 
 
-def parking(execution: Execution, now: Instant) -> Park | None:
-    """An execution that only waits gives back its slot and its memory, unless the wait is short."""
+def parking(execution: Execution, now: Instant) -> Instant | None:
+    """The time that wakes an execution which gives back its slot and its memory, because it only waits and the wait is
+    not short. 0: a message alone wakes it. None: it stays."""
     if not execution.only_waits or execution.is_final or execution.stop is not None:
         return None
     wake_time = execution.next_wake()
-    return Park(wake_time) if not wake_time or wake_time > now + PARKING_WAIT_MIN else None
-
-
-def _grant(execution: Execution, run: Run) -> GrantRun:
-    work = run.work
-    node = work.node
-    is_render_only = node.is_control
-    return GrantRun(
-        run,
-        node,
-        node.runner_module,
-        node.config,
-        node.config if is_render_only else node.inputs,
-        execution.origin.input if node.has_templates else b"",
-        execution.definition.initial_state if node.has_templates else b"",
-        seen_outputs(execution, node) if node.references else [],
-        node.timeout,
-        work.may_have_run_before,
-        is_render_only,
-        work.cursor,
-    )
-
-
-def _obligations(execution: Execution) -> list[Effect]:
-    return [
-        Finished(obligation.state, execution.output, execution.error, summary(execution))
-        for obligation in execution.obligations
-    ]
+    return wake_time if not wake_time or wake_time > now + PARKING_WAIT_MIN else None
 
 
 def _stops(execution: Execution, outcome: ExecutionState) -> list[Effect]:

@@ -8,9 +8,6 @@ translation).
 `time` is when the event was decided, by the clock of the holder that decided it. The sequence number and the epoch are
 not part of an event: its place in the journal is its number, and the epoch is that of the holder that appends it.
 
-An event about work names it by its `key`. An event about one attempt also names its `run`. An event that names the next
-free run number makes that run.
-
 Hazard: events are mutable because frozen dataclasses are slower to make. Nobody changes an event after it was emitted.
 """
 
@@ -34,7 +31,7 @@ from services.coordinator.core.values import (
 
 
 class WaitKind(StrEnum):
-    """What a wait is for."""
+    """A wait is for one of these."""
 
     TIMER = "TIMER"
     SIGNAL = "SIGNAL"
@@ -58,7 +55,7 @@ class Resolution(IntEnum):
 
 
 class Consequences(NamedTuple):
-    """What the outcome of a piece of work did to the graph, judged once (`graph.judge`)."""
+    """The outcome of a piece of work changed the graph in this way. It was judged once (`graph.judge`)."""
 
     # How each edge out of the node resolved: one Resolution per edge, in the order of the definition.
     edges: bytes = b""
@@ -74,6 +71,21 @@ class Consequences(NamedTuple):
 
 
 NOTHING_FOLLOWS = Consequences()
+
+
+@dataclass(slots=True)
+class WorkEvent:
+    """An event about a piece of work."""
+
+    time: Instant
+    key: WorkKey
+
+
+@dataclass(slots=True)
+class RunEvent(WorkEvent):
+    """An event about one attempt at the work. If it names the next free run number, it makes that run."""
+
+    run: int
 
 
 @dataclass(slots=True)
@@ -104,15 +116,12 @@ class ExecutionAdopted:
 
 
 @dataclass(slots=True)
-class RunLeased:
+class RunLeased(RunEvent):
     """A runner was given the work. The sequence number of this event is the epoch of the run's lease.
 
     Without an instance no runner can be given the work, and its failure follows in the same append.
     """
 
-    time: Instant
-    key: WorkKey
-    run: int
     attempt: int
     instance_id: str
     runner: str
@@ -125,22 +134,16 @@ class RunLeased:
 
 
 @dataclass(slots=True)
-class RunStarted:
+class RunStarted(RunEvent):
     """The runner said that the work began. Recorded only for runs that outlast a heartbeat."""
 
-    time: Instant
-    key: WorkKey
-    run: int
     start_time: Instant
     # Replaces that of the lease, because the timeout counts from the start.
     backstop_time: Instant
 
 
 @dataclass(slots=True)
-class RunProgressed:
-    time: Instant
-    key: WorkKey
-    run: int
+class RunProgressed(RunEvent):
     progress: float
     message: str
     # Handed to the next attempt, should there be one.
@@ -148,12 +151,9 @@ class RunProgressed:
 
 
 @dataclass(slots=True)
-class RunSucceeded:
+class RunSucceeded(RunEvent):
     """The one accepted outcome of its work. A control node that is done at once has no other event."""
 
-    time: Instant
-    key: WorkKey
-    run: int
     output: Value
     branch: str
     start_time: Instant
@@ -165,24 +165,18 @@ class RunSucceeded:
 
 
 @dataclass(slots=True)
-class ControlRendered:
+class ControlRendered(RunEvent):
     """A runner rendered the config of a control node. The core goes on with the node under the same run."""
 
-    time: Instant
-    key: WorkKey
-    run: int
     config: bytes
     start_time: Instant
     end_time: Instant
 
 
 @dataclass(slots=True)
-class RunFailed:
+class RunFailed(RunEvent):
     """An attempt failed. Without a `reason` the work is tried again at `retry_time`; with one the work failed."""
 
-    time: Instant
-    key: WorkKey
-    run: int
     error: Error
     fingerprint: str
     start_time: Instant
@@ -202,12 +196,9 @@ class RunFailed:
 
 
 @dataclass(slots=True)
-class RunLost:
+class RunLost(RunEvent):
     """The runner died with the work: one more death of this work. Without a `reason` the work is ready again."""
 
-    time: Instant
-    key: WorkKey
-    run: int
     error: Error
     fingerprint: str
     reason: FailureReason | None
@@ -216,12 +207,9 @@ class RunLost:
 
 
 @dataclass(slots=True)
-class RunReleased:
+class RunReleased(RunEvent):
     """The run was handed back, and nothing is charged. The work is ready again unless the execution is ending."""
 
-    time: Instant
-    key: WorkKey
-    run: int
     release: ReleaseReason
     may_have_begun: bool
     # False: the coordinator took the run back itself.
@@ -230,12 +218,9 @@ class RunReleased:
 
 
 @dataclass(slots=True)
-class RunCancelled:
+class RunCancelled(RunEvent):
     """The run ended without an outcome because the execution is ending."""
 
-    time: Instant
-    key: WorkKey
-    run: int
     start_time: Instant
     end_time: Instant
     # False: nobody was at work on it, or nobody answered in time.
@@ -243,72 +228,52 @@ class RunCancelled:
 
 
 @dataclass(slots=True)
-class LateReportRejected:
+class LateReportRejected(RunEvent):
     """Somebody reported on a run that they no longer have. Recorded once per run, so that a runner that was replaced
     cannot fill a journal."""
 
-    time: Instant
-    key: WorkKey
-    run: int
     epoch: int
     report: str
 
 
 @dataclass(slots=True)
-class BackoffEnded:
+class BackoffEnded(WorkEvent):
     """The wait before the next attempt is over: the work is ready."""
-
-    time: Instant
-    key: WorkKey
 
 
 @dataclass(slots=True)
-class WaitStarted:
+class WaitStarted(RunEvent):
     """A control node waits. Its run is the one that rendered its config, or a new one."""
 
-    time: Instant
-    key: WorkKey
-    run: int
     kind: WaitKind
     # When the time ends the wait. 0: no time does.
     due_time: Instant
 
 
 @dataclass(slots=True)
-class WaitEnded:
+class WaitEnded(RunEvent):
     """The wait is over. What the control made of it follows in the same append."""
 
-    time: Instant
-    key: WorkKey
-    run: int
     outcome: WaitOutcome
 
 
 @dataclass(slots=True)
-class WorkSkipped:
+class WorkSkipped(RunEvent):
     """No edge to the work was taken. It gets a run of its own, so that it is seen."""
 
-    time: Instant
-    key: WorkKey
-    run: int
     then: Consequences
 
 
 @dataclass(slots=True)
-class WorkBlocked:
+class WorkBlocked(WorkEvent):
     """The work needs the success of something that failed."""
 
-    time: Instant
-    key: WorkKey
     then: Consequences
 
 
 @dataclass(slots=True)
-class OutputRequested:
+class OutputRequested(WorkEvent):
     """All nodes are done well. A runner renders the workflow's output."""
-
-    time: Instant
-    key: WorkKey
 
 
 @dataclass(slots=True)
@@ -337,25 +302,8 @@ class ExecutionFinished:
     duration: Span
 
 
-Event: TypeAlias = (
-    RunSucceeded
-    | RunLeased
-    | ExecutionStarted
-    | ExecutionFinished
-    | ExecutionAdopted
-    | RunStarted
-    | RunProgressed
-    | ControlRendered
-    | RunFailed
-    | RunLost
-    | RunReleased
-    | RunCancelled
-    | LateReportRejected
-    | BackoffEnded
-    | WaitStarted
-    | WaitEnded
-    | WorkSkipped
-    | WorkBlocked
-    | OutputRequested
-    | StopOrdered
-)
+_OfExecution: TypeAlias = ExecutionStarted | ExecutionAdopted | OutputRequested | StopOrdered | ExecutionFinished
+_OfRun: TypeAlias = RunLeased | RunStarted | RunProgressed | LateReportRejected
+_OfRunEnd: TypeAlias = RunSucceeded | RunFailed | RunLost | RunReleased | RunCancelled
+_OfWork: TypeAlias = ControlRendered | BackoffEnded | WaitStarted | WaitEnded | WorkSkipped | WorkBlocked
+Event: TypeAlias = _OfExecution | _OfRun | _OfRunEnd | _OfWork

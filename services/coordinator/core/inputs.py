@@ -15,6 +15,8 @@ INPUTS_BYTES_MAX = 32 * 1024 * 1024
 def seen_outputs(execution: Execution, node: Node) -> list[tuple[str, Value]]:
     """The outputs of the referenced nodes that have one. A branch that was not taken has none, and a template that asks
     for it all the same fails in the runner."""
+    if not node.references:
+        return []
     works = (execution.current.get(node_id) for node_id in node.references)
     return [(work.node.id, work.output) for work in works if work is not None and work.output is not None]
 

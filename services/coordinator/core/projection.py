@@ -14,8 +14,8 @@ from operator import attrgetter
 from services.coordinator.core.state import Execution, Run
 from services.coordinator.core.values import Failure, Origin, OutputRef, RunState, Value
 
-_RUN_FIXED = (
-    "run_id",
+# The row of a run that was granted and nothing more: all other columns keep their defaults.
+RUN_LEASE = (
     "execution_id",
     "number",
     "node",
@@ -50,11 +50,10 @@ _RUN_CHANGES = (
     "config_hash",
     "cost_tokens",
 )
-RUN_COLUMNS = _RUN_FIXED + _RUN_CHANGES
-# The columns that may change after the flush that made the row.
-RUN_CHANGING = ("run_id", *_RUN_CHANGES)
-# The two rows that almost every step writes, without the columns that keep their defaults.
-RUN_LEASE = _RUN_FIXED[1:]
+RUN_COLUMNS = RUN_LEASE + _RUN_CHANGES
+# The columns that may change after the flush that made the row, after its key.
+RUN_CHANGING = ("execution_id", "number", *_RUN_CHANGES)
+# The row of a run that succeeded and nothing more.
 RUN_RESULT = (
     "execution_id",
     "number",
@@ -98,11 +97,11 @@ _NO_OUTPUT: Row = (None, None, None, None)
 
 
 def run_row(execution: Execution, run: Run) -> Row:
-    return (f"{execution.execution_id}.{run.number}", *run_lease(execution, run), *_run_changes(run))
+    return (*run_lease(execution, run), *_run_changes(run))
 
 
 def run_change(execution: Execution, run: Run) -> Row:
-    return (f"{execution.execution_id}.{run.number}", *_run_changes(run))
+    return (execution.execution_id, run.number, *_run_changes(run))
 
 
 def _run_changes(run: Run) -> Row:

@@ -1,8 +1,11 @@
-"""Checks the result of a run before it is journalled. A runner may be anybody's program.
+"""Checks what a runner brings before it is journalled. A runner may be anybody's program, with a clock of its own.
 
 A journalled output is stored for ever, shown, and given to templates of other nodes. An output that is not JSON would
 make its execution unreadable, and each list that the execution is on. So such a result is a permanent failure of its
-run. The handler of the report checks the size of an inline output.
+run.
+
+All other values are brought within bounds, and none of them decides anything. They go into rows that others share: the
+database would refuse a text with a NUL or a date in the year 300,000, together with everything else of the same flush.
 """
 
 from __future__ import annotations
@@ -12,7 +15,17 @@ from typing import Any, Final
 
 import orjson
 
-from services.coordinator.core.values import INLINE_BYTES_MAX, Error, ErrorClass, OutputRef, ReleaseReason, Value
+from services.coordinator.core.values import (
+    INLINE_BYTES_MAX,
+    SECOND,
+    Error,
+    ErrorClass,
+    Instant,
+    OutputRef,
+    ReleaseReason,
+    Span,
+    Value,
+)
 from windlass.definition.limits import DEPTH_MAX
 
 BRANCH_CHARACTERS_MAX: Final = 255
@@ -20,7 +33,10 @@ BRANCH_CHARACTERS_MAX: Final = 255
 CURSOR_BYTES_MAX: Final = 64 * 1024
 ERROR_MESSAGE_MAX: Final = 8_192
 ERROR_TYPE_MAX: Final = 256
-_RELEASES: Final = {"DRAINING": ReleaseReason.DRAINED}
+# How far a runner's clock may be ahead and still be believed.
+CLOCK_LEAD_MAX: Final[Span] = 86_400 * SECOND
+COST_TOKENS_MAX: Final = 1_000_000_000_000
+HASH_BYTES: Final = 32
 _IS_KEY: Final = re.compile(r"[\w./-]{1,512}", re.ASCII).fullmatch
 _IS_SHA256: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 
@@ -32,13 +48,14 @@ def fault_of(value: Value, branch: str) -> Error | None:
         is_ref = _IS_KEY(value.key) and _IS_SHA256(value.sha256) and value.size_bytes >= 0
         return None if is_ref else _permanent("OUTPUT_REF_INVALID", "no kept output has such a name")
     if len(value) > INLINE_BYTES_MAX:
-        return None
+        # A runner keeps an output of this size outside. Inline, every reader of the journal would carry it.
+        return _permanent("OUTPUT_TOO_LARGE", f"{len(value)} bytes inline")
     fault = json_fault(value)
     return _permanent("OUTPUT_NOT_JSON", fault) if fault else None
 
 
 def release_reason(reason: str) -> ReleaseReason:
-    return _RELEASES.get(reason, ReleaseReason.REFUSED)
+    return ReleaseReason.DRAINED if reason == "DRAINING" else ReleaseReason.REFUSED
 
 
 def is_cursor(cursor: bytes) -> bool:
@@ -66,3 +83,25 @@ def _depth(value: Any) -> int:
 
 def _permanent(type_: str, message: str) -> Error:
     return Error(ErrorClass.PERMANENT, type_, message)
+
+
+def clamp_time(time: Instant, now: Instant) -> Instant:
+    latest = now + CLOCK_LEAD_MAX
+    return time if 0 <= time <= latest else min(max(time, 0), latest)
+
+
+def clean_text(text: str) -> str:
+    return text.replace("\0", "\ufffd") if text else text
+
+
+def clean_error(error: Error) -> Error:
+    return Error(error.error_class, clean_text(error.type), clean_text(error.message))
+
+
+def clamp_cost(tokens: int) -> int:
+    return tokens if 0 <= tokens <= COST_TOKENS_MAX else min(max(tokens, 0), COST_TOKENS_MAX)
+
+
+def clamp_fraction(fraction: float) -> float:
+    """NaN becomes 0, because every comparison with it is false."""
+    return min(max(0.0, fraction), 1.0)

@@ -11,8 +11,8 @@ its runner must be set apart however many retries it has. Hand-backs and an open
 Hazards: the random number arrives in the call, in [0, 1). The policy in force is the one recorded at the start.
 """
 
-from dataclasses import dataclass
-from typing import assert_never
+from dataclasses import asdict, dataclass, replace
+from typing import TypeVar, assert_never
 
 from services.coordinator.core.values import SECOND, SPAN_MAX, Error, ErrorClass, FailureReason, Instant, Span
 
@@ -30,16 +30,19 @@ class RetryPolicy:
     initial_delay: Span = SECOND
     factor: float = 2.0
     max_delay: Span = 300 * SECOND
-    # From the first grant of the work to its last; 0 = unlimited.
+    # It runs from the first grant of the work to its last. 0: unlimited.
     budget: Span = 3600 * SECOND
 
 
 DEFAULT_RETRY = RetryPolicy()
 
 
+_Policy = TypeVar("_Policy", RetryPolicy, "RetryOverrides")
+
+
 @dataclass(slots=True, frozen=True)
 class RetryOverrides:
-    """What a node or its workflow sets differently. None: the value of the policy is used."""
+    """A node or its workflow sets these differently. None: the value of the policy is used."""
 
     attempts: int | None = None
     initial_delay: Span | None = None
@@ -47,14 +50,9 @@ class RetryOverrides:
     max_delay: Span | None = None
     budget: Span | None = None
 
-    def over(self, policy: RetryPolicy) -> RetryPolicy:
-        return RetryPolicy(
-            policy.attempts if self.attempts is None else self.attempts,
-            policy.initial_delay if self.initial_delay is None else self.initial_delay,
-            policy.factor if self.factor is None else self.factor,
-            policy.max_delay if self.max_delay is None else self.max_delay,
-            policy.budget if self.budget is None else self.budget,
-        )
+    def over(self, policy: _Policy) -> _Policy:
+        """`policy` may itself be one of overrides: those of the workflow below those of a node."""
+        return replace(policy, **{name: value for name, value in asdict(self).items() if value is not None})
 
 
 def backoff(policy: RetryPolicy, failures: int, random: float) -> Span:

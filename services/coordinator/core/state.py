@@ -23,6 +23,7 @@ entries away. That is the one change that reading makes, and nobody can see it.
 """
 
 from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop
 from typing import NamedTuple, TypeAlias, assert_never
@@ -47,133 +48,84 @@ class WorkState(Enum):
     CANCELLED = "CANCELLED"
 
 
-SETTLED = frozenset({WorkState.SUCCEEDED, WorkState.FAILED, WorkState.SKIPPED, WorkState.BLOCKED})
+# The states with an outcome, in the order of `Summary`.
+SETTLED = (WorkState.SUCCEEDED, WorkState.FAILED, WorkState.SKIPPED, WorkState.BLOCKED)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Work:
-    __slots__ = (
-        "attempts",
-        "blocked",
-        "config",
-        "cursor",
-        "deaths",
-        "failures",
-        "first_time",
-        "key",
-        "may_have_run_before",
-        "node",
-        "output",
-        "run",
-        "state",
-        "taken",
-        "timer",
-        "unresolved",
-    )
-
-    def __init__(self, key: WorkKey, node: Node) -> None:
-        self.key = key
-        self.node = node
-        self.state = WorkState.IDLE
-        # Edges into it: how many have not resolved yet, and how many resolved as TAKEN and as BLOCKED.
-        self.unresolved = node.in_degree
-        self.taken = 0
-        self.blocked = 0
-        # The newest run.
-        self.run: Run | None = None
-        # Granted so far. The next attempt's number is one more. Runs that were handed back count too, since a number is
-        # granted only once.
-        self.attempts = 0
-        # Counted against the attempts of the retry policy.
-        self.failures = 0
-        # Counted against DEATHS_MAX.
-        self.deaths = 0
-        # When it was first granted: the retry budget counts from here.
-        self.first_time: Instant = 0
-        # The order of the backoff timer in force. 0: none.
-        self.timer = 0
-        self.may_have_run_before = False
-        self.cursor = b""
-        # The config of a control node as a runner rendered it.
-        self.config = b""
-        self.output: Value | None = None
+    key: WorkKey
+    node: Node
+    # Edges into it: how many have not resolved yet, and how many resolved as TAKEN and as BLOCKED.
+    unresolved: int
+    taken: int = 0
+    blocked: int = 0
+    state: WorkState = WorkState.IDLE
+    # The newest run.
+    run: "Run | None" = None
+    # Granted so far. The next attempt's number is one more. Runs that were handed back count too, since a number is
+    # granted only once.
+    attempts: int = 0
+    # Counted against the attempts of the retry policy.
+    failures: int = 0
+    # Counted against DEATHS_MAX.
+    deaths: int = 0
+    # When it was first granted: the retry budget counts from here.
+    first_time: Instant = 0
+    # The order of the backoff timer in force. 0: none.
+    timer: int = 0
+    may_have_run_before: bool = False
+    cursor: bytes = b""
+    # The config of a control node as a runner rendered it.
+    config: bytes = b""
+    output: Value | None = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Run:
     """One attempt. It mirrors its row."""
 
-    __slots__ = (
-        "attempt",
-        "branch",
-        "config_hash",
-        "cost_tokens",
-        "create_time",
-        "end_time",
-        "epoch",
-        "error",
-        "fingerprint",
-        "heartbeat_time",
-        "inputs_hash",
-        "instance_id",
-        "is_answered",
-        "is_idempotent",
-        "is_late_noted",
-        "number",
-        "output",
-        "progress",
-        "progress_message",
-        "retry_time",
-        "runner",
-        "start_time",
-        "state",
-        "timer",
-        "traceparent",
-        "work",
-    )
-
-    def __init__(self, number: int, work: Work, create_time: Instant, epoch: int) -> None:
-        self.number = number
-        self.work = work
-        self.state = RunState.RUNNING
-        self.create_time = create_time
-        # The sequence number of the event that made the run.
-        self.epoch = epoch
-        # 0: the work was skipped.
-        self.attempt = work.attempts
-        # Empty: no runner has it.
-        self.instance_id = ""
-        self.runner = ""
-        # Another runner may be given the work before this one's lease has run out.
-        self.is_idempotent = False
-        self.traceparent = ""
-        self.start_time: Instant = 0
-        self.end_time: Instant = 0
-        self.heartbeat_time: Instant = 0
-        # The order of the backstop timer in force. 0: none.
-        self.timer = 0
-        self.retry_time: Instant = 0
-        self.progress = 0.0
-        self.progress_message = ""
-        self.output: Value | None = None
-        self.branch = ""
-        self.error: Error | None = None
-        self.fingerprint = ""
-        self.inputs_hash = b""
-        self.config_hash = b""
-        self.cost_tokens = 0
-        # Its holder's report was accepted: the same report again is a repeat, not a late one.
-        self.is_answered = False
-        self.is_late_noted = False
+    number: int
+    work: Work
+    state: RunState
+    # 0: the work was skipped.
+    attempt: int
+    create_time: Instant
+    # The sequence number of the event that made the run.
+    epoch: int
+    # Empty: no runner has it.
+    instance_id: str = ""
+    runner: str = ""
+    # Another runner may be given the work before this one's lease has run out.
+    is_idempotent: bool = False
+    traceparent: str = ""
+    start_time: Instant = 0
+    end_time: Instant = 0
+    heartbeat_time: Instant = 0
+    # The order of the backstop timer in force. 0: none.
+    timer: int = 0
+    retry_time: Instant = 0
+    progress: float = 0.0
+    progress_message: str = ""
+    output: Value | None = None
+    branch: str = ""
+    error: Error | None = None
+    fingerprint: str = ""
+    inputs_hash: bytes = b""
+    config_hash: bytes = b""
+    cost_tokens: int = 0
+    # Its holder's report was accepted: the same report again is a repeat, not a late one.
+    is_answered: bool = False
+    is_late_noted: bool = False
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Wait:
-    __slots__ = ("due", "kind", "timer", "work")
-
-    def __init__(self, work: Work, kind: WaitKind, due: Instant) -> None:
-        self.work = work
-        self.kind = kind
-        self.due = due
-        # The order of the timer that ends the wait. 0: no time ends it, or it is over.
-        self.timer = 0
+    work: Work
+    kind: WaitKind
+    due: Instant
+    # The order of the timer that ends the wait. 0: no time ends it, or it is over.
+    timer: int = 0
 
 
 class TimerKind(Enum):
@@ -200,11 +152,10 @@ class Timer(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """The execution is ending: what it ends as, and until when runners may answer."""
+    """The execution is ending as this."""
 
     outcome: ExecutionState
     error: Failure
-    answer_by: Instant
 
 
 class ReportFinished(NamedTuple):
@@ -216,87 +167,50 @@ class ReportFinished(NamedTuple):
 Obligation: TypeAlias = ReportFinished
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Execution:
     """The state. `definition` is that of the version which the first event names."""
 
-    __slots__ = (
-        "backoffs",
-        "begun",
-        "cost_tokens",
-        "current",
-        "deadline",
-        "definition",
-        "duration",
-        "end_time",
-        "epoch",
-        "error",
-        "execution_id",
-        "final_state",
-        "first_failure",
-        "grant_time",
-        "holder",
-        "live",
-        "obligations",
-        "origin",
-        "output",
-        "passed_over",
-        "ready",
-        "retries",
-        "retry",
-        "runs",
-        "seq",
-        "settled",
-        "start_time",
-        "stop",
-        "timer_order",
-        "timers",
-        "waits",
-        "work",
-    )
-
+    execution_id: str
+    definition: Definition
     # Set by ExecutionStarted.
-    origin: Origin
-
-    def __init__(self, execution_id: str, definition: Definition) -> None:
-        self.execution_id = execution_id
-        self.definition = definition
-        self.seq = 0
-        self.epoch = 0
-        self.holder = ""
-        self.retry: RetryPolicy = DEFAULT_RETRY
-        self.grant_time: Instant = 0
-        self.start_time: Instant = 0
-        self.deadline: Instant = 0
-        # All work that was mentioned so far; and of each node the work of the newest generation.
-        self.work: dict[WorkKey, Work] = {}
-        self.current: dict[str, Work] = {}
-        # How many nodes of the graph have an outcome.
-        self.settled = 0
-        # Work that wants a runner, first come first. Ordered so that taking from any place costs the same.
-        self.ready: OrderedDict[Work, None] = OrderedDict()
-        # Runs that a runner has, by number.
-        self.live: dict[int, Run] = {}
-        self.backoffs: dict[WorkKey, Work] = {}
-        self.waits: dict[WorkKey, Wait] = {}
-        # Control nodes that have to begin, and skipped or blocked work whose own edges have to resolve. Both are empty
-        # when a decision is complete.
-        self.begun: deque[Work] = deque()
-        self.passed_over: deque[Work] = deque()
-        # Run n is at n - 1: nothing is ever taken out.
-        self.runs: list[Run] = []
-        self.timers: list[Timer] = []
-        self.timer_order = 0
-        self.stop: Stop | None = None
-        # The first node that failed with nobody to handle it: the execution ends as FAILED.
-        self.first_failure: Failure | None = None
-        self.obligations: list[Obligation] = []
-        self.retries = 0
-        self.cost_tokens = 0
-        self.final_state: ExecutionState | None = None
-        self.output: Value | None = None
-        self.error: Failure | None = None
-        self.end_time: Instant = 0
-        self.duration = 0
+    origin: Origin = field(init=False)
+    seq: int = 0
+    epoch: int = 0
+    holder: str = ""
+    retry: RetryPolicy = DEFAULT_RETRY
+    grant_time: Instant = 0
+    start_time: Instant = 0
+    deadline: Instant = 0
+    # All work that was mentioned so far; and of each node the work of the newest generation.
+    work: dict[WorkKey, Work] = field(default_factory=dict)
+    current: dict[str, Work] = field(default_factory=dict)
+    # How many pieces of work have an outcome.
+    settled: int = 0
+    # Work that wants a runner, first come first. Ordered so that taking from any place costs the same.
+    ready: OrderedDict[Work, None] = field(default_factory=OrderedDict)
+    # Runs that a runner has, by number.
+    live: dict[int, Run] = field(default_factory=dict)
+    backoffs: dict[WorkKey, Work] = field(default_factory=dict)
+    waits: dict[WorkKey, Wait] = field(default_factory=dict)
+    # Control nodes that have to begin, and skipped or blocked work whose own edges have to resolve. Both are empty when
+    # a decision is complete.
+    begun: deque[Work] = field(default_factory=deque)
+    passed_over: deque[Work] = field(default_factory=deque)
+    # Run n is at n - 1: nothing is ever taken out.
+    runs: list[Run] = field(default_factory=list)
+    timers: list[Timer] = field(default_factory=list)
+    timer_order: int = 0
+    stop: Stop | None = None
+    # The first node that failed with nobody to handle it: the execution ends as FAILED.
+    first_failure: Failure | None = None
+    obligations: list[Obligation] = field(default_factory=list)
+    retries: int = 0
+    cost_tokens: int = 0
+    final_state: ExecutionState | None = None
+    output: Value | None = None
+    error: Failure | None = None
+    end_time: Instant = 0
 
     @property
     def is_final(self) -> bool:
@@ -324,14 +238,15 @@ class Execution:
         """The work with this key. It is made when it is first mentioned."""
         work = self.work.get(key)
         if work is None:
-            work = self.work[key] = Work(key, self.definition.nodes[key.node])
+            node = self.definition.nodes[key.node]
+            work = self.work[key] = Work(key, node, node.in_degree)
             if not key.iteration:
                 self.current[key.node] = work
         return work
 
     def target_of(self, node_id: str) -> Work:
         """The work that an edge to this node counts for: that of the node's newest generation."""
-        return self.current.get(node_id) or self.work_of(WorkKey(node_id))
+        return self.current.get(node_id) or self.work_of(self.definition.nodes[node_id].key)
 
     def next_wake(self) -> Instant:
         """When `Tick` is due. 0: no time is waited for."""
@@ -346,15 +261,13 @@ class Execution:
 
 
 def is_stale(execution: Execution, timer: Timer) -> bool:
-    """Whether the subject of the timer has ended or was given another timer."""
+    """The subject of the timer has ended or was given another timer, or the end of the execution made it void."""
+    if timer.subject is not None and timer.subject.timer != timer.order:
+        return True
     match timer.kind:
         case TimerKind.BACKOFF | TimerKind.WAIT:
-            assert timer.subject is not None
-            return timer.subject.timer != timer.order
-        case TimerKind.BACKSTOP:
-            assert timer.subject is not None
-            return timer.subject.timer != timer.order or execution.stop is not None
-        case TimerKind.DEADLINE:
+            return False
+        case TimerKind.BACKSTOP | TimerKind.DEADLINE:
             return execution.stop is not None
         case TimerKind.ANSWER:
             return not execution.live
@@ -373,13 +286,9 @@ class Summary(NamedTuple):
 
 
 def summary(execution: Execution) -> Summary:
-    succeeded: list[str] = []
-    failed: list[str] = []
-    skipped: list[str] = []
-    blocked: list[str] = []
-    places = {WorkState.SUCCEEDED: succeeded, WorkState.FAILED: failed, WorkState.SKIPPED: skipped}
+    ids: dict[WorkState, list[str]] = {state: [] for state in SETTLED}
     for node in execution.definition.graph:
         work = execution.current.get(node.id)
-        place = blocked if work is None else places.get(work.state, blocked)
-        place.append(node.id)
-    return Summary(tuple(succeeded), tuple(failed), tuple(skipped), tuple(blocked))
+        state = WorkState.BLOCKED if work is None or work.state not in SETTLED else work.state
+        ids[state].append(node.id)
+    return Summary(*map(tuple, ids.values()))

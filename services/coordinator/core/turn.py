@@ -5,19 +5,12 @@ next sees the truth. `advance` (advance.py) then emits what follows by itself. E
 one list of events, which the caller commits together.
 """
 
-from services.coordinator.core.events import (
-    NOTHING_FOLLOWS,
-    Consequences,
-    Event,
-    RunCancelled,
-    RunFailed,
-    RunSucceeded,
-    StopOrdered,
-    WaitKind,
-    WaitStarted,
-)
+from services.coordinator.core import events as ev
+from services.coordinator.core import results
+from services.coordinator.core.commands import ReportOfEnd
 from services.coordinator.core.fold import apply
 from services.coordinator.core.graph import Outcome, judge
+from services.coordinator.core.retry import judge_failure
 from services.coordinator.core.state import Execution, Work
 from services.coordinator.core.values import (
     SECOND,
@@ -42,32 +35,25 @@ class Turn:
     def __init__(self, execution: Execution, now: Instant) -> None:
         self.execution = execution
         self.now = now
-        self.events: list[Event] = []
+        self.events: list[ev.Event] = []
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: ev.Event) -> None:
         apply(self.execution, event)
         self.events.append(event)
 
     # The consequences of an outcome
 
-    def after_success(self, work: Work, branch: str = "") -> Consequences:
+    def after_success(self, work: Work, branch: str = "") -> ev.Consequences:
         if self.execution.stop is not None:
-            return NOTHING_FOLLOWS
+            return ev.NOTHING_FOLLOWS
         return judge(self.execution, work, Outcome.SUCCEEDED, branch)
 
-    def failure_reason(self, reason: FailureReason) -> FailureReason:
-        """Why work is not tried again; while the execution is ending nobody asks whether it might have been."""
-        return reason if self.execution.stop is None else FailureReason.STOPPED
-
-    def after_failure(self, work: Work, reason: FailureReason) -> Consequences:
+    def after_failure(self, work: Work, reason: FailureReason) -> ev.Consequences:
         """The consequences of a final failure, unless it ends the whole execution (`stop_if_fail_fast`)."""
-        if reason is FailureReason.STOPPED:
-            return NOTHING_FOLLOWS
-        if work.node.is_failure_handled:
-            return judge(self.execution, work, Outcome.HANDLED)
-        if self.execution.definition.is_fail_fast:
-            return NOTHING_FOLLOWS
-        return judge(self.execution, work, Outcome.FAILED)
+        is_handled = work.node.is_failure_handled
+        if reason is FailureReason.STOPPED or (self.execution.definition.is_fail_fast and not is_handled):
+            return ev.NOTHING_FOLLOWS
+        return judge(self.execution, work, Outcome.HANDLED if is_handled else Outcome.FAILED)
 
     def stop_if_fail_fast(self) -> None:
         """The workflow ends at the first failure that nobody handles."""
@@ -77,47 +63,76 @@ class Turn:
 
     def order_stop(self, outcome: ExecutionState, error: Failure, message_id: str = "", caller: str = "") -> None:
         answer_by = self.now + ANSWER_TERM
-        self.emit(StopOrdered(self.now, outcome, error, answer_by, message_id, caller))
+        self.emit(ev.StopOrdered(self.now, outcome, error, answer_by, message_id, caller))
         for wait in list(self.execution.waits.values()):
             assert wait.work.run is not None
-            self.emit(RunCancelled(self.now, wait.work.key, wait.work.run.number, 0, 0, False))
+            self.emit(ev.RunCancelled(self.now, wait.work.key, wait.work.run.number, 0, 0, False))
 
     # Work that no runner has: it waits, succeeds or fails
 
-    def wait(self, work: Work, kind: WaitKind, due: Instant = 0) -> None:
-        self.emit(WaitStarted(self.now, work.key, self._run_of(work), kind, due))
+    def wait(self, work: Work, kind: ev.WaitKind, due: Instant = 0) -> None:
+        self.emit(ev.WaitStarted(self.now, work.key, self._run_of(work), kind, due))
 
     def succeed(self, work: Work, output: Value, branch: str = "") -> None:
         run, start_time = self._run_of(work), self._start_time_of(work)
         then = self.after_success(work, branch)
-        self.emit(RunSucceeded(self.now, work.key, run, output, branch, start_time, self.now, b"", b"", 0, then))
+        self.emit(ev.RunSucceeded(self.now, work.key, run, output, branch, start_time, self.now, b"", b"", 0, then))
 
     def fail(self, work: Work, error_type: str, message: str) -> None:
         """The work failed finally, before a runner could do it or while the core did it."""
-        error = Error(ErrorClass.PERMANENT, error_type, message)
-        reason = self.failure_reason(FailureReason.PERMANENT_ERROR)
+        report = ReportOfEnd(self._run_of(work), 0, start_time=self._start_time_of(work), end_time=self.now)
+        self.fail_run(work, report, Error(ErrorClass.PERMANENT, error_type, message))
+
+    # A run failed: the work is tried again, or it failed too
+
+    def fail_run(
+        self,
+        work: Work,
+        report: ReportOfEnd,
+        error: Error,
+        *,
+        random: float = 0.0,
+        retry_after: Span = 0,
+        is_reported: bool = True,
+    ) -> None:
+        verdict = self._verdict(work, error, random, retry_after)
+        retry_time, reason = (0, verdict) if isinstance(verdict, FailureReason) else (verdict, None)
+        error = results.clean_error(error)
         self.emit(
-            RunFailed(
-                time=self.now,
-                key=work.key,
-                run=self._run_of(work),
-                error=error,
-                fingerprint=fingerprint(work.node.module, error),
-                start_time=self._start_time_of(work),
-                end_time=self.now,
-                inputs_hash=b"",
-                config_hash=b"",
-                cost_tokens=0,
-                is_charged=True,
-                retry_time=0,
+            ev.RunFailed(
+                self.now,
+                work.key,
+                report.run,
+                error,
+                fingerprint(work.node.module, error),
+                results.clamp_time(report.start_time, self.now),
+                results.clamp_time(report.end_time, self.now),
+                report.inputs_hash[: results.HASH_BYTES],
+                report.config_hash[: results.HASH_BYTES],
+                results.clamp_cost(report.cost_tokens),
+                is_charged=error.is_charged,
+                retry_time=retry_time,
                 reason=reason,
                 is_handled=work.node.is_failure_handled,
-                # No runner has to be told.
-                is_reported=True,
-                then=self.after_failure(work, reason),
+                is_reported=is_reported,
+                then=ev.NOTHING_FOLLOWS if reason is None else self.after_failure(work, reason),
             )
         )
         self.stop_if_fail_fast()
+
+    def _verdict(self, work: Work, error: Error, random: float, retry_after: Span) -> Instant | FailureReason:
+        """When the work is tried again, or why it is not. While the execution is ending nobody asks."""
+        if self.execution.stop is not None:
+            return FailureReason.STOPPED
+        return judge_failure(
+            work.node.retry.over(self.execution.retry),
+            error.error_class,
+            work.failures + error.is_charged,
+            first_time=work.first_time,
+            now=self.now,
+            retry_after=retry_after,
+            random=random,
+        )
 
     def _run_of(self, work: Work) -> int:
         """The run under which a control node goes on, or the number of a new one."""

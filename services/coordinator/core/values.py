@@ -65,7 +65,7 @@ class ErrorClass(StrEnum):
     TRANSIENT = "TRANSIENT"
     PERMANENT = "PERMANENT"
     TIMEOUT = "TIMEOUT"
-    # The target was not even asked: costs no attempt.
+    # The target was not even asked.
     CIRCUIT_OPEN = "CIRCUIT_OPEN"
 
 
@@ -97,6 +97,11 @@ class Error:
     error_class: ErrorClass
     type: str
     message: str
+
+    @property
+    def is_charged(self) -> bool:
+        """It counts as an attempt. An open circuit means that the target was not even asked."""
+        return self.error_class is not ErrorClass.CIRCUIT_OPEN
 
 
 @dataclass(slots=True, frozen=True)
@@ -132,7 +137,7 @@ class Origin:
     version_id: str
     # A JSON object.
     input: bytes = b"{}"
-    # In the order of their keys.
+    # They are in the order of their keys.
     labels: tuple[tuple[str, str], ...] = ()
     # 1 to 5.
     priority: int = 3

@@ -34,26 +34,25 @@ _CLASSES: Final[Mapping[int, ErrorClass]] = {
 
 
 def run_grant(execution: Execution, effect: GrantRun, key: str, now: Instant) -> Grant:
-    run, node = effect.run, effect.node
-    work = run.work
+    run, work, node = effect.run, effect.run.work, effect.run.work.node
     message = pb.RunGrant()
     message.execution_id = execution.execution_id
     message.workspace, message.workflow = execution.origin.workspace, execution.origin.workflow
-    message.node, message.module = node.id, effect.module
+    message.node, message.module = node.id, node.runner_module
     message.iteration, message.generation, message.attempt = work.key.iteration, work.key.generation, run.attempt
-    message.config, message.inputs, message.cursor = effect.config, effect.inputs, effect.cursor
-    message.has_templates, message.render_only = node.has_templates, effect.is_render_only
+    message.config, message.inputs, message.cursor = node.config, node.runner_inputs, work.cursor
+    message.has_templates, message.render_only = node.has_templates, node.is_control
     message.effect_key, message.traceparent = key, run.traceparent
-    message.may_have_run_before, message.idempotent = effect.may_have_run_before, run.is_idempotent
+    message.may_have_run_before, message.idempotent = work.may_have_run_before, run.is_idempotent
     lease_id = run_id(execution, run.number)
     message.lease.lease_id, message.lease.epoch = lease_id, run.epoch
     if node.has_templates:
         # Only templates read these.
-        message.execution_input, message.state = effect.input, effect.initial_state
+        message.execution_input, message.state = execution.origin.input, execution.definition.initial_state
         for name, value in effect.outputs:
             fill_output(message.outputs[name], value)
-    if effect.timeout:
-        put_micros(message.timeout, effect.timeout)
+    if node.timeout:
+        put_micros(message.timeout, node.timeout)
     if execution.deadline:
         # The time that is left, because the runner's clock may differ. 0 left is not the same as no deadline.
         message.execution_left.SetInParent()
@@ -136,7 +135,8 @@ def _facts(report: pb.RunReport) -> dict[str, Any]:
 
 
 def progress_commands(progress: pb.RunProgress, number: int, instance_id: str) -> list[Command]:
-    commands: list[Command] = [ReportStarted(number, progress.epoch, micros_of(progress.start_time), instance_id)]
+    start_time = micros_of(progress.start_time)
+    commands: list[Command] = [ReportStarted(number, progress.epoch, start_time, instance_id=instance_id)]
     is_news = progress.fraction or progress.message or progress.cursor
     # An unusable cursor must not replace a usable one.
     if is_news and is_cursor(progress.cursor):

@@ -41,9 +41,9 @@ COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "advanced": (*EXECUTION_CHANGING, "summary", *_FENCE),
     "journal": ("execution_id", "last_seq", "epoch", "events"),
     "leased": (*RUN_LEASE, "effect_key"),
-    "made": (*RUN_COLUMNS[1:], "effect_key"),
+    "made": (*RUN_COLUMNS, "effect_key"),
     "ended": RUN_RESULT,
-    "moved": (*_RUN_KEY, *RUN_CHANGING[1:]),
+    "moved": RUN_CHANGING,
 }
 _IS_WRITTEN: Final = "(g.execution_id IN (SELECT execution_id FROM written))"
 

@@ -19,8 +19,7 @@ from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
-from services.chassis.grpc.timestamps import micros_of, put_micros
-from services.coordinator.core.events import Event, ExecutionAdopted, ExecutionStarted
+from services.coordinator.core.events import Event
 from services.coordinator.core.values import Instant
 from services.coordinator.store.event_table import EVENT_TABLE
 from windlass.journal.v1.events_pb2 import Event as EventMessage
@@ -31,10 +30,8 @@ SCHEMA_VERSION: Final = 1
 # Field 15, four bytes little-endian.
 _CHECKSUM: Final = struct.Struct("<BI")
 _CHECKSUM_TAG: Final = 15 << 3 | 5
-# Field 6, with a length.
-_EVENT_TAG: Final = bytes([6 << 3 | 2])
 
-_BY_TYPE: Final = {row.event: row for row in EVENT_TABLE}
+_WRITERS: Final = {row.event: (row.name, row.write) for row in EVENT_TABLE}
 _BY_NAME: Final = {row.name: row for row in EVENT_TABLE}
 
 
@@ -59,11 +56,9 @@ class Stored(NamedTuple):
 
 
 def encode_event(event: Event) -> bytes:
-    row = _BY_TYPE[type(event)]
+    name, write = _WRITERS[type(event)]
     message = EventMessage()
-    to = getattr(message, row.name)
-    to.SetInParent()
-    row.write(to, event)
+    write(getattr(message, name), event)
     return message.SerializeToString()
 
 
@@ -74,20 +69,25 @@ def seal(execution_id: str, first_seq: int, epoch: int, time: Instant, events: S
     append.execution_id = execution_id
     append.first_seq = first_seq
     append.epoch = epoch
-    put_micros(append.time, time)
-    parts = [append.SerializeToString()]
-    for event in events:
-        parts += (_EVENT_TAG, _varint(len(event)), event)
-    data = b"".join(parts)
+    append.time = time
+    append.events.extend(events)
+    data = append.SerializeToString()
     return data + _CHECKSUM.pack(_CHECKSUM_TAG, crc32(data))
 
 
 def unseal(data: bytes) -> list[Stored]:
     """Raises CorruptRecord if the bytes are damaged."""
-    append = _parsed(data)
+    body = data[: -_CHECKSUM.size]
+    if not body or _CHECKSUM.unpack(data[-_CHECKSUM.size :]) != (_CHECKSUM_TAG, crc32(body)):
+        raise CorruptRecord(f"the checksum of a record of {len(data)} bytes does not fit")
+    try:
+        append = Append.FromString(data)
+        messages = [EventMessage.FromString(event) for event in append.events]
+    except DecodeError as fault:
+        raise CorruptRecord(f"a record of {len(data)} bytes does not parse") from fault
     return [
         Stored(append.execution_id, seq, append.epoch, _decoded(message, append))
-        for seq, message in enumerate(append.events, append.first_seq)
+        for seq, message in enumerate(messages, append.first_seq)
     ]
 
 
@@ -96,28 +96,4 @@ def _decoded(message: EventMessage, append: Append) -> Event | UnknownEvent:
     if name is None or append.schema_version > SCHEMA_VERSION:
         return UnknownEvent(append.schema_version)
     row = _BY_NAME[name]
-    fields = row.read(getattr(message, name))
-    if row.event in (ExecutionStarted, ExecutionAdopted):
-        fields["epoch"] = append.epoch
-    return row.event(time=micros_of(append.time), **fields)
-
-
-def _varint(number: int) -> bytes:
-    if number < 0x80:
-        return bytes((number,))
-    parts = bytearray()
-    while number > 0x7F:
-        parts.append(number & 0x7F | 0x80)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
-
-
-def _parsed(data: bytes) -> Append:
-    body = data[: -_CHECKSUM.size]
-    if not body or _CHECKSUM.unpack(data[-_CHECKSUM.size :]) != (_CHECKSUM_TAG, crc32(body)):
-        raise CorruptRecord(f"the checksum of a record of {len(data)} bytes does not fit")
-    try:
-        return Append.FromString(data)
-    except DecodeError as fault:
-        raise CorruptRecord(f"a record of {len(data)} bytes does not parse") from fault
+    return row.event(time=append.time, **row.read(getattr(message, name)))

@@ -1,146 +1,86 @@
-"""How each event is stored: one row per event, with the form of each of its fields.
+"""How each event is stored: one row per event, made from its dataclass.
 
-The message and the dataclass of an event have the same field names. A row says in which form each field is stored. A
-field that is empty (None, 0, "") is left out of the message, and is read back as the same.
+The message of an event has the name of its dataclass and the same field names. The type of a field decides its form
+(`FORMS`). A field that is empty (None, 0, "") is left out of the message and read back as the same. The time of an
+event is that of its append.
 
-To add an event: its dataclass in `core/events.py`, its message in `protos/windlass/journal/v1/events.proto`, and its
-row here. A stored field keeps its form and its meaning for ever.
-
-The fields of a row are sorted by what there is to do with them once, when the table is made, because two events are
-written for every step of every workflow.
+To add an event: its dataclass in `core/events.py` and its message in `protos/windlass/journal/v1/events.proto`. A type
+that no event had before needs its form here. A stored field keeps its form and its meaning for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from enum import Enum, StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_type_hints
 
 from services.chassis.grpc.timestamps import micros_of, put_micros
 from services.coordinator.core import events as ev
+from services.coordinator.core import values
 from services.coordinator.core.retry import RetryPolicy
-from services.coordinator.core.values import (
-    Error,
-    ErrorClass,
-    ExecutionState,
-    Failure,
-    FailureReason,
-    Origin,
-    OutputRef,
-    ReleaseReason,
-    Value,
-    WorkKey,
-)
 from windlass.journal.v1 import events_pb2 as pb
+
+Write: TypeAlias = Callable[[Any, Any], None]
+Read: TypeAlias = Callable[[Any], dict[str, Any]]
 
 
 class Form(NamedTuple):
-    """One way to store a field that is a message of its own."""
+    """How a field of one type is put into a message, if it is not empty, and taken out of it."""
 
-    write: Callable[[Any, Any], None]
-    read: Callable[[Any], Any]
-    # The value of the field when its message is absent.
-    absent: Any = None
-    # A map: it cannot be absent, but only be empty.
-    is_map: bool = False
-
-
-class Numbers(NamedTuple):
-    """An enum, stored as a number. Unspecified means None."""
-
-    write: Mapping[Any, int]
-    read: Mapping[int, Any]
-
-
-class Plain(Enum):
-    """The field holds the value itself."""
-
-    VALUE = "VALUE"
-
-
-AnyForm: TypeAlias = Form | Numbers | Plain
-Fields: TypeAlias = Mapping[str, AnyForm]
-Write: TypeAlias = Callable[[Any, Any], None]
-Read: TypeAlias = Callable[[Any], dict[str, Any]]
+    put: Callable[[Any, str, Any], None] = setattr
+    take: Callable[[Any, str], Any] = getattr
 
 
 class Row(NamedTuple):
     event: type[ev.Event]
     # In the oneof of windlass.journal.v1.Event.
     name: str
-    fields: Fields
     # From the event into its message, and from the message to the fields of the event.
     write: Write
     read: Read
 
 
-def _writer(fields: Fields) -> Write:
-    plain = tuple(name for name, form in fields.items() if isinstance(form, Plain))
-    enums = tuple((name, form.write) for name, form in fields.items() if isinstance(form, Numbers))
-    messages = tuple((name, *form[:3:2]) for name, form in fields.items() if isinstance(form, Form))
-
-    def write(to: Any, value: Any) -> None:
-        for name in plain:
-            item = getattr(value, name)
-            if item:
-                setattr(to, name, item)
-        for name, numbers in enums:
-            item = getattr(value, name)
-            if item is not None:
-                setattr(to, name, numbers[item])
-        for name, write_message, absent in messages:
-            item = getattr(value, name)
-            if item != absent:
-                write_message(getattr(to, name), item)
-
-    return write
+def _forms(make: type, **own_forms: Form) -> dict[str, Form]:
+    hints = get_type_hints(make)
+    return {name: own_forms.get(name) or FORMS[hint] for name, hint in hints.items() if name != "time"}
 
 
-def _reader(fields: Fields) -> Read:
-    plain = tuple(name for name, form in fields.items() if isinstance(form, Plain))
-    enums = tuple((name, form.read) for name, form in fields.items() if isinstance(form, Numbers))
-    messages = tuple((name, form) for name, form in fields.items() if isinstance(form, Form))
+def _codec(forms: Mapping[str, Form]) -> tuple[Write, Read]:
+    def write(message: Any, value: Any) -> None:
+        # Present even if all its fields are empty.
+        message.SetInParent()
+        for name, form in forms.items():
+            if item := getattr(value, name):
+                form.put(message, name, item)
 
     def read(message: Any) -> dict[str, Any]:
-        found = {name: getattr(message, name) for name in plain}
-        for name, numbers in enums:
-            found[name] = numbers.get(getattr(message, name))
-        for name, (_, read_message, absent, is_map) in messages:
-            is_there = is_map or message.HasField(name)
-            found[name] = read_message(getattr(message, name)) if is_there else absent
-        return found
+        return {name: form.take(message, name) for name, form in forms.items()}
 
-    return read
+    return write, read
 
 
-# Forms of single values
+def _write_key(to: pb.WorkKey, key: values.WorkKey) -> None:
+    to.node, iteration, to.generation = key
+    if iteration:
+        to.iteration = iteration
 
 
-def _enum(names: type[StrEnum], numbers: Any, prefix: str) -> Numbers:
-    known = dict(numbers.items())
-    there = {name: known[prefix + name] for name in names if prefix + name in known}
-    return Numbers(there, {number: name for name, number in there.items()})
+def _read_key(key: pb.WorkKey) -> values.WorkKey:
+    return values.WorkKey(key.node, key.iteration, key.generation)
 
 
-def _write_key(to: pb.WorkKey, key: WorkKey) -> None:
-    to.node, to.iteration, to.generation = key
-
-
-def _read_key(key: pb.WorkKey) -> WorkKey:
-    return WorkKey(key.node, key.iteration, key.generation)
-
-
-def _write_keys(to: Any, keys: tuple[WorkKey, ...]) -> None:
+def _write_keys(to: Any, keys: tuple[values.WorkKey, ...]) -> None:
     for key in keys:
         _write_key(to.add(), key)
 
 
-def _read_keys(keys: Any) -> tuple[WorkKey, ...]:
+def _read_keys(keys: Any) -> tuple[values.WorkKey, ...]:
     return tuple([_read_key(key) for key in keys]) if keys else ()
 
 
 def _write_consequences(to: pb.Consequences, then: ev.Consequences) -> None:
+    if then is ev.NOTHING_FOLLOWS:
+        return
     to.edges = then.edges
     _write_keys(to.ready, then.ready)
     if then.begun or then.skipped or then.blocked:
@@ -155,21 +95,17 @@ def _read_consequences(then: pb.Consequences) -> ev.Consequences:
     )
 
 
-def _write_value(to: pb.Value, value: Value) -> None:
-    if isinstance(value, OutputRef):
+def _write_value(to: pb.Value, value: values.Value) -> None:
+    if isinstance(value, values.OutputRef):
         to.ref.key, to.ref.sha256, to.ref.size_bytes = value.key, value.sha256, value.size_bytes
     else:
         to.json = value
 
 
-def _read_value(value: pb.Value) -> Value | None:
-    match value.WhichOneof("value"):
-        case "json":
-            return value.json
-        case "ref":
-            return OutputRef(value.ref.key, value.ref.sha256, value.ref.size_bytes)
-        case _:
-            return None
+def _read_value(value: pb.Value) -> values.Value:
+    if value.HasField("ref"):
+        return values.OutputRef(value.ref.key, value.ref.sha256, value.ref.size_bytes)
+    return value.json
 
 
 def _write_labels(to: Any, labels: tuple[tuple[str, str], ...]) -> None:
@@ -181,86 +117,98 @@ def _read_labels(labels: Any) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-_PLAIN: Final = Plain.VALUE
-_TIME: Final = Form(put_micros, micros_of, absent=0)
+def _message(write: Write, read: Callable[[Any], Any]) -> Form:
+    return Form(
+        lambda message, name, value: write(getattr(message, name), value),
+        lambda message, name: read(getattr(message, name)),
+    )
 
 
-def _message(make: type, **fields: AnyForm) -> Form:
-    """A nested dataclass."""
-    write_all, read = _writer(fields), _reader(fields)
-
-    def write(to: Any, value: Any) -> None:
-        # Present even if all its fields are empty.
-        to.SetInParent()
-        write_all(to, value)
-
-    return Form(write, lambda message: make(**read(message)))
+def _nested(make: type, **own_forms: Form) -> Form:
+    """A dataclass, as a message with the same field names."""
+    write, read = _codec(_forms(make, **own_forms))
+    return _message(write, lambda message: make(**read(message)))
 
 
-# Forms of the fields, by their meaning
+def _or_none(form: Form) -> Form:
+    return Form(form.put, lambda message, name: form.take(message, name) if message.HasField(name) else None)
 
-_KEY: Final = Form(_write_key, _read_key)
-_THEN: Final = Form(_write_consequences, _read_consequences, absent=ev.NOTHING_FOLLOWS)
-_VALUE: Final = Form(_write_value, _read_value)
-_FAILURE_REASON: Final = _enum(FailureReason, pb.FailureReason, "FAILURE_REASON_")
-_FINAL_STATE: Final = _enum(ExecutionState, pb.FinalState, "FINAL_STATE_")
-_ERROR: Final = _message(
-    Error, error_class=_enum(ErrorClass, pb.ErrorClass, "ERROR_CLASS_"), type=_PLAIN, message=_PLAIN
-)
-_FAILURE: Final = _message(Failure, node=_PLAIN, type=_PLAIN, message=_PLAIN)
-_ORIGIN_FORMS: Final[Fields] = {
-    "labels": Form(_write_labels, _read_labels, absent=(), is_map=True),
-    "create_time": _TIME,
+
+def _enum(names: type[StrEnum], numbers: Any) -> Form:
+    """Stored as a number. Unspecified means None."""
+    prefix = numbers.Name(0).removesuffix("UNSPECIFIED")
+    known = {names(text.removeprefix(prefix)): number for text, number in numbers.items() if number}
+    found = {number: name for name, number in known.items()}
+    return Form(
+        lambda message, name, item: setattr(message, name, known[item]),
+        lambda message, name: found.get(getattr(message, name)),
+    )
+
+
+_VALUE: Final = _message(_write_value, _read_value)
+# By the type of the field. Instants and spans are numbers, in µs.
+FORMS: Final[dict[Any, Form]] = {
+    **dict.fromkeys((bool, int, float, str, bytes), Form()),
+    values.WorkKey: _message(_write_key, _read_key),
+    ev.Consequences: _message(_write_consequences, _read_consequences),
+    values.Value: _VALUE,
+    values.Value | None: _or_none(_VALUE),
+    tuple[tuple[str, str], ...]: _message(_write_labels, _read_labels),
+    values.ErrorClass: _enum(values.ErrorClass, pb.ErrorClass),
+    values.FailureReason | None: _enum(values.FailureReason, pb.FailureReason),
+    values.ExecutionState: _enum(values.ExecutionState, pb.FinalState),
+    values.ReleaseReason: _enum(values.ReleaseReason, pb.ReleaseReason),
+    ev.WaitKind: _enum(ev.WaitKind, pb.WaitKind),
+    ev.WaitOutcome: _enum(ev.WaitOutcome, pb.WaitOutcome),
 }
-_ORIGIN: Final = _message(Origin, **{field.name: _ORIGIN_FORMS.get(field.name, _PLAIN) for field in fields(Origin)})
-_RETRY: Final = _message(
-    RetryPolicy, attempts=_PLAIN, initial_delay=_TIME, factor=_PLAIN, max_delay=_TIME, budget=_TIME
+_FAILURE: Final = _nested(values.Failure)
+FORMS[values.Failure] = _FAILURE
+FORMS[values.Failure | None] = _or_none(_FAILURE)
+FORMS[values.Error] = _nested(values.Error)
+FORMS[RetryPolicy] = _nested(RetryPolicy)
+# The origin is stored as a StartOrder, whose time is a Timestamp.
+FORMS[values.Origin] = _nested(values.Origin, create_time=_message(put_micros, micros_of))
+
+
+def _write_run_leased(to: pb.RunLeased, event: ev.RunLeased) -> None:
+    _write_key(to.key, event.key)
+    to.run = event.run
+    to.attempt = event.attempt
+    to.instance_id = event.instance_id
+    to.runner = event.runner
+    if event.traceparent:
+        to.traceparent = event.traceparent
+    if event.is_idempotent:
+        to.is_idempotent = True
+    if event.backstop_time:
+        to.backstop_time = event.backstop_time
+
+
+def _write_run_succeeded(to: pb.RunSucceeded, event: ev.RunSucceeded) -> None:
+    _write_key(to.key, event.key)
+    to.run = event.run
+    _write_value(to.output, event.output)
+    if event.branch:
+        to.branch = event.branch
+    to.start_time = event.start_time
+    to.end_time = event.end_time
+    to.inputs_hash = event.inputs_hash
+    to.config_hash = event.config_hash
+    if event.cost_tokens:
+        to.cost_tokens = event.cost_tokens
+    _write_consequences(to.then, event.then)
+
+
+# The two events of every step are written without a loop over their fields, which saves a quarter of the time.
+_BY_HAND: Final[Mapping[Any, Write]] = {ev.RunLeased: _write_run_leased, ev.RunSucceeded: _write_run_succeeded}
+
+
+def _row(name: str, event: type[ev.Event]) -> Row:
+    write, read = _codec(_forms(event))
+    return Row(event, name, _BY_HAND.get(event, write), read)
+
+
+_EVENTS: Final[Mapping[str, type[ev.Event]]] = {event.__name__: event for event in get_args(ev.Event)}
+EVENT_TABLE: Final = tuple(
+    _row(name, _EVENTS[type(getattr(pb.Event(), name)).__name__]) for name in pb.Event.DESCRIPTOR.fields_by_name
 )
-# The measurements that a runner reports of its run.
-_MEASURED: Final[Fields] = {
-    "start_time": _TIME,
-    "end_time": _TIME,
-    "inputs_hash": _PLAIN,
-    "config_hash": _PLAIN,
-    "cost_tokens": _PLAIN,
-}
-_RUN: Final[Fields] = {"key": _KEY, "run": _PLAIN}
-
-
-def _row(event: type[ev.Event], name: str, **fields: AnyForm) -> Row:
-    return Row(event, name, fields, _writer(fields), _reader(fields))
-
-
-EVENT_TABLE: Final = (
-    _row(ev.ExecutionStarted, "execution_started", holder=_PLAIN, origin=_ORIGIN, grant_time=_TIME,
-         deadline_time=_TIME, retry=_RETRY, then=_THEN),
-    _row(ev.ExecutionAdopted, "execution_adopted", holder=_PLAIN),
-    _row(ev.RunLeased, "run_leased", **_RUN, attempt=_PLAIN, instance_id=_PLAIN, runner=_PLAIN,
-         traceparent=_PLAIN, is_idempotent=_PLAIN, backstop_time=_TIME),
-    _row(ev.RunStarted, "run_started", **_RUN, start_time=_TIME, backstop_time=_TIME),
-    _row(ev.RunProgressed, "run_progressed", **_RUN, progress=_PLAIN, message=_PLAIN,
-         cursor=_PLAIN),
-    _row(ev.RunSucceeded, "run_succeeded", **_RUN, output=_VALUE, branch=_PLAIN, **_MEASURED, then=_THEN),
-    _row(ev.ControlRendered, "control_rendered", **_RUN, config=_PLAIN, start_time=_TIME, end_time=_TIME),
-    _row(ev.RunFailed, "run_failed", **_RUN, error=_ERROR, fingerprint=_PLAIN, **_MEASURED,
-         is_charged=_PLAIN, retry_time=_TIME, reason=_FAILURE_REASON, is_handled=_PLAIN,
-         is_reported=_PLAIN, then=_THEN),
-    _row(ev.RunLost, "run_lost", **_RUN, error=_ERROR, fingerprint=_PLAIN, reason=_FAILURE_REASON,
-         is_handled=_PLAIN, then=_THEN),
-    _row(ev.RunReleased, "run_released", **_RUN,
-         release=_enum(ReleaseReason, pb.ReleaseReason, "RELEASE_REASON_"), may_have_begun=_PLAIN,
-         is_reported=_PLAIN, then=_THEN),
-    _row(ev.RunCancelled, "run_cancelled", **_RUN, start_time=_TIME, end_time=_TIME, is_reported=_PLAIN),
-    _row(ev.LateReportRejected, "late_report_rejected", **_RUN, epoch=_PLAIN, report=_PLAIN),
-    _row(ev.BackoffEnded, "backoff_ended", key=_KEY),
-    _row(ev.WaitStarted, "wait_started", **_RUN, kind=_enum(ev.WaitKind, pb.WaitKind, "WAIT_KIND_"),
-         due_time=_TIME),
-    _row(ev.WaitEnded, "wait_ended", **_RUN, outcome=_enum(ev.WaitOutcome, pb.WaitOutcome, "WAIT_OUTCOME_")),
-    _row(ev.WorkSkipped, "work_skipped", **_RUN, then=_THEN),
-    _row(ev.WorkBlocked, "work_blocked", key=_KEY, then=_THEN),
-    _row(ev.OutputRequested, "output_requested", key=_KEY),
-    _row(ev.StopOrdered, "stop_ordered", outcome=_FINAL_STATE, error=_FAILURE, answer_by_time=_TIME,
-         message_id=_PLAIN, caller=_PLAIN),
-    _row(ev.ExecutionFinished, "execution_finished", state=_FINAL_STATE, output=_VALUE, error=_FAILURE,
-         duration=_TIME),
-)  # fmt: skip

@@ -30,7 +30,7 @@ from services.chassis.postgres.compiled import Composed
 from services.coordinator.core.projection import RUN_COLUMNS
 from services.coordinator.store.tables import executions, runner_sessions, runs
 
-READ: Final = (*RUN_COLUMNS[1:], "effect_key")
+READ: Final = (*RUN_COLUMNS, "effect_key")
 EXTRA: Final = ("workspace", "execution_traceparent", "lease_time")
 
 _AFTER: Final = bindparam("after", type_=Integer)

@@ -32,8 +32,7 @@ async def append_newer(tables: Database, execution_id: str) -> None:
         "SELECT last_seq, epoch FROM executions WHERE execution_id = %s", (execution_id,)
     )
     seq = last_seq + 1
-    append = Append(schema_version=SCHEMA_VERSION, execution_id=execution_id, first_seq=seq, epoch=epoch)
-    append.time.GetCurrentTime()
+    append = Append(schema_version=SCHEMA_VERSION, execution_id=execution_id, first_seq=seq, epoch=epoch, time=1)
     body = append.SerializeToString() + NEWER_EVENT
     sealed = body + b"\x7d" + zlib.crc32(body).to_bytes(4, "little")
     await tables.execute("INSERT INTO journal VALUES (%s, %s, %s, %s)", (execution_id, seq, epoch, sealed))

@@ -8,10 +8,13 @@ from typing import Any, get_args
 import pytest
 
 from services.coordinator import core
-from services.coordinator.core import Execution, compile_definition, fold
+from services.coordinator.core import handlers
 from services.coordinator.core.commands import Cancel
+from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.controls import CONTROLS
 from services.coordinator.core.events import Event, ExecutionFinished
+from services.coordinator.core.fold import fold
+from services.coordinator.core.state import Execution
 from services.coordinator.store.codec import unseal
 from tests.support.golden import EVENTS, JOURNALS, known, plain, plain_rows, read_json, stored_journal
 from windlass.definition.examination import examine
@@ -45,7 +48,7 @@ def replace_rules(monkeypatch, rule):
     prefix = f"{core.__name__}."
     modules = [importlib.import_module(found.name) for found in pkgutil.walk_packages(core.__path__, prefix)]
     replaced = set()
-    for module in [core, *modules]:
+    for module in modules:
         for name, value in list(vars(module).items()):
             room, _, home = (getattr(value, "__module__", None) or "").partition(prefix)
             if inspect.isfunction(value) and not room and home not in BOOKKEEPING:
@@ -62,7 +65,7 @@ def test_folding_judges_nothing(monkeypatch):
 
     assert {"judge", "join_verdict", "resolve", "advance"} <= replace_rules(monkeypatch, rule)
     with pytest.raises(AssertionError, match="a rule was asked"):
-        core.handle(Execution("e", definitions[0]), Cancel(), 1)
+        handlers.handle(Execution("e", definitions[0]), Cancel(), 1)
     for folder, definition in zip(FOLDERS, definitions, strict=True):
         written = read_json(folder / "rows.json")
         assert known(plain_rows(folded(folder, definition)), written) == written

@@ -66,7 +66,10 @@ async def put(executions: OwnedExecutions) -> list[Command]:
 
 def given_up(story: Story, *numbers: int, may_have_begun: bool, instance_id: str = "") -> list[Command]:
     epochs = {run.number: run.epoch for run in story.execution.runs}
-    return [Release(number, epochs[number], ReleaseReason.WITHDRAWN, may_have_begun, instance_id) for number in numbers]
+    return [
+        Release(number, epochs[number], ReleaseReason.WITHDRAWN, may_have_begun, instance_id=instance_id)
+        for number in numbers
+    ]
 
 
 async def test_grant_in_doubt_is_given_up_only_where_twice_is_harmless() -> None:

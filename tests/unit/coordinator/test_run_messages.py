@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from services.coordinator.rpc.run_messages import run_grant
-from tests.support.story import BEGIN, SECOND, Story, node
+from tests.support.story import BEGIN, SECOND, Story, edge, node
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 
@@ -30,3 +30,30 @@ def test_grant_of_an_execution_without_a_deadline_says_nothing_of_one() -> None:
     story.start()
     story.assign()
     assert not granted(story).HasField("execution_left")
+
+
+def test_a_grant_has_what_its_templates_see() -> None:
+    story = Story(
+        [node("a"), node("b", inputs={"x": "{{ nodes.a.output }} {{ nodes.c.output }}"}), node("c")],
+        [edge("a", "b"), edge("a", "c", "never"), edge("c", "b")],
+        initialState={"r": "eu"},
+    )
+    story.start(input=b'{"i":1}')
+    story.assign("a")
+    plain = granted(story)
+    assert (plain.execution_input, plain.state, dict(plain.outputs), plain.render_only) == (b"", b"", {}, False)
+    story.succeed("a")
+    story.assign("b")
+    grant = granted(story)
+    assert (grant.execution_input, grant.state) == (b'{"i":1}', b'{"r":"eu"}')
+    assert {name: output.json for name, output in grant.outputs.items()} == {"a": b'{"ok":true}'}
+    assert (story.run("b").number, grant.module, grant.may_have_run_before) == (3, "noop@1", False)
+
+
+def test_the_renderer_of_a_control_node_is_granted_its_config_as_inputs() -> None:
+    story = Story([node("s", "sleep@1", config={"duration": "{{ input.wait }}"})])
+    story.start(input=b'{"wait":"7s"}')
+    story.assign("s")
+    grant, template = granted(story), b'{"duration":"{{ input.wait }}"}'
+    assert (grant.render_only, grant.module, grant.config) == (True, "transform@1", template)
+    assert (grant.inputs, grant.execution_input) == (template, b'{"wait":"7s"}')

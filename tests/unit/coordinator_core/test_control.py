@@ -2,15 +2,14 @@
 
 import pytest
 
-from services.coordinator.core import BrokenInvariant, parking
 from services.coordinator.core.advance import advance
 from services.coordinator.core.commands import ReportSuccess
 from services.coordinator.core.controls import CONTROLS, resume
 from services.coordinator.core.controls.control import Control
-from services.coordinator.core.effects import Park
+from services.coordinator.core.effects import parking
 from services.coordinator.core.events import WaitEnded, WaitKind, WaitOutcome
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import FailureReason, OutputRef
+from services.coordinator.core.values import BrokenInvariant, FailureReason, OutputRef
 from tests.support.story import BEGIN, SECOND, Story, chain, edge, fields, names, node
 
 
@@ -61,10 +60,6 @@ def test_a_templated_config_is_rendered_by_a_runner_first():
     story.start(input=b'{"wait":"7s"}')
     assert story.ready == ["s"]
     story.assign("s")
-    grant = story.effects[0]
-    template = b'{"duration":"{{ input.wait }}"}'
-    assert (grant.is_render_only, grant.module, grant.config) == (True, "transform@1", template)
-    assert (grant.inputs, grant.input) == (template, b'{"wait":"7s"}')
     assert names(story.succeed("s", b'{"duration":"7s"}')) == ["ControlRendered", "WaitStarted"]
     run = story.run("s")
     assert (len(story.execution.runs), run.state.value, story.state) == (1, "RUNNING", "WAITING")
@@ -146,17 +141,17 @@ def test_an_execution_that_waits_for_a_message_alone_parks_and_wakes(monkeypatch
     (waiting,) = story.start().events[1:]
     assert fields(waiting, "node", "run", "kind", "due_time") == ("m", 1, WaitKind.SIGNAL, 0)
     assert (story.state, story.execution.next_wake()) == ("WAITING", 0)
-    assert parking(story.execution, story.now) == Park(0), "no time wakes it"
+    assert parking(story.execution, story.now) == 0, "no time wakes it"
     story.later(10**6)
     assert story.tick().events == []
     woken = story.again()
-    assert parking(woken.execution, woken.now) == Park(0)
+    assert parking(woken.execution, woken.now) == 0
     arrive(woken, "m")
     assert (woken.ready, woken.run("m").output, parking(woken.execution, woken.now)) == (["b"], b'"ARRIVED"', None)
 
 
 def arrive(story, id):
-    """What a handler of messages does."""
+    """Does what a handler of messages will do."""
     turn = Turn(story.execution, story.now)
     work = story.work(id)
     end = WaitEnded(turn.now, work.key, work.run.number, WaitOutcome.ARRIVED)
@@ -177,7 +172,7 @@ def test_a_wait_for_a_message_beside_a_timer_parks_until_the_time(monkeypatch):
     monkeypatch.setitem(CONTROLS, Messenger.module, Messenger())
     story = Story([node("m", Messenger.module), node("s", "sleep@1", config={"duration": "30s"})])
     story.start()
-    assert parking(story.execution, story.now) == Park(story.now + 30 * SECOND)
+    assert parking(story.execution, story.now) == story.now + 30 * SECOND
 
 
 def test_parking_is_for_long_waits_with_nothing_running():
@@ -187,7 +182,7 @@ def test_parking_is_for_long_waits_with_nothing_running():
     story.assign("a")
     assert parking(story.execution, story.now) is None, "a is running"
     story.succeed("a")
-    assert parking(story.execution, story.now) == Park(story.now + 30 * SECOND)
+    assert parking(story.execution, story.now) == story.now + 30 * SECOND
     story.later(20)
     assert parking(story.execution, story.now) is None, "not worth it any more"
     story.wake()

@@ -7,13 +7,13 @@ import pytest
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.effect_keys import EffectKeys
 from services.coordinator.core.state import Run, Work
-from services.coordinator.core.values import WorkKey
+from services.coordinator.core.values import RunState, WorkKey
 
 NODE = compile_definition({"name": "w", "nodes": [{"id": "pay", "module": "noop@1"}], "edges": []}).nodes["pay"]
 
 
 def run(number: int, generation: int = 1) -> Run:
-    return Run(number, Work(WorkKey("pay", 0, generation), NODE), 0, 1)
+    return Run(number, Work(WorkKey("pay", 0, generation), NODE, 0), RunState.LEASED, 1, 0, 1)
 
 
 @pytest.mark.parametrize("secret", [b"", b"short", b"x" * 64, b"longer than a block" * 10])

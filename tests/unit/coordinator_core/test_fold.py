@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from services.coordinator.core import BrokenInvariant, Execution, apply, fold
 from services.coordinator.core.events import (
     NOTHING_FOLLOWS,
     Consequences,
@@ -14,9 +13,11 @@ from services.coordinator.core.events import (
     RunSucceeded,
     WorkBlocked,
 )
+from services.coordinator.core.fold import apply, fold
 from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEFAULT_RETRY
-from services.coordinator.core.values import ExecutionState, Origin, WorkKey
+from services.coordinator.core.state import Execution
+from services.coordinator.core.values import BrokenInvariant, ExecutionState, Origin, WorkKey
 from tests.support.story import EXECUTION_ID, Story, chain, names, node
 
 
@@ -71,7 +72,7 @@ def test_work_that_is_passed_over_out_of_turn_crashes():
 
 
 def test_a_node_may_be_worked_on_many_times():
-    """By iteration and by generation: each has its own runs, state and output."""
+    """Each iteration and each generation has its own runs, state and output."""
     keys = [WorkKey("a", 1, 1), WorkKey("a", 2, 1), WorkKey("a", 0, 2)]
     execution = fold(
         Execution(EXECUTION_ID, running().definition),

@@ -1,4 +1,4 @@
-"""What the templates of a node see, and what no runner can be handed: it is not granted, and fails for good."""
+"""Templates see outputs of other nodes. If those are too large for any runner, the node is not granted and fails."""
 
 from services.coordinator.core.effects import GrantRun, StopRun
 from services.coordinator.core.inputs import INPUTS_BYTES_MAX

@@ -1,4 +1,4 @@
-"""What runners bring, as commands: what nobody could read is a failure before it is journalled."""
+"""Reports become commands. A result that nobody could read becomes a failure before it is journalled."""
 
 import pytest
 
@@ -26,7 +26,10 @@ def nested(depth: int) -> bytes:
     return b'{"a":[' * (depth // 2) + b"[" * (depth % 2) + b"]" * (depth % 2) + b"]}" * (depth // 2)
 
 
-READABLE = [b"{}", b"null", b'"\xc3\xa9"', b" [1, 2] ", b"[" + b"[],[]," * 90 + b"0]", nested(DEPTH_MAX)]
+READABLE = [
+    *(b"{}", b"null", b'"\xc3\xa9"', b" [1, 2] ", b"[" + b"[],[]," * 90 + b"0]", nested(DEPTH_MAX)),
+    b'"' + b"x" * (INLINE_BYTES_MAX - 2) + b'"',
+]
 UNREADABLE = [
     *(b"{nope", b"NaN", b'{"a":Infinity}', b"1e999", b'"\xff"', b'"\\ud800"', b"{} {}", b"\xef\xbb\xbf{}"),
     *(nested(DEPTH_MAX + 1), nested(DEPTH_MAX + 2), b"[" * 100_000 + b"]" * 100_000),
@@ -55,7 +58,9 @@ def test_an_output_that_nobody_can_read_fails_its_run_for_good(json: bytes) -> N
 
 
 def test_what_is_too_large_is_not_even_parsed() -> None:
-    assert isinstance(report_command(brought(b"{" * (INLINE_BYTES_MAX + 1)), 1), ReportSuccess)
+    command = report_command(brought(b"{" * (INLINE_BYTES_MAX + 1)), 1)
+    assert isinstance(command, ReportFailure)
+    assert (command.error.error_class, command.error.type) == (ErrorClass.PERMANENT, "OUTPUT_TOO_LARGE")
 
 
 def test_a_reference_names_something_that_could_be_kept() -> None:

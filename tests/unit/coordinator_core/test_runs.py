@@ -1,8 +1,7 @@
-"""What becomes of runs: retries, deaths, hand-backs, late reports, timeouts, take-overs."""
+"""Runs end in many ways: retries, deaths, hand-backs, late reports, timeouts, take-overs."""
 
 import pytest
 
-from services.coordinator.core import effects, handle, summary
 from services.coordinator.core.commands import (
     Assign,
     Grant,
@@ -14,8 +13,10 @@ from services.coordinator.core.commands import (
     ReportSuccess,
 )
 from services.coordinator.core.decision import RefusalReason
-from services.coordinator.core.effects import StopRun
+from services.coordinator.core.effects import StopRun, effects
+from services.coordinator.core.handlers import handle
 from services.coordinator.core.retry import RetryPolicy
+from services.coordinator.core.state import summary
 from services.coordinator.core.values import Error, ErrorClass, FailureReason, ReleaseReason
 from tests.support.story import SECOND, Story, edge, fields, names, node
 
@@ -115,7 +116,7 @@ def test_a_dead_runners_work_is_ready_again_at_once():
     assert story.ready == ["a", "b"]
     assert story.run("b").error.type == "RUNNER_LOST"
     story.assign("b")
-    assert (story.run("b").attempt, story.effects[0].may_have_run_before) == (2, True)
+    assert (story.run("b").attempt, story.effects[0].run.work.may_have_run_before) == (2, True)
     assert (story.work("b").failures, story.work("b").deaths) == (0, 1)
 
 
@@ -187,7 +188,7 @@ def test_a_run_handed_back_costs_nothing(reason):
         assert names(story.release("a", reason)) == ["RunReleased"]
         assert story.run("a").state.value == "CANCELLED"
         story.assign("a")
-        assert not story.effects[0].may_have_run_before
+        assert not story.effects[0].run.work.may_have_run_before
     assert (story.work("a").failures, story.work("a").deaths) == (0, 0)
 
 
@@ -195,14 +196,7 @@ def test_a_run_handed_back_after_it_began_may_have_run_before():
     story = begun()
     story.release("a", may_have_begun=True)
     story.assign("a")
-    assert story.effects[0].may_have_run_before
-
-
-def test_taking_back_what_is_over_changes_nothing():
-    story = begun(node("a"), node("b"))
-    story.succeed("a")
-    decision = story.when(Release(1, 2, ReleaseReason.WITHDRAWN))
-    assert (decision.events, decision.refusal) == ([], None)
+    assert story.effects[0].run.work.may_have_run_before
 
 
 def test_the_same_report_again_has_the_first_answer():
@@ -272,7 +266,7 @@ def test_started_and_progress_are_recorded_when_they_are_news():
     for late in (ReportStarted(1, run.epoch, 5), news):
         assert story.when(late).refusal.reason is RefusalReason.LATE_REPORT
     story.assign("a")
-    assert story.effects[0].cursor == b'{"row":7}'
+    assert story.effects[0].run.work.cursor == b'{"row":7}'
 
 
 def test_progress_without_a_cursor_leaves_the_last_one_to_the_next_attempt():
@@ -286,7 +280,7 @@ def test_progress_without_a_cursor_leaves_the_last_one_to_the_next_attempt():
     assert story.when(news).events == []
     story.lose()
     story.assign("a")
-    assert story.effects[0].cursor == b'{"row":7}'
+    assert story.effects[0].run.work.cursor == b'{"row":7}'
 
 
 def test_what_a_runner_says_is_brought_within_bounds():
@@ -296,19 +290,13 @@ def test_what_a_runner_says_is_brought_within_bounds():
     assert (news.progress, news.message) == (0.0, "\ufffd!")
     assert story.when(ReportProgress(1, epoch, float("nan"), "\0!", b"{}")).events == []
     far = 10**18
-    done = story.when(ReportSuccess(1, epoch, b"{}", "l\0", -5, far, b"h" * 99, b"", far)).events[0]
+    measured = {"start_time": -5, "end_time": far, "inputs_hash": b"h" * 99, "cost_tokens": far}
+    done = story.when(ReportSuccess(1, epoch, b"{}", "l\0", **measured)).events[0]
     assert (done.branch, done.start_time, done.end_time) == ("l\ufffd", 0, story.now + 86_400 * SECOND)
     assert (len(done.inputs_hash), done.cost_tokens) == (32, 10**12)
     error = Error(ErrorClass.PERMANENT, "A\0", "b\0")
     failed = story.when(ReportFailure(2, story.run("b").epoch, error, 0.5, cost_tokens=-1)).events[0]
     assert (failed.error.type, failed.error.message, failed.cost_tokens) == ("A\ufffd", "b\ufffd", 0)
-
-
-@pytest.mark.parametrize(("size", "first"), [(256 * 1024, "RunSucceeded"), (256 * 1024 + 1, "RunFailed")])
-def test_an_output_beyond_the_inline_limit_must_be_kept_outside(size, first):
-    story = begun()
-    decision = story.succeed("a", b'"' + b"x" * (size - 2) + b'"')
-    assert names(decision) == [first, "ExecutionFinished"]
 
 
 def test_a_run_that_stopped_unasked_is_tried_again():
@@ -340,24 +328,6 @@ def test_the_backstop_counts_from_the_start_of_the_work():
     assert story.tick().events == []
     story.succeed("a")
     assert story.execution.next_wake() == 0
-
-
-def test_a_grant_has_what_its_templates_see():
-    story = Story(
-        [node("a"), node("b", inputs={"x": "{{ nodes.a.output }} {{ nodes.c.output }}"}), node("c")],
-        [edge("a", "b"), edge("a", "c", "never"), edge("c", "b")],
-        initialState={"r": "eu"},
-    )
-    story.start(input=b'{"i":1}')
-    story.assign("a")
-    plain = story.effects[0]
-    assert (plain.input, plain.initial_state, plain.outputs, plain.is_render_only) == (b"", b"", [], False)
-    story.succeed("a")
-    story.assign("b")
-    grant = story.effects[0]
-    assert (grant.input, grant.initial_state) == (b'{"i":1}', b'{"r":"eu"}')
-    assert grant.outputs == [("a", b'{"ok":true}')]
-    assert (grant.run.number, grant.module, grant.may_have_run_before) == (3, "noop@1", False)
 
 
 def test_independent_completions_commute():

@@ -2,10 +2,10 @@
 
 import pytest
 
-from services.coordinator.core import parking, resume_effects, summary
 from services.coordinator.core.commands import Cancel, ReportStopped
 from services.coordinator.core.decision import RefusalReason
-from services.coordinator.core.effects import Finished, StopRun
+from services.coordinator.core.effects import StopRun, parking, resume_effects
+from services.coordinator.core.state import ReportFinished, summary
 from services.coordinator.core.values import ErrorClass, FailureReason
 from tests.support.story import BEGIN, SECOND, Story, chain, edge, names, node
 
@@ -27,7 +27,7 @@ def test_cancel_with_nothing_running_is_final_at_once():
     assert (story.state, story.execution.error.message) == ("CANCELLED", "enough")
     assert story.run("s").state.value == "CANCELLED"
     assert summary(story.execution) == ((), (), (), ("a", "s", "z"))
-    assert isinstance(story.effects[-1], Finished)
+    assert isinstance(story.effects[-1], ReportFinished)
 
 
 def test_cancel_tells_what_runs_and_waits_for_its_answers():
@@ -35,7 +35,7 @@ def test_cancel_tells_what_runs_and_waits_for_its_answers():
     assert names(story.cancel()) == ["StopOrdered", "RunCancelled"]
     assert story.effects == [StopRun(2, 3, "i1", "CANCELLED"), StopRun(3, 4, "i1", "CANCELLED")]
     assert (story.state, story.ready, parking(story.execution, story.now)) == ("RUNNING", [], None)
-    assert names(story.when(ReportStopped(2, 3, 5, 6))) == ["RunCancelled"]
+    assert names(story.when(ReportStopped(2, 3, start_time=5, end_time=6))) == ["RunCancelled"]
     assert names(story.succeed("b")) == ["RunSucceeded", "ExecutionFinished"]
     assert (story.state, story.run("a").start_time) == ("CANCELLED", 5)
     assert summary(story.execution).succeeded == ("b",)
@@ -73,23 +73,6 @@ def test_cancel_in_backoff_is_final_at_once():
     story.fail("a", ErrorClass.TRANSIENT)
     story.succeed("b")
     assert names(story.cancel()) == ["StopOrdered", "ExecutionFinished"]
-
-
-def test_no_work_is_given_out_any_more():
-    story = running(node("c"))
-    story.cancel()
-    assert story.assign("c").refusal.reason is RefusalReason.EXECUTION_STOPPING
-    story.wake()
-    assert story.assign("c").refusal.reason is RefusalReason.EXECUTION_FINAL
-
-
-def test_cancel_again_changes_nothing():
-    story = running()
-    story.cancel()
-    for _ in range(2):
-        decision = story.cancel()
-        assert (decision.events, decision.refusal) == ([], None)
-        story.wake()
 
 
 def test_cancelled_while_it_waited_in_the_queue():
@@ -177,10 +160,9 @@ def test_a_successor_finds_in_the_journal_what_is_owed():
     story.adopt("i1")
     assert resume_effects(story.again().execution) == orders
     story.wake()
-    assert [type(effect) for effect in story.effects] == [Finished]
+    assert [type(effect) for effect in story.effects] == [ReportFinished]
     assert resume_effects(story.again().execution) == story.effects
-    (finished,) = story.effects
-    assert (finished.state.value, finished.error.type) == ("CANCELLED", "CANCELLED")
+    assert (story.state, story.execution.error.type) == ("CANCELLED", "CANCELLED")
 
 
 @pytest.mark.parametrize("id", ["a", "b"])

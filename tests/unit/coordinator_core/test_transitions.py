@@ -40,7 +40,7 @@ NOTHING = "nothing"
 
 
 def row(*everywhere, **more):
-    """What a command may lead to: the first event of the decision, a reason of refusal, or nothing. `everywhere` is
+    """A command may lead to these: the first event of the decision, a reason of refusal, or nothing. `everywhere` is
     after the start."""
     return {NEW: {"NOT_STARTED"}} | {situation: {*everywhere, *more.get(situation, ())} for situation in SITUATIONS[1:]}
 
@@ -66,7 +66,7 @@ LEDGER = {
     "progress": report("RunProgressed", stopping=["RunProgressed"]),
     "stopped": report("RunFailed", stopping=["RunCancelled"]),
     "drained": report("RunReleased", stopping=["RunReleased"]),
-    # By the coordinator itself, which may do so at any time: never late.
+    # The coordinator itself does this. It may do so at any time, so it is never late.
     "withdrawn": row(NOTHING, **each((STOPPING, *WORKING), "RunReleased")),
     "lose": row(
         **each((FINAL, WAITING, READY), NOTHING), **each((STOPPING, RUNNING, LEASED), "RunLost"),

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.core import BrokenInvariant, handle, summary
 from services.coordinator.core.commands import Assign, Grant, ReportSuccess, Start
-from services.coordinator.core.values import Failure, Origin, OutputRef
+from services.coordinator.core.handlers import handle
+from services.coordinator.core.state import summary
+from services.coordinator.core.values import BrokenInvariant, Failure, Origin, OutputRef
 from tests.support.story import Story, chain, edge, fields, names, node
 
 
@@ -197,7 +198,7 @@ def test_output_template_is_rendered_by_a_runner():
     assert names(story.succeed("a")) == ["RunSucceeded", "OutputRequested"]
     story.assign("$output")
     grant = story.effects[0]
-    assert (grant.node.id, grant.module, grant.outputs) == ("$output", "transform@1", [("a", b'{"ok":true}')])
+    assert (grant.run.work.node.runner_module, grant.outputs) == ("transform@1", [("a", b'{"ok":true}')])
     assert names(story.succeed("$output", b'{"x":1}')) == ["RunSucceeded", "ExecutionFinished"]
     assert story.execution.output == b'{"x":1}'
     assert summary(story.execution).succeeded == ("a",)

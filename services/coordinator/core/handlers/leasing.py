@@ -23,29 +23,29 @@ def assign(turn: Turn, command: Assign) -> Refusal | None:
         return Refusal(RefusalReason.EXECUTION_FINAL, "the execution is final")
     if execution.stop is not None:
         return Refusal(RefusalReason.EXECUTION_STOPPING, "the execution is ending")
-    for grant in command.grants:
-        if grant.work not in execution.ready:
-            return Refusal(RefusalReason.NOT_READY, f"{grant.work.node.id} is not ready")
-    if len({grant.work for grant in command.grants}) < len(command.grants):
+    works = [grant.work for grant in command.grants]
+    for work in works:
+        if work not in execution.ready:
+            return Refusal(RefusalReason.NOT_READY, f"{work.node.id} is not ready")
+    if len(set(works)) < len(works):
         return Refusal(RefusalReason.NOT_READY, "the same work twice")
-    too_large = []
+    too_large: list[Work] = []
     for grant in command.grants:
-        size_bytes = excess_bytes(execution, grant.work.node)
-        _lease(turn, grant, is_deliverable=not size_bytes)
-        if size_bytes:
-            too_large.append((grant.work, size_bytes))
-    for work, size_bytes in too_large:
+        if not _lease(turn, grant):
+            too_large.append(grant.work)  # noqa: PERF401 - a comprehension costs a function
+    for work in too_large:
         message = (
-            f"the outputs that its templates see have {size_bytes} bytes together, and at most {INPUTS_BYTES_MAX} can"
-            " be handed to a runner; refer to fewer outputs, or to smaller ones"
+            f"the outputs that its templates see have {excess_bytes(execution, work.node)} bytes together, and at most"
+            f" {INPUTS_BYTES_MAX} can be handed to a runner; refer to fewer outputs, or to smaller ones"
         )
         turn.fail(work, "INPUTS_TOO_LARGE", message)
     return None
 
 
-def _lease(turn: Turn, grant: Grant, *, is_deliverable: bool) -> None:
-    work = grant.work
-    node = work.node
+def _lease(turn: Turn, grant: Grant) -> bool:
+    """False: the inputs of the work are too large for any runner, and its run has none."""
+    work, node = grant.work, grant.work.node
+    is_deliverable = not excess_bytes(turn.execution, node)
     turn.emit(
         RunLeased(
             turn.now,
@@ -59,6 +59,7 @@ def _lease(turn: Turn, grant: Grant, *, is_deliverable: bool) -> None:
             turn.now + node.timeout + BACKSTOP_MARGIN if node.timeout else 0,
         )
     )
+    return is_deliverable
 
 
 def release(turn: Turn, command: Release) -> Refusal | None:

@@ -6,51 +6,21 @@ report is late: its run was lost, taken back, timed out or ended with the execut
 now. A late report is refused, and the refusal is recorded once per run.
 """
 
-from services.coordinator.core.commands import (
-    Release,
-    ReportFailure,
-    ReportProgress,
-    ReportStarted,
-    ReportStopped,
-    ReportSuccess,
-)
+from collections.abc import Callable
+from typing import TypeVar
+
+from services.coordinator.core import commands, results
+from services.coordinator.core import events as ev
 from services.coordinator.core.decision import Refusal, RefusalReason
-from services.coordinator.core.events import (
-    NOTHING_FOLLOWS,
-    ControlRendered,
-    LateReportRejected,
-    RunCancelled,
-    RunFailed,
-    RunProgressed,
-    RunStarted,
-    RunSucceeded,
-)
-from services.coordinator.core.handlers.clamping import (
-    HASH_BYTES,
-    clamp_cost,
-    clamp_fraction,
-    clamp_time,
-    clean_error,
-    clean_text,
-)
-from services.coordinator.core.retry import BACKSTOP_MARGIN, judge_failure
+from services.coordinator.core.retry import BACKSTOP_MARGIN
 from services.coordinator.core.state import Run
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import (
-    INLINE_BYTES_MAX,
-    Error,
-    ErrorClass,
-    FailureReason,
-    Instant,
-    OutputRef,
-    RunState,
-    fingerprint,
-)
+from services.coordinator.core.values import INLINE_BYTES_MAX, Error, ErrorClass, Instant, OutputRef, RunState
 
-Report = ReportSuccess | ReportFailure | ReportStarted | ReportProgress | ReportStopped | Release
+_Report = TypeVar("_Report", bound=commands.Report)
 
 
-def live_run(turn: Turn, report: Report) -> Run | Refusal | None:
+def live_run(turn: Turn, report: commands.Report) -> Run | Refusal | None:
     """The run that the reporter has; None if the same report was accepted before."""
     execution = turn.execution
     run = execution.live.get(report.run)
@@ -66,160 +36,91 @@ def live_run(turn: Turn, report: Report) -> Run | Refusal | None:
     message = f"run {report.run} is {run.state} and no longer held under epoch {report.epoch}"
     if not execution.is_final and not run.is_late_noted:
         kind = type(report).__name__
-        turn.emit(LateReportRejected(turn.now, run.work.key, report.run, report.epoch, kind))
+        turn.emit(ev.LateReportRejected(turn.now, run.work.key, report.run, report.epoch, kind))
     return Refusal(RefusalReason.LATE_REPORT, message)
 
 
-def report_success(turn: Turn, report: ReportSuccess) -> Refusal | None:
-    run = live_run(turn, report)
-    if not isinstance(run, Run):
-        return run
-    if isinstance(report.output, bytes) and len(report.output) > INLINE_BYTES_MAX:
-        # A runner keeps an output of this size outside. Inline, every reader of the journal would carry it.
-        error = Error(ErrorClass.PERMANENT, "OUTPUT_TOO_LARGE", f"{len(report.output)} bytes inline")
-        fail_run(turn, run, _as_failure(report, error), is_reported=True)
-    elif run.work.node.is_control:
+def of_live_run(handler: Callable[[Turn, Run, _Report], None]) -> Callable[[Turn, _Report], Refusal | None]:
+    """Gives the handler the run of each report that counts. It never sees another one."""
+
+    def handle(turn: Turn, report: _Report) -> Refusal | None:
+        run = live_run(turn, report)
+        if not isinstance(run, Run):
+            return run
+        handler(turn, run, report)
+        return None
+
+    return handle
+
+
+@of_live_run
+def report_success(turn: Turn, run: Run, report: commands.ReportSuccess) -> None:
+    now, work = turn.now, run.work
+    if work.node.is_control:
         _go_on_rendered(turn, run, report)
-    else:
-        _succeed(turn, run, report)
-    return None
-
-
-def _succeed(turn: Turn, run: Run, report: ReportSuccess) -> None:
-    now, work, branch = turn.now, run.work, clean_text(report.branch)
+        return
+    branch = results.clean_text(report.branch)
     turn.emit(
-        RunSucceeded(
+        ev.RunSucceeded(
             now,
             work.key,
             run.number,
             report.output,
             branch,
-            clamp_time(report.start_time, now),
-            clamp_time(report.end_time, now),
-            report.inputs_hash[:HASH_BYTES],
-            report.config_hash[:HASH_BYTES],
-            clamp_cost(report.cost_tokens),
+            results.clamp_time(report.start_time, now),
+            results.clamp_time(report.end_time, now),
+            report.inputs_hash[: results.HASH_BYTES],
+            report.config_hash[: results.HASH_BYTES],
+            results.clamp_cost(report.cost_tokens),
             turn.after_success(work, branch),
         )
     )
 
 
-def _go_on_rendered(turn: Turn, run: Run, report: ReportSuccess) -> None:
+def _go_on_rendered(turn: Turn, run: Run, report: commands.ReportSuccess) -> None:
     """The config of a control node came back from its renderer."""
-    times = _times(report, turn.now)
-    key = run.work.key
+    key, times = run.work.key, _times(report, turn.now)
     if turn.execution.stop is not None:
-        turn.emit(RunCancelled(turn.now, key, run.number, *times, True))
+        turn.emit(ev.RunCancelled(turn.now, key, run.number, *times, True))
     elif isinstance(report.output, OutputRef):
         error = Error(ErrorClass.PERMANENT, "INVALID_CONFIG", f"the config has over {INLINE_BYTES_MAX} bytes")
-        fail_run(turn, run, _as_failure(report, error), is_reported=True)
+        turn.fail_run(run.work, report, error)
     else:
-        turn.emit(ControlRendered(turn.now, key, run.number, report.output, *times))
+        turn.emit(ev.ControlRendered(turn.now, key, run.number, report.output, *times))
 
 
-def _times(report: ReportSuccess | ReportFailure | ReportStopped, now: Instant) -> tuple[Instant, Instant]:
-    return clamp_time(report.start_time, now), clamp_time(report.end_time, now)
+def _times(report: commands.ReportOfEnd, now: Instant) -> tuple[Instant, Instant]:
+    return results.clamp_time(report.start_time, now), results.clamp_time(report.end_time, now)
 
 
-def _as_failure(report: ReportSuccess, error: Error) -> ReportFailure:
-    return ReportFailure(
-        report.run, report.epoch, error, 0.0, 0, report.start_time, report.end_time, report.inputs_hash,
-        report.config_hash, report.cost_tokens,
-    )  # fmt: skip
+@of_live_run
+def report_failure(turn: Turn, run: Run, report: commands.ReportFailure) -> None:
+    turn.fail_run(run.work, report, report.error, random=report.random, retry_after=report.retry_after)
 
 
-def report_failure(turn: Turn, report: ReportFailure) -> Refusal | None:
-    run = live_run(turn, report)
-    if not isinstance(run, Run):
-        return run
-    fail_run(turn, run, report, is_reported=True)
-    return None
-
-
-def fail_run(turn: Turn, run: Run, report: ReportFailure, *, is_reported: bool) -> None:
-    work, error = run.work, clean_error(report.error)
-    start_time, end_time = _times(report, turn.now)
-    verdict = _judge(turn, run, report)
-    reason = verdict if isinstance(verdict, FailureReason) else None
-    turn.emit(
-        RunFailed(
-            time=turn.now,
-            key=work.key,
-            run=run.number,
-            error=error,
-            fingerprint=fingerprint(work.node.module, error),
-            start_time=start_time,
-            end_time=end_time,
-            inputs_hash=report.inputs_hash[:HASH_BYTES],
-            config_hash=report.config_hash[:HASH_BYTES],
-            cost_tokens=clamp_cost(report.cost_tokens),
-            is_charged=_is_charged(error),
-            retry_time=0 if isinstance(verdict, FailureReason) else verdict,
-            reason=reason,
-            is_handled=work.node.is_failure_handled,
-            is_reported=is_reported,
-            then=NOTHING_FOLLOWS if reason is None else turn.after_failure(work, reason),
-        )
-    )
-    turn.stop_if_fail_fast()
-
-
-def _judge(turn: Turn, run: Run, report: ReportFailure) -> Instant | FailureReason:
-    """When the work is tried again, or why it is not."""
-    if turn.execution.stop is not None:
-        return FailureReason.STOPPED
-    work = run.work
-    return judge_failure(
-        work.node.retry.over(turn.execution.retry),
-        report.error.error_class,
-        work.failures + _is_charged(report.error),
-        first_time=work.first_time,
-        now=turn.now,
-        retry_after=report.retry_after,
-        random=report.random,
-    )
-
-
-def _is_charged(error: Error) -> bool:
-    """An open circuit means that the target was not even asked."""
-    return error.error_class is not ErrorClass.CIRCUIT_OPEN
-
-
-def report_started(turn: Turn, report: ReportStarted) -> Refusal | None:
-    run = live_run(turn, report)
-    if not isinstance(run, Run):
-        return run
+@of_live_run
+def report_started(turn: Turn, run: Run, report: commands.ReportStarted) -> None:
     if run.state is not RunState.RUNNING:
         timeout = run.work.node.timeout
         backstop = turn.now + timeout + BACKSTOP_MARGIN if timeout else 0
-        start_time = clamp_time(report.start_time, turn.now)
-        turn.emit(RunStarted(turn.now, run.work.key, run.number, start_time, backstop))
-    return None
+        start_time = results.clamp_time(report.start_time, turn.now)
+        turn.emit(ev.RunStarted(turn.now, run.work.key, run.number, start_time, backstop))
 
 
-def report_progress(turn: Turn, report: ReportProgress) -> Refusal | None:
-    run = live_run(turn, report)
-    if not isinstance(run, Run):
-        return run
+@of_live_run
+def report_progress(turn: Turn, run: Run, report: commands.ReportProgress) -> None:
     # Progress without a cursor leaves the last cursor: the next attempt goes on from it.
     cursor = report.cursor or run.work.cursor
-    news = (clamp_fraction(report.progress), clean_text(report.message), cursor)
+    news = (results.clamp_fraction(report.progress), results.clean_text(report.message), cursor)
     if news != (run.progress, run.progress_message, run.work.cursor):
-        turn.emit(RunProgressed(turn.now, run.work.key, run.number, *news))
-    return None
+        turn.emit(ev.RunProgressed(turn.now, run.work.key, run.number, *news))
 
 
-def report_stopped(turn: Turn, report: ReportStopped) -> Refusal | None:
-    run = live_run(turn, report)
-    if not isinstance(run, Run):
-        return run
+@of_live_run
+def report_stopped(turn: Turn, run: Run, report: commands.ReportStopped) -> None:
     if turn.execution.stop is not None:
-        turn.emit(RunCancelled(turn.now, run.work.key, run.number, *_times(report, turn.now), True))
-        return None
+        turn.emit(ev.RunCancelled(turn.now, run.work.key, run.number, *_times(report, turn.now), True))
+        return
     # Nobody told the runner to stop, so the work is still wanted. It is tried again like after any failure.
     error = Error(ErrorClass.TRANSIENT, "STOPPED", "the runner stopped it unasked")
-    failure = ReportFailure(
-        report.run, report.epoch, error, 1.0, start_time=report.start_time, end_time=report.end_time
-    )
-    fail_run(turn, run, failure, is_reported=True)
-    return None
+    turn.fail_run(run.work, report, error, random=1.0)

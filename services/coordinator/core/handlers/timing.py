@@ -2,11 +2,10 @@
 
 from typing import assert_never
 
-from services.coordinator.core.commands import ReportFailure, Tick
+from services.coordinator.core.commands import ReportOfEnd, Tick
 from services.coordinator.core.controls import resume
 from services.coordinator.core.decision import Refusal
 from services.coordinator.core.events import BackoffEnded, RunCancelled, WaitEnded, WaitOutcome
-from services.coordinator.core.handlers.reporting import fail_run
 from services.coordinator.core.handlers.stopping import order_timeout
 from services.coordinator.core.state import Run, Timer, TimerKind, Wait, Work
 from services.coordinator.core.turn import Turn
@@ -50,12 +49,6 @@ def _expire(turn: Turn, work: Work) -> None:
 
 def _time_out(turn: Turn, run: Run, random: float) -> None:
     message = f"not done {run.work.node.timeout / SECOND:g} s after it began, and its runner does not say why"
-    report = ReportFailure(
-        run.number,
-        run.epoch,
-        Error(ErrorClass.TIMEOUT, "TIMEOUT", message),
-        random,
-        start_time=run.start_time,
-        end_time=turn.now,
-    )
-    fail_run(turn, run, report, is_reported=False)
+    error = Error(ErrorClass.TIMEOUT, "TIMEOUT", message)
+    report = ReportOfEnd(run.number, run.epoch, start_time=run.start_time, end_time=turn.now)
+    turn.fail_run(run.work, report, error, random=random, is_reported=False)

@@ -5,9 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
-from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
-from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from windlass.types.v1 import start_pb2 as _start_pb2
@@ -163,6 +161,9 @@ class Event(_message.Message):
     Every event about work carries its key. Every event about one attempt also carries the number of the run: the run id
     is "<execution id>.<run>". Runs are numbered through the whole execution, and an event that carries the next free
     number makes that run. Nodes are named by the ids of the definition that the first event names.
+
+    Times are µs since the epoch, and durations are µs, because two events are written for every step of every workflow.
+    0: the time is not set.
 
     An event holds what was decided and what followed from it. Whoever folds events applies them and decides nothing.
     """
@@ -355,18 +356,17 @@ class ExecutionStarted(_message.Message):
     DEADLINE_TIME_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
     THEN_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     holder: _builtins.str
+    grant_time: _builtins.int
+    """When it left the queue."""
+    deadline_time: _builtins.int
+    """0: none."""
+    epoch: _builtins.int
+    """The epoch of the first lease."""
     @_builtins.property
     def origin(self) -> _start_pb2.StartOrder:
         """The start order, without execution_id, deadline_time and watcher."""
-
-    @_builtins.property
-    def grant_time(self) -> _timestamp_pb2.Timestamp:
-        """When it left the queue."""
-
-    @_builtins.property
-    def deadline_time(self) -> _timestamp_pb2.Timestamp:
-        """Absent: none."""
 
     @_builtins.property
     def retry(self) -> Global___RetryPolicy:
@@ -383,14 +383,15 @@ class ExecutionStarted(_message.Message):
         *,
         holder: _builtins.str = ...,
         origin: _start_pb2.StartOrder | None = ...,
-        grant_time: _timestamp_pb2.Timestamp | None = ...,
-        deadline_time: _timestamp_pb2.Timestamp | None = ...,
+        grant_time: _builtins.int = ...,
+        deadline_time: _builtins.int = ...,
         retry: Global___RetryPolicy | None = ...,
         then: Global___Consequences | None = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline_time", b"deadline_time", "grant_time", b"grant_time", "origin", b"origin", "retry", b"retry", "then", b"then"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["origin", b"origin", "retry", b"retry", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_time", b"deadline_time", "grant_time", b"grant_time", "holder", b"holder", "origin", b"origin", "retry", b"retry", "then", b"then"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_time", b"deadline_time", "epoch", b"epoch", "grant_time", b"grant_time", "holder", b"holder", "origin", b"origin", "retry", b"retry", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -407,25 +408,21 @@ class RetryPolicy(_message.Message):
     BUDGET_FIELD_NUMBER: _builtins.int
     attempts: _builtins.int
     """The first attempt counts."""
+    initial_delay: _builtins.int
     factor: _builtins.float
-    @_builtins.property
-    def initial_delay(self) -> _duration_pb2.Duration: ...
-    @_builtins.property
-    def max_delay(self) -> _duration_pb2.Duration: ...
-    @_builtins.property
-    def budget(self) -> _duration_pb2.Duration:
-        """From the first grant of a piece of work. Zero: unlimited."""
-
+    max_delay: _builtins.int
+    budget: _builtins.int
+    """From the first grant of a piece of work. Zero: unlimited."""
     def __init__(
         self,
         *,
         attempts: _builtins.int = ...,
-        initial_delay: _duration_pb2.Duration | None = ...,
+        initial_delay: _builtins.int = ...,
         factor: _builtins.float = ...,
-        max_delay: _duration_pb2.Duration | None = ...,
-        budget: _duration_pb2.Duration | None = ...,
+        max_delay: _builtins.int = ...,
+        budget: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "initial_delay", b"initial_delay", "max_delay", b"max_delay"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "budget", b"budget", "factor", b"factor", "initial_delay", b"initial_delay", "max_delay", b"max_delay"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -435,20 +432,24 @@ Global___RetryPolicy: _TypeAlias = RetryPolicy  # noqa: Y015
 
 @_typing.final
 class ExecutionAdopted(_message.Message):
-    """Another holder goes on. The epoch of this append is the new one. An append under an older one is refused."""
+    """Another holder goes on. An append under an older epoch is refused."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HOLDER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     holder: _builtins.str
+    epoch: _builtins.int
+    """The epoch of the new lease."""
     def __init__(
         self,
         *,
         holder: _builtins.str = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "holder", b"holder"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -480,12 +481,10 @@ class RunLeased(_message.Message):
     """W3C trace context of the run's own span."""
     is_idempotent: _builtins.bool
     """The work may be done twice: its node says so, or the runner says so about its module."""
+    backstop_time: _builtins.int
+    """When the coordinator ends the run itself if its runner is silent about the node's timeout. 0: never."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
-    @_builtins.property
-    def backstop_time(self) -> _timestamp_pb2.Timestamp:
-        """When the coordinator ends the run itself if its runner is silent about the node's timeout. Absent: never."""
-
     def __init__(
         self,
         *,
@@ -496,9 +495,9 @@ class RunLeased(_message.Message):
         runner: _builtins.str = ...,
         traceparent: _builtins.str = ...,
         is_idempotent: _builtins.bool = ...,
-        backstop_time: _timestamp_pb2.Timestamp | None = ...,
+        backstop_time: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backstop_time", b"backstop_time", "key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "backstop_time", b"backstop_time", "instance_id", b"instance_id", "is_idempotent", b"is_idempotent", "key", b"key", "run", b"run", "runner", b"runner", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -517,23 +516,20 @@ class RunStarted(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     BACKSTOP_TIME_FIELD_NUMBER: _builtins.int
     run: _builtins.int
+    start_time: _builtins.int
+    backstop_time: _builtins.int
+    """Replaces that of the lease."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
-    @_builtins.property
-    def start_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def backstop_time(self) -> _timestamp_pb2.Timestamp:
-        """Replaces that of the lease."""
-
     def __init__(
         self,
         *,
         key: Global___WorkKey | None = ...,
         run: _builtins.int = ...,
-        start_time: _timestamp_pb2.Timestamp | None = ...,
-        backstop_time: _timestamp_pb2.Timestamp | None = ...,
+        start_time: _builtins.int = ...,
+        backstop_time: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backstop_time", b"backstop_time", "key", b"key", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["backstop_time", b"backstop_time", "key", b"key", "run", b"run", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -647,6 +643,9 @@ class RunSucceeded(_message.Message):
     run: _builtins.int
     branch: _builtins.str
     """Empty: none was named."""
+    start_time: _builtins.int
+    """By the runner's clock. 0: the runner did not say."""
+    end_time: _builtins.int
     inputs_hash: _builtins.bytes
     """SHA-256 of canonical JSON."""
     config_hash: _builtins.bytes
@@ -656,12 +655,6 @@ class RunSucceeded(_message.Message):
     @_builtins.property
     def output(self) -> Global___Value: ...
     @_builtins.property
-    def start_time(self) -> _timestamp_pb2.Timestamp:
-        """By the runner's clock. Absent: the runner did not say."""
-
-    @_builtins.property
-    def end_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
     def then(self) -> Global___Consequences: ...
     def __init__(
         self,
@@ -670,14 +663,14 @@ class RunSucceeded(_message.Message):
         run: _builtins.int = ...,
         output: Global___Value | None = ...,
         branch: _builtins.str = ...,
-        start_time: _timestamp_pb2.Timestamp | None = ...,
-        end_time: _timestamp_pb2.Timestamp | None = ...,
+        start_time: _builtins.int = ...,
+        end_time: _builtins.int = ...,
         inputs_hash: _builtins.bytes = ...,
         config_hash: _builtins.bytes = ...,
         cost_tokens: _builtins.int = ...,
         then: Global___Consequences | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "key", b"key", "output", b"output", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "output", b"output", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "inputs_hash", b"inputs_hash", "key", b"key", "output", b"output", "run", b"run", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -699,22 +692,20 @@ class ControlRendered(_message.Message):
     run: _builtins.int
     config: _builtins.bytes
     """JSON."""
+    start_time: _builtins.int
+    end_time: _builtins.int
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
-    @_builtins.property
-    def start_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def end_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
         key: Global___WorkKey | None = ...,
         run: _builtins.int = ...,
         config: _builtins.bytes = ...,
-        start_time: _timestamp_pb2.Timestamp | None = ...,
-        end_time: _timestamp_pb2.Timestamp | None = ...,
+        start_time: _builtins.int = ...,
+        end_time: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "key", b"key", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "end_time", b"end_time", "key", b"key", "run", b"run", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -769,13 +760,17 @@ class RunFailed(_message.Message):
     run: _builtins.int
     fingerprint: _builtins.str
     """Equal for failures that a person would call the same."""
+    start_time: _builtins.int
+    end_time: _builtins.int
     inputs_hash: _builtins.bytes
     config_hash: _builtins.bytes
     cost_tokens: _builtins.int
     is_charged: _builtins.bool
     """It counts against the attempts of the retry policy."""
+    retry_time: _builtins.int
+    """The next attempt is not made before. 0: there is none."""
     reason: Global___FailureReason.ValueType
-    """Set exactly if retry_time is absent: the work failed."""
+    """Set exactly if retry_time is 0: the work failed."""
     is_handled: _builtins.bool
     """A failure edge leaves the node: its failure does not fail the execution."""
     is_reported: _builtins.bool
@@ -785,14 +780,6 @@ class RunFailed(_message.Message):
     @_builtins.property
     def error(self) -> Global___Error: ...
     @_builtins.property
-    def start_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def end_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def retry_time(self) -> _timestamp_pb2.Timestamp:
-        """The next attempt is not made before. Absent: there is none."""
-
-    @_builtins.property
     def then(self) -> Global___Consequences: ...
     def __init__(
         self,
@@ -801,19 +788,19 @@ class RunFailed(_message.Message):
         run: _builtins.int = ...,
         error: Global___Error | None = ...,
         fingerprint: _builtins.str = ...,
-        start_time: _timestamp_pb2.Timestamp | None = ...,
-        end_time: _timestamp_pb2.Timestamp | None = ...,
+        start_time: _builtins.int = ...,
+        end_time: _builtins.int = ...,
         inputs_hash: _builtins.bytes = ...,
         config_hash: _builtins.bytes = ...,
         cost_tokens: _builtins.int = ...,
         is_charged: _builtins.bool = ...,
-        retry_time: _timestamp_pb2.Timestamp | None = ...,
+        retry_time: _builtins.int = ...,
         reason: Global___FailureReason.ValueType = ...,
         is_handled: _builtins.bool = ...,
         is_reported: _builtins.bool = ...,
         then: Global___Consequences | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "error", b"error", "key", b"key", "retry_time", b"retry_time", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "key", b"key", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["config_hash", b"config_hash", "cost_tokens", b"cost_tokens", "end_time", b"end_time", "error", b"error", "fingerprint", b"fingerprint", "inputs_hash", b"inputs_hash", "is_charged", b"is_charged", "is_handled", b"is_handled", "is_reported", b"is_reported", "key", b"key", "reason", b"reason", "retry_time", b"retry_time", "run", b"run", "start_time", b"start_time", "then", b"then"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -915,24 +902,22 @@ class RunCancelled(_message.Message):
     END_TIME_FIELD_NUMBER: _builtins.int
     IS_REPORTED_FIELD_NUMBER: _builtins.int
     run: _builtins.int
+    start_time: _builtins.int
+    end_time: _builtins.int
     is_reported: _builtins.bool
     """False: nobody was at work on it, or nobody answered in time."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
-    @_builtins.property
-    def start_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def end_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
         key: Global___WorkKey | None = ...,
         run: _builtins.int = ...,
-        start_time: _timestamp_pb2.Timestamp | None = ...,
-        end_time: _timestamp_pb2.Timestamp | None = ...,
+        start_time: _builtins.int = ...,
+        end_time: _builtins.int = ...,
         is_reported: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "key", b"key", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "is_reported", b"is_reported", "key", b"key", "run", b"run", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -1007,21 +992,19 @@ class WaitStarted(_message.Message):
     DUE_TIME_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     kind: Global___WaitKind.ValueType
+    due_time: _builtins.int
+    """When the time ends the wait. 0: no time does."""
     @_builtins.property
     def key(self) -> Global___WorkKey: ...
-    @_builtins.property
-    def due_time(self) -> _timestamp_pb2.Timestamp:
-        """When the time ends the wait. Absent: no time does."""
-
     def __init__(
         self,
         *,
         key: Global___WorkKey | None = ...,
         run: _builtins.int = ...,
         kind: Global___WaitKind.ValueType = ...,
-        due_time: _timestamp_pb2.Timestamp | None = ...,
+        due_time: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["due_time", b"due_time", "key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time", b"due_time", "key", b"key", "kind", b"kind", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -1172,23 +1155,22 @@ class StopOrdered(_message.Message):
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     CALLER_FIELD_NUMBER: _builtins.int
     outcome: Global___FinalState.ValueType
+    answer_by_time: _builtins.int
     message_id: _builtins.str
     """Names the command that asked for it. Empty: none did."""
     caller: _builtins.str
     @_builtins.property
     def error(self) -> Global___Failure: ...
-    @_builtins.property
-    def answer_by_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
         outcome: Global___FinalState.ValueType = ...,
         error: Global___Failure | None = ...,
-        answer_by_time: _timestamp_pb2.Timestamp | None = ...,
+        answer_by_time: _builtins.int = ...,
         message_id: _builtins.str = ...,
         caller: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer_by_time", b"answer_by_time", "error", b"error"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_by_time", b"answer_by_time", "caller", b"caller", "error", b"error", "message_id", b"message_id", "outcome", b"outcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -1207,23 +1189,22 @@ class ExecutionFinished(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     DURATION_FIELD_NUMBER: _builtins.int
     state: Global___FinalState.ValueType
+    duration: _builtins.int
     @_builtins.property
     def output(self) -> Global___Value:
         """Set for a successful execution only."""
 
     @_builtins.property
     def error(self) -> Global___Failure: ...
-    @_builtins.property
-    def duration(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
         *,
         state: Global___FinalState.ValueType = ...,
         output: Global___Value | None = ...,
         error: Global___Failure | None = ...,
-        duration: _duration_pb2.Duration | None = ...,
+        duration: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "error", b"error", "output", b"output"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "output", b"output"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "error", b"error", "output", b"output", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...

@@ -6,9 +6,7 @@ The journal: what happened to an execution, as it is stored, for ever."""
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
-from windlass.journal.v1 import events_pb2 as _events_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -54,14 +52,14 @@ class Append(_message.Message):
     """The number of the first event. The others follow."""
     epoch: _builtins.int
     """The epoch of the lease under which it was appended. It never falls within a journal."""
+    time: _builtins.int
+    """When it was decided, by the holder's clock, in µs since the epoch. It is for people and timers; the order is by number alone."""
     checksum: _builtins.int
     """CRC-32 (as in zlib) of the bytes before this field. It is always the last field."""
     @_builtins.property
-    def time(self) -> _timestamp_pb2.Timestamp:
-        """When it was decided, by the holder's clock. It is for people and timers; the order is by number alone."""
+    def events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Each one is an Event. They are bytes because a writer encodes each event when it is decided, before the append."""
 
-    @_builtins.property
-    def events(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.Event]: ...
     def __init__(
         self,
         *,
@@ -69,11 +67,11 @@ class Append(_message.Message):
         execution_id: _builtins.str = ...,
         first_seq: _builtins.int = ...,
         epoch: _builtins.int = ...,
-        time: _timestamp_pb2.Timestamp | None = ...,
-        events: _abc.Iterable[_events_pb2.Event] | None = ...,
+        time: _builtins.int = ...,
+        events: _abc.Iterable[_builtins.bytes] | None = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "epoch", b"epoch", "events", b"events", "execution_id", b"execution_id", "first_seq", b"first_seq", "schema_version", b"schema_version", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
