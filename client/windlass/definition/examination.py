@@ -10,24 +10,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from windlass.definition import fields, json_values, modules, templates
-from windlass.definition.config_schemas import config_faults
+from windlass.definition import json_values, modules, templates
+from windlass.definition.durations import parse_duration
 from windlass.definition.faults import Fault, Faults
 from windlass.definition.graph import ancestors, cycles
 from windlass.definition.input_schemas import schema_fault
-from windlass.definition.limits import (
-    BRANCH_FORM,
-    DEFINITION_BYTES_MAX,
-    EDGES_MAX,
-    FAULTS_MAX,
-    NAME_FORM,
-    NODE_ID_FORM,
-    NODES_MAX,
-)
+from windlass.definition.limits import DEFINITION_BYTES_MAX, EDGES_MAX, FAULTS_MAX, NODES_MAX
 from windlass.definition.parsing import Format, LineOf, Parsed, parse
+from windlass.definition.schema_faults import schema_faults
 
 # The references of the workflow's `output` have this key; no node can have this id.
 OUTPUT: Final = "$output"
+# Members of a workflow or a node that its schema does not look into.
+_INSIDE: Final = frozenset({"nodes", "edges", "inputSchema", "initialState", "output", "config", "inputs"})
 _OUTCOMES: Final = frozenset({"success", "failure", "always"})
 # Fields that hold an expression without the braces of a template.
 _EXPRESSIONS: Final = {
@@ -68,32 +63,6 @@ class _Graph:
     edges: list[tuple[int, int]] = field(default_factory=list)
     # The branches of each node that has outgoing edges; see modules.branches_of.
     branches: dict[int, frozenset[str] | None] = field(default_factory=dict)
-
-
-_WORKFLOW: Final[Mapping[str, fields.Check | None]] = {
-    "name": fields.form(NAME_FORM, "MALFORMED_NAME"),
-    "description": fields.text(4_096),
-    "inputSchema": None,
-    "initialState": fields.mapping,
-    "timeout": fields.timeout,
-    "onFailure": fields.one_of("CONTINUE", "FAIL_FAST"),
-    "retry": fields.retry,
-    "nodes": None,
-    "edges": None,
-    "output": None,
-}
-_NODE: Final[Mapping[str, fields.Check | None]] = {
-    "id": fields.form(NODE_ID_FORM, "MALFORMED_ID"),
-    "module": None,
-    "description": fields.text(4_096),
-    "config": fields.mapping,
-    "inputs": fields.mapping,
-    "timeout": fields.timeout,
-    "retry": None,
-    "idempotent": fields.flag,
-    "join": fields.one_of("ALL", "ANY"),
-    "runnerLabels": fields.labels,
-}
 
 
 def examine_text(text: str, format_: Format) -> Verdict:
@@ -176,51 +145,66 @@ def _unreadable(document: Any, verdict: Verdict) -> Iterator[Fault]:
 
 
 def _examine_fields(document: Mapping[str, Any], schemas: SchemaFault, verdict: Verdict) -> None:
-    tell = verdict.faults.append
-    if "name" not in document:
-        tell(Fault("name", "REQUIRED", f"must be set, in the form {NAME_FORM}"))
-    verdict.faults.extend(fields.members(document, "", _WORKFLOW))
+    verdict.faults.extend(schema_faults("workflow", _outline(document), ""))
+    verdict.faults.extend(_delay_faults(document, {}, ""))
     if "inputSchema" in document and (message := schemas(document["inputSchema"])) is not None:
-        tell(Fault("inputSchema", "BAD_SCHEMA", message))
+        verdict.faults.append(Fault("inputSchema", "BAD_SCHEMA", message))
+
+
+def _outline(part: Any) -> Any:
+    """The part with its lists and its free JSON emptied: they are looked at elsewhere, and may be large."""
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: type(value)() if key in _INSIDE and isinstance(value, dict | list) else value
+        for key, value in part.items()
+    }
 
 
 def _graph(document: Mapping[str, Any], verdict: Verdict) -> _Graph:
     graph = _Graph()
-    policy = document.get("retry")
-    inherited = policy if isinstance(policy, dict) else None
-    for place, node in enumerate(_listed(document, "nodes", verdict)):
+    for place, node in enumerate(_listed(document, "nodes")):
         path = f"nodes[{place}]"
-        if not isinstance(node, dict):
-            verdict.faults.append(Fault(path, "WRONG_TYPE", "a node is an object"))
-            continue
-        verdict.faults.extend(_node_faults(node, path, inherited))
-        _note_own(node, path, verdict)
-        _place(node, place, graph, verdict)
-    for place, edge in enumerate(_listed(document, "edges", verdict)):
-        _link(edge, f"edges[{place}]", graph, verdict)
-    _tell_twice(document.get("edges"), verdict)
+        verdict.faults.extend(schema_faults("node", _outline(node), path))
+        if isinstance(node, dict):
+            verdict.faults.extend(_node_faults(node, path, document))
+            _note_own(node, path, verdict)
+            _place(node, place, graph, verdict)
+    for place, edge in enumerate(_listed(document, "edges")):
+        path = f"edges[{place}]"
+        verdict.faults.extend(schema_faults("edge", edge, path))
+        if isinstance(edge, dict):
+            _link(edge, path, graph, verdict)
+    _tell_twice(_listed(document, "edges"), verdict)
     return graph
 
 
-def _listed(document: Mapping[str, Any], key: str, verdict: Verdict) -> list[Any]:
-    value = document.get(key, [])
-    if isinstance(value, list):
-        return value
-    verdict.faults.append(Fault(key, "WRONG_TYPE", "must be a list"))
-    return []
+def _listed(document: Mapping[str, Any], key: str) -> list[Any]:
+    value = document.get(key)
+    return value if isinstance(value, list) else []
 
 
-def _node_faults(node: Mapping[str, Any], path: str, inherited: Mapping[str, Any] | None) -> Iterator[Fault]:
-    if "id" not in node:
-        yield Fault(f"{path}.id", "REQUIRED", f"must be set, in the form {NODE_ID_FORM}")
-    yield from fields.members(node, path, _NODE)
-    module = node.get("module")
+def _node_faults(node: Mapping[str, Any], path: str, document: Mapping[str, Any]) -> Iterator[Fault]:
+    module, config = node.get("module"), node.get("config", {})
     yield from modules.module_faults(module, f"{path}.module")
-    config = node.get("config", {})
     if isinstance(module, str) and isinstance(config, dict):
-        yield from config_faults(module, config, f"{path}.config")
+        yield from schema_faults(module, config, f"{path}.config")
     if "retry" in node:
-        yield from fields.retry(node["retry"], f"{path}.retry", inherited)
+        yield from _delay_faults(node, document, f"{path}.")
+
+
+def _delay_faults(part: Mapping[str, Any], workflow: Mapping[str, Any], prefix: str) -> Iterator[Fault]:
+    """Members that a retry policy lacks are those of the workflow's policy, then those of docs/definitions.md."""
+    policies = [each.get("retry") for each in (workflow, part)]
+    whole = {"initialDelay": "1s", "maxDelay": "300s"}
+    for policy in policies:
+        whole |= policy if isinstance(policy, dict) else {}
+    try:
+        is_shorter = parse_duration(whole["maxDelay"]) < parse_duration(whole["initialDelay"])
+    except ValueError:
+        return  # this is another fault
+    if is_shorter:
+        yield Fault(f"{prefix}retry.maxDelay", "OUT_OF_RANGE", "must not be shorter than initialDelay")
 
 
 def _note_own(node: Mapping[str, Any], path: str, verdict: Verdict) -> None:
@@ -243,20 +227,14 @@ def _place(node: Mapping[str, Any], place: int, graph: _Graph, verdict: Verdict)
     graph.places.append(place)
 
 
-def _link(edge: Any, path: str, graph: _Graph, verdict: Verdict) -> None:
+def _link(edge: Mapping[str, Any], path: str, graph: _Graph, verdict: Verdict) -> None:
     tell = verdict.faults.append
-    if not isinstance(edge, dict):
-        tell(Fault(path, "WRONG_TYPE", "an edge is an object with from and to"))
-        return
-    verdict.faults.extend(fields.members(edge, path, {"from": None, "to": None, "when": _when}))
     ends: list[int] = []
     for key in ("from", "to"):
         node = edge.get(key)
-        if not isinstance(node, str):
-            tell(Fault(f"{path}.{key}", "REQUIRED", "must name a node"))
-        elif node not in graph.by_id:
+        if isinstance(node, str) and node not in graph.by_id:
             tell(Fault(f"{path}.{key}", "UNKNOWN_NODE", f"there is no node {node[:63]!r}"))
-        else:
+        elif isinstance(node, str):
             ends.append(graph.by_id[node])
     if isinstance(edge.get("from"), str) and edge.get("from") == edge.get("to"):
         tell(Fault(path, "SELF_EDGE", f"{edge['from'][:63]!r} cannot wait for itself"))
@@ -278,17 +256,10 @@ def _branch_faults(label: Any, path: str, start: int, graph: _Graph) -> Iterator
         yield Fault(path, "UNKNOWN_BRANCH", message)
 
 
-def _when(value: Any, path: str) -> Iterator[Fault]:
-    if isinstance(value, bool):
-        yield Fault(path, "WRONG_TYPE", f'a branch is text: write "{str(value).lower()}" in quotes')
-    else:
-        yield from fields.form(BRANCH_FORM, "MALFORMED_BRANCH")(value, path)
-
-
-def _tell_twice(edges: Any, verdict: Verdict) -> None:
+def _tell_twice(edges: list[Any], verdict: Verdict) -> None:
     """Edges with equal ends are duplicates only under the same condition: branches may meet again."""
     seen: dict[tuple[Any, Any, Any], int] = {}
-    for place, edge in enumerate(edges if isinstance(edges, list) else ()):
+    for place, edge in enumerate(edges):
         if not isinstance(edge, dict):
             continue
         ends = (edge.get("from"), edge.get("to"), edge.get("when", "success"))
