@@ -1,7 +1,6 @@
 """`windlass keys …` with an ADMIN key, `windlass workspace …` with the system key."""
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,17 +14,23 @@ WorkspaceArgument = Annotated[str, typer.Argument(metavar="WORKSPACE")]
 WorkspaceOption = Annotated[str, typer.Option("--workspace", help="Another than the key's own: with the system key.")]
 
 
-class Role(StrEnum):
-    VIEWER = "VIEWER"
-    WORKFLOW = "WORKFLOW"
-    ADMIN = "ADMIN"
-    RUNNER = "RUNNER"
-
-
-class Tier(StrEnum):
-    FREE = "FREE"
-    PRO = "PRO"
-    ENTERPRISE = "ENTERPRISE"
+Role = Literal["VIEWER", "WORKFLOW", "ADMIN", "RUNNER"]
+Tier = Literal["FREE", "PRO", "ENTERPRISE"]
+KEY_COLUMNS = {
+    "key": "key_id",
+    "role": "role",
+    "title": "title",
+    "made": "create_time",
+    "expires": "expire_time",
+    "revoked": "revoke_time",
+}
+WORKSPACE_COLUMNS = {
+    "workspace": "workspace",
+    "tier": "tier",
+    "at once": "limits.executions_max",
+    "queued": "limits.queued_max",
+    "made": "create_time",
+}
 
 
 @keys.command("create")
@@ -39,11 +44,10 @@ def create_key(
     as_json: JsonOption = False,
 ) -> None:
     """Make a key; it is shown this once."""
-    wanted = messages.Role.Value(role.value)
-    request = messages.CreateApiKeyRequest(workspace=workspace, role=wanted, title=title)
+    request = messages.CreateApiKeyRequest(workspace=workspace, role=messages.Role.Value(role), title=title)
     answer = api_options.call(request, key=_key_for(workspace))
     if as_json:
-        render.as_json(answer)
+        render.print_json(answer)
         return
     typer.echo(f"key {answer.api_key.key_id} of workspace {answer.api_key.workspace}; shown once:", err=True)
     typer.echo(answer.key)
@@ -55,21 +59,7 @@ def list_keys(workspace: WorkspaceOption = "", *, api_options: ApiOptions, as_js
     """Keys of a workspace, without their secrets."""
     request = messages.ListApiKeysRequest(workspace=workspace, page_size=1000)
     answer = api_options.whole(request, key=_key_for(workspace))
-    if as_json:
-        render.as_json(answer)
-        return
-    rows = [
-        (
-            each.key_id,
-            messages.Role.Name(each.role),
-            each.title,
-            render.date(each.create_time),
-            render.date(each.expire_time),
-            render.date(each.revoke_time),
-        )
-        for each in answer.api_keys
-    ]
-    render.table(("key", "role", "title", "made", "expires", "revoked"), rows)
+    render.listing(answer, answer.api_keys, KEY_COLUMNS, as_json=as_json)
 
 
 @keys.command("revoke")
@@ -84,7 +74,7 @@ def revoke_key(key_id: Annotated[str, typer.Argument(metavar="KEY_ID")], *, api_
 @with_api_options
 def create_workspace(
     workspace: WorkspaceArgument,
-    tier: Annotated[Tier, typer.Option()] = Tier.FREE,
+    tier: Annotated[Tier, typer.Option()] = "FREE",
     executions_max: Annotated[int, typer.Option(help="Executions at once; 0 = the tier's number.", min=0)] = 0,
     *,
     api_options: ApiOptions,
@@ -92,11 +82,11 @@ def create_workspace(
 ) -> None:
     """Make a workspace."""
     request = messages.CreateWorkspaceRequest(
-        workspace=workspace, tier=messages.Tier.Value(tier.value), limits=messages.Limits(executions_max=executions_max)
+        workspace=workspace, tier=messages.Tier.Value(tier), limits=messages.Limits(executions_max=executions_max)
     )
     answer = api_options.call(request, key="system")
     if as_json:
-        render.as_json(answer)
+        render.print_json(answer)
     else:
         typer.echo(f"{workspace} is made; its first key: windlass keys create ADMIN --workspace {workspace}")
 
@@ -106,20 +96,7 @@ def create_workspace(
 def list_workspaces(*, api_options: ApiOptions, as_json: JsonOption = False) -> None:
     """All workspaces with their limits."""
     answer = api_options.whole(messages.ListWorkspacesRequest(page_size=1000), key="system")
-    if as_json:
-        render.as_json(answer)
-        return
-    rows = [
-        (
-            each.workspace,
-            messages.Tier.Name(each.tier),
-            str(each.limits.executions_max),
-            str(each.limits.queued_max),
-            render.date(each.create_time),
-        )
-        for each in answer.workspaces
-    ]
-    render.table(("workspace", "tier", "at once", "queued", "made"), rows)
+    render.listing(answer, answer.workspaces, WORKSPACE_COLUMNS, as_json=as_json)
 
 
 @workspaces.command("get")
@@ -127,7 +104,7 @@ def list_workspaces(*, api_options: ApiOptions, as_json: JsonOption = False) -> 
 def get_workspace(workspace: WorkspaceArgument, *, api_options: ApiOptions) -> None:
     """A workspace with its limits and etag, as JSON."""
     request = messages.GetWorkspaceRequest(workspace=workspace)
-    render.as_json(api_options.call(request, key="system").workspace)
+    render.print_json(api_options.call(request, key="system").workspace)
 
 
 @workspaces.command("update")
@@ -145,13 +122,13 @@ def update_workspace(
     changed = messages.Workspace(workspace=workspace)
     request = messages.UpdateWorkspaceRequest(workspace=changed, etag=etag)
     if tier is not None:
-        request.workspace.tier = messages.Tier.Value(tier.value)
+        request.workspace.tier = messages.Tier.Value(tier)
         request.update_mask.paths.append("tier")
     for name, value in {"executions_max": executions_max, "queued_max": queued_max}.items():
         if value is not None:
             setattr(request.workspace.limits, name, value)
             request.update_mask.paths.append(f"limits.{name}")
-    render.as_json(api_options.call(request, key="system").workspace)
+    render.print_json(api_options.call(request, key="system").workspace)
 
 
 @workspaces.command("delete")

@@ -10,7 +10,6 @@ import inspect
 import json
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,18 +151,6 @@ def _channel(target: str, authority_file: Path | None) -> Any:
     except OSError as error:
         raise Unusable(f"cannot read the authority in {authority_file}: {error.strerror}") from None
     return grpc.secure_channel(target, grpc.ssl_channel_credentials(authority))
-
-
-def free_json(document: Any) -> Any:
-    """A JSON object as a Struct; anything else raises ParseError, TypeError or ValueError."""
-    from google.protobuf.json_format import ParseDict
-    from google.protobuf.struct_pb2 import Struct
-
-    return ParseDict(document, Struct())
-
-
-def request_id() -> str:
-    return str(uuid.uuid4())
 
 
 def _address_of(home: Path) -> str:

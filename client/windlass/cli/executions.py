@@ -2,6 +2,7 @@
 
 import json
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,15 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from windlass.cli import messages, render
-from windlass.cli.connection import (
-    TRY_AGAIN_SECONDS,
-    ApiOptions,
-    Connection,
-    JsonOption,
-    free_json,
-    request_id,
-    with_api_options,
-)
+from windlass.cli.connection import TRY_AGAIN_SECONDS, ApiOptions, Connection, JsonOption, with_api_options
 
 FINAL = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 _FILTER_HELP = """AIP-160, like (state = FAILED OR error:type) AND workflow = "in*" AND NOT labels.region = eu; OR binds
@@ -52,19 +45,19 @@ def start(
         input=values,
         labels=labels,
         priority=priority,
-        request_id=same_as or request_id(),
+        request_id=same_as or str(uuid.uuid4()),
     )
     if timeout is not None:
         request.timeout.FromNanoseconds(round(timeout * 1e9))
     with api_options.connected() as api:
         execution = api.call(request).execution
         if wait:
-            for _event in _events_of(api, execution.id, 0):
+            for _event in events_of(api, execution.id):
                 pass
             found = messages.GetExecutionRequest(execution_id=execution.id)
             execution = api.call(found).execution
     _show(execution, as_json=as_json)
-    raise typer.Exit(1 if wait and _state(execution) != "SUCCESS" else 0)
+    raise typer.Exit(1 if wait and render.cell(execution, "state") != "SUCCESS" else 0)
 
 
 def watch(
@@ -77,10 +70,10 @@ def watch(
     """Follow its events to the end; exit code 1 unless it ends in SUCCESS."""
     last = None
     with api_options.connected() as api:
-        for event in _events_of(api, execution_id, after_seq):
+        for event in events_of(api, execution_id, after_seq):
             last = event
             _show_event(event, as_json=as_json)
-    raise typer.Exit(0 if last is None or _state(last) == "SUCCESS" else 1)
+    raise typer.Exit(0 if last is None or render.cell(last, "state") == "SUCCESS" else 1)
 
 
 def get(execution_id: IdArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
@@ -100,14 +93,7 @@ def list_(
     """Executions, newest first."""
     request = messages.ListExecutionsRequest(filter=filter_, page_size=limit)
     answer = api_options.call(request)
-    if as_json:
-        render.as_json(answer)
-        return
-    rows = [
-        (each.id, f"{each.workflow}@{each.version}", _state(each), render.date(each.create_time), _took(each))
-        for each in answer.executions
-    ]
-    render.table(("execution", "workflow", "state", "started", "took"), rows)
+    render.listing(answer, answer.executions, COLUMNS, as_json=as_json)
 
 
 def cancel(
@@ -128,7 +114,7 @@ def runs(execution_id: IdArgument, *, api_options: ApiOptions, as_json: JsonOpti
     request = messages.ListRunsRequest(execution_id=execution_id, page_size=1000)
     answer = api_options.whole(request)
     if as_json:
-        render.as_json(answer)
+        render.print_json(answer)
         return
     show_runs(answer.runs)
 
@@ -146,36 +132,38 @@ def events(execution_id: IdArgument, *, api_options: ApiOptions, as_json: JsonOp
                 return
 
 
+def _run_error(run: Any) -> str:
+    return f"{run.error.type}: {run.error.message}" if run.error.type else ""
+
+
+COLUMNS: render.Columns = {
+    "execution": "id",
+    "workflow": lambda execution: f"{execution.workflow}@{execution.version}",
+    "state": "state",
+    "started": "create_time",
+    "took": "metrics.duration",
+}
+RUN_COLUMNS: render.Columns = {
+    "run": lambda run: run.id.rpartition(".")[2],
+    "node": lambda run: render.node_name(run.node),
+    "module": "module",
+    "attempt": "attempt",
+    "state": "state",
+    "began": lambda run: render.clock(run.start_time),
+    "took": "duration",
+    "runner": "runner",
+    "error": _run_error,
+}
+
+
 def show_runs(found: Any) -> None:
     """A table of attempts and, below it, their timeline."""
-    rows = [
-        (
-            each.id.rpartition(".")[2],
-            render.node_name(each.node),
-            each.module,
-            str(each.attempt),
-            run_state(each),
-            render.clock(each.start_time),
-            render.duration(each.duration),
-            each.runner,
-            f"{each.error.type}: {each.error.message}" if each.error.type else "",
-        )
-        for each in found
-    ]
-    render.table(("run", "node", "module", "attempt", "state", "began", "took", "runner", "error"), rows)
+    render.table(found, RUN_COLUMNS)
     typer.echo("")
-    render.timeline(found, run_state)
+    render.timeline(found)
 
 
-def run_state(run: Any) -> str:
-    return str(messages.Run.State.Name(run.state))
-
-
-def _state(message: Any) -> str:
-    return str(messages.Execution.State.Name(message.state))
-
-
-def _events_of(api: Connection, execution_id: str, after_seq: int) -> Iterator[Any]:
+def events_of(api: Connection, execution_id: str, after_seq: int = 0) -> Iterator[Any]:
     """Every event once and in order; after the loss of a stream the next one continues behind its last event."""
     import grpc
 
@@ -199,15 +187,15 @@ def _events_of(api: Connection, execution_id: str, after_seq: int) -> Iterator[A
 
 def _show(execution: Any, *, as_json: bool) -> None:
     if as_json:
-        render.as_json(execution)
+        render.print_json(execution)
         return
     error, metrics = execution.error, execution.metrics
     facts = {
         "execution": execution.id,
         "workflow": f"{execution.workflow}@{execution.version}",
-        "state": _state(execution),
+        "state": render.cell(execution, "state"),
         "created": render.date(execution.create_time),
-        "took": _took(execution),
+        "took": render.cell(execution, "metrics.duration"),
         "input": render.compact(execution.input),
         "output": render.compact(execution.output) if execution.HasField("output") else "",
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
@@ -231,16 +219,12 @@ def _show_event(event: Any, *, as_json: bool) -> None:
     typer.echo(f"{event.seq:>4}  {render.clock(event.time)}  {event.type}{subject}  {details}".rstrip())
 
 
-def _took(execution: Any) -> str:
-    return render.duration(execution.metrics.duration)
-
-
 def _input(text: str) -> Any:
-    from google.protobuf.json_format import ParseError
+    from google.protobuf.json_format import ParseDict, ParseError
+    from google.protobuf.struct_pb2 import Struct
 
     try:
-        found = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
-        return free_json(found)
+        return ParseDict(json.loads(Path(text[1:]).read_text() if text.startswith("@") else text), Struct())
     except (OSError, ValueError, TypeError, AttributeError, ParseError) as error:
         raise typer.BadParameter(f"not a JSON object: {error}", param_hint="--input") from None
 

@@ -7,9 +7,8 @@ import json
 import os
 import runpy
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -50,11 +49,7 @@ REPLICAS_MAX = 20
 admin = typer.Typer(help="First keys, and what only an operator does.", no_args_is_help=True, rich_markup_mode=None)
 
 
-class Service(StrEnum):
-    API = "api"
-    DISPATCHER = "dispatcher"
-    COORDINATOR = "coordinator"
-    RUNNER = "runner"
+Service = Literal["api", "dispatcher", "coordinator", "runner"]
 
 
 def register(app: typer.Typer) -> None:
@@ -141,8 +136,8 @@ def serve(
     }
     os.environ.update({f"WINDLASS_{name}": str(value) for name, value in given.items() if value is not None})
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    sys.argv = [f"windlass-{service.value}"]
-    runpy.run_module(f"services.{service.value}", run_name="__main__", alter_sys=True)
+    sys.argv = [f"windlass-{service}"]
+    runpy.run_module(f"services.{service}", run_name="__main__", alter_sys=True)
 
 
 def migrate(home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
@@ -204,14 +199,14 @@ def _show_up(home: Any) -> None:
 
 
 def _show_processes(found: dict[str, Any]) -> None:
-    from windlass.cli.render import table
+    from windlass.cli.render import grid
 
     rows = [_postgres_row(found["postgres"])]
     for each in found["processes"]:
         state = each["start_time"] if each["ready"] else "starting"
         numbers = str(each["replica"]), str(each["pid"])
         rows.append((each["service"], *numbers, each["grpc"], each["metrics"], state))
-    table(("service", "replica", "pid", "gRPC", "metrics", "since"), rows)
+    grid(("service", "replica", "pid", "gRPC", "metrics", "since"), rows)
 
 
 def _postgres_row(entry: dict[str, Any]) -> tuple[str, ...]:

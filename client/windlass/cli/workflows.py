@@ -13,6 +13,13 @@ app = typer.Typer(help="Definitions and their versions.", no_args_is_help=True, 
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON; - reads the standard input.")]
 NameArgument = Annotated[str, typer.Argument(metavar="WORKFLOW")]
+COLUMNS = {
+    "workflow": "workflow",
+    "version": "version",
+    "changed": "update_time",
+    "archived": "archive_time",
+    "description": "description",
+}
 
 
 @app.command()
@@ -29,7 +36,7 @@ def apply(
     request = messages.ApplyWorkflowRequest(**source._asdict(), etag=etag)
     answer = api_options.call(request)
     if as_json:
-        render.as_json(answer)
+        render.print_json(answer)
         return
     change = messages.ApplyWorkflowResponse.Change.Name(answer.change)
     typer.echo(f"{answer.workflow.workflow} version {answer.workflow.version} {change}")
@@ -54,7 +61,7 @@ def validate(
     else:
         answer = api_options.call(messages.ValidateWorkflowRequest(**source._asdict()))
     if as_json:
-        render.as_json(answer)
+        render.print_json(answer)
     else:
         _show_faults("fault", answer.faults)
         _show_faults("warning", answer.warnings)
@@ -76,7 +83,7 @@ def get(
     request = messages.GetWorkflowRequest(workflow=workflow, version=version)
     found = api_options.call(request).workflow
     if as_json:
-        render.as_json(found)
+        render.print_json(found)
         return
     # On standard error, so that standard output can be compared with the file.
     typer.echo(f"# {found.workflow} version {found.version}, etag {found.etag}", err=True)
@@ -94,20 +101,7 @@ def list_(
     """All workflows, by name."""
     request = messages.ListWorkflowsRequest(page_size=1000, show_archived=archived)
     answer = api_options.whole(request)
-    if as_json:
-        render.as_json(answer)
-        return
-    rows = [
-        (
-            each.workflow,
-            str(each.version),
-            render.date(each.update_time),
-            render.date(each.archive_time),
-            each.description,
-        )
-        for each in answer.workflows
-    ]
-    render.table(("workflow", "version", "changed", "archived", "description"), rows)
+    render.listing(answer, answer.workflows, COLUMNS, as_json=as_json)
 
 
 @app.command()
@@ -116,10 +110,7 @@ def versions(workflow: NameArgument, *, api_options: ApiOptions, as_json: JsonOp
     """All versions of a workflow, newest first."""
     request = messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000)
     answer = api_options.whole(request)
-    if as_json:
-        render.as_json(answer)
-        return
-    render.table(("version", "made"), [(str(each.version), render.date(each.create_time)) for each in answer.versions])
+    render.listing(answer, answer.versions, {"version": "version", "made": "create_time"}, as_json=as_json)
 
 
 @app.command()
