@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
-import sys
 import urllib.parse
 import urllib.request
 from collections.abc import AsyncIterator
@@ -16,12 +14,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from deploy.local.launch import launcher
 from tests.support.api import Client
 from tests.support.go import jaeger
 from tests.support.otlp import EVERY_HOP, ONE_STEP_TREE, Span, Trace
 from tests.support.postgres import free_port
 from tests.support.probe import eventually
-from tests.support.stack import LAUNCHER, Stack, running_stack
+from tests.support.stack import Stack, running_stack
 
 # The first run builds it.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]
@@ -88,8 +87,7 @@ async def collector(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[J
     configuration.write_text(CONFIGURATION % {**vars(made), "query_grpc": free_port()})
     with (place / "jaeger.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(LAUNCHER)),
-            *("--parent", str(os.getpid()), "--death-signal", "SIGTERM", "--"),
+            *launcher("SIGTERM"),
             *(str(program), "--config", str(configuration)),
             stdin=subprocess.DEVNULL,
             stdout=log,
