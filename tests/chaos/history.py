@@ -120,9 +120,11 @@ class History:
     runs: dict[str, list[resources_pb2.Run]] = field(default_factory=dict)
     calls: list[dict[str, Any]] = field(default_factory=list)
 
-    def read_calls(self, ledger: Path) -> None:
-        lines = (ledger / "calls.jsonl").read_text(encoding="utf-8").splitlines()
-        self.calls = [json.loads(line) for line in lines]
+
+def calls_in(ledger: Path) -> list[dict[str, Any]]:
+    """What the modules of ledger_modules.py have written so far."""
+    path = ledger / "calls.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def faults_of(history: History) -> list[str]:

@@ -1,13 +1,13 @@
 """A holder is stopped for two terms of its leases and continued: what it still says is refused and shown."""
 
 import asyncio
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.chaos.history import calls_in
 from tests.chaos.load import Load
 from tests.chaos.verify import verify_history
 from tests.support.pace import pause
@@ -60,15 +60,10 @@ async def _keep_starting(load: Load, is_over: asyncio.Event) -> None:
 
 def _has_work(stack: Stack, service: str, ledger: Path) -> bool:
     """A call that a stopped runner would be in the midst of; any at all for a coordinator."""
-    calls = [json.loads(line) for line in _lines(ledger)]
+    calls = calls_in(ledger)
     pids = {stack.pid("runner", 0)} if service == "runner" else {each["pid"] for each in stack.entries("runner")}
     ended = {call["run"] for call in calls if call["phase"] != "begin"}
     return any(call["pid"] in pids and call["run"] not in ended for call in calls)
-
-
-def _lines(ledger: Path) -> list[str]:
-    path = ledger / "calls.jsonl"
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
 def _without_late_ends(calls: list[dict[str, Any]], zombies: list[tuple[int, int]]) -> list[dict[str, Any]]:
