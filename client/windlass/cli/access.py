@@ -1,11 +1,11 @@
 """`windlass keys …` with an ADMIN key, `windlass workspace …` with the system key."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from windlass.cli import messages, render
-from windlass.cli.connection import ApiOptions, JsonOption, with_api_options
+from windlass.cli.connection import Api, JsonOption, command
 
 keys = typer.Typer(help="API keys of a workspace.", no_args_is_help=True, rich_markup_mode=None)
 workspaces = typer.Typer(help="Workspaces; needs the system key.", no_args_is_help=True, rich_markup_mode=None)
@@ -33,19 +33,17 @@ WORKSPACE_COLUMNS = {
 }
 
 
-@keys.command("create")
-@with_api_options
+@command(keys, "create")
 def create_key(
+    api: Api,
     role: Role,
     title: Annotated[str, typer.Option(help="Who has it and what for.")] = "",
     workspace: WorkspaceOption = "",
-    *,
-    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Make a key; it is shown this once."""
     request = messages.CreateApiKeyRequest(workspace=workspace, role=messages.Role.Value(role), title=title)
-    answer = api_options.call(request, key=_key_for(workspace))
+    answer = api.call(request, key=_key_for(workspace))
     if as_json:
         render.print_json(answer)
         return
@@ -53,70 +51,60 @@ def create_key(
     typer.echo(answer.key)
 
 
-@keys.command("list")
-@with_api_options
-def list_keys(workspace: WorkspaceOption = "", *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
+@command(keys, "list", shows=render.listing("api_keys", KEY_COLUMNS))
+def list_keys(api: Api, workspace: WorkspaceOption = "") -> Any:
     """Keys of a workspace, without their secrets."""
     request = messages.ListApiKeysRequest(workspace=workspace, page_size=1000)
-    answer = api_options.whole(request, key=_key_for(workspace))
-    render.listing(answer, answer.api_keys, KEY_COLUMNS, as_json=as_json)
+    return api.whole(request, key=_key_for(workspace))
 
 
-@keys.command("revoke")
-@with_api_options
-def revoke_key(key_id: Annotated[str, typer.Argument(metavar="KEY_ID")], *, api_options: ApiOptions) -> None:
+@command(keys, "revoke")
+def revoke_key(api: Api, key_id: Annotated[str, typer.Argument(metavar="KEY_ID")]) -> None:
     """Refuse a key from now on."""
-    api_options.call(messages.RevokeApiKeyRequest(key_id=key_id))
+    api.call(messages.RevokeApiKeyRequest(key_id=key_id))
     typer.echo(f"{key_id} is refused from now on")
 
 
-@workspaces.command("create")
-@with_api_options
+@command(workspaces, "create")
 def create_workspace(
+    api: Api,
     workspace: WorkspaceArgument,
     tier: Annotated[Tier, typer.Option()] = "FREE",
     executions_max: Annotated[int, typer.Option(help="Executions at once; 0 = the tier's number.", min=0)] = 0,
-    *,
-    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Make a workspace."""
     request = messages.CreateWorkspaceRequest(
         workspace=workspace, tier=messages.Tier.Value(tier), limits=messages.Limits(executions_max=executions_max)
     )
-    answer = api_options.call(request, key="system")
+    answer = api.call(request, key="system")
     if as_json:
         render.print_json(answer)
     else:
         typer.echo(f"{workspace} is made; its first key: windlass keys create ADMIN --workspace {workspace}")
 
 
-@workspaces.command("list")
-@with_api_options
-def list_workspaces(*, api_options: ApiOptions, as_json: JsonOption = False) -> None:
+@command(workspaces, "list", shows=render.listing("workspaces", WORKSPACE_COLUMNS))
+def list_workspaces(api: Api) -> Any:
     """All workspaces with their limits."""
-    answer = api_options.whole(messages.ListWorkspacesRequest(page_size=1000), key="system")
-    render.listing(answer, answer.workspaces, WORKSPACE_COLUMNS, as_json=as_json)
+    return api.whole(messages.ListWorkspacesRequest(page_size=1000), key="system")
 
 
-@workspaces.command("get")
-@with_api_options
-def get_workspace(workspace: WorkspaceArgument, *, api_options: ApiOptions) -> None:
+@command(workspaces, "get")
+def get_workspace(api: Api, workspace: WorkspaceArgument) -> None:
     """A workspace with its limits and etag, as JSON."""
     request = messages.GetWorkspaceRequest(workspace=workspace)
-    render.print_json(api_options.call(request, key="system").workspace)
+    render.print_json(api.call(request, key="system").workspace)
 
 
-@workspaces.command("update")
-@with_api_options
+@command(workspaces, "update")
 def update_workspace(
+    api: Api,
     workspace: WorkspaceArgument,
     tier: Annotated[Tier | None, typer.Option()] = None,
     executions_max: Annotated[int | None, typer.Option(help="0 = the tier's number.", min=0)] = None,
     queued_max: Annotated[int | None, typer.Option(help="0 = the default.", min=0)] = None,
     etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = "",
-    *,
-    api_options: ApiOptions,
 ) -> None:
     """Change its tier or limits; a lower limit ends no running execution."""
     changed = messages.Workspace(workspace=workspace)
@@ -128,23 +116,19 @@ def update_workspace(
         if value is not None:
             setattr(request.workspace.limits, name, value)
             request.update_mask.paths.append(f"limits.{name}")
-    render.print_json(api_options.call(request, key="system").workspace)
+    render.print_json(api.call(request, key="system").workspace)
 
 
-@workspaces.command("delete")
-@with_api_options
+@command(workspaces, "delete")
 def delete_workspace(
-    workspace: WorkspaceArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    *,
-    api_options: ApiOptions,
+    api: Api, workspace: WorkspaceArgument, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
 ) -> None:
     """Close it for good: its keys are refused at once, queued executions become dead letters, and its name is never
     given again."""
     if not yes:
         typer.confirm(f"Close {workspace!r} for good?", abort=True)
     request = messages.DeleteWorkspaceRequest(workspace=workspace)
-    api_options.call(request, key="system")
+    api.call(request, key="system")
     typer.echo(f"{workspace} is closed")
 
 

@@ -4,6 +4,7 @@ The demo uses only the public contract: a user can do the same with the commands
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -17,10 +18,10 @@ from typing import Any
 import grpc
 import typer
 
-from deploy.local.plan import Options, members, on_free_ports
+from deploy.local.plan import Options, on_free_ports
 from deploy.local.supervisor import Supervisor
 from windlass.cli import messages
-from windlass.cli.connection import Connection
+from windlass.cli.connection import Api
 from windlass.cli.executions import events_of, show_runs
 from windlass.cli.invocation import program
 from windlass.cli.local_stack import EXPECTED, explain, leaves
@@ -62,22 +63,20 @@ async def _run(supervisor: Supervisor) -> int:
     _title("Starting PostgreSQL and the four services")
     async with supervisor.running():
         _say(f"up after {time.monotonic() - began:.1f} s")
-        code = await asyncio.to_thread(_example, supervisor)
+        code = await asyncio.to_thread(_example, Api(home=supervisor.home.root))
         _title("Stopping it all again")
     return code
 
 
-def _example(supervisor: Supervisor) -> int:
-    api = next(member.grpc for member in members(supervisor.options, supervisor.home) if member.service == "api")
-    with grpc.insecure_channel(api) as channel:
-        connection = Connection(channel, supervisor.home.key_file("admin").read_text().strip())
-        _apply(connection)
-        execution_id = _start(connection)
-        _watch(connection, execution_id)
-        return _account(connection, execution_id)
+def _example(api: Api) -> int:
+    with contextlib.closing(api.channel):
+        _apply(api)
+        execution_id = _start(api)
+        _watch(api, execution_id)
+        return _account(api, execution_id)
 
 
-def _apply(api: Connection) -> None:
+def _apply(api: Api) -> None:
     text = (files("windlass.cli") / DEFINITION).read_text()
     definition = parse(text, Format.YAML).document
     _title(f"The workflow: {definition['description'][0].lower()}{definition['description'][1:]}")
@@ -88,7 +87,7 @@ def _apply(api: Connection) -> None:
     _say(f"applied as version {answer.workflow.version}")
 
 
-def _start(api: Connection) -> str:
+def _start(api: Api) -> str:
     _title(f"Starting it with {json.dumps(ORDER)}")
     request = messages.StartExecutionRequest(workflow="order-intake", request_id="demo")
     request.input.update(ORDER)
@@ -97,7 +96,7 @@ def _start(api: Connection) -> str:
     return execution_id
 
 
-def _watch(api: Connection, execution_id: str) -> None:
+def _watch(api: Api, execution_id: str) -> None:
     _title("Its journal, as it is written")
     first = 0.0
     for event in events_of(api, execution_id):
@@ -106,7 +105,7 @@ def _watch(api: Connection, execution_id: str) -> None:
         typer.echo(f"  {event.seq:>3}  +{(moment - first) * 1000:>5.0f} ms  {event.type:<20} {event.node}".rstrip())
 
 
-def _account(api: Connection, execution_id: str) -> int:
+def _account(api: Api, execution_id: str) -> int:
     execution = api.call(messages.GetExecutionRequest(execution_id=execution_id)).execution
     runs = api.whole(messages.ListRunsRequest(execution_id=execution_id, page_size=1000)).runs
     _title("Every attempt at every node, and when it ran")

@@ -27,12 +27,9 @@ OUTPUT_NODE, OUTPUT_SHOWN = "$output", "(output)"
 Columns = Mapping[str, "str | Callable[[Any], str]"]
 
 
-def listing(answer: Any, items: Iterable[Any], columns: Columns, *, as_json: bool) -> None:
-    """The answer to a list as JSON, or its items as a table."""
-    if as_json:
-        print_json(answer)
-    else:
-        table(items, columns)
+def listing(name: str, columns: Columns) -> Callable[[Any], None]:
+    """Shows the items that an answer has in the field of this name."""
+    return lambda answer: table(getattr(answer, name), columns)
 
 
 def table(items: Iterable[Any], columns: Columns) -> None:

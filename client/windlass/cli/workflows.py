@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from windlass.cli import messages, render
-from windlass.cli.connection import ApiOptions, JsonOption, with_api_options
+from windlass.cli.connection import Api, JsonOption, command
 
 app = typer.Typer(help="Definitions and their versions.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -22,19 +22,17 @@ COLUMNS = {
 }
 
 
-@app.command()
-@with_api_options
+@command(app)
 def apply(
+    api: Api,
     file: FileArgument,
     etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = "",
-    *,
-    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Create a workflow, or a new version of it."""
     source = read_source(file)
     request = messages.ApplyWorkflowRequest(**source._asdict(), etag=etag)
-    answer = api_options.call(request)
+    answer = api.call(request)
     if as_json:
         render.print_json(answer)
         return
@@ -43,15 +41,13 @@ def apply(
     _show_faults("warning", answer.warnings)
 
 
-@app.command()
-@with_api_options
+@command(app)
 def validate(
+    api: Api,
     file: FileArgument,
     offline: Annotated[
         bool, typer.Option("--offline", help="Needs no stack; modules that runners announce are not known then.")
     ] = False,
-    *,
-    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Name every fault of a definition; record nothing. Exit code 1 when there is one."""
@@ -59,7 +55,7 @@ def validate(
     if offline:
         answer = _validated_here(source)
     else:
-        answer = api_options.call(messages.ValidateWorkflowRequest(**source._asdict()))
+        answer = api.call(messages.ValidateWorkflowRequest(**source._asdict()))
     if as_json:
         render.print_json(answer)
     else:
@@ -70,62 +66,43 @@ def validate(
     raise typer.Exit(1 if answer.faults else 0)
 
 
-@app.command()
-@with_api_options
-def get(
-    workflow: NameArgument,
-    version: Annotated[int, typer.Option(help="0 = the newest.", min=0)] = 0,
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
-) -> None:
-    """Print a definition as it was written, or all that is known of it as JSON."""
-    request = messages.GetWorkflowRequest(workflow=workflow, version=version)
-    found = api_options.call(request).workflow
-    if as_json:
-        render.print_json(found)
-        return
+def _show(workflow: Any) -> None:
     # On standard error, so that standard output can be compared with the file.
-    typer.echo(f"# {found.workflow} version {found.version}, etag {found.etag}", err=True)
-    typer.echo(found.source, nl=not found.source.endswith("\n"))
+    typer.echo(f"# {workflow.workflow} version {workflow.version}, etag {workflow.etag}", err=True)
+    typer.echo(workflow.source, nl=not workflow.source.endswith("\n"))
 
 
-@app.command("list")
-@with_api_options
-def list_(
-    archived: Annotated[bool, typer.Option("--archived", help="Archived ones too.")] = False,
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
-) -> None:
+@command(app, shows=_show)
+def get(
+    api: Api, workflow: NameArgument, version: Annotated[int, typer.Option(help="0 = the newest.", min=0)] = 0
+) -> Any:
+    """Print a definition as it was written, or all that is known of it as JSON."""
+    return api.call(messages.GetWorkflowRequest(workflow=workflow, version=version)).workflow
+
+
+@command(app, "list", shows=render.listing("workflows", COLUMNS))
+def list_(api: Api, archived: Annotated[bool, typer.Option("--archived", help="Archived ones too.")] = False) -> Any:
     """All workflows, by name."""
-    request = messages.ListWorkflowsRequest(page_size=1000, show_archived=archived)
-    answer = api_options.whole(request)
-    render.listing(answer, answer.workflows, COLUMNS, as_json=as_json)
+    return api.whole(messages.ListWorkflowsRequest(page_size=1000, show_archived=archived))
 
 
-@app.command()
-@with_api_options
-def versions(workflow: NameArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
+@command(app, shows=render.listing("versions", {"version": "version", "made": "create_time"}))
+def versions(api: Api, workflow: NameArgument) -> Any:
     """All versions of a workflow, newest first."""
-    request = messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000)
-    answer = api_options.whole(request)
-    render.listing(answer, answer.versions, {"version": "version", "made": "create_time"}, as_json=as_json)
+    return api.whole(messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000))
 
 
-@app.command()
-@with_api_options
-def archive(workflow: NameArgument, *, api_options: ApiOptions) -> None:
+@command(app)
+def archive(api: Api, workflow: NameArgument) -> None:
     """Let no new execution of it start."""
-    api_options.call(messages.ArchiveWorkflowRequest(workflow=workflow))
+    api.call(messages.ArchiveWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} is archived; undo it with: windlass workflow restore {workflow}")
 
 
-@app.command()
-@with_api_options
-def restore(workflow: NameArgument, *, api_options: ApiOptions) -> None:
+@command(app)
+def restore(api: Api, workflow: NameArgument) -> None:
     """Undo archive."""
-    api_options.call(messages.RestoreWorkflowRequest(workflow=workflow))
+    api.call(messages.RestoreWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} can be started again")
 
 
