@@ -3,16 +3,15 @@
 They need the extra `windlass[local]`, or that of the one service, and say so when it is missing.
 """
 
-import json
 import os
 import runpy
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from windlass.cli.invocation import DEFAULT_HOME, as_typed
+from windlass.cli.invocation import DEFAULT_HOME
 
 
 def _as_url(given: str | None) -> str | None:
@@ -78,7 +77,7 @@ def up(
 ) -> None:
     """Run the whole stack until Ctrl-C."""
     from deploy.local.plan import Options, ill_formed
-    from windlass.cli.local_stack import up as run
+    from windlass.cli import local_stack
 
     for entry in filter(ill_formed, env or ()):
         raise typer.BadParameter(f"{entry!r} is not SERVICE:KEY=VALUE", param_hint="--env")
@@ -93,29 +92,21 @@ def up(
         restart=not no_restart,
         extra_env=env or (),
     )
-    raise typer.Exit(run(options, _say, _show_up))
+    raise typer.Exit(local_stack.up(options))
 
 
 def down(home: HomeOption = DEFAULT_HOME) -> None:
     """Stop the stack of a home, from elsewhere."""
-    from deploy.local.home import Home
-    from windlass.cli import local_stack as stack
+    from windlass.cli import local_stack
 
-    raise typer.Exit(stack.down(Home(home), _say))
+    raise typer.Exit(local_stack.down(home))
 
 
 def status(home: HomeOption = DEFAULT_HOME, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """What runs, where, since when. Exit code 1 when nothing does, or the stack is starting or stopping."""
-    from deploy.local.home import Home
-    from windlass.cli import local_stack as stack
+    from windlass.cli import local_stack
 
-    found = stack.status(Home(home), _say)
-    if found is None:
-        raise typer.Exit(1)
-    if as_json:
-        typer.echo(json.dumps(found, indent=1))
-    else:
-        _show_processes(found)
+    raise typer.Exit(local_stack.status(home, as_json=as_json))
 
 
 def serve(
@@ -187,32 +178,3 @@ def _is_typed(context: typer.Context, parameter: str) -> bool:
 
 def _say(text: str) -> None:
     typer.echo(text, err=True)
-
-
-def _show_up(home: Any) -> None:
-    found = home.read_up()
-    assert found is not None, "up.json is written before the stack is shown"
-    _show_processes(found)
-    grpc = next(each["grpc"] for each in found["processes"] if each["service"] == "api")
-    typer.echo(f"\nWindlass is up; Ctrl-C stops it. In another terminal:\n\n  {as_typed('windlass list', home.root)}")
-    typer.echo(f"  grpcurl -plaintext {grpc} list\n")
-
-
-def _show_processes(found: dict[str, Any]) -> None:
-    from windlass.cli.render import grid
-
-    rows = [_postgres_row(found["postgres"])]
-    for each in found["processes"]:
-        state = each["start_time"] if each["ready"] else "starting"
-        numbers = str(each["replica"]), str(each["pid"])
-        rows.append((each["service"], *numbers, each["grpc"], each["metrics"], state))
-    grid(("service", "replica", "pid", "gRPC", "metrics", "since"), rows)
-
-
-def _postgres_row(entry: dict[str, Any]) -> tuple[str, ...]:
-    """A server that the stack did not start has no start_time."""
-    is_own = "start_time" in entry
-    pid = str(entry["pid"] or ("" if is_own else "elsewhere"))
-    host = f"[{entry['host']}]" if ":" in entry["host"] else entry["host"]
-    since = "" if not is_own else entry["start_time"] if entry["pid"] else "starting"
-    return "postgres", "", pid, f"{host}:{entry['port']}", "", since
