@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from windlass.cli import messages, render
-from windlass.cli.connection import Api, JsonOption, command
+from windlass.cli.connection import Api, command
 
 keys = typer.Typer(help="API keys of a workspace.", no_args_is_help=True, rich_markup_mode=None)
 workspaces = typer.Typer(help="Workspaces; needs the system key.", no_args_is_help=True, rich_markup_mode=None)
@@ -33,22 +33,21 @@ WORKSPACE_COLUMNS = {
 }
 
 
-@command(keys, "create")
+def _show_key(answer: Any) -> None:
+    typer.echo(f"key {answer.api_key.key_id} of workspace {answer.api_key.workspace}; shown once:", err=True)
+    typer.echo(answer.key)
+
+
+@command(keys, "create", shows=_show_key)
 def create_key(
     api: Api,
     role: Role,
     title: Annotated[str, typer.Option(help="Who has it and what for.")] = "",
     workspace: WorkspaceOption = "",
-    as_json: JsonOption = False,
-) -> None:
+) -> Any:
     """Make a key; it is shown this once."""
     request = messages.CreateApiKeyRequest(workspace=workspace, role=messages.Role.Value(role), title=title)
-    answer = api.call(request, key=_key_for(workspace))
-    if as_json:
-        render.print_json(answer)
-        return
-    typer.echo(f"key {answer.api_key.key_id} of workspace {answer.api_key.workspace}; shown once:", err=True)
-    typer.echo(answer.key)
+    return api.call(request, key=_key_for(workspace))
 
 
 @command(keys, "list", shows=render.listing("api_keys", KEY_COLUMNS))
@@ -65,23 +64,22 @@ def revoke_key(api: Api, key_id: Annotated[str, typer.Argument(metavar="KEY_ID")
     typer.echo(f"{key_id} is refused from now on")
 
 
-@command(workspaces, "create")
+def _show_workspace(answer: Any) -> None:
+    name = answer.workspace.workspace
+    typer.echo(f"{name} is made; its first key: windlass keys create ADMIN --workspace {name}")
+
+
+@command(workspaces, "create", shows=_show_workspace)
 def create_workspace(
     api: Api,
     workspace: WorkspaceArgument,
     tier: Annotated[Tier, typer.Option()] = "FREE",
     executions_max: Annotated[int, typer.Option(help="Executions at once; 0 = the tier's number.", min=0)] = 0,
-    as_json: JsonOption = False,
-) -> None:
+) -> Any:
     """Make a workspace."""
-    request = messages.CreateWorkspaceRequest(
-        workspace=workspace, tier=messages.Tier.Value(tier), limits=messages.Limits(executions_max=executions_max)
-    )
-    answer = api.call(request, key="system")
-    if as_json:
-        render.print_json(answer)
-    else:
-        typer.echo(f"{workspace} is made; its first key: windlass keys create ADMIN --workspace {workspace}")
+    limits = messages.Limits(executions_max=executions_max)
+    request = messages.CreateWorkspaceRequest(workspace=workspace, tier=messages.Tier.Value(tier), limits=limits)
+    return api.call(request, key="system")
 
 
 @command(workspaces, "list", shows=render.listing("workspaces", WORKSPACE_COLUMNS))

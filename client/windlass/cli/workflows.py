@@ -22,23 +22,18 @@ COLUMNS = {
 }
 
 
-@command(app)
-def apply(
-    api: Api,
-    file: FileArgument,
-    etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = "",
-    as_json: JsonOption = False,
-) -> None:
-    """Create a workflow, or a new version of it."""
-    source = read_source(file)
-    request = messages.ApplyWorkflowRequest(**source._asdict(), etag=etag)
-    answer = api.call(request)
-    if as_json:
-        render.print_json(answer)
-        return
+def _show_applied(answer: Any) -> None:
     change = messages.ApplyWorkflowResponse.Change.Name(answer.change)
     typer.echo(f"{answer.workflow.workflow} version {answer.workflow.version} {change}")
     _show_faults("warning", answer.warnings)
+
+
+@command(app, shows=_show_applied)
+def apply(
+    api: Api, file: FileArgument, etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = ""
+) -> Any:
+    """Create a workflow, or a new version of it."""
+    return api.call(messages.ApplyWorkflowRequest(**read_source(file)._asdict(), etag=etag))
 
 
 @command(app)
