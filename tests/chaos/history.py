@@ -131,7 +131,6 @@ def faults_of(history: History) -> list[str]:
     """Every breach, in words; the cases seen are checked by the caller through `cases`."""
     return [
         *_ended_rightly(history),
-        *_one_success_per_work(history),
         *_no_run_called_twice(history),
         *_nothing_called_after_success(history),
         *_live_runs_do_not_overlap(history),
@@ -170,20 +169,6 @@ def _ended_rightly(history: History) -> list[str]:
         for execution in history.executions.values()
         if execution.state != EXPECTED[execution.workflow]
     ]
-
-
-def _one_success_per_work(history: History) -> list[str]:
-    found = []
-    for execution_id, runs in history.runs.items():
-        successes: dict[str, int] = defaultdict(int)
-        attempts: dict[str, set[int]] = defaultdict(set)
-        for run in runs:
-            successes[run.node] += run.state == Run.SUCCESS
-            if run.attempt in attempts[run.node]:
-                found.append(f"S9: attempt {run.attempt} of {run.node} in {execution_id} was granted twice")
-            attempts[run.node].add(run.attempt)
-        found += [f"S8: {n} successes of {node} in {execution_id}" for node, n in successes.items() if n > 1]
-    return found
 
 
 def _no_run_called_twice(history: History) -> list[str]:

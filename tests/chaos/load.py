@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,36 @@ class PatientClient(HastyClient):
                 await pause(PAUSE_SECONDS)
 
 
+@contextlib.asynccontextmanager
+async def under_load(
+    stack: Stack,
+    ledger: Path,
+    seed: int,
+    *,
+    count_min: int = 0,
+    seconds_between: float = 0.15,
+    held: int = 0,
+    also: Sequence[str] = (),
+) -> AsyncIterator[Load]:
+    """A mixed lot, and `also` these, is started for as long as the block lasts, and at least so much. `held` executions
+    go on all the while."""
+    load = Load(stack, ledger, seed)
+    await load.apply()
+    is_over = asyncio.Event()
+
+    async def keep_starting() -> None:
+        async with asyncio.TaskGroup() as group:
+            while not is_over.is_set() or len(load.acknowledged) < count_min:
+                for workflow in (load.any(), *also):
+                    group.create_task(load.start(workflow))
+                await pause(seconds_between)
+
+    async with load.held(held), asyncio.TaskGroup() as group:
+        group.create_task(keep_starting())
+        yield load
+        is_over.set()
+
+
 class Load:
     """Executions of the mixed graphs on one stack."""
 
@@ -73,8 +103,8 @@ class Load:
         started = await self.client.start(workflow, request_id=uuid.uuid4().hex, input={"n": 42})
         return str(started.id)
 
-    async def start_any(self) -> str:
-        return await self.start(self._random.choice(list(GRAPHS)))
+    def any(self) -> str:
+        return self._random.choice(list(GRAPHS))
 
     @contextlib.asynccontextmanager
     async def held(self, count: int) -> AsyncIterator[list[str]]:
@@ -87,13 +117,6 @@ class Load:
             await self.client.cancel(execution_id)
         for execution_id in started:
             await self.final(execution_id)
-
-    async def keep_starting(self, is_over: asyncio.Event, count_min: int, seconds_between: float) -> None:
-        """A mixed lot for as long as something dies, and at least so much."""
-        async with asyncio.TaskGroup() as group:
-            while not is_over.is_set() or len(self.acknowledged) < count_min:
-                group.create_task(self.start_any())
-                await pause(seconds_between)
 
     async def final(self, execution_id: str) -> resources_pb2.Execution:
         """The execution once it has ended."""

@@ -1,6 +1,5 @@
 """How soon work goes on after a death, with leases as long as in production: the promised times are bounds."""
 
-import asyncio
 import itertools
 import time
 from datetime import UTC, datetime
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.history import calls_in
-from tests.chaos.load import Load
+from tests.chaos.load import under_load
 from tests.chaos.verify import SHOWN, TAKE_OVER, verify, verify_under_load
 from tests.support.api import Client
 from tests.support.pace import pause
@@ -85,17 +84,12 @@ async def test_the_work_of_a_killed_runner_is_elsewhere(ledger: Path, module: st
 @pytest.mark.timeout(180)
 async def test_a_killed_dispatcher_costs_no_lease_and_little_time(ledger: Path) -> None:
     async with _stack(coordinators=2) as stack:
-        load = Load(stack, ledger, seed=19)
-        await load.apply()
-        is_over = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(load.keep_starting(is_over, 0, 0.2))
+        async with under_load(stack, ledger, 19, seconds_between=0.2) as load:
             await pause(3.0)
             killed = datetime.now(UTC)
             pid = stack.kill("dispatcher", 0)
             await stack.ready_again("dispatcher", 0, pid)
             await pause(COORDINATOR_SECONDS + DISPATCHER_SECONDS)
-            is_over.set()
         await load.history()
         grants = await stack.rows(
             "SELECT grant_time FROM coordinator.executions WHERE grant_time > %s ORDER BY 1", killed
