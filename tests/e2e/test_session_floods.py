@@ -151,30 +151,12 @@ async def session(target: Target, seconds: float = ANSWER_SECONDS) -> AsyncItera
         await made.close()
 
 
-def attach_of(hop: Hop, instance_id: str, **fields: Any) -> Any:
-    frame = hop.frame()
-    attach = frame.control.attach
-    attach.holder, attach.instance_id = "stranger", instance_id
-    for name, value in fields.items():
-        if isinstance(value, list):
-            getattr(attach, name).extend(value)
-        else:
-            setattr(attach, name, value)
-    return frame
+def attach_of(hop: Hop, instance_id: str) -> Any:
+    return control_of(hop, attach={"holder": "stranger", "instance_id": instance_id})
 
 
 def control_of(hop: Hop, **fields: Any) -> Any:
-    frame = hop.frame()
-    frame.control.SetInParent()
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            inner = getattr(frame.control, name)
-            inner.SetInParent()
-            for key, each in value.items():
-                setattr(inner, key, each)
-        else:
-            setattr(frame.control, name, value)
-    return frame
+    return hop.frame(control=fields)
 
 
 def report_of(hop: Hop, number: int, lease_id: str, epoch: int) -> Any:
@@ -182,10 +164,6 @@ def report_of(hop: Hop, number: int, lease_id: str, epoch: int) -> Any:
     report.head.report_id, report.head.lease_id, report.head.epoch = str(number), lease_id, epoch
     report.released.reason = "DRAINING"
     return report
-
-
-def reports_of(hop: Hop, *reports: Any) -> Any:
-    return hop.frame(reports=reports)
 
 
 def stranger_of(hop: Hop) -> str:
@@ -223,7 +201,7 @@ WRONG: dict[str, tuple[bool, Callable[[Hop], Any], str]] = {
     "a second attach": (True, lambda hop: attach_of(hop, "second"), "ATTACHED_ALREADY"),
     "too many reports": (
         True,
-        lambda hop: reports_of(hop, *[report_of(hop, 1, stranger_of(hop), 1)] * (REPORTS_FLOOD + 1)),
+        lambda hop: hop.frame(reports=[report_of(hop, 1, stranger_of(hop), 1)] * (REPORTS_FLOOD + 1)),
         "FLOOD",
     ),
     "too many leases": (True, lambda hop: held_of(hop, HELD_MAX + 1), "HELD_EXCEEDED"),
@@ -296,7 +274,7 @@ async def test_reports_of_what_is_not_its_own_are_refused(stack: Stack, hop: Hop
             setattr(told[-1].failed, "class", 99)
         async with session(hop.on(stack)) as holder:
             await holder.attach()
-            await holder.say(hop.frame(), reports_of(hop, *told), hop.frame())
+            await holder.say(hop.frame(), hop.frame(reports=told), hop.frame())
             refused: dict[str, str] = {}
             while len(refused) < len(told):
                 answer = (await holder.heard()).control
@@ -313,7 +291,7 @@ async def test_reports_of_what_is_not_its_own_are_refused(stack: Stack, hop: Hop
 async def bad_reports(target: Target) -> None:
     """Answered one by one."""
     frames = [
-        reports_of(target.hop, report_of(target.hop, number, stranger_of(target.hop), 1)).SerializeToString()
+        target.hop.frame(reports=[report_of(target.hop, number, stranger_of(target.hop), 1)]).SerializeToString()
         for number in range(FRAMES)
     ]
     async with session(target, FLOOD_SECONDS) as holder:
@@ -333,7 +311,7 @@ async def reports_unread(target: Target) -> None:
     reports = [report_of(target.hop, number, stranger_of(target.hop), 1) for number in range(100)]
     for report in reports:
         report.head.report_id = report.head.report_id.rjust(NAME_MAX, "0")
-    frame = reports_of(target.hop, *reports).SerializeToString()
+    frame = target.hop.frame(reports=reports).SerializeToString()
     async with session(target, FLOOD_SECONDS) as holder:
         await holder.attach()
         saying = asyncio.create_task(holder.say(*[frame] * 1_000))

@@ -98,11 +98,11 @@ def _start(api: Api) -> str:
 
 def _watch(api: Api, execution_id: str) -> None:
     _title("Its journal, as it is written")
-    first = 0.0
+    first = 0
     for event in events_of(api, execution_id):
-        moment = event.time.seconds + event.time.nanos / 1e9
-        first = first or moment
-        typer.echo(f"  {event.seq:>3}  +{(moment - first) * 1000:>5.0f} ms  {event.type:<20} {event.node}".rstrip())
+        first = first or event.time.ToMilliseconds()
+        after = event.time.ToMilliseconds() - first
+        typer.echo(f"  {event.seq:>3}  +{after:>5} ms  {event.type:<20} {event.node}".rstrip())
 
 
 def _account(api: Api, execution_id: str) -> int:
@@ -111,7 +111,7 @@ def _account(api: Api, execution_id: str) -> int:
     _title("Every attempt at every node, and when it ran")
     show_runs(runs)
     state = cell(execution, "state")
-    _title(f"The result: {state} after {_seconds(execution.metrics.duration):.2f} s")
+    _title(f"The result: {state} after {cell(execution, 'metrics.duration')}")
     typer.echo(json.dumps(plain(execution.output), indent=2))
     _tell_what_happened(execution, runs)
     return 0 if state == "SUCCESS" else 1
@@ -146,10 +146,6 @@ In another, the same order, then a small one, then one that does not fit its sch
 Kill any of the four (`{command} status` shows their pids) while one runs: it ends as if nothing had happened.
 """
     )
-
-
-def _seconds(duration: Any) -> float:
-    return float(duration.seconds + duration.nanos / 1e9)
 
 
 def _title(text: str) -> None:

@@ -13,7 +13,7 @@ _DELAY: Final[Schema] = {
     "allOf": [
         DURATION,
         {
-            "no-longer-than": DELAY_SECONDS_MAX * SECOND,
+            "duration-between": [0, DELAY_SECONDS_MAX * SECOND],
             "x-reason": "OUT_OF_RANGE",
             "description": "delay@1 keeps a place of its runner, so it takes an hour at most; use sleep@1",
         },

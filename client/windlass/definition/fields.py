@@ -5,6 +5,7 @@
 
 from typing import Any, Final
 
+from windlass.definition.durations import DURATION_MAX
 from windlass.definition.limits import ATTEMPTS_MAX, BRANCH_FORM, FACTOR_MAX, NAME_FORM, NODE_ID_FORM
 
 Schema = dict[str, Any]
@@ -18,9 +19,8 @@ def _form(what: str, form: str, reason: str) -> Schema:
     return {"type": "string", "pattern": f"^{form}$", "x-reason": reason, "description": f"{what} has the form {form}"}
 
 
-def _number(kind: str, most: int) -> Schema:
-    words = {"integer": "whole number", "number": "number"}[kind]
-    return {"type": kind, "minimum": 1, "maximum": most, "description": f"must be a {words} from 1 to {most}"}
+def _from_one(kind: str, words: str, most: int) -> Schema:
+    return {"type": kind, "minimum": 1, "maximum": most, "description": f"must be {words} from 1 to {most}"}
 
 
 FREE: Final[Schema] = {"type": "object"}
@@ -44,7 +44,11 @@ _DESCRIPTION: Final[Schema] = {
 _TIMEOUT: Final[Schema] = {
     "allOf": [
         DURATION,
-        {"longer-than": 0, "x-reason": "OUT_OF_RANGE", "description": "a timeout is longer than nothing"},
+        {
+            "duration-between": [1, DURATION_MAX],
+            "x-reason": "OUT_OF_RANGE",
+            "description": "a timeout is longer than nothing",
+        },
     ]
 }
 _LABEL: Final[Schema] = {
@@ -58,9 +62,9 @@ _LABELS: Final[Schema] = {
     **_LABEL,
 }
 _RETRY: Final[Schema] = object_of(
-    attempts=_number("integer", ATTEMPTS_MAX),
+    attempts=_from_one("integer", "a whole number", ATTEMPTS_MAX),
     initialDelay=DURATION,
-    factor=_number("number", FACTOR_MAX),
+    factor=_from_one("number", "a number", FACTOR_MAX),
     maxDelay=DURATION,
     budget=DURATION,
 )

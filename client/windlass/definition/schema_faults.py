@@ -1,8 +1,8 @@
 """Checks a part of a definition against its JSON Schema, and says what does not fit as faults.
 
 Beside the members of JSON Schema, `x-reason` is the reason of a fault in that part, and `description` its message. The
-keywords `duration` and `time` stand for the grammars of durations.py; `longer-than` and `no-longer-than` compare a
-duration with a number of microseconds.
+keywords `duration` and `time` stand for the grammars of durations.py, and `duration-between` has the least and the most
+of a duration in microseconds.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -129,27 +129,17 @@ def _keyword(check: Callable[[Any, Any], object]) -> type[Any]:
     return Keyword
 
 
-def _is_longer(limit: int, written: Any) -> bool | None:
-    """None when it is no duration: that is another fault."""
+def _is_between(bounds: list[int], written: Any) -> None:
     try:
-        return parse_duration(written) > limit
+        length = parse_duration(written)
     except ValueError:
-        return None
-
-
-def _longer_than(limit: int, written: Any) -> None:
-    if _is_longer(limit, written) is False:
-        raise ValueError
-
-
-def _no_longer_than(limit: int, written: Any) -> None:
-    if _is_longer(limit, written):
+        return  # this is another fault
+    if not bounds[0] <= length <= bounds[1]:
         raise ValueError
 
 
 _KEYWORDS: Final = {
     "duration": _keyword(lambda _, written: parse_duration(written)),
+    "duration-between": _keyword(_is_between),
     "time": _keyword(lambda _, written: parse_time(written)),
-    "longer-than": _keyword(_longer_than),
-    "no-longer-than": _keyword(_no_longer_than),
 }
