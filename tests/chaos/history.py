@@ -122,7 +122,7 @@ class History:
 
 
 def calls_in(ledger: Path) -> list[dict[str, Any]]:
-    """What the modules of ledger_modules.py have written so far."""
+    """The calls that ledger_modules.py has written down so far."""
     path = ledger / "calls.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 

@@ -210,7 +210,7 @@ async def with_last_record(false: Falsifier, field: str, step: int) -> None:
     await false.rewrite(false.told.row, [*before, last._replace(**{field: getattr(last, field) + step})])
 
 
-# What follows below adds the others.
+# The functions below add the others.
 BREACHES: dict[str, Falsify] = {
     **{name: in_rows(*told) for name, told in IN_ROWS.items()},
     "s1_a_record_is_missing": partial(with_last_record, field="seq", step=1),

@@ -1,4 +1,4 @@
-"""What is malformed, unknown, foreign or too much is answered with its own code and reason, and changes nothing.
+"""Requests that are malformed, unknown, foreign or too much get their own code and reason, and change nothing.
 
 Two corpora against a running stack: one made from the descriptors (every field of every public method, broken in
 every way that its type knows), one of cases with a name. Each answer is looked through for what must not get out.

@@ -100,7 +100,7 @@ HOPS = {
 
 
 class Session:
-    """One stream; says what it is told to."""
+    """One stream on which a test says what it likes."""
 
     def __init__(self, target: Target, seconds: float) -> None:
         self.hop = hop = target.hop
@@ -449,7 +449,7 @@ async def under_way(stack: Stack) -> AsyncIterator[resources_pb2.Run]:
 
 
 async def assert_refusing(client: Client) -> None:
-    """Whoever sends what is wrong is told so in time."""
+    """A caller who sends what is wrong is told so in time."""
     request = executions_pb2.StartExecutionRequest(workflow="ghost")
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await client.executions.StartExecution(request, metadata=client.metadata, timeout=ANSWER_SECONDS)

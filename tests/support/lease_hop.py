@@ -201,7 +201,7 @@ class _Servicer(sessions_pb2_grpc.RunnerSessionsServicer):
 
 
 class Replica:
-    """One server process, so to speak."""
+    """It stands for one server process."""
 
     def __init__(self, registry: SessionRegistry, owner: ServerOwner, server: Any, port: int) -> None:
         self.registry = registry
@@ -311,7 +311,7 @@ async def holding(
 
 
 class RawHolder:
-    """One stream, frame by frame; there is no guard, so it is whom it says."""
+    """It writes and reads one stream frame by frame. There is no guard, so it is whom it says."""
 
     def __init__(self, channel: grpc.aio.Channel, who: Identity | None) -> None:
         said = None if who is None else (("kind", who.kind.value), ("name", who.name))

@@ -400,8 +400,8 @@ class LeaseWorld(RuleBasedStateMachine):
         stream.rules.accept(refused)
         doubts = self.doubts.pop((stream.address, attach.instance_id), [])
         self.free([each for each in doubts if not stream.rules.holds(each.lease_id, each.epoch)])
-        # What it should hold and did not name: handed back on a stream that broke, or on its way through
-        # another server. Its answer to a claim is binding.
+        # It may hold leases that it did not name: they were handed back on a stream that broke, or are on their way
+        # through another server. Its answer to a claim is binding.
         stream.rules.claim(
             Lease(name, row.epoch)
             for name, row in self.rows.items()

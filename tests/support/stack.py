@@ -146,7 +146,7 @@ class Stack:
         return f"postgresql://windlass:{password}@127.0.0.1:{postgres_port(self.options)}/{database}"
 
     async def rows(self, sql: str, *params: object) -> list[tuple[Any, ...]]:
-        """What a statement finds in the database."""
+        """The rows that a statement finds in the database."""
         async with await psycopg.AsyncConnection.connect(self.superuser_url()) as connection:
             return await (await connection.execute(sql.encode(), params)).fetchall()
 

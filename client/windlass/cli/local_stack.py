@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from windlass.cli.invocation import as_typed
 from windlass.cli.render import grid
 
 DONE, FAILED = 0, 1
+_say = partial(typer.echo, err=True)
 # A stop is promised within this time.
 DOWN_SECONDS = 15.0
 POLL_SECONDS = 0.1
@@ -104,10 +106,6 @@ def leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
     for error in group.exceptions:
         found.extend(leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
     return found
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 def _show_up(home: Any) -> None:

@@ -6,6 +6,7 @@ They need the extra `windlass[local]`, or that of the one service, and say so wh
 import os
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,6 +45,7 @@ OperatorOption = Annotated[
 
 # The gRPC port of a 21st replica would be the metrics port of the first.
 REPLICAS_MAX = 20
+_say = partial(typer.echo, err=True)
 
 admin = typer.Typer(help="First keys, and what only an operator does.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -103,7 +105,7 @@ def down(home: HomeOption = DEFAULT_HOME) -> None:
 
 
 def status(home: HomeOption = DEFAULT_HOME, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
-    """What runs, where, since when. Exit code 1 when nothing does, or the stack is starting or stopping."""
+    """Show what runs, where and since when. Exit code 1 when nothing runs, or the stack is starting or stopping."""
     from windlass.cli import local_stack
 
     raise typer.Exit(local_stack.status(home, as_json=as_json))
@@ -148,14 +150,13 @@ def bootstrap(home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = No
 def verify(context: typer.Context, home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
     """Fold every journal anew and check the promises that rows can show; exit code 1 for a broken one.
 
-    Of the database of the home's stack while that runs, or of the one that is given.
+    It reads the database of the home's stack while that runs, or the database that is given.
     """
-    from deploy.local.home import Home
     from windlass.cli.verify import verify as run
 
     # A home that was typed is stronger than a database URL from the environment.
     is_home_meant = _is_typed(context, "home") and not _is_typed(context, "database_url")
-    raise typer.Exit(run(Home(home), None if is_home_meant else database_url, _say, typer.echo))
+    raise typer.Exit(run(home, None if is_home_meant else database_url))
 
 
 def demo() -> None:
@@ -174,7 +175,3 @@ def _needed(database_url: str | None) -> str:
 def _is_typed(context: typer.Context, parameter: str) -> bool:
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)

@@ -98,7 +98,7 @@ def test_separate_components_are_good() -> None:
 
 
 REMOVED = object()
-# What is put where in the good definition, and the fault that it makes.
+# A value that is put at a place of the good definition, and the fault that it makes.
 CORPUS: list[tuple[str, Any, str, str]] = [
     ("name", REMOVED, "name", "REQUIRED"),
     ("name", "Order", "name", "MALFORMED_NAME"),
@@ -496,7 +496,7 @@ PATHS = sorted({at for at, *_ in CORPUS})
 @given(at=st.sampled_from(PATHS), value=json_values)
 @settings(deadline=None)
 def test_anything_anywhere_is_judged_and_never_breaks(at: str, value: Any) -> None:
-    """Whatever stands where: a verdict, with faults that have a reason, or a canonical form that reads back."""
+    """The verdict has faults with a reason, or a canonical form that reads back."""
     document = good()
     put(document, at, value)
     verdict = examine(document)
