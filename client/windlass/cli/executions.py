@@ -56,7 +56,8 @@ def start(
         for _event in events_of(api, execution.id):
             pass
         execution = api.call(messages.GetExecutionRequest(execution_id=execution.id)).execution
-    render.print_json(execution) if as_json else _show(execution)
+    show = render.print_json if as_json else _show
+    show(execution)
     raise typer.Exit(1 if wait and render.cell(execution, "state") != "SUCCESS" else 0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 import math
 from typing import Any
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.definition import templates
-from windlass.definition.examination import Verdict, examine, warnings_of
+from windlass.definition.examination import examine, warnings_of
 from windlass.definition.faults import Fault
 from windlass.definition.json_values import sift
 from windlass.definition.limits import FAULTS_MAX
@@ -418,15 +417,6 @@ def test_faults_end_but_what_cannot_be_kept_is_taken_out_all_the_same() -> None:
     assert len(sifted.faults) == len(sifted.gaps) == FAULTS_MAX
     sifted = sift({f"{number}\x00": math.nan for number in range(3 * FAULTS_MAX)})
     assert (len(sifted.faults), len(sifted.gaps)) == (FAULTS_MAX, 0)
-
-
-def test_faults_are_looked_for_until_there_are_enough() -> None:
-    found, looked = Verdict().faults, itertools.count()
-    for _ in range(3):
-        found.extend(Fault(str(place), "UNKNOWN_FIELD", "") for place in itertools.islice(looked, FAULTS_MAX))
-    found.append(Fault("last", "UNKNOWN_FIELD", ""))
-    assert len(found) == FAULTS_MAX
-    assert next(looked) == FAULTS_MAX
 
 
 def test_templates_are_read_until_there_are_faults_enough(monkeypatch: pytest.MonkeyPatch) -> None:
