@@ -20,7 +20,7 @@ from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.system_key import SystemKey
-from services.chassis.lease.profile import HolderProfile
+from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import EXECUTION, RUN
 from services.chassis.postgres import migrations
 from services.chassis.postgres.connection import BY_INDEX, PgConnection
@@ -204,8 +204,7 @@ class CoordinatorService:
 
     def _join_dispatchers(self) -> None:
         self.holder = SessionHolder(
-            profile=HolderProfile(holder=self._name, version=version("windlass")),
-            capacity=self._settings.executions_max,
+            attach=Attach(self._name, capacity=self._settings.executions_max, version=version("windlass")),
             timing=EXECUTION.scaled(self._settings.lease_scale),
             codec=dispatch_hop.CODEC,
             open_stream=lambda address: CoordinatorSessionsStub(self._channels.get(address)).Session(),

@@ -5,11 +5,10 @@ from typing import Final
 from services.chassis.process.config import Field, StoringSettings
 
 SERVICE: Final = "dispatcher"
-VERSION: Final = "0.1.0"
 # The poll behind every wake-up: the longest wait when every notification is lost. Multiplied by the lease scale.
 POLL_SECONDS: Final = 2.0
 # A committed grant without an acknowledgement is asked about after this time. Multiplied by the lease scale.
-ASTRAY_SECONDS: Final = 1.0
+LOST_GRANT_SECONDS: Final = 1.0
 # A message without an acknowledgement is sent again after this time. Multiplied by the lease scale.
 REDELIVER_SECONDS: Final = 1.0
 

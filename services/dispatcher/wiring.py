@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,38 +25,33 @@ from services.chassis.session.registry import SessionRegistry
 from services.chassis.telemetry.logs import setup_logging
 from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
 from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
+from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_loop import AdmissionLoop
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
 from services.dispatcher.app.deliveries import Deliveries
-from services.dispatcher.app.marks import Marks
+from services.dispatcher.app.dispatched_marks import DispatchedMarks
 from services.dispatcher.app.measures import Measures
-from services.dispatcher.app.ports import CoordinatorSession
+from services.dispatcher.app.poll_loop import PollLoop
 from services.dispatcher.app.replica_notices import CHANNEL, ReplicaNotices
 from services.dispatcher.app.retention import Retention
 from services.dispatcher.app.returns import Returns
-from services.dispatcher.app.rounds import Rounds
 from services.dispatcher.app.waking import Waking
-from services.dispatcher.config import (
-    ASTRAY_SECONDS,
-    POLL_SECONDS,
-    REDELIVER_SECONDS,
-    SERVICE,
-    VERSION,
-    DispatcherSettings,
-)
-from services.dispatcher.core.items import Claim
-from services.dispatcher.core.workspace_queues import WorkspaceQueues
+from services.dispatcher.config import LOST_GRANT_SECONDS, POLL_SECONDS, REDELIVER_SECONDS, SERVICE, DispatcherSettings
 from services.dispatcher.rpc.enqueue import EnqueueServicer
 from services.dispatcher.rpc.queue import QueueServicer
 from services.dispatcher.rpc.rules import RULES
-from services.dispatcher.rpc.sessions import CODEC, Coordinators, CoordinatorSessionsServicer
+from services.dispatcher.rpc.sessions import CODEC, CoordinatorSessionOwner, CoordinatorSessionsService
+from services.dispatcher.rpc.translate import grant_of
 from services.dispatcher.store.housekeeping import PostgresHousekeeping
 from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
 from services.dispatcher.store.queue import SETTINGS, PostgresQueue
 from services.dispatcher.store.reads import PostgresQueueReads
-from services.dispatcher.store.replica_notices import PostgresNoticeSender
-from windlass.dispatcher.v1 import queue_pb2_grpc, sessions_pb2_grpc
+from windlass.dispatcher.v1.queue_pb2_grpc import (
+    add_EnqueueServiceServicer_to_server,
+    add_QueueServiceServicer_to_server,
+)
+from windlass.dispatcher.v1.sessions_pb2_grpc import add_CoordinatorSessionsServicer_to_server
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -64,7 +59,10 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 def main(settings: DispatcherSettings) -> int:
     setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
     setup_tracing(
-        service=SERVICE, version=VERSION, instance=f"{SERVICE}-{settings.replica}", endpoint=settings.otlp_endpoint
+        service=SERVICE,
+        version=version("windlass"),
+        instance=f"{SERVICE}-{settings.replica}",
+        endpoint=settings.otlp_endpoint,
     )
 
     async def wired(process: Process) -> None:
@@ -97,100 +95,93 @@ class DispatcherService:
 
     def __init__(self, settings: DispatcherSettings) -> None:
         self.name = f"{SERVICE}-{settings.replica}"
+        self.poll_seconds = POLL_SECONDS * settings.lease_scale
         self.clock = SystemClock()
+        self.metrics = AdmissionMetrics()
+        self.inbox = AdmissionInbox(self.clock)
         self._open_database(settings)
-        self._admit(settings)
         self._look_after(settings)
         self._hold_sessions(settings)
+        self._admit()
         self._serve(settings)
 
     def _open_database(self, settings: DispatcherSettings) -> None:
-        scale, name, url = settings.lease_scale, self.name, settings.database_url
-        self.database = Database(url, name=name, connections=settings.database_connections)
-        self.connection = PgConnection(url, name=f"{name}-admission_loop", settings=SETTINGS)
+        scale, url = settings.lease_scale, settings.database_url
+        self.database = Database(url, name=self.name, connections=settings.database_connections)
+        self.connection = PgConnection(url, name=f"{self.name}-admission_loop", settings=SETTINGS)
         self.leases = PostgresLeases(self.database, lease_scale=scale)
-        self.housekeeping = PostgresHousekeeping(self.database, astray_seconds=ASTRAY_SECONDS * scale)
         self.mailbox = PostgresMailbox(self.database, redeliver_seconds=REDELIVER_SECONDS * scale)
+        self.housekeeping = PostgresHousekeeping(
+            self.database,
+            lost_grant_seconds=LOST_GRANT_SECONDS * scale,
+            request_key_seconds=settings.request_key_seconds,
+        )
 
-    def _admit(self, settings: DispatcherSettings) -> None:
-        """The admission loop, and the parts that feed it."""
+    def _look_after(self, settings: DispatcherSettings) -> None:
+        """The loops that change leases outside of the batches, or read the queue from time to time."""
+        self.returns = Returns(leases=self.leases, inbox=self.inbox, metrics=self.metrics, clock=self.clock)
+        self.marks = DispatchedMarks(housekeeping=self.housekeeping, clock=self.clock)
+        self.waking = Waking(
+            housekeeping=self.housekeeping, inbox=self.inbox, clock=self.clock, poll_seconds=self.poll_seconds
+        )
+        self.measures = Measures(housekeeping=self.housekeeping, clock=self.clock)
+        self.retention = Retention(housekeeping=self.housekeeping, mailbox=self.mailbox, clock=self.clock)
         self.replica_notices = ReplicaNotices(
-            sender=PostgresNoticeSender(self.database),
+            housekeeping=self.housekeeping,
             replica=f"{self.name}-{os.getpid()}",
-            heard=self._heard,
+            heard=self.inbox.work_elsewhere,
             clock=self.clock,
         )
         self.notice_listener = Notifications(
             settings.database_url, [CHANNEL], self.replica_notices.on_notice, name=f"{self.name}-notices"
         )
-        self.metrics = AdmissionMetrics()
-        self.admission_loop = AdmissionLoop(
-            store=PostgresQueue(self.connection),
-            late=self.leases,
-            holders=self._holders,
-            give_up=self._give_up,
-            due=self._due,
-            demand=self._demand,
-            notify=self.replica_notices.waits_in,
-            queues=WorkspaceQueues(),
-            metrics=self.metrics,
-            clock=self.clock,
-            poll_seconds=POLL_SECONDS * settings.lease_scale,
-        )
-        self.returns = Returns(
-            leases=self.leases, admission_loop=self.admission_loop, metrics=self.metrics, clock=self.clock
-        )
-        self.deliveries = Deliveries(
-            mailbox=self.mailbox, admission_loop=self.admission_loop, post=self._post, clock=self.clock
-        )
-
-    def _look_after(self, settings: DispatcherSettings) -> None:
-        """The loops that read the queue from time to time."""
-        self.marks = Marks(housekeeping=self.housekeeping, clock=self.clock)
-        self.waking = Waking(
-            housekeeping=self.housekeeping,
-            admission_loop=self.admission_loop,
-            clock=self.clock,
-            poll_seconds=POLL_SECONDS * settings.lease_scale,
-        )
-        self.measures = Measures(housekeeping=self.housekeeping, clock=self.clock)
-        self.retention = Retention(
-            housekeeping=self.housekeeping,
-            mailbox=self.mailbox,
-            kept_seconds=settings.request_key_seconds,
-            clock=self.clock,
-        )
 
     def _hold_sessions(self, settings: DispatcherSettings) -> None:
-        """The coordinators' sessions, and the rounds that ask over them."""
+        """The coordinators' sessions, and the parts that send over them."""
         timing = EXECUTION.scaled(settings.lease_scale)
-        self.coordinators = Coordinators(
-            admission_loop=self.admission_loop,
+        self.session_owner = CoordinatorSessionOwner(
+            inbox=self.inbox,
             returns=self.returns,
-            deliveries=self.deliveries,
             marks=self.marks,
             leases=self.leases,
             metrics=self.metrics,
-            registry=lambda: self.registry,
             clock=self.clock,
+        )
+        self.deliveries = Deliveries(
+            mailbox=self.mailbox, inbox=self.inbox, post=self.session_owner.post, clock=self.clock
         )
         self.registry = SessionRegistry(
             store=PostgresSessionStore(self.database, "dispatcher.coordinator_sessions", timing),
             timing=timing,
             server=self.name,
             codec=CODEC,
-            owner=self.coordinators,
+            owner=self.session_owner,
         )
-        self.rounds = Rounds(
-            housekeeping=self.housekeeping,
-            leases=self.leases,
-            mailbox=self.mailbox,
-            polled=self.admission_loop.polled,
-            ended=self.returns.ended,
-            ask_holder=self.coordinators.ask,
-            post=self.coordinators.post,
+        self.session_owner.deliveries, self.session_owner.registry = self.deliveries, self.registry
+
+    def _admit(self) -> None:
+        """The admission loop, and the poll that feeds it."""
+        self.admission_loop = AdmissionLoop(
+            inbox=self.inbox,
+            store=PostgresQueue(self.connection),
+            coordinators=self.registry,
+            returns=self.returns,
+            waking=self.waking,
+            replica_notices=self.replica_notices,
+            grant_of=grant_of,
+            metrics=self.metrics,
             clock=self.clock,
-            every_seconds=POLL_SECONDS * settings.lease_scale,
+            poll_seconds=self.poll_seconds,
+        )
+        self.poll_loop = PollLoop(
+            housekeeping=self.housekeeping,
+            mailbox=self.mailbox,
+            polled=self.inbox.polled,
+            ended=self.returns.ended,
+            ask_holder=self.session_owner.ask,
+            post=self.session_owner.post,
+            clock=self.clock,
+            every_seconds=self.poll_seconds,
         )
 
     def _serve(self, settings: DispatcherSettings) -> None:
@@ -201,39 +192,11 @@ class DispatcherService:
             tls=settings.tls,
             public=settings.public,
         )
-        self.enqueues = EnqueueServicer(self.admission_loop)
-        queue_pb2_grpc.add_EnqueueServiceServicer_to_server(self.enqueues, self.server)
-        queue_pb2_grpc.add_QueueServiceServicer_to_server(
-            QueueServicer(
-                reads=PostgresQueueReads(self.database),
-                deliveries=self.deliveries,
-                limits_changed=self.admission_loop.limits_changed,
-            ),
-            self.server,
-        )
-        sessions_pb2_grpc.add_CoordinatorSessionsServicer_to_server(
-            CoordinatorSessionsServicer(self.registry), self.server
-        )
-
-    # Callbacks for parts that are made before the part that they call.
-
-    def _heard(self, workspace: str) -> None:
-        self.admission_loop.work_elsewhere(workspace)
-
-    def _holders(self) -> Sequence[CoordinatorSession]:
-        return self.coordinators.with_credit()
-
-    def _give_up(self, claims: Sequence[Claim]) -> None:
-        self.returns.hand_back([(each.execution_id, each.epoch) for each in claims])
-
-    def _due(self, time: datetime) -> None:
-        self.waking.due(time)
-
-    def _demand(self, amount: int) -> None:
-        self.registry.set_demand(amount)
-
-    def _post(self, instance_id: str, bodies: Sequence[bytes]) -> None:
-        self.coordinators.post(instance_id, bodies)
+        self.enqueues = EnqueueServicer(self.inbox)
+        queue = QueueServicer(reads=PostgresQueueReads(self.database), deliveries=self.deliveries, inbox=self.inbox)
+        add_EnqueueServiceServicer_to_server(self.enqueues, self.server)
+        add_QueueServiceServicer_to_server(queue, self.server)
+        add_CoordinatorSessionsServicer_to_server(CoordinatorSessionsService(self.registry), self.server)
 
     def loops(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
         """The background loops by name. A loop that dies takes the process with it."""
@@ -241,10 +204,9 @@ class DispatcherService:
             ("admission_loop", self.admission_loop.run),
             ("returns", self.returns.run),
             ("deliveries", self.deliveries.run),
-            ("forgetting", self.deliveries.run_forgetting),
             ("marks", self.marks.run),
             ("waking", self.waking.run),
-            ("rounds", self.rounds.run),
+            ("poll loop", self.poll_loop.run),
             ("replica_notices", self.replica_notices.run),
             ("notice listener", self.notice_listener.run),
             ("beats", self.registry.run_beats),

@@ -12,7 +12,7 @@ from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.server import GrpcServer
 from services.chassis.identity.system_key import SystemKey
-from services.chassis.lease.profile import HolderProfile
+from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import RUN
 from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Process
@@ -110,16 +110,16 @@ class RunnerService:
 
     def _join_coordinators(self, modules: Sequence[str]) -> None:
         settings, channels = self._settings, self._channels
-        profile = HolderProfile(
-            settings.name,
+        attach = Attach(
+            holder=settings.name,
+            capacity=settings.runner_concurrency,
             version=VERSION,
             labels=settings.labels,
             modules=modules,
             idempotent_modules=registry.idempotent,
         )
         self._holder = SessionHolder(
-            profile=profile,
-            capacity=settings.runner_concurrency,
+            attach=attach,
             timing=RUN.scaled(settings.lease_scale),
             codec=CODEC,
             open_stream=lambda address: RunnerSessionsStub(channels.get(address)).Session(),

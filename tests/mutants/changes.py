@@ -1,6 +1,6 @@
 """The places of a mutant's change, and the kinds of change.
 
-A place is a name in a folder (`live_run`, `Rounds.run_once`, a constant of a module), found in the syntax tree of
+A place is a name in a folder (`live_run`, `PollLoop.run_once`, a constant of a module), found in the syntax tree of
 whichever file defines it. A change says what is done wrong there in terms of the code's meaning (a column is not
 compared, a call is taken to answer True), so neither a reworded line nor a moved file breaks it.
 """

@@ -99,7 +99,7 @@ ADMISSION: Final = [
     ),
     Mutant(
         "no_poll_behind_a_wake_up",
-        *(_DISPATCHER, "Rounds.run_once", without_element("poll")),
+        *(_DISPATCHER, "PollLoop.run_once", without_element("poll")),
         "test_round_looks_for_work_leases_grants_and_messages",
     ),
     Mutant(

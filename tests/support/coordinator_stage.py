@@ -22,13 +22,11 @@ from services.chassis.grpc.errors import Refusal
 from services.chassis.grpc.guard import Guard
 from services.chassis.grpc.server import INTERNAL, GrpcServer
 from services.chassis.identity.callers import ServiceCredential, services
-from services.chassis.lease.frames import Grant, Report
-from services.chassis.lease.profile import HolderProfile
+from services.chassis.lease.frames import Attach, Grant, Report
 from services.chassis.lease.timing import EXECUTION, RUN
 from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Process
 from services.chassis.session.holder import SessionHolder
-from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.registry import SessionRegistry
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.peers import dispatch as dispatch_hop
@@ -37,6 +35,7 @@ from services.coordinator.wiring import wire
 from tests.support.holder_owner import HolderOwner
 from tests.support.lease_hop import Addresses, ServerOwner
 from tests.support.probe import eventually as probe_until
+from tests.support.session_store import MemorySessionStore
 from windlass.api.v1.workspaces_pb2 import Role
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
 from windlass.coordinator.v1 import sessions_pb2 as runs_pb
@@ -99,10 +98,9 @@ class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer
 
     def __init__(self) -> None:
         super().__init__()
-        clock = SystemClock()
         timing = EXECUTION.scaled(SCALE)
         self.registry = SessionRegistry(
-            store=MemorySessionStore(clock, timing),
+            store=MemorySessionStore(timing),
             timing=timing,
             server="dispatcher-test",
             codec=dispatch_hop.CODEC,
@@ -188,13 +186,13 @@ class StageRunner(HolderOwner):
         self.progress: list[runs_pb.RunProgress] = []
         self.work: Callable[[runs_pb.RunGrant], Any] = lambda grant: {}
         self.holder = SessionHolder(
-            profile=HolderProfile(
-                holder=name,
+            attach=Attach(
+                name,
+                capacity=capacity,
                 labels={"zone": "a"},
                 modules=("noop@1", "transform@1", "x.y@1"),
                 idempotent_modules=idempotent,
             ),
-            capacity=capacity,
             timing=RUN.scaled(SCALE),
             codec=runner_hop.CODEC,
             open_stream=lambda address: self._open(channel(address), metadata),

@@ -13,7 +13,7 @@ class HolderOwner:
         self.taken: list[str] = []
         self.refused: list[tuple[str, str]] = []
         self.notes: list[object] = []
-        # When it was fenced, was let go on, or ended with this reason.
+        # "fenced", "resumed", or the reason for which its instance ended.
         self.edges: list[str] = []
 
     def on_grants(self, grants: list[Grant]) -> None: ...

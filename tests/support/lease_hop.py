@@ -11,7 +11,6 @@ from typing import Any
 
 import grpc
 
-from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.identity.callers import CallerKind, Identity, set_caller
 from services.chassis.lease.frames import (
     Attach,
@@ -23,18 +22,16 @@ from services.chassis.lease.frames import (
     ServerFrame,
     StreamFault,
 )
-from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import EXECUTION, LeaseTiming
-from services.chassis.process.clock import SystemClock
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
-from services.chassis.session.memory import MemorySessionStore
-from services.chassis.session.owners import AttachRefused
-from services.chassis.session.registry import SessionLimits, SessionRegistry
+from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.server import ServerSession
-from services.chassis.session.store import CloseMark, EndedInstance
+from services.chassis.session.store import EndedInstance
+from services.chassis.session.stream_limits import SessionLimits
 from tests.support.holder_owner import HolderOwner
 from tests.support.probe import some
+from tests.support.session_store import MemorySessionStore
 from windlass.coordinator.v1 import sessions_pb2, sessions_pb2_grpc
 from windlass.types.v1 import session_pb2
 
@@ -52,47 +49,6 @@ def report_of(report_id: str, lease_id: str, epoch: int = 1, output: bytes = b"{
     body = sessions_pb2.RunReport(head=head)
     body.succeeded.output.json = output
     return Report(report_id, lease_id, epoch, body)
-
-
-class AwayStore(MemorySessionStore):
-    """A store that can be away. The clock is the machine's."""
-
-    def __init__(self, timing: LeaseTiming) -> None:
-        super().__init__(SystemClock(), timing)
-        self.is_away = False
-        self.renewed: list[str] = []
-        self.judged: list[EndedInstance | None] = []
-
-    def _ask(self) -> None:
-        if self.is_away:
-            raise DependencyUnavailable("the database", "stopped by the test")
-
-    async def open(self, attach: Attach) -> bool:
-        self._ask()
-        return await super().open(attach)
-
-    async def renew(self, instance_ids: Iterable[str]) -> set[str]:
-        self._ask()
-        instance_ids = list(instance_ids)
-        self.renewed += instance_ids
-        return await super().renew(instance_ids)
-
-    async def mark_closed(self, instance_id: str) -> CloseMark:
-        self._ask()
-        return await super().mark_closed(instance_id)
-
-    async def end_if_unheard(self, mark: CloseMark) -> EndedInstance | None:
-        self._ask()
-        self.judged.append(await super().end_if_unheard(mark))
-        return self.judged[-1]
-
-    async def sweep(self) -> list[EndedInstance]:
-        self._ask()
-        return await super().sweep()
-
-    async def end(self, instance_id: str) -> None:
-        """End the instance as another replica would."""
-        assert await self.end_if_unheard(await self.mark_closed(instance_id)) is not None
 
 
 class ServerOwner:
@@ -201,7 +157,7 @@ class _Servicer(sessions_pb2_grpc.RunnerSessionsServicer):
 
 
 class Replica:
-    """It stands for one server process."""
+    """Stands for one server process."""
 
     def __init__(self, registry: SessionRegistry, owner: ServerOwner, server: Any, port: int) -> None:
         self.registry = registry
@@ -224,7 +180,7 @@ class Replica:
                 await loop
 
     async def kill(self) -> None:
-        """Gone without a word."""
+        """End it without telling the holders."""
         await self.stop_loops()
         await self._server.stop(None)
 
@@ -239,9 +195,7 @@ async def serving(
     limits: SessionLimits | None = None,
 ) -> AsyncIterator[Replica]:
     owner = ServerOwner()
-    registry = SessionRegistry(
-        store=store, timing=timing, server="server-0", codec=CODEC, owner=owner, limits=limits or SessionLimits()
-    )
+    registry = SessionRegistry(store=store, timing=timing, server="server-0", codec=CODEC, owner=owner, limits=limits)
     server = grpc.aio.server()
     sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(_Servicer(registry), server)
     replica = Replica(registry, owner, server, server.add_insecure_port(f"127.0.0.1:{port}"))
@@ -256,7 +210,7 @@ async def serving(
 
 
 class Addresses:
-    """An address book in the test's hands."""
+    """An address book that the test writes."""
 
     def __init__(self, *addresses: str) -> None:
         self._queue: asyncio.Queue[frozenset[str]] = asyncio.Queue()
@@ -289,10 +243,14 @@ async def holding(
         await channels.pop(address).close()
 
     worker.holder = SessionHolder(
-        profile=HolderProfile(
-            "worker", version="1.0", labels={"zone": "a"}, modules=("noop@1", "x.y@1"), idempotent_modules=("x.y@1",)
+        attach=Attach(
+            "worker",
+            capacity=capacity,
+            version="1.0",
+            labels={"zone": "a"},
+            modules=("noop@1", "x.y@1"),
+            idempotent_modules=("x.y@1",),
         ),
-        capacity=capacity,
         timing=timing,
         codec=CODEC,
         open_stream=open_stream,
@@ -311,7 +269,7 @@ async def holding(
 
 
 class RawHolder:
-    """It writes and reads one stream frame by frame. There is no guard, so it is whom it says."""
+    """Drives one stream frame by frame. There is no guard, so the server believes whom it says it is."""
 
     def __init__(self, channel: grpc.aio.Channel, who: Identity | None) -> None:
         said = None if who is None else (("kind", who.kind.value), ("name", who.name))
@@ -344,6 +302,3 @@ async def raw(replica: Replica, who: Identity | None = None, *options: tuple[str
     finally:
         holder.call.cancel()
         await channel.close()
-
-
-__all__ = ["AttachRefused", "AwayStore", "RawHolder", "Replica", "Worker", "holding", "raw", "serving"]

@@ -12,24 +12,10 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.chassis.lease.actions import (
-    GrantsInDoubt,
-    GrantsRefused,
-    GrantsWithdrawn,
-    HolderAction,
-    InstanceEnded,
-    LeasesRevoked,
-    OpenInstance,
-    Redial,
-    RenewInstance,
-    ReportsArrived,
-    ReportsRefused,
-    ReportsTaken,
-    ServerAction,
-)
+from services.chassis.lease.effects import HolderEffects, ServerEffects
 from services.chassis.lease.frames import Attach, Grant, HolderFrame, Lease, Refused, RefusedReport, Report, ServerFrame
+from services.chassis.lease.grants import LostGrants
 from services.chassis.lease.holder import HolderRules
-from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.server import ServerSessionRules
 from services.chassis.lease.timing import EXECUTION
 
@@ -95,12 +81,12 @@ class LeaseWorld(RuleBasedStateMachine):
         self.epochs = itertools.count(1)
         self.ids = itertools.count(1)
         self.holders: list[Holder] = []
-        # Streams that only the server still believes in.
+        # The servers have not noticed that these streams are gone.
         self.ghosts: list[Stream] = []
         self.claims: list[tuple[Stream, int]] = []
         self.waiting: list[tuple[Stream, int]] = []
         self.doubts: dict[tuple[str, str], list[Grant]] = {}
-        # Given to others because their holder will never begin them.
+        # The work of these leases was given to others, because their holder will never begin them.
         self.freed: set[tuple[str, int]] = set()
         self.starts: Counter[tuple[str, int]] = Counter()
         self.results: Counter[str] = Counter()
@@ -108,9 +94,8 @@ class LeaseWorld(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         for number in range(2):
-            rules = HolderRules(
-                HolderProfile(f"holder-{number}"), CAPACITY, EXECUTION, lambda: f"instance-{next(self.ids)}"
-            )
+            attach = Attach(f"holder-{number}", capacity=CAPACITY)
+            rules = HolderRules(attach, EXECUTION, lambda: f"instance-{next(self.ids)}")
             self.holders.append(Holder(rules))
         self.settle()
 
@@ -151,7 +136,7 @@ class LeaseWorld(RuleBasedStateMachine):
     @rule(h=holders, s=servers, items=st.sampled_from([1, 2, 500]))
     def server_writes(self, h: int, s: str, items: int) -> None:
         stream = self.holders[h].streams.get(s)
-        if stream is not None and (frame := stream.rules.take_frame(self.now, items)) is not None:
+        if stream is not None and (frame := stream.rules.take_frame(items)) is not None:
             assert len(frame.grants) + len(frame.taken) + len(frame.revoked) <= items
             stream.down.append(frame)
 
@@ -195,7 +180,7 @@ class LeaseWorld(RuleBasedStateMachine):
     @rule()
     def server_notices(self) -> None:
         stream = self.ghosts.pop(0)
-        self.serve(stream, stream.rules.lost())
+        self.close(stream, stream.rules.lost())
 
     def lose(self, holder: Holder, s: str, is_noticed: bool = True) -> None:
         stream = holder.streams.pop(s, None)
@@ -203,7 +188,7 @@ class LeaseWorld(RuleBasedStateMachine):
             return
         holder.rules.lost(s)
         if is_noticed:
-            self.serve(stream, stream.rules.lost())
+            self.close(stream, stream.rules.lost())
         else:
             self.ghosts.append(stream)
 
@@ -229,7 +214,7 @@ class LeaseWorld(RuleBasedStateMachine):
             row.epoch, row.instance_id = next(self.epochs), stream.instance_id
             grants.append(Grant(name, row.epoch, None))
         stream.rules.give_back(count - len(grants))
-        if not stream.rules.grant(grants, self.now):
+        if not stream.rules.queue_grants(grants, self.now):
             self.free(grants)
 
     @precondition(lambda self: not self.is_away)
@@ -331,7 +316,7 @@ class LeaseWorld(RuleBasedStateMachine):
             if not holder.is_frozen:
                 self.hear(holder, holder.rules.tick(self.now))
             for stream in list(holder.streams.values()):
-                self.serve(stream, stream.rules.tick(self.now))
+                self.free(stream.rules.tick(self.now))
 
     @rule(h=holders, is_frozen=st.booleans())
     def freeze_or_thaw(self, h: int, is_frozen: bool) -> None:
@@ -357,39 +342,32 @@ class LeaseWorld(RuleBasedStateMachine):
 
     # ── the database's part ──────────────────────────────────────────────────────────────────────────────────
 
-    def serve(self, stream: Stream, actions: list[ServerAction]) -> None:
-        for action in actions:
-            match action:
-                case OpenInstance(attach):
-                    self.open(stream, attach)
-                case RenewInstance(number) if self.is_away:
-                    self.waiting.append((stream, number))
-                case RenewInstance(number):
-                    self.renew(stream, number)
-                case ReportsArrived(reports):
-                    self.commit(stream, reports)
-                case GrantsWithdrawn(grants):
-                    self.free(grants)
-                case GrantsRefused(refused):
-                    self.free([Grant(each.lease_id, each.epoch, None) for each in refused])
-                case GrantsInDoubt(grants):
-                    key = (stream.address, stream.instance_id)
-                    self.doubts.setdefault(key, []).extend(grants)
-                case _:
-                    pass
+    def serve(self, stream: Stream, effects: ServerEffects) -> None:
+        self.free([Grant(each.lease_id, each.epoch, None) for each in effects.refused])
+        self.commit(stream, effects.reports)
+        if effects.beat and self.is_away:
+            self.waiting.append((stream, effects.beat))
+        elif effects.beat:
+            self.renew(stream, effects.beat)
+        if effects.attach is not None:
+            self.open(stream, effects.attach)
+
+    def close(self, stream: Stream, lost: LostGrants) -> None:
+        self.free(lost.withdrawn)
+        self.doubts.setdefault((stream.address, stream.instance_id), []).extend(lost.in_doubt)
 
     def open(self, stream: Stream, attach: Attach) -> None:
         if self.is_away:
-            stream.rules.refuse("DATABASE_AWAY", "")
+            stream.rules.close("DATABASE_AWAY", "")
             return
         # The server knows by now that its older stream with this instance is dead.
         for ghost in [each for each in self.ghosts if each.instance_id == attach.instance_id]:
             if ghost.address == stream.address:
                 self.ghosts.remove(ghost)
-                self.serve(ghost, ghost.rules.lost())
+                self.close(ghost, ghost.rules.lost())
         instance = self.instances.setdefault(attach.instance_id, Instance(self.now))
         if not instance.is_live:
-            stream.rules.refuse("INSTANCE_ENDED", "")
+            stream.rules.close("INSTANCE_ENDED", "")
             return
         instance.heard_at = self.now
         refused = [
@@ -400,8 +378,8 @@ class LeaseWorld(RuleBasedStateMachine):
         stream.rules.accept(refused)
         doubts = self.doubts.pop((stream.address, attach.instance_id), [])
         self.free([each for each in doubts if not stream.rules.holds(each.lease_id, each.epoch)])
-        # It may hold leases that it did not name: they were handed back on a stream that broke, or are on their way
-        # through another server. Its answer to a claim is binding.
+        # It should hold these and did not name them: they were handed back on a stream that broke, or are on their
+        # way through another server. Its answer to a claim is binding.
         stream.rules.claim(
             Lease(name, row.epoch)
             for name, row in self.rows.items()
@@ -436,22 +414,16 @@ class LeaseWorld(RuleBasedStateMachine):
                 row.instance_id = None
                 self.freed.add((name, epoch))
 
-    def hear(self, holder: Holder, actions: list[HolderAction]) -> None:
-        for action in actions:
-            match action:
-                case ReportsTaken(reports):
-                    holder.answered.update(each.report_id for each in reports)
-                case ReportsRefused(refused):
-                    holder.answered.update(each.report_id for each, _ in refused)
-                case InstanceEnded():
-                    holder.alive_at = None
-                    assert holder.rules.leases == {}
-                case Redial(address):
-                    self.lose(holder, address)
-                case LeasesRevoked(revoked):
-                    assert all(holder.rules.leases.get(each.lease_id) != each.epoch for each in revoked)
-                case _:
-                    pass
+    def hear(self, holder: Holder, effects: HolderEffects) -> None:
+        holder.answered.update(each.report_id for each in effects.reports_taken)
+        holder.answered.update(each.report_id for each, _ in effects.reports_refused)
+        for each in (*effects.lost, *effects.revoked):
+            assert holder.rules.leases.get(each.lease_id) != each.epoch
+        if effects.end_reason:
+            holder.alive_at = None
+            assert holder.rules.leases == {}
+        for address, _ in effects.redials:
+            self.lose(holder, address)
 
     # ── what always holds ────────────────────────────────────────────────────────────────────────────────────
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import orjson
 
-from services.chassis.process.clock import ManualClock
 from services.runner.app.modules import built_in
 from services.runner.app.rendering import Rendering
 from services.runner.app.worker import Worker
 from services.runner.core.job import Ended, Job
 from services.runner.store.outputs import DirectoryOutputs
+from tests.support.manual_clock import ManualClock
 from windlass.sdk import Registry
 
 # A run that is not reported by then is not going to be.

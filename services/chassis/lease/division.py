@@ -6,7 +6,9 @@ finer division would chase noise, because a stated demand is already old, and a 
 a server with demand has its standing credit, and gets its share one round trip after it states the demand.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+from services.chassis.lease.stream import HolderStream, StreamState
 
 # Enough to start the first work at once, and so little that ten idle servers do not tie up a small runner.
 STANDING = 1
@@ -27,3 +29,40 @@ def shares(places: int, demands: Sequence[int]) -> list[int]:
     # The server with the highest demand gets the remainder of the rounding.
     given[max(range(count), key=demands.__getitem__)] += places - sum(given)
     return given
+
+
+def divide(streams: Collection[HolderStream], free: int) -> None:
+    """Divide the free places: raise credits from unassigned places, and call credits back when needed.
+
+    Credit is called back when the holder has promised more places than it has, or when no place is unassigned and
+    another server lacks its standing credit or has more demand than credit.
+    """
+    live = [each for each in streams if each.state is StreamState.LIVE]
+    unassigned = free - sum(each.promised for each in streams)
+    targets = shares(free, [each.demand for each in live])
+    wanted = 0
+    for stream, target in zip(live, targets, strict=True):
+        lack = target - stream.left
+        if stream.confirms or lack < max(1, target // 8):
+            continue
+        raised = min(lack, max(0, unassigned))
+        if raised:
+            stream.restate(stream.left + raised)
+            unassigned -= raised
+        if raised < lack and (stream.demand > stream.left or stream.left < STANDING):
+            wanted += lack - raised
+    if (wanted or unassigned < 0) and _call_back(live, targets, slack=4 if unassigned >= 0 else 0):
+        divide(streams, free)
+
+
+def _call_back(live: list[HolderStream], targets: list[int], slack: int) -> bool:
+    """Lower credits to their targets. True when places are free at once, because no server had heard of the credit.
+
+    `slack` leaves small differences alone, so that two busy servers do not exchange places for ever.
+    """
+    promised = sum(stream.promised for stream in live)
+    for stream, target in zip(live, targets, strict=True):
+        over = stream.left - target
+        if over > 0 and not stream.confirms and (not slack or over > target // slack):
+            stream.restate(target)
+    return sum(stream.promised for stream in live) < promised

@@ -76,11 +76,11 @@ class RefusedReport(NamedTuple):
 class Attach:
     """The first message of a holder."""
 
-    # For people. It is no identity.
+    # A name for people, like "coordinator-0". It is no identity.
     holder: str
     # The identity that leases name. It is fresh at every start and after every refused renewal.
-    instance_id: str
-    capacity: int
+    instance_id: str = ""
+    capacity: int = 0
     version: str = ""
     held: Sequence[Lease] = ()
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -31,21 +31,10 @@ Hazard: `now` must come from one monotonic clock in all calls.
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from services.chassis.lease.actions import (
-    Fenced,
-    GrantsArrived,
-    HolderAction,
-    InstanceEnded,
-    LeasesRevoked,
-    NotesArrived,
-    Redial,
-    ReportsRefused,
-    ReportsTaken,
-    Resumed,
-)
-from services.chassis.lease.division import STANDING, shares
+from services.chassis.lease.division import divide
+from services.chassis.lease.effects import HolderEffects, Redial
 from services.chassis.lease.frames import (
     FRAME_ITEMS_MAX,
     REPORTS_IN_FLIGHT_MAX,
@@ -60,7 +49,6 @@ from services.chassis.lease.frames import (
     ServerFrame,
     StreamFault,
 )
-from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.stream import HolderStream, StreamState
 from services.chassis.lease.timing import LeaseTiming
 
@@ -68,30 +56,27 @@ from services.chassis.lease.timing import LeaseTiming
 DENIED_MAX = 10_000
 
 
+@dataclass(slots=True)
 class HeldLease:
     """A lease `is_active` until its last report is made. It is held until that report is answered."""
 
-    __slots__ = ("address", "epoch", "is_active")
-
-    def __init__(self, epoch: int, address: str) -> None:
-        self.epoch = epoch
-        # The server that serves the lease. Its reports go there first.
-        self.address = address
-        self.is_active = True
+    epoch: int
+    # The server that serves the lease. Its reports go there first.
+    address: str
+    is_active: bool = True
 
 
 class HolderRules:
-    def __init__(
-        self, profile: HolderProfile, capacity: int, timing: LeaseTiming, fresh_instance: Callable[[], str]
-    ) -> None:
+    def __init__(self, attach: Attach, timing: LeaseTiming, fresh_instance: Callable[[], str]) -> None:
+        """`attach` is what the holder says of itself. Its instance and leases are filled in here."""
         self.instance_id = fresh_instance()
-        self.capacity = capacity
+        self.capacity = attach.capacity
         self.is_draining = False
         self.is_fenced = True
         self.loop_lag = 0.0
         self.streams: dict[str, HolderStream] = {}
         self.held: dict[str, HeldLease] = {}
-        self._profile = profile
+        self._attach = attach
         self._timing = timing
         self._fresh_instance = fresh_instance
         self._active = 0
@@ -199,20 +184,50 @@ class HolderRules:
 
     # ── messages of a server ──────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, address: str, frame: ServerFrame, now: float) -> list[HolderAction]:
+    def receive(self, address: str, frame: ServerFrame, now: float) -> HolderEffects:
+        effects = HolderEffects()
         stream = self.streams.get(address)
         if stream is None:
-            return []
+            return effects
         stream.heard_at = now
         if stream.instance_id != self.instance_id:
             # Its grants belong to an instance that has ended. Its answers say nothing about the present one.
-            return [Redial(address, "INSTANCE_ENDED")]
-        if not stream.is_live:
-            return self._open(stream, frame)
-        if frame.attached is not None:
-            return [Redial(address, "ATTACHED_TWICE")]
-        actions: list[HolderAction] = []
-        self._serve_items(stream, frame, actions)
+            effects.redials.append(Redial(address, "INSTANCE_ENDED"))
+        elif stream.is_live and frame.attached is not None:
+            effects.redials.append(Redial(address, "ATTACHED_TWICE"))
+        elif stream.is_live:
+            self._serve(stream, frame, effects)
+        elif frame.fault is not None:
+            self._serve_fault(stream, frame.fault, effects)
+        elif frame.attached is None or stream.state is not StreamState.ATTACHING:
+            effects.redials.append(Redial(address, "ATTACHED_EXPECTED"))
+        else:
+            self._attached(stream, frame.attached, effects)
+            self._serve(stream, frame, effects)
+        return effects
+
+    def _attached(self, stream: HolderStream, attached: Attached, effects: HolderEffects) -> None:
+        stream.state = StreamState.LIVE
+        self._needs_plan = True
+        self._alive(stream, effects)
+        effects.lost += self._revoke(stream, attached.refused)
+        while self._waiting:
+            stream.to_send.append(self._waiting.popleft())
+
+    def _serve(self, stream: HolderStream, frame: ServerFrame, effects: HolderEffects) -> None:
+        if frame.taken:
+            effects.reports_taken = self._end_reported(stream, frame.taken)
+        if frame.refused_reports:
+            reasons = dict(frame.refused_reports)
+            refused = self._end_reported(stream, reasons)
+            effects.reports_refused = [(report, reasons[report.report_id]) for report in refused]
+        if frame.grants:
+            self._take_grants(stream, frame.grants, effects)
+        if frame.revoked:
+            effects.revoked = self._revoke(stream, frame.revoked)
+        if frame.claims:
+            self._serve_claims(stream, frame.claims)
+        effects.notes += frame.notes
         if frame.credit_seen:
             stream.confirm(frame.credit_seen)
             self._needs_plan = True
@@ -223,51 +238,9 @@ class HolderRules:
             stream.state = StreamState.LEAVING
             self._needs_plan = True
         if frame.beat is not None:
-            self._serve_beat(stream, frame.beat, actions)
-        if frame.fault is not None:
-            self._serve_fault(stream, frame.fault, actions)
-        return actions
-
-    def _open(self, stream: HolderStream, frame: ServerFrame) -> list[HolderAction]:
-        actions: list[HolderAction] = []
-        if frame.fault is not None:
-            self._serve_fault(stream, frame.fault, actions)
-        elif stream.state is not StreamState.ATTACHING or frame.attached is None:
-            actions.append(Redial(stream.address, "ATTACHED_EXPECTED"))
-        else:
-            self._attached(stream, frame.attached, actions)
-            actions += self.receive(stream.address, replace(frame, attached=None), stream.heard_at)
-        return actions
-
-    def _attached(self, stream: HolderStream, attached: Attached, actions: list[HolderAction]) -> None:
-        stream.state = StreamState.LIVE
-        self._needs_plan = True
-        self._alive(stream, actions)
-        if attached.refused:
-            self._revoke(stream, attached.refused, actions)
-        while self._waiting:
-            stream.to_send.append(self._waiting.popleft())
-
-    def _serve_items(self, stream: HolderStream, frame: ServerFrame, actions: list[HolderAction]) -> None:
-        if taken := self._end_reported(stream, frame.taken):
-            actions.append(ReportsTaken(taken))
-        if frame.refused_reports:
-            refused = [
-                (stream.in_flight[each.report_id][0], each.reason)
-                for each in frame.refused_reports
-                if each.report_id in stream.in_flight
-            ]
-            self._end_reported(stream, [report.report_id for report, _ in refused])
-            if refused:
-                actions.append(ReportsRefused(refused))
-        if frame.grants:
-            self._take_grants(stream, frame.grants, actions)
-        if frame.revoked:
-            self._revoke(stream, frame.revoked, actions)
-        if frame.claims:
-            self._serve_claims(stream, frame.claims)
-        if frame.notes:
-            actions.append(NotesArrived(list(frame.notes)))
+            self._serve_beat(stream, frame.beat, effects)
+        if frame.fault is not None and not effects.end_reason:
+            self._serve_fault(stream, frame.fault, effects)
 
     def _end_reported(self, stream: HolderStream, report_ids: Iterable[str]) -> list[Report]:
         """The reports that were answered. The leases that they ended are dropped."""
@@ -284,9 +257,8 @@ class HolderRules:
                     del self.held[report.lease_id]
         return answered
 
-    def _take_grants(self, stream: HolderStream, grants: Iterable[Grant], actions: list[HolderAction]) -> None:
-        arrived: list[Grant] = []
-        held = self.held
+    def _take_grants(self, stream: HolderStream, grants: Iterable[Grant], effects: HolderEffects) -> None:
+        held, arrived = self.held, effects.grants
         for grant in grants:
             stream.arrived()
             lease_id = grant.lease_id
@@ -299,14 +271,12 @@ class HolderRules:
                 stream.refused.append(Refused(lease_id, grant.epoch, refusal))
                 continue
             if known is not None:
-                self._revoke(stream, [Refused(lease_id, known.epoch, "GRANTED_AGAIN")], actions)
+                effects.lost += self._revoke(stream, [Refused(lease_id, known.epoch, "GRANTED_AGAIN")])
             held[lease_id] = HeldLease(grant.epoch, stream.address)
             arrived.append(grant)
         stream.bound = max(0, stream.bound)
         self._active += len(arrived)
         self._needs_plan = True
-        if arrived:
-            actions.append(GrantsArrived(arrived))
 
     def _refusal_of(self, grant: Grant, known: HeldLease | None, stream: HolderStream) -> str:
         if known is not None and known.epoch > grant.epoch:
@@ -319,8 +289,8 @@ class HolderRules:
             return "NO_CAPACITY"
         return ""
 
-    def _revoke(self, stream: HolderStream, revoked: Iterable[Refused], actions: list[HolderAction]) -> None:
-        """Drop each lease that is held under that epoch. Work that is reported already needs no stop.
+    def _revoke(self, stream: HolderStream, revoked: Iterable[Refused]) -> list[Refused]:
+        """Drop each lease that is held under that epoch, and return those whose work must stop: it is not reported yet.
 
         A lease that is not held is denied too, because its grant may still come on another server's stream.
         """
@@ -332,8 +302,7 @@ class HolderRules:
                 if held.is_active:
                     stopped.append(each)
                 self._drop(each.lease_id)
-        if stopped:
-            actions.append(LeasesRevoked(stopped))
+        return stopped
 
     def _drop(self, lease_id: str) -> None:
         held = self.held.pop(lease_id)
@@ -355,32 +324,32 @@ class HolderRules:
                 self._deny(lease_id, epoch)
                 stream.refused.append(Refused(lease_id, epoch, "NOT_HELD"))
 
-    def _serve_beat(self, stream: HolderStream, answer: BeatAnswer, actions: list[HolderAction]) -> None:
+    def _serve_beat(self, stream: HolderStream, answer: BeatAnswer, effects: HolderEffects) -> None:
         if not answer.is_renewed:
-            self._end("RENEWAL_REFUSED", actions)
+            self._end("RENEWAL_REFUSED", effects)
         elif not stream.beat_in_flight or answer.number != stream.beat_number:
-            actions.append(Redial(stream.address, "BEAT_ANSWER_UNEXPECTED"))
+            effects.redials.append(Redial(stream.address, "BEAT_ANSWER_UNEXPECTED"))
         else:
             stream.beat_in_flight = False
             if answer.wants_full:
                 stream.told = None
-            self._alive(stream, actions)
+            self._alive(stream, effects)
 
-    def _serve_fault(self, stream: HolderStream, fault: StreamFault, actions: list[HolderAction]) -> None:
+    def _serve_fault(self, stream: HolderStream, fault: StreamFault, effects: HolderEffects) -> None:
         if fault.reason == "INSTANCE_ENDED":
-            self._end(fault.reason, actions)
+            self._end(fault.reason, effects)
         else:
-            actions.append(Redial(stream.address, fault.reason))
+            effects.redials.append(Redial(stream.address, fault.reason))
 
-    def _alive(self, stream: HolderStream, actions: list[HolderAction]) -> None:
+    def _alive(self, stream: HolderStream, effects: HolderEffects) -> None:
         """A server has answered a beat or attach of the present instance. It counts from its sending."""
         if self._alive_at is None or stream.beat_sent_at > self._alive_at:
             self._alive_at = stream.beat_sent_at
         if self.is_fenced and self.may_start(stream.heard_at):
             self.is_fenced = False
-            actions.append(Resumed())
+            effects.has_resumed = True
 
-    def _end(self, reason: str, actions: list[HolderAction]) -> None:
+    def _end(self, reason: str, effects: HolderEffects) -> None:
         """The present instance is ENDED, and all its leases with it."""
         self.held.clear()
         self._active = 0
@@ -388,26 +357,26 @@ class HolderRules:
         self.is_fenced = True
         self.instance_id = self._fresh_instance()
         self._needs_plan = True
-        actions.append(InstanceEnded(reason))
-        actions += [Redial(each, "INSTANCE_ENDED") for each in self.streams]
+        effects.end_reason = reason
+        effects.redials += [Redial(each, "INSTANCE_ENDED") for each in self.streams]
 
     # ── time and writing ──────────────────────────────────────────────────────────────────────────────────
 
-    def tick(self, now: float) -> list[HolderAction]:
+    def tick(self, now: float) -> HolderEffects:
         """Call this several times per beat."""
-        actions: list[HolderAction] = []
+        effects = HolderEffects()
         for stream in self.streams.values():
             if not stream.is_live:
                 if now - stream.dialled_at > self._timing.self_fence:
-                    actions.append(Redial(stream.address, "ATTACH_UNANSWERED"))
+                    effects.redials.append(Redial(stream.address, "ATTACH_UNANSWERED"))
             elif not stream.beat_in_flight:
                 stream.owes_beat = stream.owes_beat or now - stream.beat_sent_at >= self._timing.beat
             elif now - max(stream.heard_at, stream.beat_sent_at) > self._timing.silence:
-                actions.append(Redial(stream.address, "SILENT"))
+                effects.redials.append(Redial(stream.address, "SILENT"))
         if not self.is_fenced and not self.may_start(now):
             self.is_fenced = True
-            actions.append(Fenced())
-        return actions
+            effects.has_fenced = True
+        return effects
 
     @property
     def has_uncounted(self) -> bool:
@@ -449,7 +418,7 @@ class HolderRules:
         if stream is None or not self._owes(stream):
             return None
         if not stream.is_live:
-            return self._attach(stream, now)
+            return self._attach_frame(stream, now)
         frame = HolderFrame(grants_seen=stream.received)
         stream.said_received, stream.owes_count = stream.received, False
         if stream.refused:
@@ -464,23 +433,12 @@ class HolderRules:
         frame.is_draining, stream.owes_drain = stream.owes_drain, False
         return frame
 
-    def _attach(self, stream: HolderStream, now: float) -> HolderFrame:
+    def _attach_frame(self, stream: HolderStream, now: float) -> HolderFrame:
         stream.state = StreamState.ATTACHING
         stream.beat_sent_at = now
-        profile = self._profile
         held = [Lease(lease_id, each.epoch) for lease_id, each in self.held.items()]
-        return HolderFrame(
-            attach=Attach(
-                holder=profile.holder,
-                instance_id=stream.instance_id,
-                capacity=self.capacity,
-                version=profile.version,
-                held=held,
-                labels=profile.labels,
-                modules=profile.modules,
-                idempotent_modules=profile.idempotent_modules,
-            )
-        )
+        attach = replace(self._attach, instance_id=stream.instance_id, capacity=self.capacity, held=held)
+        return HolderFrame(attach=attach)
 
     def _send_reports(self, stream: HolderStream, items_max: int) -> list[Report]:
         count = min(items_max, len(stream.to_send), REPORTS_IN_FLIGHT_MAX - len(stream.in_flight))
@@ -492,40 +450,5 @@ class HolderRules:
         return reports
 
     def _plan(self) -> None:
-        """Divide the free places: raise credits from unassigned places, and call credits back when needed.
-
-        Credit is called back when the holder has promised more places than it has, or when no place is
-        unassigned and another server lacks its standing credit or has more demand than credit.
-        """
         self._needs_plan = False
-        live = [each for each in self.streams.values() if each.state is StreamState.LIVE]
-        free = 0 if self.is_draining else max(0, self.capacity - self._active)
-        unassigned = free - sum(each.promised for each in self.streams.values())
-        targets = shares(free, [each.demand for each in live])
-        wanted = 0
-        for stream, target in zip(live, targets, strict=True):
-            lack = target - stream.left
-            if stream.confirms or lack < max(1, target // 8):
-                continue
-            raised = min(lack, max(0, unassigned))
-            if raised:
-                stream.restate(stream.left + raised)
-                unassigned -= raised
-            if raised < lack and (stream.demand > stream.left or stream.left < STANDING):
-                wanted += lack - raised
-        if wanted or unassigned < 0:
-            self._call_back(live, targets, slack=4 if unassigned >= 0 else 0)
-
-    def _call_back(self, live: list[HolderStream], targets: list[int], slack: int) -> None:
-        """Lower credits to their targets.
-
-        `slack` leaves small differences alone, so that two busy servers do not exchange places for ever.
-        """
-        promised = sum(stream.promised for stream in live)
-        for stream, target in zip(live, targets, strict=True):
-            over = stream.left - target
-            if over > 0 and not stream.confirms and (not slack or over > target // slack):
-                stream.restate(target)
-        if sum(stream.promised for stream in live) < promised:
-            # A credit that no server had heard of is free at once.
-            self._plan()
+        divide(self.streams.values(), 0 if self.is_draining else max(0, self.capacity - self._active))

@@ -9,7 +9,7 @@ the fault is the last frame, and the stream is closed.
 
 | state    | attach           | beat, credit, refusals, reports, notes, drain  | nothing at all  |
 |----------|------------------|------------------------------------------------|-----------------|
-| NEW      | OpenInstance     | ATTACH_EXPECTED                                | ATTACH_EXPECTED |
+| NEW      | judged           | ATTACH_EXPECTED                                | ATTACH_EXPECTED |
 | OPENING  | ATTACH_PENDING   | ATTACH_PENDING                                 | ATTACH_PENDING  |
 | LIVE     | ATTACHED_ALREADY | served                                         | served          |
 | DRAINING | ATTACHED_ALREADY | served; credit is ignored, a second drain too  | served          |
@@ -21,49 +21,23 @@ number is ignored); a count of grants that goes back or beyond what was sent (GR
 unanswered reports than the limit (FLOOD); too many leases (HELD_EXCEEDED); an id or a reason of more than
 NAME_MAX characters (NAME_TOO_LONG).
 
-The holder answers grants by counting: one number in a frame takes all grants up to it, so a sent grant costs
-nothing more unless it is refused. Only attach and beats tell the server which leases the holder has.
+The credit of the holder and the states of a grant are in grants.py. Only attach and beats tell the server which leases
+the holder has.
 
-The states of a grant:
-
-| a grant            | waits too long | its stream is lost | the work may be granted again when             |
-|--------------------|----------------|--------------------|------------------------------------------------|
-| not sent           | withdrawn      | withdrawn          | at once: nobody has seen it                    |
-| sent, not counted  | stays          | in doubt           | the holder denies it, or its instance ends     |
-| counted            | stays          | stays              | the holder refuses it, or its instance ends    |
-
-Silence proves nothing: a holder that has read a grant may be at work already, and that work may block its
-event loop for any time. So there is no time after which a sent grant is taken back.
-
-Hazard: call `grant` only for places that `take_credit` reserved before the claim was made. Otherwise the
+Hazard: call `queue_grants` only for places that `take_credit` reserved before the claim was made. Otherwise the
 holder may receive more grants than it has promised places.
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
-from services.chassis.lease.actions import (
-    CreditStated,
-    GrantsInDoubt,
-    GrantsRefused,
-    GrantsTaken,
-    GrantsWithdrawn,
-    HolderDrains,
-    NotesArrived,
-    OpenInstance,
-    RenewInstance,
-    ReportsArrived,
-    ServerAction,
-)
-from services.chassis.lease.credit import CreditAccount
+from services.chassis.lease.effects import ServerEffects
+from services.chassis.lease.faults import TOO_MANY_HELD, fault_in_attach, has_long_name
 from services.chassis.lease.frames import (
     CREDIT_MAX,
     FRAME_ITEMS_MAX,
     HELD_MAX,
-    LABELS_MAX,
-    MODULES_MAX,
     NAME_MAX,
     OUTGOING_MAX,
     REPORTS_FLOOD,
@@ -79,9 +53,12 @@ from services.chassis.lease.frames import (
     ServerFrame,
     StreamFault,
 )
+from services.chassis.lease.grants import LostGrants, StreamGrants
 from services.chassis.lease.outgoing import Outgoing
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.lease.unanswered import Unanswered
+
+INSTANCE_ENDED = StreamFault("INSTANCE_ENDED", "the instance was ended; attach anew under a fresh instance_id")
 
 
 class ServerState(Enum):
@@ -95,93 +72,81 @@ class ServerState(Enum):
 class ServerSessionRules:
     """The state of one stream. `now` is a monotonic clock in seconds."""
 
-    def __init__(self, session_id: str, server: str, timing: LeaseTiming) -> None:
+    def __init__(
+        self, session_id: str, server: str, timing: LeaseTiming, wake_writer: Callable[[], None] = lambda: None
+    ) -> None:
+        """`wake_writer` is called whenever `take_frame` may have something new."""
         self.session_id = session_id
         self.state = ServerState.NEW
-        # Without its leases once it is accepted or refused. Afterwards `holds` knows them.
-        self.attach: Attach | None = None
         self.fault: StreamFault | None = None
         self.unanswered = Unanswered()
+        self._attach: Attach | None = None
         self._server = server
         self._timing = timing
-        self._credit = CreditAccount()
+        self._wake_writer = wake_writer
+        self._grants = StreamGrants()
         self._held: dict[str, int] = {}
         self._beat_number = 0
         self._beat_in_flight = False
         # The time at which the unanswered beat came, or at which the holder was last told that it was heard.
         self._beat_time = 0.0
         self._wants_full = False
-        self._demand_said: int | None = None
-        # Grants that are sent but not counted, oldest first: (number of the first, grants).
-        self._uncounted: deque[tuple[int, list[Grant]]] = deque()
-        # Grants that are not in a frame yet, each with the time at which it was queued.
-        self._unsent: deque[tuple[float, Grant]] = deque()
-        self._sent = 0
-        self._seen = 0
         self._out = Outgoing()
 
     # ── messages of the holder ────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, frame: HolderFrame, now: float) -> list[ServerAction]:
+    def receive(self, frame: HolderFrame, now: float) -> ServerEffects:
         match self.state:
             case ServerState.NEW:
                 return self._open(frame)
             case ServerState.OPENING:
-                return self._fail("ATTACH_PENDING", "wait for the answer to the attach")
+                return self._fail(StreamFault("ATTACH_PENDING", "wait for the answer to the attach"))
             case ServerState.LIVE | ServerState.DRAINING:
                 return self._serve(frame, now)
             case _:  # CLOSED
-                return []
+                return ServerEffects()
 
-    def _open(self, frame: HolderFrame) -> list[ServerAction]:
+    def _open(self, frame: HolderFrame) -> ServerEffects:
         attach = frame.attach
         if attach is None or frame != HolderFrame(attach=attach):
-            return self._fail("ATTACH_EXPECTED", "the first frame must hold an attach and nothing else")
-        if fault := _fault_in_attach(attach):
-            return self._fail("ATTACH_INVALID", fault)
-        if len(attach.held) > HELD_MAX:
-            return self._fail("HELD_EXCEEDED", f"at most {HELD_MAX} leases can be held by one instance")
-        self.attach = attach
+            return self._fail(StreamFault("ATTACH_EXPECTED", "the first frame must hold an attach and nothing else"))
+        if fault := fault_in_attach(attach):
+            return self._fail(fault)
+        self._attach = attach
         self.state = ServerState.OPENING
-        return [OpenInstance(attach)]
+        return ServerEffects(attach=attach)
 
-    def _serve(self, frame: HolderFrame, now: float) -> list[ServerAction]:
-        fault = self._fault_in(frame)
-        if fault is not None:
-            return self._fail(fault.reason, fault.message)
-        actions: list[ServerAction] = []
-        if frame.grants_seen > self._seen:
-            self._count(frame.grants_seen, frame.refused, actions)
-        if frame.refused:
-            actions.append(GrantsRefused(list(frame.refused)))
-        if frame.reports:
-            self.unanswered.add(frame.reports)
-            actions.append(ReportsArrived(list(frame.reports)))
-        if frame.notes:
-            actions.append(NotesArrived(list(frame.notes)))
-        if frame.credit is not None and self.state is ServerState.LIVE:
-            if self._credit.state(frame.credit.number, frame.credit.amount, frame.grants_seen):
-                actions.append(CreditStated())
+    def _serve(self, frame: HolderFrame, now: float) -> ServerEffects:
+        if fault := self._fault_in(frame):
+            return self._fail(fault)
+        effects = ServerEffects(refused=list(frame.refused), reports=list(frame.reports), notes=list(frame.notes))
+        if frame.grants_seen > self._grants.seen:
+            effects.taken = self._grants.count(frame.grants_seen, frame.refused)
+        self.unanswered.add(frame.reports)
+        credit = frame.credit
+        if credit is not None and self.state is ServerState.LIVE:
+            effects.has_stated_credit = self._grants.state_credit(credit.number, credit.amount, frame.grants_seen)
+            self._wake_writer()
         if frame.beat is not None:
             self._hear(frame.beat, now)
-            actions.append(RenewInstance(frame.beat.number))
+            effects.beat = frame.beat.number
         if frame.is_draining and self.state is ServerState.LIVE:
             self.state = ServerState.DRAINING
-            actions.append(HolderDrains())
-        return actions
+            effects.has_begun_drain = True
+        return effects
 
     def _fault_in(self, frame: HolderFrame) -> StreamFault | None:
         """The whole frame is checked before any part takes effect, so that a faulty frame has no effect."""
         if frame.attach is not None:
             return StreamFault("ATTACHED_ALREADY", "a session attaches once; open another stream")
         # 0 is no count: a frame that only carries reports need not have one.
-        if frame.grants_seen and not self._seen <= frame.grants_seen <= self._sent:
-            return StreamFault(
-                "GRANTS_SEEN_INVALID", f"{frame.grants_seen} is not within {self._seen} and {self._sent}"
-            )
+        grants = self._grants
+        if frame.grants_seen and not grants.seen <= frame.grants_seen <= grants.sent:
+            message = f"{frame.grants_seen} is not within {grants.seen} and {grants.sent}"
+            return StreamFault("GRANTS_SEEN_INVALID", message)
         if self.unanswered.count + len(frame.reports) > REPORTS_FLOOD:
             return StreamFault("FLOOD", f"more than {REPORTS_FLOOD} reports without an answer")
-        if _has_long_name(frame):
+        if has_long_name(frame):
             return StreamFault("NAME_TOO_LONG", f"ids and reasons have at most {NAME_MAX} characters")
         if frame.credit is not None and not 0 <= frame.credit.amount <= CREDIT_MAX:
             return StreamFault("CREDIT_INVALID", f"a credit is 0 to {CREDIT_MAX}")
@@ -195,24 +160,8 @@ class ServerSessionRules:
                 "BEAT_OUT_OF_ORDER", f"expected beat {self._beat_number + 1}, after the answer to the last"
             )
         if len(beat.held) + (0 if beat.is_full else len(self._held)) > HELD_MAX:
-            return StreamFault("HELD_EXCEEDED", f"at most {HELD_MAX} leases can be held by one instance")
+            return TOO_MANY_HELD
         return None
-
-    def _count(self, seen: int, refused: Sequence[Refused], actions: list[ServerAction]) -> None:
-        """Take the grants up to the number `seen`, except those that the frame refuses."""
-        self._seen = seen
-        taken: list[Grant] = []
-        while self._uncounted and self._uncounted[0][0] <= seen:
-            first, grants = self._uncounted.popleft()
-            count = seen - first + 1
-            taken += grants[:count]
-            if count < len(grants):
-                self._uncounted.appendleft((first + count, grants[count:]))
-        if refused:
-            denied = {(each.lease_id, each.epoch) for each in refused}
-            taken = [grant for grant in taken if (grant.lease_id, grant.epoch) not in denied]
-        if taken:
-            actions.append(GrantsTaken(taken))
 
     def _hear(self, beat: Beat, now: float) -> None:
         self._beat_number = beat.number
@@ -230,46 +179,50 @@ class ServerSessionRules:
     # ── decisions of the server ───────────────────────────────────────────────────────────────────────────
 
     def accept(self, refused: Sequence[Refused]) -> None:
-        """Answer OpenInstance: the instance is open. Nothing happens when the stream has closed meanwhile."""
+        """Answer an attach: the instance is open. Nothing happens when the stream has closed meanwhile."""
         if self.state is ServerState.CLOSED:
             return
-        if self.state is not ServerState.OPENING or self.attach is None:
+        if self.state is not ServerState.OPENING:
             raise ValueError(f"nothing to accept in state {self.state.name}")
         self.state = ServerState.LIVE
         gone = {each.lease_id for each in refused}
         self._held = {lease_id: epoch for lease_id, epoch in self.attach.held if lease_id not in gone}
-        self.attach = replace(self.attach, held=())
+        self._attach = replace(self.attach, held=())
         self._out.attached = Attached(self.session_id, self._server, self._timing, list(refused))
+        self._wake_writer()
 
-    def refuse(self, reason: str, message: str) -> None:
-        """Close the stream with a fault: the attach is refused, or the server ends the session."""
+    def close(self, reason: str, message: str) -> None:
+        """End the stream with a fault. Its instance ends too, unless a replica has heard it since."""
         if self.state is not ServerState.CLOSED:
-            self._fail(reason, message)
+            self._fail(StreamFault(reason, message))
 
     def renewed(self, number: int) -> None:
-        """Answer RenewInstance: the renewal is committed."""
+        """Answer a beat: the renewal is committed."""
         if self.state is not ServerState.CLOSED and self._beat_in_flight and number == self._beat_number:
             self._beat_in_flight = False
             self._out.beat = BeatAnswer(number, True, self._wants_full)
+            self._wake_writer()
 
     def ended(self) -> None:
         """The instance is ENDED: tell the holder that its renewal is refused."""
         if self.state is not ServerState.CLOSED:
             self._out.beat = BeatAnswer(self._beat_number, False)
-            self._fail("INSTANCE_ENDED", "the instance was ended; attach anew under a fresh instance_id")
+            self._fail(INSTANCE_ENDED)
+
+    @property
+    def attach(self) -> Attach:
+        """The attach. It has no leases once it is accepted or refused: for those ask `holds`."""
+        assert self._attach is not None, "the holder has not attached yet"
+        return self._attach
 
     @property
     def is_serving(self) -> bool:
         return self.state is ServerState.LIVE or self.state is ServerState.DRAINING
 
     @property
-    def owes_beat_heard(self) -> bool:
-        return self._out.beat_heard != 0
-
-    @property
     def credit(self) -> int:
         """How many leases may be granted to it now."""
-        return max(0, self._credit.left) if self.state is ServerState.LIVE else 0
+        return max(0, self._grants.credit) if self.state is ServerState.LIVE else 0
 
     def holds(self, lease_id: str, epoch: int) -> bool:
         """True when the newest attach or beat named the lease, whichever server granted it."""
@@ -278,7 +231,7 @@ class ServerSessionRules:
     @property
     def held_count(self) -> int:
         """The number of leases that the session remembers, with those of an attach that is not answered yet."""
-        return len(self._held) + (len(self.attach.held) if self.attach is not None else 0)
+        return len(self._held) + (len(self._attach.held) if self._attach is not None else 0)
 
     @property
     def beat_number(self) -> int:
@@ -287,139 +240,127 @@ class ServerSessionRules:
 
     @property
     def promised(self) -> int:
-        """How many grants may still be sent: credit left, places reserved, and grants that are not sent yet."""
-        return max(0, self._credit.left) + self._credit.reserved + len(self._unsent)
+        """How many grants may still be sent."""
+        return self._grants.promised
 
     def take_credit(self, wanted: int) -> int:
-        return self._credit.reserve(wanted) if self.state is ServerState.LIVE else 0
+        """Reserve up to `wanted` places for a claim. Each must then be used by a grant or given back."""
+        return self._grants.reserve(wanted) if self.state is ServerState.LIVE else 0
 
     def give_back(self, count: int) -> None:
-        self._credit.give_back(count)
+        self._grants.give_back(count)
+        # The confirmation of a credit may have waited for this.
+        self._wake_writer()
 
-    def grant(self, grants: Sequence[Grant], now: float) -> bool:
+    def queue_grants(self, grants: Sequence[Grant], now: float) -> bool:
         """Queue grants on reserved places. False: none will be sent, so the work must go elsewhere."""
-        self._credit.use(len(grants))
+        self._grants.give_back(len(grants))
         if self.state is not ServerState.LIVE:
-            self._credit.unuse(len(grants))
             return False
-        self._unsent.extend([(now, grant) for grant in grants])
+        self._grants.queue(grants, now)
+        self._wake_writer()
         return True
 
     def acknowledge(self, report_ids: Sequence[str]) -> None:
+        """Call this after the commit that holds the reports. Only a draining holder waits for the answer."""
         self.unanswered.answer(report_ids)
         self._out.taken.extend(report_ids)
         self._bound_outgoing()
+        if self.state is ServerState.DRAINING:
+            self._wake_writer()
 
     def refuse_reports(self, refused: Sequence[RefusedReport]) -> None:
+        """Call this after the commit that records the refusal."""
         self.unanswered.answer([each.report_id for each in refused])
         self._out.refused_reports.extend(refused)
-        self._bound_outgoing()
+        self._added()
 
     def revoke(self, revoked: Iterable[Refused]) -> None:
         self._out.revoked.extend(revoked)
-        self._bound_outgoing()
+        self._added()
 
     def claim(self, leases: Iterable[Lease]) -> None:
+        """Take over leases: they are served here from now on. The holder refuses the others as NOT_HELD."""
         self._out.claims.extend(leases)
-        self._bound_outgoing()
+        self._added()
 
     def post(self, notes: Iterable[object]) -> None:
         self._out.notes.extend(notes)
-        self._bound_outgoing()
+        self._added()
 
     def set_demand(self, demand: int) -> None:
         """State how much work waits for credit.
 
         The holder is told at once when demand starts, stops or doubles, and else with the next beat.
         """
-        said = self._demand_said
+        said = self._out.demand_said
         self._out.demand_newest = demand
         if said is None or (demand > 0) != (said > 0) or demand > 2 * said:
-            self._out.owes_demand = True
+            self.say_something()
 
     def say_something(self) -> None:
-        """Send the demand again, as a sign of life while the stream is not read."""
+        """Send the demand, be it only as a sign of life while the stream is not read."""
         self._out.owes_demand = True
+        self._wake_writer()
 
     def drain(self) -> None:
-        """Tell the holder that this server drains."""
+        """Ask the holder to use other servers. Its leases stay."""
         self._out.owes_drain = True
+        self._wake_writer()
 
-    def _fail(self, reason: str, message: str) -> list[ServerAction]:
-        self.fault = StreamFault(reason, message)
+    def _fail(self, fault: StreamFault) -> ServerEffects:
+        self.fault = fault
         self._close()
-        return []
+        return ServerEffects()
 
     def _close(self) -> None:
         self.state = ServerState.CLOSED
-        if self.attach is not None and self.attach.held:
+        if self._attach is not None and self._attach.held:
             # The attach will not be accepted, so its leases are forgotten.
-            self.attach = replace(self.attach, held=())
+            self._attach = replace(self._attach, held=())
+        self._wake_writer()
+
+    def _added(self) -> None:
+        self._bound_outgoing()
+        self._wake_writer()
 
     def _bound_outgoing(self) -> None:
         if self.state is ServerState.CLOSED:
             self._out.forget_items()
         elif len(self._out) > OUTGOING_MAX:
-            self._fail("NOT_READING", f"more than {OUTGOING_MAX} items wait for a holder that does not read them")
+            message = f"more than {OUTGOING_MAX} items wait for a holder that does not read them"
+            self._fail(StreamFault("NOT_READING", message))
 
     # ── time, writing, end ────────────────────────────────────────────────────────────────────────────────
 
-    def tick(self, now: float) -> list[ServerAction]:
-        """Withdraw grants that could not be sent in time. Call this a few times per beat."""
+    def tick(self, now: float) -> list[Grant]:
+        """Withdraw the grants that could not be sent in time, and return them. Call this a few times per beat."""
         if self.state is ServerState.CLOSED:
             return []
         if self._beat_in_flight and now - self._beat_time > self._timing.beat / 2:
             # Repeated while the database is away, because it is the stream's sign of life.
             self._beat_time = now
             self._out.beat_heard = self._beat_number
-        overdue = now - self._timing.grant_answer
-        withdrawn: list[Grant] = []
-        while self._unsent and self._unsent[0][0] <= overdue:
-            withdrawn.append(self._unsent.popleft()[1])
-            self._credit.unuse(1)
-        return [GrantsWithdrawn(withdrawn)] if withdrawn else []
+            self._wake_writer()
+        return self._grants.withdraw(now - self._timing.grant_answer)
 
-    def lost(self) -> list[ServerAction]:
-        """The stream is gone, perhaps after a fault. The actions return its grants that were never counted."""
+    def lost(self) -> LostGrants:
+        """The stream is gone, perhaps after a fault. Returns its grants that were never counted."""
         self._close()
-        actions: list[ServerAction] = []
-        unsent = [grant for _, grant in self._unsent]
-        in_doubt = [grant for _, grants in self._uncounted for grant in grants]
-        self._unsent.clear()
-        self._uncounted.clear()
         self._held = {}
         self._out = Outgoing()
-        if unsent:
-            actions.append(GrantsWithdrawn(unsent))
-        if in_doubt:
-            actions.append(GrantsInDoubt(in_doubt))
-        return actions
+        return self._grants.lose()
 
-    def take_frame(self, now: float, items_max: int = FRAME_ITEMS_MAX) -> ServerFrame | None:
+    def take_frame(self, items_max: int = FRAME_ITEMS_MAX) -> ServerFrame | None:
         """All that is to be sent to the holder now, at most `items_max` items. None: nothing is."""
         if self.state is ServerState.CLOSED:
             return self._take_last_frame()
         if self.state is ServerState.NEW or self.state is ServerState.OPENING:
             return None
-        out = self._out
-        frame = out.take(items_max - min(len(self._unsent), items_max))
-        grants = self._send(min(items_max, len(self._unsent)))
-        frame.grants = grants
-        if not self._unsent:
-            out.take_after_grants(frame, items_max - len(grants))
-        frame.credit_seen = self._credit.take_confirmation(bool(self._unsent))
-        if out.owes_demand or (frame.beat is not None and out.demand_newest != self._demand_said):
-            frame.demand = self._demand_said = out.demand_newest
-            out.owes_demand = False
+        grants = self._grants.send(items_max)
+        frame = self._out.take(grants, items_max - len(grants), has_unsent_grants=self._grants.has_unsent)
+        frame.credit_seen = self._grants.take_confirmation()
         return None if frame == _NOTHING else frame
-
-    def _send(self, count: int) -> list[Grant]:
-        """Move grants from the unsent to the uncounted. They wait there until the holder has counted them."""
-        grants = [self._unsent.popleft()[1] for _ in range(count)]
-        if grants:
-            self._uncounted.append((self._sent + 1, grants))
-            self._sent += len(grants)
-        return grants
 
     def _take_last_frame(self) -> ServerFrame | None:
         if self.fault is None or self._out.is_last_taken:
@@ -428,34 +369,4 @@ class ServerSessionRules:
         return ServerFrame(beat=self._out.beat, fault=self.fault)
 
 
-def _fault_in_attach(attach: Attach) -> str:
-    """Why the attach cannot go into a database or a log, or "" when it is well formed."""
-    if not attach.instance_id or not 0 <= attach.capacity <= HELD_MAX:
-        return f"an attach needs an instance_id, and a capacity of 0 to {HELD_MAX}"
-    modules_count = max(len(attach.modules), len(attach.idempotent_modules))
-    if len(attach.labels) > LABELS_MAX or modules_count > MODULES_MAX:
-        return f"at most {LABELS_MAX} labels and {MODULES_MAX} modules"
-    modules = (*attach.modules, *attach.idempotent_modules)
-    texts = (attach.instance_id, attach.holder, attach.version, *modules, *attach.labels)
-    if any(len(text) > NAME_MAX or "\0" in text for text in (*texts, *attach.labels.values())):
-        return f"names have at most {NAME_MAX} characters and no NUL"
-    if any(len(lease_id) > NAME_MAX for lease_id, _ in attach.held):
-        return f"the id of a lease has at most {NAME_MAX} characters"
-    return ""
-
-
-def _has_long_name(frame: HolderFrame) -> bool:
-    for report in frame.reports:
-        if len(report.report_id) > NAME_MAX or len(report.lease_id) > NAME_MAX:
-            return True
-    for refused in frame.refused:
-        if len(refused.lease_id) > NAME_MAX or len(refused.reason) > NAME_MAX:
-            return True
-    beat = frame.beat
-    return beat is not None and (
-        any(len(lease_id) > NAME_MAX for lease_id, _ in beat.held)
-        or any(len(lease_id) > NAME_MAX for lease_id in beat.gone)
-    )
-
-
-_NOTHING = ServerFrame(grants=[])
+_NOTHING = ServerFrame()

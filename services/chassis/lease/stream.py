@@ -1,6 +1,7 @@
 """The state of one stream of a holder: what was sent, what was received, and what is yet to be sent."""
 
 from collections import deque
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from services.chassis.lease.frames import OUTGOING_MAX, Beat, Credit, Lease, Refused, Report
@@ -16,72 +17,47 @@ class StreamState(Enum):
     LEAVING = auto()
 
 
+@dataclass(slots=True, eq=False)
 class HolderStream:
     """The rules are in holder.py."""
 
-    __slots__ = (
-        "address",
-        "beat_in_flight",
-        "beat_number",
-        "beat_sent_at",
-        "bound",
-        "confirms",
-        "credit_number",
-        "demand",
-        "dialled_at",
-        "heard_at",
-        "in_flight",
-        "instance_id",
-        "left",
-        "notes",
-        "owes_beat",
-        "owes_count",
-        "owes_credit",
-        "owes_drain",
-        "received",
-        "refused",
-        "said_received",
-        "sent_left",
-        "state",
-        "to_send",
-        "told",
-    )
+    address: str
+    # The instance under which the stream attaches. An answer to an older one says nothing about the present one.
+    instance_id: str
+    dialled_at: float
+    heard_at: float = 0.0
+    beat_sent_at: float = 0.0
+    state: StreamState = StreamState.DIALLED
+    demand: int = 0
+    # Credit: what the plan leaves to the server, what is left of the newest statement that was sent, and how many
+    # grants may still come in the worst case under all statements that were sent.
+    left: int = 0
+    sent_left: int = 0
+    bound: int = 0
+    credit_number: int = 0
+    # Number of the lowering statement that waits for its confirmation. 0: none.
+    confirms: int = 0
+    owes_credit: bool = False
+    # Grants received, and the part of them that the server was told of. A count goes along with the next frame, and
+    # makes a frame of its own only when it is owed.
+    received: int = 0
+    said_received: int = 0
+    owes_count: bool = False
+    refused: list[Refused] = field(default_factory=list)
+    # Reports, sent and yet to be sent. The flag says whether the report ends its lease.
+    in_flight: dict[str, tuple[Report, bool]] = field(default_factory=dict)
+    to_send: deque[tuple[Report, bool]] = field(default_factory=deque)
+    # Notes are never acknowledged, so the oldest may be dropped when the server does not read.
+    notes: deque[object] = field(default_factory=lambda: deque(maxlen=OUTGOING_MAX))
+    beat_number: int = 0
+    beat_in_flight: bool = False
+    owes_beat: bool = False
+    owes_drain: bool = False
+    # The leases that the server knows of. None: that is not certain.
+    told: dict[str, int] | None = None
 
-    def __init__(self, address: str, instance_id: str, now: float) -> None:
-        self.address = address
-        # The instance under which the stream attaches. An answer to an older one says nothing about the present one.
-        self.instance_id = instance_id
-        self.state = StreamState.DIALLED
-        self.dialled_at = now
-        self.heard_at = now
-        self.demand = 0
-        # Credit: what the plan leaves to the server, what is left of the newest statement that was sent, and
-        # how many grants may still come in the worst case under all statements that were sent.
-        self.left = 0
-        self.sent_left = 0
-        self.bound = 0
-        self.credit_number = 0
-        # Number of the lowering statement that waits for its confirmation. 0: none.
-        self.confirms = 0
-        self.owes_credit = False
-        # Grants received, and the part of them that the server was told of. A count goes along with the next
-        # frame, and makes a frame of its own only when it is owed.
-        self.received = 0
-        self.said_received = 0
-        self.owes_count = False
-        self.refused: list[Refused] = []
-        # Reports, sent and yet to be sent. The flag says whether the report ends its lease.
-        self.in_flight: dict[str, tuple[Report, bool]] = {}
-        self.to_send: deque[tuple[Report, bool]] = deque()
-        # Notes are never acknowledged, so the oldest may be dropped when the server does not read.
-        self.notes: deque[object] = deque(maxlen=OUTGOING_MAX)
-        self.beat_number = 0
-        self.beat_in_flight = False
-        self.beat_sent_at = now
-        self.owes_beat = False
-        self.owes_drain = False
-        # The leases that the server knows of. None: that is not certain.
-        self.told: dict[str, int] | None = None
+    def __post_init__(self) -> None:
+        self.heard_at = self.beat_sent_at = self.dialled_at
 
     @property
     def is_live(self) -> bool:

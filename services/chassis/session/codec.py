@@ -8,7 +8,7 @@ Hazard: `encode_…` may return several messages for one frame, because the size
 must be written in order, with no other frame between them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,12 +70,8 @@ class HopCodec:
         if self.date_report is not None:
             for report in frame.reports:
                 self.date_report(report.body)
-        return self._fit(
-            message,
-            self.holder_frame,
-            ("reports", [report.body for report in frame.reports]),
-            (self.holder_notes, frame.notes),
-        )
+        items = {"reports": [report.body for report in frame.reports], self.holder_notes: frame.notes}
+        return _fill(message, self.holder_frame, items)
 
     def decode_holder_frame(self, message: Any) -> HolderFrame:
         control = message.control
@@ -113,13 +109,10 @@ class HopCodec:
             control.demand = frame.demand
         if frame.beat_heard:
             control.beat_heard = frame.beat_heard
-        return self._fit(
-            message,
-            self.server_frame,
-            ("grants", [grant.work for grant in frame.grants]),
-            (self.server_notes, frame.notes),
-            lambda last: _write_after_grants(frame, last.control),
-        )
+        items = {"grants": [grant.work for grant in frame.grants], self.server_notes: frame.notes}
+        messages = _fill(message, self.server_frame, items)
+        _write_after_grants(frame, messages[-1].control)
+        return messages
 
     def decode_server_frame(self, message: Any) -> ServerFrame:
         control = message.control
@@ -146,38 +139,25 @@ class HopCodec:
             frame.notes = list(notes)
         return frame
 
-    # ── sizes ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    @staticmethod
-    def _fit(
-        message: Any,
-        fresh: Callable[[], Any],
-        items: tuple[str, Sequence[object]],
-        notes: tuple[str, Sequence[object]],
-        finish: Callable[[Any], None] | None = None,
-    ) -> list[Message]:
-        """Fill one message. If it is too large, spread the items over as many messages as they need.
-
-        Almost every frame is small, so the size is computed once for the whole and not for each item.
-        """
-        for name, values in (items, notes):
-            if values:
-                getattr(message, name).extend(values)
-        messages = [message]
-        if message.ByteSize() > MESSAGE_BYTES_MAX:
-            messages = _spread(message, fresh, (items, notes))
-        if finish is not None:
-            finish(messages[-1])
-        return messages
+# ── sizes ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _spread(message: Any, fresh: Callable[[], Any], fields: Iterable[tuple[str, Sequence[Any]]]) -> list[Message]:
-    for name, values in fields:
-        if values:
-            message.ClearField(name)
+def _fill(message: Any, fresh: Callable[[], Any], items: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """Put the items, by their fields, into the message, or into as many messages as they need.
+
+    Almost every frame is small, so the size is computed once for the whole and not for each item.
+    """
+    filled = {name: values for name, values in items.items() if values}
+    for name, values in filled.items():
+        getattr(message, name).extend(values)
+    if message.ByteSize() <= MESSAGE_BYTES_MAX:
+        return [message]
+    for name in filled:
+        message.ClearField(name)
     messages = [message]
     room = MESSAGE_BYTES_MAX - message.ByteSize()
-    for name, values in fields:
+    for name, values in filled.items():
         for value in values:
             size = (len(value) if isinstance(value, str) else value.ByteSize()) + 8
             if size > room and messages[-1].ByteSize():
@@ -230,26 +210,24 @@ def _read_attach(message: pb.Attach) -> Attach:
     )
 
 
+# The times of a lease that concern its holder.
+_TIMES = ("term", "beat", "self_fence", "granted_again")
+
+
 def _write_attached(attached: Attached, message: pb.Attached) -> None:
     message.session_id = attached.session_id
     message.server = attached.server
     message.refused.extend([pb.Refused(lease_id=i, epoch=e, reason=r) for i, e, r, _ in attached.refused])
-    for name in ("term", "beat", "self_fence", "granted_again"):
+    for name in _TIMES:
         _write_seconds(getattr(message.timing, name), getattr(attached.timing, name))
 
 
 def _read_attached(message: pb.Attached) -> Attached:
-    timing = message.timing
+    times = {name: _seconds(getattr(message.timing, name)) for name in _TIMES}
     return Attached(
         session_id=message.session_id,
         server=message.server,
-        timing=LeaseTiming(
-            term=_seconds(timing.term),
-            beat=_seconds(timing.beat),
-            self_fence=_seconds(timing.self_fence),
-            granted_again=_seconds(timing.granted_again),
-            closed_grace=0.0,
-        ),
+        timing=LeaseTiming(**times, closed_grace=0.0),
         refused=[Refused(each.lease_id, each.epoch, each.reason) for each in message.refused],
     )
 

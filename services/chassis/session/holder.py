@@ -14,21 +14,9 @@ from uuid import uuid4
 
 import grpc
 
-from services.chassis.lease.actions import (
-    Fenced,
-    GrantsArrived,
-    HolderAction,
-    InstanceEnded,
-    LeasesRevoked,
-    NotesArrived,
-    Redial,
-    ReportsRefused,
-    ReportsTaken,
-    Resumed,
-)
-from services.chassis.lease.frames import Report
+from services.chassis.lease.effects import HolderEffects
+from services.chassis.lease.frames import Attach, Report
 from services.chassis.lease.holder import HolderRules
-from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.stream import HolderStream
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.process.backoff import Backoff
@@ -62,23 +50,23 @@ class SessionHolder:
     def __init__(
         self,
         *,
-        profile: HolderProfile,
-        capacity: int,
+        attach: Attach,
         timing: LeaseTiming,
         codec: HopCodec,
         open_stream: Callable[[str], Any],
         owner: HolderOwner,
         forget: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """`open_stream` gives a new grpc.aio stream-stream call to an address. `forget` closes the channel to an
-        address that has left the address book and has no stream any more."""
+        """`attach` is what the holder says of itself; the session fills in the instance and the leases. `open_stream`
+        gives a new grpc.aio stream-stream call to an address. `forget` closes the channel to an address that has left
+        the address book and has no stream any more."""
         self._timing = timing
         self._codec = codec
         self._open_stream = open_stream
         self._owner = owner
         self._clock: Clock = SystemClock()
         self._forget = forget
-        self._rules = HolderRules(profile, capacity, timing, fresh_instance=lambda: str(uuid4()))
+        self._rules = HolderRules(attach, timing, fresh_instance=lambda: str(uuid4()))
         self._links: dict[str, _Link] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._wanted: frozenset[str] = frozenset()
@@ -285,30 +273,31 @@ class SessionHolder:
         self._rules.count_grants()
         self._kick()
 
-    def _perform(self, address: str, actions: list[HolderAction]) -> None:
+    def _perform(self, address: str, effects: HolderEffects) -> None:
         owner = self._owner
-        for action in actions:
-            match action:
-                case GrantsArrived(grants):
-                    owner.on_grants(grants)
-                case ReportsTaken(reports):
-                    owner.on_reports_taken(reports)
-                case ReportsRefused(refused):
-                    owner.on_reports_refused(refused)
-                case LeasesRevoked(revoked):
-                    owner.on_revoked(revoked)
-                case NotesArrived(notes):
-                    owner.on_notes(address, notes)
-                case Fenced():
-                    log.warning("not heard by any server: nothing new is started")
-                    owner.on_fenced()
-                case Resumed():
-                    owner.on_resumed()
-                case InstanceEnded(reason):
-                    log.warning("all leases ended", reason=reason, fresh_instance_id=self._rules.instance_id)
-                    owner.on_ended(reason)
-                case Redial(target, reason):
-                    self._redial(target, reason)
+        if effects.reports_taken:
+            owner.on_reports_taken(effects.reports_taken)
+        if effects.reports_refused:
+            owner.on_reports_refused(effects.reports_refused)
+        if effects.lost:
+            owner.on_revoked(effects.lost)
+        if effects.grants:
+            owner.on_grants(effects.grants)
+        if effects.revoked:
+            owner.on_revoked(effects.revoked)
+        if effects.notes:
+            owner.on_notes(address, effects.notes)
+        if effects.has_resumed:
+            owner.on_resumed()
+        if effects.end_reason:
+            reason, fresh_instance_id = effects.end_reason, self._rules.instance_id
+            log.warning("all leases ended", reason=reason, fresh_instance_id=fresh_instance_id)
+            owner.on_ended(reason)
+        if effects.has_fenced:
+            log.warning("not heard by any server: nothing new is started")
+            owner.on_fenced()
+        for target, reason in effects.redials:
+            self._redial(target, reason)
 
     def _redial(self, address: str, reason: str) -> None:
         link = self._links.get(address)

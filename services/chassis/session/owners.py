@@ -4,13 +4,11 @@ They must not block or raise. An exception ends the stream on the server, and th
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from services.chassis.lease.frames import Attach, Grant, Refused, Report
+from services.chassis.session.server import ServerSession
 from services.chassis.session.store import EndedInstance
-
-if TYPE_CHECKING:
-    from services.chassis.session.server import ServerSession
 
 
 class AttachRefused(Exception):
@@ -32,45 +30,45 @@ class SessionOwner(Protocol):
         """
         ...
 
-    def on_attached(self, session: "ServerSession") -> None: ...
+    def on_attached(self, session: ServerSession) -> None: ...
 
-    def on_credit(self, session: "ServerSession") -> None:
+    def on_credit(self, session: ServerSession) -> None:
         """The holder has just stated its credit: wake the loop that claims work."""
         ...
 
-    def on_taken(self, session: "ServerSession", grants: list[Grant]) -> None:
+    def on_taken(self, session: ServerSession, grants: list[Grant]) -> None:
         """The holder has them."""
         ...
 
-    def on_refused(self, session: "ServerSession", refused: list[Refused]) -> None:
+    def on_refused(self, session: ServerSession, refused: list[Refused]) -> None:
         """The holder has given grants back, and will never start them under that epoch.
 
         NOT_HELD answers a claim, or a grant in doubt: that work may be done and reported to another server.
         """
         ...
 
-    def on_withdrawn(self, session: "ServerSession", grants: list[Grant]) -> None:
+    def on_withdrawn(self, session: ServerSession, grants: list[Grant]) -> None:
         """The grants were never sent: grant the work again, under a higher epoch."""
         ...
 
-    def on_in_doubt(self, session: "ServerSession", grants: list[Grant]) -> None:
+    def on_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
         """The grants were sent on a stream that is gone, and the instance lives but has not attached here again.
 
         It may be working on them. Until it attaches or ends, grant only work again that is harmless to do twice.
         """
         ...
 
-    def on_reports(self, session: "ServerSession", reports: list[Report]) -> None:
+    def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
         """Commit each report, then acknowledge or refuse it on this session. It comes again until then."""
         ...
 
-    def on_notes(self, session: "ServerSession", notes: list[object]) -> None: ...
+    def on_notes(self, session: ServerSession, notes: list[object]) -> None: ...
 
-    def on_drain(self, session: "ServerSession") -> None:
+    def on_drain(self, session: ServerSession) -> None:
         """The holder takes no more grants."""
         ...
 
-    def on_closed(self, session: "ServerSession") -> None:
+    def on_closed(self, session: ServerSession) -> None:
         """The stream is gone. Its instance lives on until `on_ended`."""
         ...
 

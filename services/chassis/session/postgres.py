@@ -9,29 +9,23 @@ Hazard: several replicas renew the same rows. They lock them in the order of the
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import LeaseTiming
+from services.chassis.postgres.connection import PgConnection
+from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
-from services.chassis.session.store import CloseMark, EndedInstance
+from services.chassis.session.store import EndedInstance
 
 # How long an ENDED row is kept for people to look at. Without it the instance is unknown, and is refused as well.
 _KEPT = "1 day"
 
 
-class Queries(Protocol):
-    """A Database or a PgConnection."""
-
-    async def fetch(
-        self, sql: str, params: Sequence[Any] = (), *, seconds: float | None = None
-    ) -> list[tuple[Any, ...]]: ...
-
-
 class PostgresSessionStore:
-    def __init__(self, database: Queries, table: str, timing: LeaseTiming) -> None:
+    def __init__(self, database: Database | PgConnection, table: str, timing: LeaseTiming) -> None:
         """`table` is our own identifier with its schema: "dispatcher.coordinator_sessions"."""
         self._database = database
         # The answer of a statement that takes longer than a beat is too old.
@@ -60,16 +54,16 @@ class PostgresSessionStore:
         crash_point("session.renew.after_commit")
         return set(asked).difference(row[0] for row in rows)
 
-    async def mark_closed(self, instance_id: str) -> CloseMark:
+    async def now(self) -> datetime:
         rows = await self._fetch("SELECT clock_timestamp()", ())
         time: datetime = rows[0][0]
-        return CloseMark(instance_id, time)
+        return time
 
-    async def end_if_unheard(self, mark: CloseMark) -> EndedInstance | None:
+    async def end_if_unheard(self, instance_id: str, since: datetime) -> EndedInstance | None:
         crash_point("session.end.before_commit")
-        rows = await self._fetch(self._end, (mark.instance_id, mark.time, mark.instance_id))
+        rows = await self._fetch(self._end, (instance_id, since, instance_id))
         crash_point("session.end.after_commit")
-        return EndedInstance(mark.instance_id, *rows[0]) if rows else None
+        return EndedInstance(instance_id, *rows[0]) if rows else None
 
     async def sweep(self) -> list[EndedInstance]:
         crash_point("session.sweep.before_commit")

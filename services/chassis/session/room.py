@@ -13,13 +13,6 @@ import asyncio
 import math
 from weakref import finalize
 
-# For one stream: 4,000 reports in flight of 16 KiB each. With larger ones a stream is as slow as their commits.
-STREAM_BYTES_MAX = 64 * 1024 * 1024
-# For all streams of one key. Our own services have no such limit, because the operator decides how many there are.
-KEY_BYTES_MAX = 256 * 1024 * 1024
-# Leases that all streams of one key may name as held: two hundred runners with a thousand places each.
-KEY_LEASES_MAX = 200_000
-
 
 class CallerRoom:
     """The room for all sessions of one caller."""
@@ -59,7 +52,7 @@ class StreamRoom:
 
     __slots__ = ("_bytes_max", "_caller", "_freed_at", "_held_bytes", "_is_closed", "_leases", "is_awaited")
 
-    def __init__(self, caller: CallerRoom, bytes_max: int = STREAM_BYTES_MAX) -> None:
+    def __init__(self, caller: CallerRoom, bytes_max: int) -> None:
         self._caller = caller
         self._bytes_max = bytes_max
         self._held_bytes = 0

@@ -5,7 +5,6 @@ instance and lives as long as it does, so that one renewal renews all its leases
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -19,14 +18,6 @@ class EndedInstance(NamedTuple):
     unheard_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class CloseMark:
-    """The time, by the store's clock, at which a stream was found closed."""
-
-    instance_id: str
-    time: datetime
-
-
 class SessionStore(Protocol):
     """Raises DependencyUnavailable when it cannot be asked. Then no instance may be judged."""
 
@@ -38,12 +29,12 @@ class SessionStore(Protocol):
         """Renew all of them in one statement, and return those that are not LIVE."""
         ...
 
-    async def mark_closed(self, instance_id: str) -> CloseMark:
-        """The present time, for `end_if_unheard`."""
+    async def now(self) -> datetime:
+        """The present time by the store's clock."""
         ...
 
-    async def end_if_unheard(self, mark: CloseMark) -> EndedInstance | None:
-        """End the instance unless it was heard after the mark. None: it lives (or was never opened).
+    async def end_if_unheard(self, instance_id: str, since: datetime) -> EndedInstance | None:
+        """End the instance unless it was heard after that time. None: it lives (or was never opened).
 
         An instance that has ended before is returned again.
         """

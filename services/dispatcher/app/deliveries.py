@@ -1,22 +1,22 @@
 """Messages for executions: stored in the mailbox, then sent to the holder. An execution without a holder is woken.
 
 Messages are committed in batches, on another connection than the admission loop's. They are sent after the commit; if
-that is lost, app/rounds.py sends them again. A full mailbox takes no message until its holder has read some.
+that is lost, app/poll_loop.py sends them again. A full mailbox takes no message until its holder has read some.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import Final
 
-from services.chassis.grpc.errors import DependencyUnavailable, Refusal
-from services.chassis.process.backoff import Backoff
-from services.chassis.process.batcher import Batcher, Level
+from services.chassis.grpc.errors import Refusal
+from services.chassis.process.batcher import Batcher
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.dispatcher.app.ports import Mailbox, Wakes
+from services.dispatcher.app.admission_inbox import AdmissionInbox
+from services.dispatcher.app.backlog import Backlog
+from services.dispatcher.app.ports import Mailbox
 from services.dispatcher.core.items import Delivery, MailboxMessage
 
 log = logger(__name__)
@@ -34,50 +34,30 @@ Post = Callable[[str, Sequence[bytes]], None]
 
 
 class Deliveries:
-    def __init__(self, *, mailbox: Mailbox, admission_loop: Wakes, post: Post, clock: Clock) -> None:
+    def __init__(self, *, mailbox: Mailbox, inbox: AdmissionInbox, post: Post, clock: Clock) -> None:
         self._mailbox = mailbox
-        self._admission_loop = admission_loop
+        self._inbox = inbox
         self._post = post
-        self._clock = clock
         self._batcher: Batcher[MailboxMessage, Delivery | None] = Batcher(self._flush)
-        self._journalled: deque[str] = deque()
-        self._wake = Level()
+        # Messages that their holder has journalled. A deletion lost with this process is asked for again.
+        self._journalled = Backlog("acknowledged messages", mailbox.forget, clock, items_per_batch=_ACKS_PER_STATEMENT)
 
     async def deliver(self, message: MailboxMessage) -> bool:
         """False: there is no such execution. Raises a Refusal while its mailbox is full."""
         return await self._batcher.submit(message) is not None
 
     def journalled(self, message_ids: Iterable[str]) -> None:
-        self._journalled.extend(message_ids)
-        self._wake.set()
+        self._journalled.add(message_ids)
 
     async def run(self) -> None:
-        await self._batcher.run()
-
-    async def run_forgetting(self) -> None:
-        """Delete messages that their holder has journalled. A deletion lost with this process is asked for again."""
-        backoff = Backoff()
-        while True:
-            await self._wake.wait()
-            while self._journalled:
-                batch = list(islice(self._journalled, _ACKS_PER_STATEMENT))
-                try:
-                    await self._mailbox.forget(batch)
-                except DependencyUnavailable as failure:
-                    log.warning("acknowledged messages wait for the database", error=str(failure))
-                    await self._clock.sleep(backoff.next())
-                    continue
-                backoff.reset()
-                for _ in batch:
-                    self._journalled.popleft()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._batcher.run())
+            group.create_task(self._journalled.run())
 
     async def _flush(self, messages: list[MailboxMessage]) -> Sequence[Answer]:
         answers: list[Answer] = []
         for piece in _pieces(messages):
-            try:
-                answers += await self._bring(piece)
-            except DependencyUnavailable as failure:
-                answers += [failure] * len(piece)
+            answers += await self._bring(piece)
         return answers
 
     async def _bring(self, messages: Sequence[MailboxMessage]) -> list[Answer]:
@@ -91,7 +71,7 @@ class Deliveries:
                 full.add(message.execution_id)
                 answers[n] = _full(message)
             elif delivery.was_woken:
-                self._admission_loop.work_in(delivery.workspace, is_ends_only=delivery.is_ends_only)
+                self._inbox.work_in(delivery.workspace, is_ends_only=delivery.is_ends_only)
             elif delivery.holder is not None:
                 self._post(delivery.holder, [message.body])
         for execution_id in full:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from services.chassis.lease.frames import Grant, RefusedReport
 from services.dispatcher.core.batch import AdmissionBatch, BatchResult
 from services.dispatcher.core.items import (
     Admission,
-    Astray,
-    Claim,
     Delivery,
     LateReason,
     LeaseFinished,
@@ -19,12 +18,13 @@ from services.dispatcher.core.items import (
     MailboxMessage,
     Measure,
     NewStart,
-    Returned,
-    Unread,
-    Woken,
+    Requeued,
     WorkspaceLimits,
 )
+from services.dispatcher.core.late_reports import LeasedRow
 from services.dispatcher.core.releases import Fate
+
+Report = TypeVar("Report", bound=LeaseReport)
 
 
 class Unstorable(Exception):
@@ -37,36 +37,38 @@ class AdmissionStore(Protocol):
     async def store_limits(self, limits: Mapping[str, WorkspaceLimits]) -> None: ...
 
 
-class LateReasons(Protocol):
+class Leases(Protocol):
     async def reasons(self, reports: Sequence[LeaseReport]) -> Sequence[LateReason | None]:
         """Why each report had no effect. None: it had its effect when it was delivered before."""
         ...
 
+    async def find(self, execution_ids: Collection[str]) -> Mapping[str, LeasedRow]: ...
 
-class Leases(LateReasons, Protocol):
-    async def hand_back(self, leases: Sequence[tuple[str, int]]) -> Sequence[Returned]: ...
+    async def hand_back(self, leases: Sequence[tuple[str, int]]) -> Sequence[Requeued]: ...
 
-    async def end(self, instances: Sequence[str]) -> Sequence[Returned]: ...
+    async def end(self, instances: Sequence[str]) -> Sequence[Requeued]: ...
 
     async def fail(self, report: LeaseReleased) -> tuple[str, Fate] | None: ...
-
-
-class LeaseHolders(Protocol):
-    async def holders_gone(self) -> list[str]: ...
 
 
 class Housekeeping(Protocol):
     async def workspaces_with_work(self) -> tuple[list[str], bool]: ...
 
-    async def wake(self) -> tuple[Sequence[Woken], float | None]: ...
+    async def wake(self) -> tuple[Sequence[Requeued], float | None]: ...
 
     async def mark_dispatched(self, leases: Sequence[tuple[str, int]]) -> None: ...
 
-    async def astray(self) -> Sequence[Astray]: ...
+    async def lost_grants(self) -> Mapping[str, Sequence[tuple[str, int]]]:
+        """Committed grants that were never acknowledged, by holder."""
+        ...
+
+    async def holders_gone(self) -> Sequence[str]: ...
 
     async def measure(self) -> Sequence[Measure]: ...
 
-    async def forget_requests(self, kept_seconds: float) -> int: ...
+    async def forget_requests(self) -> int: ...
+
+    async def notify(self, channel: str, payloads: Sequence[str]) -> None: ...
 
 
 class Mailbox(Protocol):
@@ -76,19 +78,11 @@ class Mailbox(Protocol):
 
 
 class MailboxUpkeep(Protocol):
-    async def unread(self) -> Sequence[Unread]: ...
+    async def unread(self) -> Mapping[str, Sequence[bytes]]:
+        """Messages that should be in the journal by now, by holder."""
+        ...
 
     async def sweep(self) -> int: ...
-
-
-class NoticeSender(Protocol):
-    async def send(self, channel: str, payloads: Sequence[str]) -> None: ...
-
-
-class Wakes(Protocol):
-    """The admission loop."""
-
-    def work_in(self, workspace: str, *, is_ends_only: bool = False) -> None: ...
 
 
 class CoordinatorSession(Protocol):
@@ -100,17 +94,27 @@ class CoordinatorSession(Protocol):
     @property
     def credit(self) -> int: ...
 
-    def take_credit(self, count: int) -> int: ...
+    def take_credit(self, wanted: int) -> int: ...
 
     def give_back(self, count: int) -> None: ...
 
-    def grant(self, claims: Sequence[Claim]) -> bool:
-        """False: the stream is gone, and these claims were not sent."""
+    def grant(self, grants: Sequence[Grant]) -> bool:
+        """False: the stream is gone, and these grants were not sent."""
         ...
 
     def acknowledge(self, report_ids: Sequence[str]) -> None: ...
 
-    def refuse(self, report_id: str, reason: str) -> None: ...
+    def refuse_reports(self, refused: Sequence[RefusedReport]) -> None: ...
+
+
+class Coordinators(Protocol):
+    def with_credit(self) -> Sequence[CoordinatorSession]:
+        """The sessions with credit, most credit first."""
+        ...
+
+    def set_demand(self, demand: int) -> None:
+        """How many more executions could be granted if there were credit."""
+        ...
 
 
 class Asker(Protocol):
@@ -124,17 +128,13 @@ class Arrival(NamedTuple):
     asker: Asker
 
 
-class PendingReport(NamedTuple):
-    """A report that waits for its batch."""
+class PendingReport(NamedTuple, Generic[Report]):
+    """A report that waits for its commit."""
 
     report_id: str
-    report: LeaseFinished | LeaseParked
+    report: Report
     holder: CoordinatorSession
 
 
-class PendingRelease(NamedTuple):
-    """A report that is committed outside of the batches (returns.py)."""
-
-    report_id: str
-    report: LeaseReleased
-    holder: CoordinatorSession
+# A report that goes with a batch.
+BatchReport = PendingReport[LeaseFinished | LeaseParked]

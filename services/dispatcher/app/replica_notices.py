@@ -13,7 +13,7 @@ from typing import Final
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
-from services.dispatcher.app.ports import NoticeSender
+from services.dispatcher.app.ports import Housekeeping
 
 CHANNEL: Final = "dispatcher_work"
 _PAUSE_SECONDS: Final = 0.05
@@ -21,9 +21,9 @@ _WORKSPACES_MAX: Final = 1_000
 
 
 class ReplicaNotices:
-    def __init__(self, *, sender: NoticeSender, replica: str, heard: Callable[[str], None], clock: Clock) -> None:
+    def __init__(self, *, housekeeping: Housekeeping, replica: str, heard: Callable[[str], None], clock: Clock) -> None:
         """`replica` is unique among the processes; it marks our own notices."""
-        self._sender = sender
+        self._housekeeping = housekeeping
         self._replica = replica
         self._heard = heard
         self._clock = clock
@@ -50,6 +50,6 @@ class ReplicaNotices:
     async def run_once(self) -> None:
         waits, self._waits = self._waits, {}
         try:
-            await self._sender.send(CHANNEL, [f"{self._replica} {workspace}" for workspace in waits])
+            await self._housekeeping.notify(CHANNEL, [f"{self._replica} {workspace}" for workspace in waits])
         except DependencyUnavailable:
             return

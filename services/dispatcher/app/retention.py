@@ -16,12 +16,9 @@ _PIECES_MAX: Final = 20
 
 
 class Retention:
-    def __init__(
-        self, *, housekeeping: Housekeeping, mailbox: MailboxUpkeep, kept_seconds: float, clock: Clock
-    ) -> None:
+    def __init__(self, *, housekeeping: Housekeeping, mailbox: MailboxUpkeep, clock: Clock) -> None:
         self._housekeeping = housekeeping
         self._mailbox = mailbox
-        self._kept_seconds = kept_seconds
         self._clock = clock
 
     async def run(self) -> None:
@@ -35,5 +32,5 @@ class Retention:
     async def run_once(self) -> None:
         await self._mailbox.sweep()
         for _ in range(_PIECES_MAX):
-            if not await self._housekeeping.forget_requests(self._kept_seconds):
+            if not await self._housekeeping.forget_requests():
                 return

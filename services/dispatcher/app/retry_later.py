@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.dispatcher.app.ports import PendingReport
+from services.dispatcher.app.ports import BatchReport
 
 AGAIN_SECONDS: Final = 5.0
 AGAIN_AT_ONCE: Final = 50
@@ -20,18 +20,14 @@ AGAIN_AT_ONCE: Final = 50
 class RetryLater:
     def __init__(self) -> None:
         # By execution and epoch, with the time of the next try, in the order of that time.
-        self._kept: dict[tuple[str, int], tuple[float, PendingReport]] = {}
+        self._kept: dict[tuple[str, int], tuple[float, BatchReport]] = {}
 
-    def keep(self, pending: PendingReport, now: float) -> None:
+    def keep(self, pending: BatchReport, now: float) -> None:
         key = (pending.report.execution_id, pending.report.epoch)
         self._kept.pop(key, None)
         self._kept[key] = (now + AGAIN_SECONDS, pending)
 
-    def due(self, now: float) -> list[PendingReport]:
+    def due(self, now: float) -> list[BatchReport]:
         """Remove and return the reports that are to be tried again now."""
-        keys: list[tuple[str, int]] = []
-        for key, (due_at, _) in self._kept.items():
-            if due_at > now or len(keys) == AGAIN_AT_ONCE:
-                break
-            keys.append(key)
-        return [self._kept.pop(key)[1] for key in keys]
+        keys = [key for key, (due_at, _) in self._kept.items() if due_at <= now]
+        return [self._kept.pop(key)[1] for key in keys[:AGAIN_AT_ONCE]]

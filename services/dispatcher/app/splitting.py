@@ -64,8 +64,5 @@ def _reject(batch: AdmissionBatch, failure: Unstorable) -> BatchResult:
         log.error("error processing item", execution_id=each.execution_id, error=str(failure))
     rejected = Admission(EnqueueOutcome.REJECTED, message="this item cannot be stored")
     return BatchResult(
-        admissions=[rejected for _ in batch.new_starts],
-        finished=[None for _ in batch.finished],
-        parked=[None for _ in batch.parked],
-        refused_reports=[*batch.finished, *batch.parked],
+        admissions=[rejected for _ in batch.new_starts], refused_reports=[*batch.finished, *batch.parked]
     )

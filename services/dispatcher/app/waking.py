@@ -6,32 +6,34 @@ time is left. This process's clock only decides when to ask, and is never compar
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.dispatcher.app.ports import Housekeeping, Wakes
+from services.dispatcher.app.admission_inbox import AdmissionInbox
+from services.dispatcher.app.ports import Housekeeping
 
 log = logger(__name__)
 # It asks a little late, because one that asks too early has to ask again.
 _LATE_SECONDS: Final = 0.002
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class Waking:
-    def __init__(self, *, housekeeping: Housekeeping, admission_loop: Wakes, clock: Clock, poll_seconds: float) -> None:
+    def __init__(self, *, housekeeping: Housekeeping, inbox: AdmissionInbox, clock: Clock, poll_seconds: float) -> None:
         self._housekeeping = housekeeping
-        self._admission_loop = admission_loop
+        self._inbox = inbox
         self._clock = clock
         self._poll_seconds = poll_seconds
-        self._next: datetime | None = None
+        self._next = _NEVER
         self._sooner = Level()
 
     def due(self, time: datetime) -> None:
         """An execution has to be woken at this time, by the clock of this process."""
-        if self._next is None or time < self._next:
+        if time < self._next:
             self._next = time
             self._sooner.set()
 
@@ -44,22 +46,16 @@ class Waking:
             await self._sooner.wait(self.pause_seconds)
 
     async def run_once(self) -> None:
-        self._next = None
+        self._next = _NEVER
         woken, following = await self._housekeeping.wake()
-        for each in woken:
-            self._admission_loop.work_in(each.workspace, is_ends_only=each.is_ends_only)
+        self._inbox.requeued(woken)
         if following is not None:
-            self._wait_until(self._clock.now() + timedelta(seconds=min(following, self._poll_seconds)))
-
-    def _wait_until(self, time: datetime) -> None:
-        """`due` may have set an earlier time during the statement."""
-        if self._next is None or time < self._next:
-            self._next = time
+            time = self._clock.now() + timedelta(seconds=min(following, self._poll_seconds))
+            # `due` may have set an earlier time during the statement.
+            self._next = min(self._next, time)
 
     @property
     def pause_seconds(self) -> float:
         """The time until the next look."""
-        if self._next is None:
-            return self._poll_seconds
         left = (self._next - self._clock.now()).total_seconds() + _LATE_SECONDS
         return min(self._poll_seconds, max(_LATE_SECONDS, left))

@@ -1,7 +1,7 @@
 """One batch of the queue: the items and claims that one transaction commits, and its result.
 
-Results have the order of the items that they answer. A batch that cannot be stored is split, first into its items and
-its claims, until the item or the workspace at fault stands alone. The rest of the batch is not held back.
+Admissions have the order of the new starts that they answer. A batch that cannot be stored is split, first into its
+items and its claims, until the item or the workspace at fault stands alone. The rest of the batch is not held back.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AdmissionBatch:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.new_starts or self.finished or self.parked or self.workspaces or self.ending_holders)
+        return not (self.items or self.is_claiming)
 
     @property
     def items(self) -> int:
@@ -76,9 +76,8 @@ class AdmissionBatch:
 @dataclass(slots=True)
 class BatchResult:
     admissions: list[Admission] = field(default_factory=list)
-    # The workspace of each report that took effect, None for one that did not.
-    finished: list[str | None] = field(default_factory=list)
-    parked: list[str | None] = field(default_factory=list)
+    # The reports that took effect, with the workspace of each.
+    took_effect: dict[LeaseFinished | LeaseParked, str] = field(default_factory=dict)
     # The database refused to store these, so their effect is unknown.
     refused_reports: list[LeaseFinished | LeaseParked] = field(default_factory=list)
     # Workspaces in which an execution was parked and woken again at once.
@@ -92,8 +91,7 @@ class BatchResult:
     def join(self, other: Self) -> None:
         """Append the result of the second half."""
         self.admissions += other.admissions
-        self.finished += other.finished
-        self.parked += other.parked
+        self.took_effect |= other.took_effect
         self.refused_reports += other.refused_reports
         self.woken += other.woken
         self.claims += other.claims

@@ -81,6 +81,10 @@ class LeaseReleased(NamedTuple):
     reason: str = ""
     message: str = ""
 
+    @property
+    def is_failure(self) -> bool:
+        return self.is_failed or self.is_permanent
+
 
 LeaseReport: TypeAlias = LeaseFinished | LeaseParked | LeaseReleased
 
@@ -112,8 +116,8 @@ class Claim(NamedTuple):
     messages: Sequence[bytes] = ()
 
 
-class Returned(NamedTuple):
-    """A row that is PENDING again."""
+class Requeued(NamedTuple):
+    """A row that is PENDING again, or has to be looked at again."""
 
     execution_id: str
     workspace: str
@@ -136,7 +140,6 @@ class Delivery(NamedTuple):
     """The execution as a message found it."""
 
     workspace: str
-    state: State
     # The instance to which the message has to be sent.
     holder: str | None
     # The message has woken it: it is PENDING now.
@@ -160,26 +163,6 @@ class WorkspaceView(NamedTuple):
     added: int = 0
     # The number of queued executions after this batch, when it counted them.
     queued: int | None = None
-
-
-class Woken(NamedTuple):
-    workspace: str
-    is_ends_only: bool
-
-
-class Astray(NamedTuple):
-    """A committed grant that was never acknowledged."""
-
-    execution_id: str
-    epoch: int
-    holder: str
-
-
-class Unread(NamedTuple):
-    """A message that its holder should have journalled by now."""
-
-    body: bytes
-    holder: str
 
 
 class Measure(NamedTuple):

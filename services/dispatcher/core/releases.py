@@ -26,7 +26,7 @@ class Fate(NamedTuple):
 
 
 def fate_of(report: LeaseReleased, attempts_before: int) -> Fate:
-    if not (report.is_failed or report.is_permanent):
+    if not report.is_failure:
         return Fate(State.PENDING, attempts_before)
     attempts = attempts_before + 1
     if report.is_permanent or attempts >= DISPATCH_ATTEMPTS_MAX:

@@ -10,6 +10,7 @@ workspace with work again, makes up for a lost one.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 
 from services.dispatcher.core.items import WorkspaceView
 
@@ -27,13 +28,10 @@ QUEUES_KEPT_MAX = 20_000
 
 
 class WorkspaceQueue:
-    __slots__ = ("counted_at", "has_work", "is_aside", "is_at_capacity", "is_full", "queued", "queued_max", "revision")
+    __slots__ = ("counted_at", "is_at_capacity", "is_full", "queued", "queued_max", "revision")
 
     def __init__(self) -> None:
-        self.has_work = False
         self.is_full = False
-        # Its claim was refused; it is left alone until `end_aside`.
-        self.is_aside = False
         # Full while executions wait in it; this is logged when it begins.
         self.is_at_capacity = False
         # Revision of the limits that the database is known to have; -1 = not known.
@@ -48,7 +46,7 @@ class WorkspaceQueues:
         self._queues: dict[str, WorkspaceQueue] = {}
         # The line of ready queues, in the order of service.
         self._ready: dict[str, None] = {}
-        # Queues with waiting executions, ready or full.
+        # Workspaces in which executions wait, whether their queue is ready, full or aside.
         self._waiting: set[str] = set()
         # The monotonic time at which each queue returns from aside.
         self._aside: dict[str, float] = {}
@@ -68,10 +66,8 @@ class WorkspaceQueues:
 
     def work(self, workspace: str) -> None:
         """An execution waits in this workspace."""
-        queue = self._queue_of(workspace)
-        queue.has_work = True
         self._waiting.add(workspace)
-        self._line_up(workspace, queue)
+        self._line_up(workspace, self._queue_of(workspace))
 
     def slot(self, workspace: str) -> None:
         """A slot of this workspace may be free."""
@@ -83,19 +79,17 @@ class WorkspaceQueues:
     def polled(self, workspaces: Iterable[str]) -> None:
         """These workspaces have waiting executions, as just read. Look at each again, even if it is full."""
         for workspace in workspaces:
-            queue = self._queue_of(workspace)
-            queue.has_work, queue.is_full = True, False
-            self._waiting.add(workspace)
-            self._line_up(workspace, queue)
+            self.work(workspace)
+            self.slot(workspace)
 
     def takes_new_starts(self, workspace: str) -> bool:
         """Whether a new start may go ahead: no execution is known to wait, nor the slots to be in use."""
         queue = self._queues.get(workspace)
-        return queue is None or not (queue.has_work or queue.is_full)
+        return workspace not in self._waiting and (queue is None or not queue.is_full)
 
     def take(self, count: int) -> list[str]:
         """The next queues to look at. They move to the end of the line."""
-        taken = [workspace for workspace, _ in zip(self._ready, range(count), strict=False)]
+        taken = list(islice(self._ready, count))
         for workspace in taken:
             del self._ready[workspace]
             self._ready[workspace] = None
@@ -104,7 +98,6 @@ class WorkspaceQueues:
     def saw(self, view: WorkspaceView, now: float) -> bool:
         """Learn from a committed batch. True when the queue has just become full with executions waiting."""
         queue = self._queue_of(view.workspace)
-        queue.has_work = view.has_more
         if view.has_more:
             self._waiting.add(view.workspace)
         else:
@@ -115,28 +108,20 @@ class WorkspaceQueues:
         else:
             queue.queued = max(0, queue.queued + view.added)
         was_at_capacity = queue.is_at_capacity
-        queue.is_at_capacity = queue.has_work and queue.is_full
-        if queue.is_full or not queue.has_work:
-            self._ready.pop(view.workspace, None)
-        else:
-            self._line_up(view.workspace, queue)
+        queue.is_at_capacity = view.has_more and queue.is_full
+        self._line_up(view.workspace, queue)
         return queue.is_at_capacity and not was_at_capacity
 
     def set_aside(self, workspace: str, now: float) -> None:
         """Leave this workspace alone for a while: the database refuses to claim from it."""
-        queue = self._queue_of(workspace)
-        queue.has_work = queue.is_aside = True
-        self._waiting.add(workspace)
-        self._ready.pop(workspace, None)
         self._aside[workspace] = now + ASIDE_SECONDS
+        self.work(workspace)
 
     def end_aside(self, now: float) -> None:
         """Look again at the workspaces that have been aside for long enough."""
         for workspace in [name for name, until in self._aside.items() if until <= now]:
             del self._aside[workspace]
-            queue = self._queue_of(workspace)
-            queue.is_aside = False
-            self._line_up(workspace, queue)
+            self._line_up(workspace, self._queue_of(workspace))
 
     def is_unknown(self, workspace: str) -> None:
         """The database has no such workspace, so nothing can be claimed from it."""
@@ -167,13 +152,15 @@ class WorkspaceQueues:
         return queue.queued if now - queue.counted_at <= trusted else None
 
     def _line_up(self, workspace: str, queue: WorkspaceQueue) -> None:
-        if queue.has_work and not queue.is_full and not queue.is_aside:
+        if workspace in self._waiting and not queue.is_full and workspace not in self._aside:
             self._ready.setdefault(workspace)
+        else:
+            self._ready.pop(workspace, None)
 
     def _queue_of(self, workspace: str) -> WorkspaceQueue:
         queue = self._queues.get(workspace)
         if queue is None:
             if len(self._queues) >= QUEUES_KEPT_MAX:
-                self._queues = {name: each for name, each in self._queues.items() if each.has_work}
+                self._queues = {name: each for name, each in self._queues.items() if name in self._waiting}
             queue = self._queues[workspace] = WorkspaceQueue()
         return queue

@@ -1,22 +1,22 @@
--- Admission: which executions wait, which are leased to whom, and what was brought to them meanwhile.
+-- The queue: executions that wait for a slot, the leases of those that run, and messages for both.
 
--- A row is locked by whoever counts or fills the slots of its workspace: the hard limit stands on this lock.
+-- A transaction that counts or takes slots of a workspace locks this row first. The hard limit depends on this lock.
 CREATE TABLE tenants (
   workspace      text PRIMARY KEY,
   executions_max integer NOT NULL,
   queued_max     integer NOT NULL,
   revision       bigint NOT NULL,
   closed         boolean NOT NULL DEFAULT false,
-  -- The number that every grant made under the present limit exceeds, unless the limit only rose since. More may be
-  -- going than the limit allows just while all of it was granted before: a lowered limit drains.
+  -- Set when the limit is lowered: the grants after that have a higher epoch. A lowered limit stops no execution, so
+  -- more executions may run than the limit allows, but only if all of them were granted before.
   lowered_epoch  bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
--- Rises at every grant of anything, so that no two grants ever carry the same number.
+-- Rises at every grant, so that no two grants ever have the same epoch.
 CREATE SEQUENCE epochs;
 
--- A trigger, so that it holds whoever writes the limit. It runs under the lock of the row that every claim takes, so a
--- claim is wholly before it or wholly after it.
+-- This is a trigger so that every way of writing the limit sets the epoch. It has the lock of the row that every claim
+-- takes, so a claim is either before it or after it.
 CREATE FUNCTION note_lowered_limit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   NEW.lowered_epoch := nextval('dispatcher.epochs');
@@ -26,7 +26,7 @@ END $$;
 CREATE TRIGGER lowered_limit BEFORE UPDATE ON tenants FOR EACH ROW
   WHEN (NEW.executions_max < OLD.executions_max) EXECUTE FUNCTION note_lowered_limit();
 
--- One row per execution from its enqueue until it is final. States by number, as in Queued.State:
+-- One row for each execution, from its enqueue until it is final. States are numbers, as in Queued.State:
 -- 1 PENDING, 2 CLAIMED, 3 DISPATCHED, 4 PARKED, 5 FAILED.
 CREATE TABLE queue (
   execution_id    uuid PRIMARY KEY,
@@ -34,13 +34,13 @@ CREATE TABLE queue (
   state           smallint NOT NULL CHECK (state BETWEEN 1 AND 5),
   priority        smallint NOT NULL,             -- 5 goes first
   attempts        smallint NOT NULL DEFAULT 0,   -- failed dispatches
-  urgent          boolean NOT NULL DEFAULT false, -- it has run before, or waited parked: ahead of new work
-  ends_only       boolean NOT NULL DEFAULT false, -- will only be ended: needs no slot, and holds none
+  urgent          boolean NOT NULL DEFAULT false, -- it was granted before, so it goes ahead of new executions
+  ends_only       boolean NOT NULL DEFAULT false, -- it will only be ended, so it needs and holds no slot
   epoch           bigint NOT NULL DEFAULT 0,     -- of the newest grant; 0 = never granted
   holder          text,                          -- instance of the coordinator, while CLAIMED or DISPATCHED
   enqueue_time    timestamptz NOT NULL,
   granted_time    timestamptz,
-  wake_time       timestamptz,                   -- of a PARKED row; absent = only a message wakes it
+  wake_time       timestamptz,                   -- of a PARKED row; NULL = only a message wakes it
   deadline_time   timestamptz,
   failure_time    timestamptz,
   failure_reason  text,
@@ -48,7 +48,7 @@ CREATE TABLE queue (
   request_id      text,
   start           bytea NOT NULL                 -- StartOrder
 ) WITH (
-  -- Rows live for milliseconds under load: dead ones must go as fast, or each claim wades through them.
+  -- Under load a row lives for milliseconds. Dead rows must be removed as fast, because every claim reads them too.
   fillfactor = 80,
   autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_scale_factor = 0.01,
@@ -56,14 +56,14 @@ CREATE TABLE queue (
   autovacuum_vacuum_insert_scale_factor = 0.05,
   autovacuum_vacuum_cost_delay = 0
 );
--- Inputs are JSON that is read once; compressing each would cost more than its bytes.
+-- Inputs are JSON that is read once. Compression would cost more than it saves.
 ALTER TABLE queue ALTER COLUMN start SET STORAGE EXTERNAL;
 
--- The order of the claim inside a workspace. Covers the count of what waits, too.
+-- The order of the claim inside a workspace. It also serves the count of queued executions.
 CREATE INDEX queue_waiting ON queue (workspace, urgent DESC, priority DESC, execution_id)
   WHERE state = 1 AND NOT ends_only;
 CREATE INDEX queue_ending ON queue (execution_id) WHERE state = 1 AND ends_only;
--- The slots in use.
+-- Counts the slots in use.
 CREATE INDEX queue_going ON queue (workspace) WHERE state IN (2, 3) AND NOT ends_only;
 CREATE INDEX queue_held ON queue (holder) WHERE state IN (2, 3);
 CREATE INDEX queue_wakes ON queue (wake_time) WHERE state = 4 AND wake_time IS NOT NULL;
@@ -71,7 +71,7 @@ CREATE INDEX queue_deadlines ON queue (deadline_time)
   WHERE state = 1 AND NOT ends_only AND deadline_time IS NOT NULL;
 CREATE INDEX queue_listed ON queue (workspace, execution_id);
 
--- What a start was asked under, for as long as its caller may ask again.
+-- The request ids of starts, kept for as long as a caller may repeat them.
 CREATE TABLE requests (
   workspace    text NOT NULL,
   request_id   text NOT NULL,
@@ -82,7 +82,7 @@ CREATE TABLE requests (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX requests_age ON requests USING brin (create_time);
 
--- What was brought to an execution and is not in its journal yet.
+-- Messages for an execution that are not in its journal yet.
 CREATE TABLE mailbox (
   message_id   text PRIMARY KEY,
   execution_id uuid NOT NULL,
@@ -91,7 +91,7 @@ CREATE TABLE mailbox (
 ) WITH (autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX mailbox_of ON mailbox (execution_id);
 
--- The coordinators' instances, by which leases live (services/chassis/session/postgres.py).
+-- The instances of coordinators. A lease lives as long as its holder's instance (services/chassis/session/postgres.py).
 CREATE TABLE coordinator_sessions (
   instance_id  text PRIMARY KEY,
   holder       text NOT NULL,

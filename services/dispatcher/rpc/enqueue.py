@@ -2,7 +2,7 @@
 
 The answers of one batch leave together. Starts of a broken stream are admitted nevertheless; api sends those without an
 answer again, under the same ids.
-Backpressure: the reader stops while too many starts wait for a batch, or too many of this stream have no answer.
+Backpressure: the readers stop while too many starts wait for a batch.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ import grpc
 
 from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.logs import logger
-from services.dispatcher.app.admission_loop import AdmissionLoop
+from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.ports import Arrival
 from services.dispatcher.core.items import Admission, EnqueueOutcome, NewStart
-from services.dispatcher.rpc.spans import emit_enqueue, sampled_context
+from services.dispatcher.rpc.spans import emit, sampled_context
 from services.dispatcher.rpc.translate import Malformed, new_start_of
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc
 
 log = logger(__name__)
 
 ANSWERS_PER_MESSAGE: Final = 500
-OUTSTANDING_MAX: Final = 20_000
 
 
 class EnqueueServicer(queue_pb2_grpc.EnqueueServiceServicer):
-    def __init__(self, admission_loop: AdmissionLoop) -> None:
-        self._admission_loop = admission_loop
+    def __init__(self, inbox: AdmissionInbox) -> None:
+        self._inbox = inbox
         self._streams: set[_EnqueueStream] = set()
         self._is_draining = False
 
@@ -46,7 +45,7 @@ class EnqueueServicer(queue_pb2_grpc.EnqueueServiceServicer):
         self._streams.add(stream)
         if self._is_draining:
             stream.close()
-        reader = asyncio.create_task(stream.read(self._admission_loop))
+        reader = asyncio.create_task(stream.read(self._inbox))
         writer = asyncio.create_task(stream.write())
         try:
             await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
@@ -67,8 +66,6 @@ class _EnqueueStream:
         self._outstanding = 0
         self._is_closed = False
         self._wanted = asyncio.Event()
-        self._has_room = asyncio.Event()
-        self._has_room.set()
         # The arrival time of sampled starts, by execution id.
         self._came_ns: dict[str, int] = {}
 
@@ -77,18 +74,17 @@ class _EnqueueStream:
         self._is_closed = True
         self._wanted.set()
 
-    async def read(self, admission_loop: AdmissionLoop) -> None:
+    async def read(self, inbox: AdmissionInbox) -> None:
         """Read until api half-closes the stream."""
         while True:
-            await admission_loop.room()
-            await self._has_room.wait()
+            await inbox.room()
             request = await self._context.read()
             if request is grpc.aio.EOF:
                 return
             if not self._is_closed:
-                self.bring(request.items, admission_loop)
+                self.bring(request.items, inbox)
 
-    def bring(self, items: Any, admission_loop: AdmissionLoop) -> None:
+    def bring(self, items: Any, inbox: AdmissionInbox) -> None:
         arrivals: list[Arrival] = []
         for item in items:
             try:
@@ -102,15 +98,11 @@ class _EnqueueStream:
                 self._came_ns[new_start.execution_id] = time.time_ns()
             arrivals.append(Arrival(new_start, self))
         self._outstanding += len(arrivals)
-        if self._outstanding >= OUTSTANDING_MAX:
-            self._has_room.clear()
         if arrivals:
-            admission_loop.enqueue(arrivals)
+            inbox.enqueue(arrivals)
 
     def answered(self, new_start: NewStart, admission: Admission) -> None:
         self._outstanding -= 1
-        if self._outstanding < OUTSTANDING_MAX:
-            self._has_room.set()
         if self._came_ns:
             self._trace(new_start, admission)
         self._say(new_start.execution_id, admission)
@@ -130,7 +122,8 @@ class _EnqueueStream:
         came_ns = self._came_ns.pop(new_start.execution_id, None)
         order: Any = new_start.order
         if came_ns is not None and (context := sampled_context(order.traceparent)) is not None:
-            emit_enqueue(context, new_start.execution_id, admission.outcome.name, came_ns, time.time_ns())
+            attributes = {"execution.id": new_start.execution_id, "outcome": admission.outcome.name}
+            emit("dispatcher.enqueue", context, came_ns, time.time_ns(), attributes)
 
     async def write(self) -> None:
         while True:

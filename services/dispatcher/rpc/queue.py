@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from services.chassis.grpc.errors import Refusal
 from services.chassis.identity.callers import caller
 from services.chassis.telemetry.logs import logger
+from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.deliveries import Deliveries
 from services.dispatcher.core.items import QueuedRow, UsedRequest, WorkspaceLimits
 from services.dispatcher.rpc.translate import is_execution_id, limits_of, mailbox_message_of, queued_of
@@ -32,12 +33,10 @@ class QueueReads(Protocol):
 
 
 class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
-    def __init__(
-        self, *, reads: QueueReads, deliveries: Deliveries, limits_changed: Callable[[str, WorkspaceLimits], None]
-    ) -> None:
+    def __init__(self, *, reads: QueueReads, deliveries: Deliveries, inbox: AdmissionInbox) -> None:
         self._reads = reads
         self._deliveries = deliveries
-        self._limits_changed = limits_changed
+        self._inbox = inbox
 
     async def GetQueued(self, request: Any, context: Any) -> queue_pb2.GetQueuedResponse:
         if len(request.execution_ids) > IDS_MAX:
@@ -81,5 +80,5 @@ class QueueServicer(queue_pb2_grpc.QueueServiceServicer):
         failed = await self._reads.configure(request.workspace, limits, request.closed)
         for execution_id in failed:
             log.error("error processing item", execution_id=execution_id, reason="WORKSPACE_CLOSED")
-        self._limits_changed(request.workspace, limits)
+        self._inbox.limits_changed(request.workspace, limits)
         return queue_pb2.ConfigureWorkspaceResponse()

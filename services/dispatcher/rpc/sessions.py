@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from services.chassis.lease.frames import Attach, Grant, Lease, Refused, RefusedReport, Report
 from services.chassis.process.clock import Clock
@@ -13,28 +13,26 @@ from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.server import ServerSession
 from services.chassis.session.store import EndedInstance
 from services.chassis.telemetry.logs import logger
-from services.dispatcher.app.admission_loop import AdmissionLoop
+from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
 from services.dispatcher.app.deliveries import Deliveries
-from services.dispatcher.app.marks import Marks
-from services.dispatcher.app.ports import PendingRelease, PendingReport
+from services.dispatcher.app.dispatched_marks import DispatchedMarks
+from services.dispatcher.app.ports import BatchReport, Leases, PendingReport
 from services.dispatcher.app.returns import Returns
-from services.dispatcher.core.items import Claim, LeaseReleased
-from services.dispatcher.core.late_reports import LeasedRow, lease_refusal
-from services.dispatcher.rpc.translate import grant_of, is_execution_id, message_of, report_of
-from windlass.dispatcher.v1 import sessions_pb2, sessions_pb2_grpc
+from services.dispatcher.core.items import LeaseReleased
+from services.dispatcher.core.late_reports import lease_refusal
+from services.dispatcher.rpc.translate import is_execution_id, report_of
+from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage, SessionRequest, SessionResponse
+from windlass.dispatcher.v1.sessions_pb2_grpc import CoordinatorSessionsServicer
 
 log = logger(__name__)
 
 CODEC: Final = HopCodec(
-    holder_frame=sessions_pb2.SessionRequest,
-    server_frame=sessions_pb2.SessionResponse,
-    holder_notes="message_acks",
-    server_notes="messages",
+    holder_frame=SessionRequest, server_frame=SessionResponse, holder_notes="message_acks", server_notes="messages"
 )
 
 
-class CoordinatorSessionsServicer(sessions_pb2_grpc.CoordinatorSessionsServicer):
+class CoordinatorSessionsService(CoordinatorSessionsServicer):
     def __init__(self, registry: SessionRegistry) -> None:
         self._registry = registry
 
@@ -42,79 +40,41 @@ class CoordinatorSessionsServicer(sessions_pb2_grpc.CoordinatorSessionsServicer)
         await self._registry.serve(context)
 
 
-class AttachedCoordinator:
-    """A coordinator's session as the admission loop sees it."""
+class CoordinatorSessionOwner:
+    """The owner of all coordinator sessions at this replica (chassis/session/owners.py). Its attributes are set
+    after construction, because each of them needs this object."""
 
-    __slots__ = ("_session", "instance_id")
-
-    def __init__(self, session: ServerSession) -> None:
-        self._session = session
-        self.instance_id = session.instance_id
-
-    @property
-    def credit(self) -> int:
-        return self._session.credit
-
-    def take_credit(self, count: int) -> int:
-        return self._session.take_credit(count)
-
-    def give_back(self, count: int) -> None:
-        self._session.give_back(count)
-
-    def grant(self, claims: Sequence[Claim]) -> bool:
-        grants = [Grant(claim.execution_id, claim.epoch, grant_of(claim)) for claim in claims]
-        return self._session.grant(grants)
-
-    def acknowledge(self, report_ids: Sequence[str]) -> None:
-        self._session.acknowledge(report_ids)
-
-    def refuse(self, report_id: str, reason: str) -> None:
-        self._session.refuse_reports([RefusedReport(report_id, reason)])
-
-
-class LeaseReads(Protocol):
-    async def find(self, execution_ids: Iterable[str]) -> dict[str, LeasedRow]: ...
-
-
-class Coordinators:
-    """The owner of all coordinator sessions at this replica (chassis/session/owners.py)."""
+    deliveries: Deliveries
+    registry: SessionRegistry
 
     def __init__(
         self,
         *,
-        admission_loop: AdmissionLoop,
+        inbox: AdmissionInbox,
         returns: Returns,
-        deliveries: Deliveries,
-        marks: Marks,
-        leases: LeaseReads,
+        marks: DispatchedMarks,
+        leases: Leases,
         metrics: AdmissionMetrics,
-        registry: Callable[[], SessionRegistry],
         clock: Clock,
     ) -> None:
-        """`registry` is called at each use, because the registry is made after its owner."""
-        self._admission_loop = admission_loop
+        self._inbox = inbox
         self._returns = returns
-        self._deliveries = deliveries
         self._marks = marks
         self._leases = leases
         self._metrics = metrics
-        self._registry = registry
         self._clock = clock
         # Instances that have attached here and are not known to have ended.
         self._watched: set[str] = set()
 
-    def with_credit(self) -> list[AttachedCoordinator]:
-        return [session.data for session in self._registry().with_credit()]
-
     def post(self, instance_id: str, bodies: Sequence[bytes]) -> None:
         """Send messages to a holder that has a session here. Each coordinator has one with each replica."""
-        session = self._registry().of_instance(instance_id)
+        session = self.registry.of_instance(instance_id)
         if session is not None:
-            session.post([message_of(body) for body in bodies])
+            session.post([ExecutionMessage.FromString(body) for body in bodies])
 
     def ask(self, instance_id: str, leases: Sequence[tuple[str, int]]) -> None:
         """Ask a holder whether it has these leases. Those that it denies return through `on_refused`."""
-        session = self._registry().of_instance(instance_id)
+        session = self.registry.of_instance(instance_id)
         if session is None:
             return
         held = [lease for lease in leases if session.holds(*lease)]
@@ -138,11 +98,10 @@ class Coordinators:
         return refused
 
     def on_attached(self, session: ServerSession) -> None:
-        session.data = AttachedCoordinator(session)
         self._watched.add(session.instance_id)
 
     def on_credit(self, session: ServerSession) -> None:
-        self._admission_loop.credit_came()
+        self._inbox.credit_came()
 
     def on_taken(self, session: ServerSession, grants: list[Grant]) -> None:
         leases = [(grant.lease_id, grant.epoch) for grant in grants]
@@ -162,28 +121,27 @@ class Coordinators:
         self._returns.hand_back([(grant.lease_id, grant.epoch) for grant in grants])
 
     def on_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
-        """Each replica that has a session with this holder asks about them (app/rounds.py)."""
+        """Each replica that has a session with this holder asks about them (app/poll_loop.py)."""
 
     def on_reports(self, session: ServerSession, reports: list[Report]) -> None:
-        holder: AttachedCoordinator = session.data
-        pending: list[PendingReport] = []
+        pending: list[BatchReport] = []
         now = self._clock.now()
         for each in reports:
             body: Any = each.body
             report = report_of(body, now)
             if report is None:
                 log.error("a report of an unknown kind", execution_id=each.lease_id, holder=session.attach.holder)
-                holder.refuse(each.report_id, "REPORT_UNKNOWN")
+                session.refuse_reports([RefusedReport(each.report_id, "REPORT_UNKNOWN")])
             elif isinstance(report, LeaseReleased):
-                self._returns.released([PendingRelease(each.report_id, report, holder)])
+                self._returns.released([PendingReport(each.report_id, report, session)])
             else:
-                pending.append(PendingReport(each.report_id, report, holder))
+                pending.append(PendingReport(each.report_id, report, session))
         self._marks.over([each.lease_id for each in reports])
         if pending:
-            self._admission_loop.report(pending)
+            self._inbox.report(pending)
 
     def on_notes(self, session: ServerSession, notes: list[object]) -> None:
-        self._deliveries.journalled([note for note in notes if isinstance(note, str) and "\x00" not in note])
+        self.deliveries.journalled([note for note in notes if isinstance(note, str) and "\x00" not in note])
 
     def on_drain(self, session: ServerSession) -> None:
         """Nothing to do: the session's credit is 0 from now on."""

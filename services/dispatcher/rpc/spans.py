@@ -1,5 +1,8 @@
 """Spans of the queue. The last character of a traceparent tells whether it is sampled; others are not parsed."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from services.chassis.telemetry.tracing import TraceContext, emit_span, parse_traceparent, tracing_is_on
 from services.dispatcher.core.items import Claim
 from windlass.types.v1 import start_pb2
@@ -14,15 +17,11 @@ def sampled_context(traceparent: str) -> TraceContext | None:
     return context if context is not None and context.sampled else None
 
 
-def emit_enqueue(context: TraceContext, execution_id: str, outcome: str, start_ns: int, end_ns: int) -> None:
-    emit_span(
-        "dispatcher.enqueue",
-        context.child(),
-        parent=context,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        attributes={"execution.id": execution_id, "outcome": outcome},
-    )
+def emit(name: str, parent: TraceContext, start_ns: int, end_ns: int, attributes: Mapping[str, Any]) -> TraceContext:
+    """Returns the context of the new span."""
+    span = parent.child()
+    emit_span(name, span, parent=parent, start_ns=start_ns, end_ns=end_ns, attributes=attributes)
+    return span
 
 
 def emit_grant(order: start_pb2.StartOrder, claim: Claim, now_ns: int) -> str | None:
@@ -34,21 +33,6 @@ def emit_grant(order: start_pb2.StartOrder, claim: Claim, now_ns: int) -> str | 
     granted_ns = claim.granted_us * _NS_PER_US
     # An execution that was granted before has not waited since its enqueue.
     if not claim.is_resumed:
-        emit_span(
-            "dispatcher.wait",
-            context.child(),
-            parent=context,
-            start_ns=claim.enqueue_us * _NS_PER_US,
-            end_ns=granted_ns,
-            attributes=attributes,
-        )
-    grant = context.child()
-    emit_span(
-        "dispatcher.grant",
-        grant,
-        parent=context,
-        start_ns=granted_ns,
-        end_ns=now_ns,
-        attributes={**attributes, "epoch": claim.epoch, "resumed": claim.is_resumed},
-    )
-    return grant.header()
+        emit("dispatcher.wait", context, claim.enqueue_us * _NS_PER_US, granted_ns, attributes)
+    granted = {**attributes, "epoch": claim.epoch, "resumed": claim.is_resumed}
+    return emit("dispatcher.grant", context, granted_ns, now_ns, granted).header()

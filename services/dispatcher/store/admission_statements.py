@@ -15,10 +15,10 @@ from services.dispatcher.store.slots import FREE_SLOTS
 
 # The epoch is tested in the statement that deletes.
 FINISH: Final = b"""
-WITH told AS MATERIALIZED (
+WITH report AS MATERIALIZED (
   SELECT * FROM unnest($1::text[]::uuid[], $2) WITH ORDINALITY AS t (execution_id, epoch, n)
 ), gone AS (
-  DELETE FROM dispatcher.queue q USING told t
+  DELETE FROM dispatcher.queue q USING report t
   WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state + 0 IN (2, 3)
   RETURNING t.n, q.workspace, q.execution_id
 ), unread AS (
@@ -29,12 +29,12 @@ SELECT n::int4, workspace FROM gone
 
 # $3: microseconds from now. granted_time stays, because WAKE_PARKED compares the messages with it.
 PARK: Final = b"""
-WITH told AS MATERIALIZED (
+WITH report AS MATERIALIZED (
   SELECT * FROM unnest($1::text[]::uuid[], $2, $3) WITH ORDINALITY AS t (execution_id, epoch, left_us, n)
 )
 UPDATE dispatcher.queue q
 SET state = 4, urgent = true, holder = NULL, wake_time = clock_timestamp() + t.left_us * interval '1 microsecond'
-FROM told t
+FROM report t
 WHERE q.execution_id = t.execution_id AND q.epoch = t.epoch AND q.state + 0 IN (2, 3)
 RETURNING t.n::int4, q.workspace
 """

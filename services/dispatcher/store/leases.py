@@ -4,28 +4,21 @@ These statements are rare and use other connections, so that a batch never waits
 because they only free slots.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Sequence
+from typing import Final
 
-from sqlalchemy import Boolean, Double, Text, any_, bindparam, case, exists, func, select, update
+from sqlalchemy import Boolean, Double, Text, any_, bindparam, case, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from services.chassis.postgres.arrays import BigInts, Texts
+from services.chassis.postgres.arrays import Texts
 from services.chassis.postgres.compiled import Composed, seconds
 from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
-from services.dispatcher.core.items import LateReason, LeaseReleased, LeaseReport, Returned, State
+from services.dispatcher.core.items import LateReason, LeaseReleased, LeaseReport, Requeued, State
 from services.dispatcher.core.late_reports import LeasedRow, late_reason
 from services.dispatcher.core.releases import Fate, fate_of
-from services.dispatcher.store.tables import (
-    coordinator_sessions,
-    epochs,
-    execution_id_text,
-    is_asked_for,
-    is_held,
-    queue,
-)
+from services.dispatcher.store.tables import epochs, execution_id_text, is_asked_for, is_held, lease_arrays, queue
 
 # Every writer of several rows locks them in the order of their ids.
 _HAND_BACK: Final = """
@@ -54,13 +47,6 @@ _END_HELD: Final = Composed(
     .where(queue.c.execution_id == _HELD.c.execution_id)
     .values(state=int(State.PENDING), urgent=True, holder=None, granted_time=None, epoch=epochs.next_value())
     .returning(execution_id_text, queue.c.workspace, queue.c.ends_only)
-)
-
-_HOLDERS: Final = select(queue.c.holder).where(is_held).distinct().subquery()
-_UNHELD: Final = Composed(
-    select(_HOLDERS.c.holder).where(
-        ~exists().where(coordinator_sessions.c.instance_id == _HOLDERS.c.holder, coordinator_sessions.c.state == "LIVE")
-    )
 )
 
 _FIND: Final = Composed(select(execution_id_text, queue.c.epoch, queue.c.state, queue.c.holder).where(is_asked_for))
@@ -94,25 +80,19 @@ class PostgresLeases:
         self._database = database
         self._lease_scale = lease_scale
 
-    async def hand_back(self, leases: Sequence[tuple[str, int]]) -> list[Returned]:
+    async def hand_back(self, leases: Sequence[tuple[str, int]]) -> list[Requeued]:
         """Takes execution and epoch of each lease. A lease that another holder has by now is not touched."""
         crash_point("dispatcher.hand_back.before_commit")
-        rows = await self._database.fetch(
-            _HAND_BACK, (Texts([each[0] for each in leases]), BigInts([each[1] for each in leases]))
-        )
+        rows = await self._database.fetch(_HAND_BACK, lease_arrays(leases))
         crash_point("dispatcher.hand_back.after_commit")
-        return [Returned(*row) for row in rows]
+        return [Requeued(*row) for row in rows]
 
-    async def end(self, instances: Sequence[str]) -> list[Returned]:
+    async def end(self, instances: Sequence[str]) -> list[Requeued]:
         """Put all executions that these instances hold back into the queue, under a higher epoch."""
         crash_point("dispatcher.end.before_commit")
         rows = await self._database.fetch(*_END_HELD(holders=Texts(list(instances))))
         crash_point("dispatcher.end.after_commit")
-        return [Returned(*row) for row in rows]
-
-    async def holders_gone(self) -> list[str]:
-        """Instances that hold executions and are not live."""
-        return [row[0] for row in await self._database.fetch(*_UNHELD())]
+        return [Requeued(*row) for row in rows]
 
     async def fail(self, report: LeaseReleased) -> tuple[str, Fate] | None:
         """Record a failed dispatch. Returns the workspace and the new state; None: another holder has the lease."""
@@ -141,8 +121,8 @@ class PostgresLeases:
         crash_point("dispatcher.fail.after_commit")
         return failed
 
-    async def find(self, execution_ids: Iterable[str]) -> dict[str, LeasedRow]:
-        rows: list[tuple[Any, ...]] = await self._database.fetch(*_FIND(execution_ids=Texts(list(execution_ids))))
+    async def find(self, execution_ids: Collection[str]) -> dict[str, LeasedRow]:
+        rows = await self._database.fetch(*_FIND(execution_ids=Texts(list(execution_ids))))
         return {row[0]: LeasedRow(row[1], State(row[2]), row[3]) for row in rows}
 
     async def reasons(self, reports: Sequence[LeaseReport]) -> list[LateReason | None]:

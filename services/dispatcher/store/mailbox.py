@@ -17,16 +17,8 @@ from services.chassis.postgres.arrays import Bools, Bytes, Texts
 from services.chassis.postgres.compiled import Composed
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
-from services.dispatcher.core.items import Delivery, MailboxMessage, State, Unread
-from services.dispatcher.core.mailbox_limits import (
-    MAILBOX_BYTES_MAX,
-    MAILBOX_ENDING_BYTES,
-    MAILBOX_ENDING_MESSAGES,
-    MAILBOX_MESSAGES_MAX,
-    SAID_AGAIN_BYTES_EACH,
-    SAID_AGAIN_BYTES_MAX,
-    SAID_AGAIN_MESSAGES_MAX,
-)
+from services.dispatcher.core import mailbox_limits as limits
+from services.dispatcher.core.items import Delivery, MailboxMessage
 from services.dispatcher.store.tables import mailbox, queue
 
 _LOCK: Final = """
@@ -35,13 +27,13 @@ SELECT 1 FROM dispatcher.queue WHERE execution_id = ANY(%s::text[]::uuid[]) ORDE
 
 # A message that is stored already counts once and is accepted again. One that finds no room wakes nothing.
 _DELIVER: Final = f"""
-WITH told AS MATERIALIZED (
+WITH message AS MATERIALIZED (
   SELECT * FROM unnest(%s, %s::text[]::uuid[], %s, %s, %s) WITH ORDINALITY
     AS t (message_id, execution_id, workspace, body, is_ending, n)
 ), found AS MATERIALIZED (
-  SELECT t.n, t.message_id, t.execution_id, t.body, t.is_ending, q.workspace, q.state, q.holder,
+  SELECT t.n, t.message_id, t.execution_id, t.body, t.is_ending, q.workspace, q.holder,
          NOT EXISTS (SELECT 1 FROM dispatcher.mailbox m WHERE m.message_id = t.message_id) AS is_new
-  FROM told t JOIN dispatcher.queue q USING (execution_id)
+  FROM message t JOIN dispatcher.queue q USING (execution_id)
   WHERE (t.workspace = '' OR t.workspace = q.workspace) AND q.state <> 5
 ), unread AS MATERIALIZED (
   SELECT e.execution_id, count(m.message_id) AS messages, coalesce(sum(octet_length(m.body)), 0) AS bytes
@@ -50,9 +42,9 @@ WITH told AS MATERIALIZED (
 ), judged AS MATERIALIZED (
   SELECT f.*, f.is_new AND (
            u.messages + count(*) FILTER (WHERE f.is_new) OVER earlier
-             > {MAILBOX_MESSAGES_MAX} + CASE WHEN f.is_ending THEN {MAILBOX_ENDING_MESSAGES} ELSE 0 END
+             > {limits.MAILBOX_MESSAGES_MAX} + CASE WHEN f.is_ending THEN {limits.MAILBOX_ENDING_MESSAGES} ELSE 0 END
            OR u.bytes + sum(octet_length(f.body)) FILTER (WHERE f.is_new) OVER earlier
-             > {MAILBOX_BYTES_MAX} + CASE WHEN f.is_ending THEN {MAILBOX_ENDING_BYTES} ELSE 0 END
+             > {limits.MAILBOX_BYTES_MAX} + CASE WHEN f.is_ending THEN {limits.MAILBOX_ENDING_BYTES} ELSE 0 END
          ) AS is_refused
   FROM found f JOIN unread u USING (execution_id)
   WINDOW earlier AS (PARTITION BY f.execution_id ORDER BY NOT f.is_ending, f.n)
@@ -68,7 +60,7 @@ WITH told AS MATERIALIZED (
   WHERE q.execution_id = f.execution_id AND (q.state = 4 OR q.state = 1 AND f.is_ending AND NOT q.ends_only)
   RETURNING q.execution_id, q.ends_only
 )
-SELECT j.n::int4, j.workspace, j.state, j.holder, w.ends_only, j.is_refused
+SELECT j.n::int4, j.workspace, j.holder, w.ends_only, j.is_refused
 FROM judged j LEFT JOIN woken w USING (execution_id)
 """
 
@@ -93,9 +85,10 @@ SELECT m.body, t.holder, t.execution_id::text FROM (
     FROM dispatcher.mailbox m JOIN dispatcher.queue q USING (execution_id)
     WHERE q.state IN (2, 3) AND m.create_time < now() - %s::float8 * interval '1 second'
     WINDOW earlier AS (PARTITION BY m.execution_id ORDER BY m.create_time, m.message_id)
-  ) s WHERE s.nth <= {SAID_AGAIN_MESSAGES_MAX} AND coalesce(s.own_bytes_before, 0) < {SAID_AGAIN_BYTES_EACH}
-  ORDER BY s.nth, s.is_passed, s.execution_id LIMIT {SAID_AGAIN_MESSAGES_MAX}
-) t JOIN dispatcher.mailbox m USING (message_id) WHERE coalesce(t.bytes_before, 0) < {SAID_AGAIN_BYTES_MAX}
+  ) s
+  WHERE s.nth <= {limits.RESENT_MESSAGES_MAX} AND coalesce(s.own_bytes_before, 0) < {limits.RESENT_BYTES_EACH}
+  ORDER BY s.nth, s.is_passed, s.execution_id LIMIT {limits.RESENT_MESSAGES_MAX}
+) t JOIN dispatcher.mailbox m USING (message_id) WHERE coalesce(t.bytes_before, 0) < {limits.RESENT_BYTES_MAX}
 ORDER BY t.nth, t.is_passed, t.execution_id
 """
 
@@ -113,7 +106,7 @@ class PostgresMailbox:
         self._database = database
         self._redeliver_seconds = redeliver_seconds
         # The execution at which the last look at what is unread ended.
-        self._last_said = str(UUID(int=0))
+        self._last_resent = str(UUID(int=0))
 
     async def deliver(self, messages: Sequence[MailboxMessage]) -> list[Delivery | None]:
         """The outcome of each message; None: no such execution waits or is leased."""
@@ -129,10 +122,8 @@ class PostgresMailbox:
         _, rows = await self._database.pipeline([(_LOCK, (ids,)), (_DELIVER, given)])
         crash_point("dispatcher.deliver.after_commit")
         deliveries: list[Delivery | None] = [None] * len(messages)
-        for n, workspace, state, holder, ends_only, is_refused in rows:
-            deliveries[n - 1] = Delivery(
-                workspace, State(state), holder, ends_only is not None, bool(ends_only), is_refused
-            )
+        for n, workspace, holder, ends_only, is_refused in rows:
+            deliveries[n - 1] = Delivery(workspace, holder, ends_only is not None, bool(ends_only), is_refused)
         return deliveries
 
     async def forget(self, message_ids: Sequence[str]) -> None:
@@ -141,12 +132,15 @@ class PostgresMailbox:
         await self._database.execute(*_FORGET(message_ids=Texts(message_ids)))
         crash_point("dispatcher.forget.after_commit")
 
-    async def unread(self) -> list[Unread]:
-        """Messages that their holders should have acknowledged by now, as many as may be sent at once."""
-        rows = await self._database.fetch(_UNREAD, (self._last_said, self._redeliver_seconds))
+    async def unread(self) -> dict[str, list[bytes]]:
+        """Messages that their holders should have acknowledged by now, as many as may be sent at once, by holder."""
+        rows = await self._database.fetch(_UNREAD, (self._last_resent, self._redeliver_seconds))
         if rows:
-            self._last_said = rows[-1][2]
-        return [Unread(body, holder) for body, holder, _ in rows]
+            self._last_resent = rows[-1][2]
+        by_holder: dict[str, list[bytes]] = {}
+        for body, holder, _ in rows:
+            by_holder.setdefault(holder, []).append(body)
+        return by_holder
 
     async def sweep(self) -> int:
         return await self._database.execute(*_SWEEP())

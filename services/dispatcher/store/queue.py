@@ -1,7 +1,7 @@
 """A batch as one transaction in one round trip, on a connection that only the admission loop uses.
 
 Hazard: after `CommitUnknown` nobody knows whether the batch was committed. Repeating it is safe: new starts are
-recognised by their ids, reports by the rows that they left, and app/rounds.py finds grants that were not sent.
+recognised by their ids, reports by the rows that they left, and app/poll_loop.py finds grants that were not sent.
 """
 
 import contextlib
@@ -17,10 +17,11 @@ from services.chassis.postgres.raw_pipeline import HotStatement, Rows
 from services.chassis.process.crash import crash_point
 from services.dispatcher.app.ports import Unstorable
 from services.dispatcher.core.batch import AdmissionBatch, BatchResult
-from services.dispatcher.core.holder_shares import reach
+from services.dispatcher.core.composing import reach
 from services.dispatcher.core.items import Admission, Claim, EnqueueOutcome, LeaseParked, WorkspaceLimits, WorkspaceView
 from services.dispatcher.store import admission_statements as sql
 from services.dispatcher.store.slots import LOCK_WORKSPACES
+from services.dispatcher.store.tables import lease_arrays
 
 Read = Callable[[AdmissionBatch, BatchResult, Rows], None]
 
@@ -91,12 +92,11 @@ def _plan(batch: AdmissionBatch) -> tuple[list[HotStatement], list[Read]]:
         statements.append((statement, params))
         reads.append(read)
 
-    new_start_workspaces = list(dict.fromkeys([each.workspace for each in batch.new_starts]))
+    new_start_workspaces = _new_start_workspaces(batch)
     if new_start_workspaces or batch.workspaces:
         add(LOCK_WORKSPACES, (Texts([*new_start_workspaces, *batch.workspaces]),), _ignore)
     if batch.finished:
-        ids, epochs = (Texts([r.execution_id for r in batch.finished]), BigInts([r.epoch for r in batch.finished]))
-        add(sql.FINISH, (ids, epochs), _read_finished)
+        add(sql.FINISH, lease_arrays(batch.finished), _read_finished)
     if batch.parked:
         parked = batch.parked
         ids, epochs = Texts([r.execution_id for r in parked]), BigInts([r.epoch for r in parked])
@@ -105,19 +105,18 @@ def _plan(batch: AdmissionBatch) -> tuple[list[HotStatement], list[Read]]:
         seeing = Texts([report.execution_id for report in parked if report.seen_message_ids])
         add(sql.WAKE_PARKED, (seen, ids, seeing), _read_woken)
     if batch.new_starts:
-        add(sql.ADMIT, _admit_params(batch, new_start_workspaces), _Admitted(new_start_workspaces))
+        add(sql.ADMIT, _admit_params(batch, new_start_workspaces), _read_admitted)
     if batch.workspaces:
-        claims = len(batch.claim_holders)
-        claim = (
-            Texts(batch.workspaces),
-            Ints(batch.claim_holders),
-            reach(claims, len(batch.workspaces)),
-            Texts(batch.holders),
-        )
+        rows_each = reach(len(batch.claim_holders), len(batch.workspaces))
+        claim = (Texts(batch.workspaces), Ints(batch.claim_holders), rows_each, Texts(batch.holders))
         add(sql.CLAIM, claim, _read_claimed)
     if batch.ending_holders:
         add(sql.CLAIM_ENDING, (Ints(batch.ending_holders), Texts(batch.holders)), _read_ending)
     return statements, reads
+
+
+def _new_start_workspaces(batch: AdmissionBatch) -> list[str]:
+    return list(dict.fromkeys([each.workspace for each in batch.new_starts]))
 
 
 def _admit_params(batch: AdmissionBatch, workspaces: Sequence[str]) -> Sequence[Array]:
@@ -148,48 +147,39 @@ def _ignore(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
 
 
 def _read_finished(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
-    result.finished = [None] * len(batch.finished)
     for n, workspace in rows:
-        result.finished[n - 1] = workspace
+        result.took_effect[batch.finished[n - 1]] = workspace
 
 
 def _read_parked(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
-    result.parked = [None] * len(batch.parked)
     for n, workspace in rows:
-        result.parked[n - 1] = workspace
+        result.took_effect[batch.parked[n - 1]] = workspace
 
 
 def _read_woken(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
     result.woken = [workspace for (workspace,) in rows if workspace is not None]
 
 
-class _Admitted:
+def _read_admitted(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
     """Reads the two kinds of rows of ADMIT."""
-
-    def __init__(self, workspaces: Sequence[str]) -> None:
-        self._workspaces = workspaces
-
-    def __call__(self, batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:
-        admissions = [_REJECTED] * len(batch.new_starts)
-        taken = [0] * len(self._workspaces)
-        waiting = [0] * len(self._workspaces)
-        seen: list[tuple[Any, ...]] = []
-        for row in rows:
-            kind, n, outcome, epoch, existing, _, _, granted_us = row
-            if kind == 1:
-                seen.append(row)
-                continue
-            admissions[n - 1] = (
-                _ADMISSIONS[outcome] if existing is None else Admission(EnqueueOutcome(outcome), existing)
-            )
-            if outcome != EnqueueOutcome.QUEUED:
-                continue
-            new_start = batch.new_starts[n - 1]
-            index = self._workspaces.index(new_start.workspace) if len(self._workspaces) > 1 else 0
-            if not epoch:
-                waiting[index] += 1
-                continue
-            taken[index] += 1
+    workspaces = _new_start_workspaces(batch)
+    result.admissions = [_REJECTED] * len(batch.new_starts)
+    taken = dict.fromkeys(workspaces, 0)
+    waiting = dict.fromkeys(workspaces, 0)
+    seen: list[tuple[Any, ...]] = []
+    for row in rows:
+        kind, n, outcome, epoch, existing, _, _, granted_us = row
+        if kind == 1:
+            seen.append(row)
+            continue
+        new_start = batch.new_starts[n - 1]
+        result.admissions[n - 1] = (
+            _ADMISSIONS[outcome] if existing is None else Admission(EnqueueOutcome(outcome), existing)
+        )
+        if outcome == EnqueueOutcome.QUEUED and not epoch:
+            waiting[new_start.workspace] += 1
+        elif outcome == EnqueueOutcome.QUEUED:
+            taken[new_start.workspace] += 1
             result.claims.append(
                 Claim(
                     new_start.execution_id,
@@ -201,15 +191,13 @@ class _Admitted:
                     granted_us,
                 )
             )
-        result.admissions = admissions
-        for _, number, free, queued, _, slots, has_waiting, _ in seen:
-            index = number - 1
-            workspace = self._workspaces[index]
-            total = None if workspace in batch.waiting else queued + waiting[index]
-            has_more = has_waiting or waiting[index] > 0
-            result.workspaces.append(
-                WorkspaceView(workspace, slots, free, taken[index], has_more, waiting[index], total)
-            )
+    for _, number, free, queued, _, slots, has_waiting, _ in seen:
+        workspace = workspaces[number - 1]
+        added = waiting[workspace]
+        total = None if workspace in batch.waiting else queued + added
+        result.workspaces.append(
+            WorkspaceView(workspace, slots, free, taken[workspace], has_waiting or added > 0, added, total)
+        )
 
 
 def _read_claimed(batch: AdmissionBatch, result: BatchResult, rows: Rows) -> None:

@@ -1,4 +1,4 @@
-"""How many streams one key may have at a server: what it opens beyond that costs nobody else a place."""
+"""One key may have so many streams at a server. The streams beyond that cost nobody else a place."""
 
 from contextlib import AsyncExitStack
 
@@ -7,21 +7,22 @@ import pytest
 
 from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.lease.frames import Attach, Beat, HolderFrame, Lease
-from services.chassis.session.registry import SessionLimits
-from tests.support.lease_hop import FAST, AwayStore, RawHolder, Replica, raw, serving
+from services.chassis.session.stream_limits import SessionLimits
+from tests.support.lease_hop import FAST, RawHolder, Replica, raw, serving
 from tests.support.probe import eventually, some
+from tests.support.session_store import MemorySessionStore
 
 SECONDS = 20.0
 KEY = Identity(CallerKind.RUNNER, "key")
 OTHER = Identity(CallerKind.RUNNER, "other")
 SERVICE = Identity(CallerKind.SERVICE, "runner")
-# A holder that takes no more than this of a message before it reads it.
+# With these a holder receives almost nothing of a message before it reads it.
 UNREADING = [("grpc.http2.lookahead_bytes", 5), ("grpc.http2.bdp_probe", 0)]
 
 
 @pytest.fixture
-def store() -> AwayStore:
-    return AwayStore(FAST)
+def store() -> MemorySessionStore:
+    return MemorySessionStore(FAST)
 
 
 def leases(count: int) -> list[Lease]:
@@ -35,7 +36,7 @@ async def fault_of(replica: Replica, who: Identity) -> str:
         return "" if frame.fault is None else frame.fault.reason
 
 
-async def test_key_has_so_many_sessions_and_no_more(store: AwayStore):
+async def test_key_has_so_many_sessions_and_no_more(store: MemorySessionStore):
     async with serving(store, limits=SessionLimits(key_sessions_max=2)) as replica, AsyncExitStack() as held:
         for number in range(2):
             await (await held.enter_async_context(raw(replica, KEY))).attach(f"one {number}")
@@ -54,7 +55,7 @@ async def test_key_has_so_many_sessions_and_no_more(store: AwayStore):
         await eventually(is_served, SECONDS, "a place of its own")
 
 
-async def test_all_streams_of_a_key_hold_so_many_leases_and_no_more(store: AwayStore):
+async def test_all_streams_of_a_key_hold_so_many_leases_and_no_more(store: MemorySessionStore):
     limits = SessionLimits(key_leases_max=3)
     two, three = leases(2), leases(3)
     async with serving(store, limits=limits) as replica, raw(replica, OTHER) as other:
@@ -82,7 +83,7 @@ async def test_all_streams_of_a_key_hold_so_many_leases_and_no_more(store: AwayS
         await eventually(is_served, SECONDS, "the leases of the streams that are gone")
 
 
-async def test_leases_too_many_are_refused_to_who_brings_them_and_to_nobody_else(store: AwayStore):
+async def test_leases_too_many_are_refused_to_who_brings_them_and_to_nobody_else(store: MemorySessionStore):
     limits = SessionLimits(key_leases_max=3)
     async with serving(store, limits=limits) as replica, raw(replica, KEY) as one:
         assert (await one.attach("one", held=leases(2))).attached is not None
@@ -95,14 +96,14 @@ async def test_leases_too_many_are_refused_to_who_brings_them_and_to_nobody_else
 
 
 async def beat(holder: RawHolder, said: Beat) -> None:
-    """Said, and answered."""
+    """Send the beat and read until its answer."""
     await holder.say(HolderFrame(beat=said))
     while (frame := await holder.hear()) is None or frame.beat is None:
         assert frame is not None
         assert frame.fault is None
 
 
-async def test_refused_streams_take_no_place_of_others_and_do_not_pile_up(store: AwayStore):
+async def test_refused_streams_take_no_place_of_others_and_do_not_pile_up(store: MemorySessionStore):
     limits = SessionLimits(sessions_max=2, key_sessions_max=1, key_refused_max=2)
     async with serving(store, limits=limits) as replica, AsyncExitStack() as held:
         await (await held.enter_async_context(raw(replica, KEY))).attach()

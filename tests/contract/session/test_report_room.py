@@ -11,13 +11,14 @@ import pytest
 from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.lease.frames import Beat, HolderFrame, Report
 from services.chassis.lease.timing import EXECUTION
-from services.chassis.session.registry import SessionLimits
 from services.chassis.session.server import ServerSession
-from tests.support.lease_hop import AwayStore, RawHolder, Replica, raw, report_of, serving
+from services.chassis.session.stream_limits import SessionLimits
+from tests.support.lease_hop import RawHolder, Replica, raw, report_of, serving
 from tests.support.probe import until
+from tests.support.session_store import MemorySessionStore
 
 SECONDS = 20.0
-# Terms during which nothing happens by itself.
+# During these terms nothing happens by itself.
 SLOW = EXECUTION.scaled(60.0)
 REPORT_BYTES = 100_000
 ROOM_BYTES = 2 * REPORT_BYTES
@@ -26,8 +27,8 @@ SERVICE = Identity(CallerKind.SERVICE, "runner")
 
 
 @pytest.fixture
-def store() -> AwayStore:
-    return AwayStore(SLOW)
+def store() -> MemorySessionStore:
+    return MemorySessionStore(SLOW)
 
 
 def large(number: int) -> Report:
@@ -60,7 +61,7 @@ def heard(replica: Replica) -> list[str]:
     return [each.report_id for each in replica.owner.reports]
 
 
-async def test_stream_is_read_no_further_until_its_reports_are_answered(store: AwayStore):
+async def test_stream_is_read_no_further_until_its_reports_are_answered(store: MemorySessionStore):
     async with serving(store, timing=SLOW, limits=SessionLimits(stream_bytes_max=ROOM_BYTES)) as replica:
         replica.owner.is_acknowledging = False
         async with reporting(replica, "one", *range(5)) as (holder, session):
@@ -76,7 +77,7 @@ async def test_stream_is_read_no_further_until_its_reports_are_answered(store: A
             assert frame is not None, "the beat behind them was heard, and the stream is open"
 
 
-async def test_streams_of_one_key_have_one_room_and_no_other_caller_waits_for_it(store: AwayStore):
+async def test_streams_of_one_key_have_one_room_and_no_other_caller_waits_for_it(store: MemorySessionStore):
     async with serving(store, timing=SLOW, limits=SessionLimits(key_bytes_max=ROOM_BYTES)) as replica:
         replica.owner.is_acknowledging = False
         async with reporting(replica, "one", 0, 1, 2) as (_, one):
@@ -91,7 +92,7 @@ async def test_streams_of_one_key_have_one_room_and_no_other_caller_waits_for_it
                 await until(lambda: {"r2", "r11"} <= set(heard(replica)), SECONDS, "the rest")
 
 
-async def test_what_a_closed_stream_brought_takes_room_as_long_as_it_is_kept(store: AwayStore):
+async def test_what_a_closed_stream_brought_takes_room_as_long_as_it_is_kept(store: MemorySessionStore):
     async with serving(store, timing=SLOW, limits=SessionLimits(key_bytes_max=ROOM_BYTES)) as replica:
         owner = replica.owner
         owner.is_acknowledging = False
@@ -101,7 +102,7 @@ async def test_what_a_closed_stream_brought_takes_room_as_long_as_it_is_kept(sto
         async with reporting(replica, "two", 2, 3) as (_, two):
             await until(lambda: two.room.is_awaited, SECONDS, "the pause")
             assert heard(replica) == ["r0", "r1", "r2"]
-            # Nobody is to answer them any more.
+            # From now on nobody can answer them.
             owner.attached.clear()
             owner.closed.clear()
 
@@ -112,7 +113,7 @@ async def test_what_a_closed_stream_brought_takes_room_as_long_as_it_is_kept(sto
             await until(is_read, SECONDS, "the rest")
 
 
-async def test_instance_lives_on_unheard_while_answers_go_out(store: AwayStore):
+async def test_instance_lives_on_unheard_while_answers_go_out(store: MemorySessionStore):
     async with serving(
         store, timing=SLOW, limits=SessionLimits(stream_bytes_max=ROOM_BYTES), with_loops=False
     ) as replica:
@@ -124,7 +125,7 @@ async def test_instance_lives_on_unheard_while_answers_go_out(store: AwayStore):
             session = await until(lambda: replica.registry.of_instance("one"), SECONDS, "the session")
             await until(lambda: session.room.is_awaited, SECONDS, "the pause")
             replica.registry.tick(time.monotonic())
-            assert session.rules.take_frame(0.0) is None, "nothing is answered: the silence is true"
+            assert session.take_frame() is None, "nothing is answered: the silence is true"
             session.acknowledge(["r0"])
             replica.registry.tick(time.monotonic())
             while (frame := await holder.hear()) is not None and frame.demand is None:
@@ -132,6 +133,6 @@ async def test_instance_lives_on_unheard_while_answers_go_out(store: AwayStore):
             assert frame is not None
             await until(lambda: store.renewed == ["one"], SECONDS, "the renewal")
             replica.registry.tick(time.monotonic() + SLOW.self_fence)
-            assert session.rules.take_frame(0.0) is None, "the last answer is too long ago"
+            assert session.take_frame() is None, "the last answer is too long ago"
         renewing.cancel()
         await asyncio.wait([renewing])

@@ -1,4 +1,4 @@
-"""What every session store keeps to: in memory and in PostgreSQL."""
+"""The promises that every session store keeps, in memory and in PostgreSQL."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,13 +13,13 @@ from sqlalchemy.schema import CreateTable
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import LeaseTiming
 from services.chassis.postgres.database import Database
-from services.chassis.process.clock import ManualClock
-from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.postgres import PostgresSessionStore
 from services.chassis.session.store import SessionStore
 from services.chassis.session.tables import session_table
+from tests.support.manual_clock import ManualClock
 from tests.support.postgres import PostgresCluster
 from tests.support.probe import some
+from tests.support.session_store import MemorySessionStore
 
 TIMING = LeaseTiming(term=100.0, beat=1.0, self_fence=50.0, granted_again=120.0, closed_grace=1.0)
 SECOND_LOOK = TIMING.second_look
@@ -38,7 +38,7 @@ class World(Protocol):
 class MemoryWorld:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.store: SessionStore = MemorySessionStore(self.clock, TIMING)
+        self.store: SessionStore = MemorySessionStore(TIMING, self.clock)
 
     async def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -95,14 +95,14 @@ async def test_first_attach_opens_and_a_second_renews(world: World):
 async def test_renewal_refuses_the_unknown_and_the_ended_alone(world: World):
     await world.store.open(attach("lives"))
     await world.store.open(attach("ended"))
-    await world.store.end_if_unheard(await world.store.mark_closed("ended"))
+    await world.store.end_if_unheard("ended", await world.store.now())
     assert await world.store.renew(["lives", "ended", "unknown"]) == {"ended", "unknown"}
     assert await world.store.renew([]) == set()
 
 
 async def test_ended_instance_never_comes_back(world: World):
     await world.store.open(attach("i"))
-    await world.store.end_if_unheard(await world.store.mark_closed("i"))
+    await world.store.end_if_unheard("i", await world.store.now())
     assert not await world.store.open(attach("i"))
     assert await world.store.renew(["i"]) == {"i"}
     assert [each.instance_id for each in await world.store.ended_among(["i"])] == ["i"]
@@ -111,25 +111,25 @@ async def test_ended_instance_never_comes_back(world: World):
 async def test_closed_instance_ends_when_nobody_heard_it_since(world: World):
     await world.store.open(attach("i"))
     await world.wait(3.0)
-    mark = await world.store.mark_closed("i")
-    ended = some(await world.store.end_if_unheard(mark))
+    closed_time = await world.store.now()
+    ended = some(await world.store.end_if_unheard("i", closed_time))
     assert (ended.instance_id, ended.holder) == ("i", "holder")
     assert ended.unheard_seconds == pytest.approx(3.0, abs=1.0)
-    again = await world.store.end_if_unheard(mark)
+    again = await world.store.end_if_unheard("i", closed_time)
     assert again is not None, "who asks later hears it too"
 
 
 async def test_closed_instance_lives_when_it_was_heard_since(world: World):
     await world.store.open(attach("i"))
-    mark = await world.store.mark_closed("i")
+    closed_time = await world.store.now()
     await world.wait(0.001)
     assert await world.store.renew(["i"]) == set()
-    assert await world.store.end_if_unheard(mark) is None
+    assert await world.store.end_if_unheard("i", closed_time) is None
     assert await world.store.ended_among(["i"]) == []
 
 
 async def test_unknown_instance_is_neither_closed_nor_alive(world: World):
-    assert await world.store.end_if_unheard(await world.store.mark_closed("unknown")) is None
+    assert await world.store.end_if_unheard("unknown", await world.store.now()) is None
     (ended,) = await world.store.ended_among(["unknown"])
     assert (ended.instance_id, ended.unheard_seconds) == ("unknown", float("inf"))
 
@@ -165,7 +165,7 @@ async def test_beat_after_the_first_look_clears_the_suspicion(world: World):
 async def test_ended_are_found_among_many(world: World):
     for name in ("a", "b", "c"):
         await world.store.open(attach(name))
-    await world.store.end_if_unheard(await world.store.mark_closed("b"))
+    await world.store.end_if_unheard("b", await world.store.now())
     assert [each.instance_id for each in await world.store.ended_among(["a", "b", "c"])] == ["b"]
     assert await world.store.ended_among([]) == []
 

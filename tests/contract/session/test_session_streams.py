@@ -7,32 +7,22 @@ from typing import Any
 import grpc
 import pytest
 
-from services.chassis.lease.frames import REPORTS_FLOOD, Credit, HolderFrame, Lease, Refused, RefusedReport, ServerFrame
+from services.chassis.lease.frames import Credit, HolderFrame, Lease, Refused, RefusedReport, ServerFrame
 from services.chassis.lease.timing import EXECUTION
-from services.chassis.session.registry import SessionLimits
+from services.chassis.session.owners import AttachRefused
 from services.chassis.session.server import ServerSession
-from tests.support.lease_hop import (
-    FAST,
-    Addresses,
-    AttachRefused,
-    AwayStore,
-    RawHolder,
-    Replica,
-    grant_of,
-    holding,
-    raw,
-    report_of,
-    serving,
-)
+from services.chassis.session.stream_limits import SessionLimits
+from tests.support.lease_hop import FAST, Addresses, RawHolder, Replica, grant_of, holding, raw, report_of, serving
 from tests.support.probe import eventually, some, until
+from tests.support.session_store import MemorySessionStore
 from windlass.coordinator.v1 import sessions_pb2
 
 SECONDS = 20.0
 
 
 @pytest.fixture
-def store() -> AwayStore:
-    return AwayStore(FAST)
+def store() -> MemorySessionStore:
+    return MemorySessionStore(FAST)
 
 
 async def session_of(replica: Replica, credit: int = 1) -> ServerSession:
@@ -51,7 +41,7 @@ def grant(session: ServerSession, *lease_ids: str, epoch: int = 1) -> None:
 
 
 async def granted_to(holder: RawHolder, replica: Replica, *lease_ids: str) -> None:
-    """The holder has heard of these grants, and said nothing of them."""
+    """Send these grants to the holder, which reads them and does not count them."""
     await holder.attach()
     await holder.say(HolderFrame(credit=Credit(1, len(lease_ids))))
     grant(await session_of(replica), *lease_ids)
@@ -62,7 +52,7 @@ async def granted_to(holder: RawHolder, replica: Replica, *lease_ids: str) -> No
 # ── the ordinary way ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_lease_goes_down_and_its_report_up(store: AwayStore):
+async def test_lease_goes_down_and_its_report_up(store: MemorySessionStore):
     async with serving(store) as replica, holding(replica) as worker:
         session = await session_of(replica)
         assert (session.attach.holder, session.attach.labels) == ("worker", {"zone": "a"})
@@ -77,7 +67,7 @@ async def test_lease_goes_down_and_its_report_up(store: AwayStore):
         await until(lambda: session.holds("y", 1) and not session.holds("x", 1), SECONDS, "a beat")
 
 
-async def test_acknowledgement_goes_with_what_is_said_next(store: AwayStore):
+async def test_acknowledgement_goes_with_what_is_said_next(store: MemorySessionStore):
     async with serving(store) as replica, raw(replica) as holder:
         await holder.attach()
         await holder.say(HolderFrame(credit=Credit(1, 1)))
@@ -91,7 +81,7 @@ async def test_acknowledgement_goes_with_what_is_said_next(store: AwayStore):
 async def test_acknowledgement_and_count_that_find_no_company_go_alone():
     # Beats that would carry them are minutes away.
     slow = EXECUTION.scaled(60.0)
-    async with serving(AwayStore(slow), timing=slow) as replica, holding(replica, timing=slow) as worker:
+    async with serving(MemorySessionStore(slow), timing=slow) as replica, holding(replica, timing=slow) as worker:
         session = await session_of(replica)
         grant(session, "x")
         await until(lambda: replica.owner.taken, SECONDS, "the count of the grant")
@@ -99,14 +89,14 @@ async def test_acknowledgement_and_count_that_find_no_company_go_alone():
         await until(lambda: worker.taken, SECONDS, "the acknowledgement")
 
 
-async def test_notes_go_with_the_beats_as_the_hop_has_them(store: AwayStore):
+async def test_notes_go_with_the_beats_as_the_hop_has_them(store: MemorySessionStore):
     async with serving(store) as replica, holding(replica) as worker:
         await session_of(replica)
         worker.beat_note = [sessions_pb2.RunProgress(run_id="x", fraction=0.5)]
         await until(lambda: replica.owner.notes, SECONDS, "a note with a beat")
 
 
-async def test_thousands_of_items_share_frames(store: AwayStore):
+async def test_thousands_of_items_share_frames(store: MemorySessionStore):
     async with serving(store) as replica, holding(replica, capacity=3_000) as worker:
         session = await session_of(replica, credit=3_000)
         grant(session, *[f"x{number}" for number in range(3_000)])
@@ -118,8 +108,8 @@ async def test_thousands_of_items_share_frames(store: AwayStore):
 
 
 async def test_frame_that_is_too_large_for_a_message_is_spread():
-    # Ten mebibytes take their time on a busy machine: terms that bear it.
-    store, timing = AwayStore(EXECUTION), EXECUTION
+    # Ten mebibytes take long on a busy machine, so the terms are the real ones.
+    store, timing = MemorySessionStore(EXECUTION), EXECUTION
     async with serving(store, timing=timing) as replica, holding(replica, capacity=40, timing=timing) as worker:
         session = await session_of(replica, credit=40)
         assert session.take_credit(40) == 40
@@ -130,7 +120,7 @@ async def test_frame_that_is_too_large_for_a_message_is_spread():
         assert len(worker.holder.leases) == 39
 
 
-async def test_handed_back_grant_and_denied_claim_reach_the_owner(store: AwayStore):
+async def test_handed_back_grant_and_denied_claim_reach_the_owner(store: MemorySessionStore):
     async with serving(store) as replica, holding(replica) as worker:
         session = await session_of(replica)
         grant(session, "x")
@@ -144,7 +134,7 @@ async def test_handed_back_grant_and_denied_claim_reach_the_owner(store: AwaySto
         }
 
 
-async def test_drain_ends_when_all_is_reported(store: AwayStore):
+async def test_drain_ends_when_all_is_reported(store: MemorySessionStore):
     async with serving(store) as replica, holding(replica) as worker:
         session = await session_of(replica)
         grant(session, "x")
@@ -158,7 +148,7 @@ async def test_drain_ends_when_all_is_reported(store: AwayStore):
         assert dict(worker.holder.leases) == {}
 
 
-async def test_demand_moves_credit_between_replicas(store: AwayStore):
+async def test_demand_moves_credit_between_replicas(store: MemorySessionStore):
     async with serving(store) as one, serving(store) as two, holding(one, two) as worker:
         await session_of(one, credit=5)
         session = await session_of(two, credit=5)
@@ -172,7 +162,7 @@ async def test_demand_moves_credit_between_replicas(store: AwayStore):
 # ── what breaks ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_reports_of_a_dead_replica_go_to_another(store: AwayStore):
+async def test_reports_of_a_dead_replica_go_to_another(store: MemorySessionStore):
     async with serving(store) as one, serving(store) as two, holding(one, two) as worker:
         one.owner.is_acknowledging = False
         session = await session_of(one)
@@ -188,7 +178,7 @@ async def test_reports_of_a_dead_replica_go_to_another(store: AwayStore):
         assert two.owner.ended == []
 
 
-async def test_closed_stream_ends_the_instance_after_the_grace(store: AwayStore):
+async def test_closed_stream_ends_the_instance_after_the_grace(store: MemorySessionStore):
     async with serving(store) as replica:
         async with holding(replica) as worker:
             await session_of(replica)
@@ -198,7 +188,7 @@ async def test_closed_stream_ends_the_instance_after_the_grace(store: AwayStore)
         assert len(replica.owner.closed) == 1
 
 
-async def test_closed_stream_ends_nothing_that_another_replica_hears(store: AwayStore):
+async def test_closed_stream_ends_nothing_that_another_replica_hears(store: MemorySessionStore):
     async with serving(store) as one, serving(store) as two, holding(one, two) as worker:
         await session_of(one)
         await session_of(two)
@@ -208,7 +198,7 @@ async def test_closed_stream_ends_nothing_that_another_replica_hears(store: Away
         assert worker.edges == ["resumed"]
 
 
-async def test_ended_instance_ends_all_work_and_comes_back_afresh(store: AwayStore):
+async def test_ended_instance_ends_all_work_and_comes_back_afresh(store: MemorySessionStore):
     async with serving(store) as replica, holding(replica) as worker:
         session = await session_of(replica)
         grant(session, "x")
@@ -222,7 +212,7 @@ async def test_ended_instance_ends_all_work_and_comes_back_afresh(store: AwaySto
         assert fresh.held_count == 0
 
 
-async def test_end_of_a_watched_instance_is_heard_at_every_replica(store: AwayStore):
+async def test_end_of_a_watched_instance_is_heard_at_every_replica(store: MemorySessionStore):
     async with serving(store) as one, serving(store) as two:
         async with holding(one) as worker:
             await session_of(one)
@@ -234,7 +224,7 @@ async def test_end_of_a_watched_instance_is_heard_at_every_replica(store: AwaySt
 async def test_nothing_ends_while_the_database_is_away():
     # The stream is to be kept, so no beat may be missed on a busy machine.
     timing = EXECUTION.scaled(0.3)
-    store = AwayStore(timing)
+    store = MemorySessionStore(timing)
     async with serving(store, timing=timing) as replica, holding(replica, timing=timing) as worker:
         session = await session_of(replica)
         grant(session, "x")
@@ -251,7 +241,7 @@ async def test_nothing_ends_while_the_database_is_away():
         assert (replica.owner.ended, replica.owner.closed) == ([], [])
 
 
-async def test_attach_waits_for_the_database(store: AwayStore):
+async def test_attach_waits_for_the_database(store: MemorySessionStore):
     store.is_away = True
     async with serving(store) as replica, raw(replica) as holder:
         frame = await holder.attach()
@@ -261,14 +251,14 @@ async def test_attach_waits_for_the_database(store: AwayStore):
             await session_of(replica)
 
 
-async def test_stream_that_is_never_answered_is_replaced(store: AwayStore):
+async def test_stream_that_is_never_answered_is_replaced(store: MemorySessionStore):
     async with serving(store, with_loops=False) as replica, holding(replica) as worker:
         await session_of(replica)
         await until(lambda: len(replica.owner.attached) >= 2, SECONDS, "a second stream")
         assert worker.edges[0] == "resumed"
 
 
-async def test_replica_that_comes_back_is_dialled_again(store: AwayStore):
+async def test_replica_that_comes_back_is_dialled_again(store: MemorySessionStore):
     async with serving(store) as one:
         port = one.port
         addresses = Addresses(one.address)
@@ -280,7 +270,7 @@ async def test_replica_that_comes_back_is_dialled_again(store: AwayStore):
                 await session_of(again)
 
 
-async def test_replica_that_has_left_is_forgotten_when_its_stream_ends(store: AwayStore):
+async def test_replica_that_has_left_is_forgotten_when_its_stream_ends(store: MemorySessionStore):
     async with serving(store) as one, serving(store) as two:
         addresses = Addresses(one.address, two.address)
         async with holding(addresses=addresses) as worker:
@@ -296,7 +286,7 @@ async def test_replica_that_has_left_is_forgotten_when_its_stream_ends(store: Aw
                 await session_of(again)
 
 
-async def test_stopping_server_ends_no_instance(store: AwayStore):
+async def test_stopping_server_ends_no_instance(store: MemorySessionStore):
     async with serving(store) as one, serving(store) as two, holding(one, two) as worker:
         await session_of(one)
         await session_of(two)
@@ -308,7 +298,7 @@ async def test_stopping_server_ends_no_instance(store: AwayStore):
         assert (worker.holder.instance_id, one.owner.ended, two.owner.ended) == (first, [], [])
 
 
-async def test_grants_in_doubt_are_settled_by_the_next_attach(store: AwayStore):
+async def test_grants_in_doubt_are_settled_by_the_next_attach(store: MemorySessionStore):
     async with serving(store) as replica:
         async with raw(replica) as holder:
             await granted_to(holder, replica, "got", "lost")
@@ -321,7 +311,7 @@ async def test_grants_in_doubt_are_settled_by_the_next_attach(store: AwayStore):
             assert replica.owner.withdrawn == []
 
 
-async def test_grants_in_doubt_are_nobody_elses_while_the_holder_lives_and_stays_away(store: AwayStore):
+async def test_grants_in_doubt_are_nobody_elses_while_the_holder_lives_and_stays_away(store: MemorySessionStore):
     # Its instance is not ended before: another replica may hear it.
     timing = replace(FAST, closed_grace=SECONDS)
     async with serving(store, timing=timing) as replica:
@@ -335,7 +325,7 @@ async def test_grants_in_doubt_are_nobody_elses_while_the_holder_lives_and_stays
         await until(lambda: replica.owner.ended, SECONDS, "the end of the instance")
 
 
-async def test_newer_stream_of_an_instance_takes_the_place_of_the_older(store: AwayStore):
+async def test_newer_stream_of_an_instance_takes_the_place_of_the_older(store: MemorySessionStore):
     async with serving(store) as replica, raw(replica) as older, raw(replica) as newer:
         await older.attach()
         await newer.attach()
@@ -351,7 +341,7 @@ async def test_newer_stream_of_an_instance_takes_the_place_of_the_older(store: A
 
 
 async def fault_after(replica: Replica, *frames: HolderFrame, attach: bool = True) -> str:
-    """Say the frames and read to the end: the reason of the last one."""
+    """Send the frames and read to the end. Returns the reason of the last frame."""
     async with raw(replica) as holder:
         if attach:
             await holder.attach()
@@ -366,12 +356,12 @@ async def fault_after(replica: Replica, *frames: HolderFrame, attach: bool = Tru
     return reason
 
 
-async def test_silent_stranger_is_shown_the_door(store: AwayStore):
+async def test_silent_stranger_is_shown_the_door(store: MemorySessionStore):
     async with serving(store) as replica:
         assert await fault_after(replica, attach=False) == "ATTACH_EXPECTED"
 
 
-async def test_refused_attach_says_why(store: AwayStore):
+async def test_refused_attach_says_why(store: MemorySessionStore):
     async with serving(store) as replica, raw(replica) as holder:
         replica.owner.admit_refusal = AttachRefused("ROLE_REQUIRED", "not with this key")
         frame = await holder.attach()
@@ -380,7 +370,7 @@ async def test_refused_attach_says_why(store: AwayStore):
         assert await holder.hear() is None
 
 
-async def test_attach_that_breaks_the_owner_gets_an_answer_too(store: AwayStore):
+async def test_attach_that_breaks_the_owner_gets_an_answer_too(store: MemorySessionStore):
     loop = asyncio.get_running_loop()
     broken: list[Any] = []
     before = loop.get_exception_handler()
@@ -397,7 +387,7 @@ async def test_attach_that_breaks_the_owner_gets_an_answer_too(store: AwayStore)
         loop.set_exception_handler(before)
 
 
-async def test_lease_of_an_old_epoch_is_refused_at_the_attach_and_in_a_report(store: AwayStore):
+async def test_lease_of_an_old_epoch_is_refused_at_the_attach_and_in_a_report(store: MemorySessionStore):
     async with serving(store) as replica, raw(replica) as holder:
         replica.owner.stale["x"] = 5
         frame = await holder.attach(held=[Lease("x", 4), Lease("y", 1)])
@@ -412,16 +402,8 @@ async def test_lease_of_an_old_epoch_is_refused_at_the_attach_and_in_a_report(st
         assert answer.refused_reports == [RefusedReport("1", "EPOCH_STALE")]
 
 
-async def test_flood_is_cut_off(store: AwayStore):
-    async with serving(store) as replica:
-        replica.owner.is_acknowledging = False
-        flood = [HolderFrame(reports=[report_of("1", "x")] * 1_000)] * (REPORTS_FLOOD // 1_000 + 1)
-        assert await fault_after(replica, *flood) == "FLOOD"
-        assert len(replica.owner.reports) == REPORTS_FLOOD
-
-
 async def leave_unread(replica: Replica, holder: RawHolder) -> None:
-    """Until the server has given the stream up."""
+    """Read nothing until the server has given the stream up."""
     await holder.attach()
     await holder.say(HolderFrame(credit=Credit(1, 1_000)))
     session = await session_of(replica, credit=1_000)
@@ -430,7 +412,7 @@ async def leave_unread(replica: Replica, holder: RawHolder) -> None:
     await until(lambda: replica.owner.closed, SECONDS, "the cut")
 
 
-async def test_holder_that_never_reads_is_cut(store: AwayStore):
+async def test_holder_that_never_reads_is_cut(store: MemorySessionStore):
     async with serving(store) as replica, raw(replica) as holder:
         await leave_unread(replica, holder)
         assert replica.registry.of_instance("raw") is None
@@ -446,7 +428,7 @@ async def test_holder_that_never_reads_is_cut(store: AwayStore):
     ],
 )
 async def test_stream_that_is_never_read_counts_until_its_holder_lets_go(
-    store: AwayStore, limits: SessionLimits, reason: str
+    store: MemorySessionStore, limits: SessionLimits, reason: str
 ):
     async with serving(store, limits=limits) as replica, raw(replica) as holder:
         await leave_unread(replica, holder)

@@ -1,4 +1,4 @@
-"""A database of the module's own, and what tests of the queue say again and again."""
+"""A database for each test module, and the shared steps of the queue's tests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def new_start(
 
 
 class Rig:
-    """One replica's way to the database: its admission loop, leases and mailbox."""
+    """The stores of one replica: the queue, the leases and the mailbox."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -98,14 +98,16 @@ class Rig:
         return (await self.queue.commit(batch)).claims
 
     async def finish(self, *leases: Claim | tuple[str, int]) -> Sequence[str | None]:
+        """The workspace of each report that took effect, None for the others."""
         reports = [
             LeaseFinished(lease.execution_id, lease.epoch) if isinstance(lease, Claim) else LeaseFinished(*lease)
             for lease in leases
         ]
-        return (await self.queue.commit(AdmissionBatch(now=datetime.now(UTC), finished=reports))).finished
+        result = await self.queue.commit(AdmissionBatch(now=datetime.now(UTC), finished=reports))
+        return [result.took_effect.get(report) for report in reports]
 
     async def fill(self, execution_id: str, *, messages: int, size: int) -> None:
-        """Lay messages into a mailbox, whatever it takes: each of `size` bytes, its number in front."""
+        """Store messages without the limits of the mailbox. Each has `size` bytes and begins with its number."""
         body = "decode(lpad(n::text, 4, '0'), 'escape') || decode(repeat('00', %s - 4), 'hex')"
         await self.database.execute(
             "INSERT INTO dispatcher.mailbox (message_id, execution_id, body)"

@@ -1,4 +1,4 @@
-"""The two neighbours of a dispatcher, on the real wire: a coordinator that does as it is told, and an api's stream."""
+"""A coordinator that does what its test says, and an api. Both talk to a dispatcher over gRPC."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import grpc
 
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.identity.callers import ServiceCredential
-from services.chassis.lease.frames import Grant
-from services.chassis.lease.profile import HolderProfile
+from services.chassis.lease.frames import Attach, Grant
 from services.chassis.lease.timing import EXECUTION
 from services.chassis.session.holder import SessionHolder
 from services.dispatcher.config import DispatcherSettings
@@ -77,8 +76,7 @@ class Coordinator(HolderOwner):
         self._addresses = addresses
         self._channels = channels_of("coordinator")
         self.holder = SessionHolder(
-            profile=HolderProfile(holder=name, version="test"),
-            capacity=capacity,
+            attach=Attach(name, capacity=capacity, version="test"),
             timing=EXECUTION.scaled(SCALE),
             codec=CODEC,
             open_stream=lambda address: sessions_pb2_grpc.CoordinatorSessionsStub(
@@ -102,7 +100,7 @@ class Coordinator(HolderOwner):
         yield frozenset(self._addresses)
         await asyncio.Event().wait()
 
-    # ── what a test says ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── commands of a test ───────────────────────────────────────────────────────────────────────────────────────
 
     async def granted(self, count: int, what: str = "grants") -> list[sessions_pb2.ExecutionGrant]:
         await until(lambda: len(self.grants) >= count, SECONDS, f"{count} {what}, not {len(self.grants)}")
@@ -133,7 +131,7 @@ class Coordinator(HolderOwner):
     async def reported(self) -> None:
         await until(lambda: not self.holder.reports_waiting, SECONDS, "acknowledged reports")
 
-    # ── what the library tells ───────────────────────────────────────────────────────────────────────────────────
+    # ── callbacks of the session library ─────────────────────────────────────────────────────────────────────────
 
     def on_grants(self, grants: list[Grant]) -> None:
         for grant in grants:

@@ -1,43 +1,41 @@
-"""The batch's loop on a real database: items stand alone, lost answers are repeated, credit is given back."""
+"""The admission loop on a real database: bad items stand alone, lost commits are repeated, credit is given back."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 from collections.abc import Sequence
+from typing import cast
 
 import psycopg
 import pytest
 
+from services.chassis.lease.frames import Grant, RefusedReport
 from services.chassis.postgres.database import CommitUnknown, DatabaseAway
-from services.chassis.process.clock import Clock, ManualClock, SystemClock
+from services.chassis.process.clock import Clock, SystemClock
 from services.chassis.process.coalescing import TURN_SECONDS
+from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_loop import AdmissionLoop
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
 from services.dispatcher.app.ports import Arrival, PendingReport
+from services.dispatcher.app.replica_notices import ReplicaNotices
 from services.dispatcher.app.retry_later import AGAIN_SECONDS
+from services.dispatcher.app.returns import Returns
+from services.dispatcher.app.waking import Waking
 from services.dispatcher.core.batch import AdmissionBatch, BatchResult
-from services.dispatcher.core.items import (
-    Admission,
-    Claim,
-    EnqueueOutcome,
-    LateReason,
-    LeaseFinished,
-    LeaseParked,
-    LeaseReport,
-    NewStart,
-    State,
-)
+from services.dispatcher.core.items import Admission, Claim, EnqueueOutcome, LeaseFinished, LeaseParked, NewStart, State
 from services.dispatcher.core.mailbox_limits import MEBIBYTE
-from services.dispatcher.core.workspace_queues import ASIDE_SECONDS, WorkspaceQueues
+from services.dispatcher.core.workspace_queues import ASIDE_SECONDS
+from services.dispatcher.store.housekeeping import PostgresHousekeeping
 from tests.integration.dispatcher.conftest import Rig, new_start
+from tests.support.manual_clock import ManualClock
 from tests.support.probe import until
 
 SECONDS = 20.0
 
 
 class Recorder:
-    """A holder and an asker that write down what they are told."""
+    """A holder, all coordinators, and an asker. It writes down what it is told."""
 
     instance_id = "recorder"
 
@@ -46,33 +44,40 @@ class Recorder:
         self.claims: list[Claim] = []
         self.answers: dict[str, Admission] = {}
         self.acknowledged: list[str] = []
-        self.refused: list[tuple[str, str]] = []
+        self.refused: list[RefusedReport] = []
         self.is_gone = False
 
-    def take_credit(self, count: int) -> int:
-        taken = min(count, self.credit)
+    def with_credit(self) -> list[Recorder]:
+        return [self] if self.credit > 0 else []
+
+    def set_demand(self, demand: int) -> None:
+        pass
+
+    def take_credit(self, wanted: int) -> int:
+        taken = min(wanted, self.credit)
         self.credit -= taken
         return taken
 
     def give_back(self, count: int) -> None:
         self.credit += count
 
-    def grant(self, claims: Sequence[Claim]) -> bool:
-        self.claims += [] if self.is_gone else claims
+    def grant(self, grants: Sequence[Grant]) -> bool:
+        if not self.is_gone:
+            self.claims += [cast("Claim", grant.work) for grant in grants]
         return not self.is_gone
 
     def acknowledge(self, report_ids: Sequence[str]) -> None:
         self.acknowledged += report_ids
 
-    def refuse(self, report_id: str, reason: str) -> None:
-        self.refused.append((report_id, reason))
+    def refuse_reports(self, refused: Sequence[RefusedReport]) -> None:
+        self.refused += refused
 
     def answered(self, new_start: NewStart, admission: Admission) -> None:
         self.answers[new_start.execution_id] = admission
 
 
 class Failing:
-    """The queue, with the next admission loop failing in the given way, before or after their commit."""
+    """The queue. Its next commits raise the given errors, before or after they take place."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -89,41 +94,34 @@ class Failing:
         return result
 
 
-class LateOrAway:
-    """Why reports came late; or the database is away."""
-
-    def __init__(self, rig: Rig) -> None:
-        self._rig = rig
-        self.is_away = False
-
-    async def reasons(self, reports: Sequence[LeaseReport]) -> Sequence[LateReason | None]:
-        if self.is_away:
-            raise DatabaseAway("too many wait for a connection")
-        return await self._rig.leases.reasons(reports)
-
-
 class Stage:
-    def __init__(self, rig: Rig, credit: int = 10, clock: Clock | None = None) -> None:
-        self.recorder = Recorder(credit)
+    def __init__(
+        self, rig: Rig, credit: int = 10, clock: Clock | None = None, recorder: Recorder | None = None
+    ) -> None:
+        clock = clock or SystemClock()
+        housekeeping = PostgresHousekeeping(rig.database, lost_grant_seconds=1.0, request_key_seconds=1.0)
+        metrics = AdmissionMetrics()
+        self.recorder = recorder or Recorder(credit)
         self.queue = Failing(rig)
-        self.late = LateOrAway(rig)
-        self.given_up: list[Claim] = []
+        self.inbox = AdmissionInbox(clock)
+        self.returns = Returns(leases=rig.leases, inbox=self.inbox, metrics=metrics, clock=clock)
         self.admission_loop = AdmissionLoop(
+            inbox=self.inbox,
             store=self.queue,
-            late=self.late,
-            holders=lambda: [self.recorder] if self.recorder.credit > 0 else [],
-            give_up=self.given_up.extend,
-            due=lambda time: None,
-            demand=lambda amount: None,
-            notify=lambda workspace: None,
-            queues=WorkspaceQueues(),
-            metrics=AdmissionMetrics(),
-            clock=clock or SystemClock(),
+            coordinators=self.recorder,
+            returns=self.returns,
+            waking=Waking(housekeeping=housekeeping, inbox=self.inbox, clock=clock, poll_seconds=1.0),
+            replica_notices=ReplicaNotices(
+                housekeeping=housekeeping, replica="me", heard=self.inbox.work_elsewhere, clock=clock
+            ),
+            grant_of=lambda claim: Grant(claim.execution_id, claim.epoch, claim),
+            metrics=metrics,
+            clock=clock,
             poll_seconds=1.0,
         )
 
     def bring(self, *new_starts: NewStart) -> None:
-        self.admission_loop.enqueue([Arrival(each, self.recorder) for each in new_starts])
+        self.inbox.enqueue([Arrival(each, self.recorder) for each in new_starts])
 
     async def granted(self, *workspaces: str) -> list[Claim]:
         """The claims of one turn with a new start in each of these workspaces."""
@@ -132,7 +130,7 @@ class Stage:
         return self.recorder.claims
 
     def report(self, report_id: str, report: LeaseFinished | LeaseParked) -> None:
-        self.admission_loop.report([PendingReport(report_id, report, self.recorder)])
+        self.inbox.report([PendingReport(report_id, report, self.recorder)])
 
     def finish(self, claim: Claim) -> None:
         self.report("r1", LeaseFinished(claim.execution_id, claim.epoch))
@@ -161,7 +159,7 @@ REFUSES_NO_MORE = "DROP TRIGGER refuse ON dispatcher.queue"
 
 
 async def refusing(rig: Rig, state: State, code: str = "program_limit_exceeded") -> None:
-    """The database refuses to bring rows of one workspace into this state, as it does what passes its limits."""
+    """The database refuses to bring rows of one workspace into this state."""
     await execute(rig, REFUSES.format(state=int(state), code=code))
 
 
@@ -214,16 +212,16 @@ async def test_report_that_cannot_be_stored_is_kept_unanswered_until_it_can(empt
         lease = (claim.execution_id, claim.epoch)
         stage.report(name, LeaseParked(*lease, None, ()) if is_parked else LeaseFinished(*lease))
     await stage.admission_loop.run_once()
-    stage.admission_loop.polled([], False)
+    stage.inbox.polled([], False)
     assert not stage.admission_loop.has_work, "not before its time"
     clock.advance(AGAIN_SECONDS)
-    stage.admission_loop.polled([], False)
+    stage.inbox.polled([], False)
     await stage.admission_loop.run_once()
     assert (stage.recorder.acknowledged, stage.recorder.refused) == (["good"], [])
     assert await empty_rig.rows("epoch", "workspace = 'refused' AND state IN (2, 3)") == [(bad.epoch,)]
     await execute(empty_rig, REFUSES_NO_MORE)
     clock.advance(AGAIN_SECONDS)
-    stage.admission_loop.polled([], False)
+    stage.inbox.polled([], False)
     await stage.admission_loop.run_once()
     assert (stage.recorder.acknowledged, stage.recorder.refused) == (["good", "bad"], [])
     assert await empty_rig.rows(where="workspace = 'refused' AND state IN (2, 3)") == []
@@ -236,7 +234,7 @@ async def test_queue_whose_claim_is_refused_is_set_aside_and_holds_up_nobody(emp
     await refusing(empty_rig, State.CLAIMED)
     clock = ManualClock()
     stage = Stage(empty_rig, clock=clock)
-    stage.admission_loop.polled(["good", "refused", "other"], False)
+    stage.inbox.polled(["good", "refused", "other"], False)
     stage.bring(came := new_start("good"))
     await stage.admission_loop.run_once()
     assert stage.outcomes(came) == [EnqueueOutcome.QUEUED]
@@ -245,12 +243,12 @@ async def test_queue_whose_claim_is_refused_is_set_aside_and_holds_up_nobody(emp
     assert sorted(claim.workspace for claim in stage.recorder.claims) == ["good", "good", "other"]
     assert stage.recorder.credit == 7
     # Nothing that is told of it brings it back before its time.
-    stage.admission_loop.work_in("refused")
-    stage.admission_loop.polled(["refused"], False)
+    stage.inbox.work_in("refused")
+    stage.inbox.polled(["refused"], False)
     assert not stage.admission_loop.has_work
     await execute(empty_rig, REFUSES_NO_MORE)
     clock.advance(ASIDE_SECONDS)
-    stage.admission_loop.polled([], False)
+    stage.inbox.polled([], False)
     await stage.admission_loop.run_once()
     assert stage.recorder.claims[-1].workspace == "refused"
 
@@ -263,12 +261,12 @@ async def test_ends_that_cannot_be_claimed_wait_and_hold_up_nobody(empty_rig: Ri
     await refusing(empty_rig, State.CLAIMED)
     clock = ManualClock()
     stage = Stage(empty_rig, clock=clock)
-    stage.admission_loop.polled(["good"], True)
+    stage.inbox.polled(["good"], True)
     while stage.admission_loop.has_work:
         await stage.admission_loop.run_once()
     assert [claim.workspace for claim in stage.recorder.claims] == ["good"]
     assert stage.recorder.credit == 9
-    stage.admission_loop.work_in("ends", is_ends_only=True)
+    stage.inbox.work_in("ends", is_ends_only=True)
     assert not stage.admission_loop.has_work
     await execute(empty_rig, REFUSES_NO_MORE)
     clock.advance(ASIDE_SECONDS)
@@ -284,7 +282,7 @@ async def test_full_mailboxes_of_what_ends_are_granted_one_after_another(empty_r
         await empty_rig.fill(each.execution_id, messages=8, size=MEBIBYTE)
     await execute(empty_rig, "UPDATE dispatcher.queue SET ends_only = true")
     stage = Stage(empty_rig)
-    stage.admission_loop.work_in("ends", is_ends_only=True)
+    stage.inbox.work_in("ends", is_ends_only=True)
     batches = 0
     while stage.admission_loop.has_work:
         await stage.admission_loop.run_once()
@@ -318,21 +316,8 @@ async def test_report_of_unknown_outcome_is_acknowledged_after_its_repetition(ri
         await stage.admission_loop.run_once()
     assert not stage.recorder.acknowledged
     await stage.admission_loop.run_once()
+    await stage.returns.run_once()
     assert stage.recorder.acknowledged == ["r1"]
-
-
-async def test_late_report_that_cannot_be_judged_now_is_judged_a_moment_later(rig: Rig) -> None:
-    stage = Stage(rig)
-    (claim,) = await stage.granted("late")
-    stage.late.is_away = True
-    stage.report("r1", LeaseFinished(claim.execution_id, claim.epoch + 1))
-    await until(lambda: stage.admission_loop.has_work, 10.0, "its batch")
-    await stage.admission_loop.run_once()
-    assert not stage.admission_loop.has_work
-    stage.late.is_away = False
-    await until(lambda: stage.admission_loop.has_work, 10.0, "its batch again")
-    await stage.admission_loop.run_once()
-    assert stage.recorder.refused == [("r1", "EPOCH_STALE")]
 
 
 async def test_end_that_frees_a_slot_for_nobody_goes_with_the_next_batch(rig: Rig) -> None:
@@ -380,7 +365,8 @@ async def test_places_of_a_holder_that_is_gone_are_given_up(rig: Rig) -> None:
     came = new_start("abandoned")
     stage.bring(came)
     await stage.admission_loop.run_once()
-    assert [claim.execution_id for claim in stage.given_up] == [came.execution_id]
+    await stage.returns.run_once()
+    assert await rig.rows("state", "workspace = 'abandoned'") == [(State.PENDING,)]
 
 
 async def test_without_credit_new_starts_are_durable_and_wait(rig: Rig) -> None:
@@ -401,17 +387,17 @@ async def test_ten_thousand_waiting_in_one_workspace_do_not_delay_another(empty_
     for _ in range(20):
         await empty_rig.enqueue(*[new_start("crowd") for _ in range(500)])
     stage = Stage(empty_rig, credit=6)
-    stage.admission_loop.polled(["crowd"], False)
+    stage.inbox.polled(["crowd"], False)
     stage.bring(new_start("guest"))
     await stage.admission_loop.run_once()
     assert sorted({claim.workspace for claim in stage.recorder.claims}) == ["crowd", "guest"]
 
 
 async def test_bringing_more_waits_while_too_much_is_gathered(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.dispatcher.app.admission_loop.NEW_STARTS_WAITING_MAX", 3)
+    monkeypatch.setattr("services.dispatcher.app.admission_inbox.NEW_STARTS_WAITING_MAX", 3)
     stage = Stage(rig)
     stage.bring(*[new_start("bounded") for _ in range(3)])
-    room = asyncio.create_task(stage.admission_loop.room())
+    room = asyncio.create_task(stage.inbox.room())
     await asyncio.sleep(0)
     assert not room.done()
     await stage.admission_loop.run_once()
@@ -425,15 +411,14 @@ class Slow(Recorder):
         super().__init__(credit=1_000)
         self._clock = clock
 
-    def take_credit(self, count: int) -> int:
+    def take_credit(self, wanted: int) -> int:
         self._clock.advance(TURN_SECONDS / 2)
-        return super().take_credit(count)
+        return super().take_credit(wanted)
 
 
 async def test_batches_rest_while_many_items_come(rig: Rig) -> None:
     clock = ManualClock()
-    stage = Stage(rig, clock=clock)
-    stage.recorder = Slow(clock)
+    stage = Stage(rig, clock=clock, recorder=Slow(clock))
     turning = asyncio.create_task(stage.admission_loop.run())
 
     def has_answered(brought: Sequence[NewStart]) -> bool:

@@ -168,13 +168,13 @@ async def test_parked_execution_gives_back_its_slot_and_wakes_by_time(rig: Rig) 
     later = datetime.now(UTC) + timedelta(hours=1)
     batch = AdmissionBatch(
         now=datetime.now(UTC),
-        parked=[LeaseParked(claim.execution_id, claim.epoch, later)],
+        parked=[parked := LeaseParked(claim.execution_id, claim.epoch, later)],
         workspaces=["park"],
         claim_holders=[0],
         holders=["holder-a"],
     )
     result = await rig.queue.commit(batch)
-    assert (result.parked, result.woken) == (["park"], [])
+    assert (result.took_effect, result.woken) == ({parked: "park"}, [])
     assert [each.execution_id != claim.execution_id for each in result.claims] == [True]
     near = "wake_time BETWEEN now() + interval '59 minutes' AND now() + interval '61 minutes'"
     assert await rig.rows(f"state, {near}", f"execution_id = '{claim.execution_id}'") == [(4, True)]
@@ -194,7 +194,7 @@ async def test_message_that_was_handed_over_and_not_understood_wakes_nothing_at_
     (claim,) = await rig.claim("strange", claims=1)
     assert claim.messages == [message.body]
     result = await rig.park(claim)
-    assert (result.parked, result.woken) == (["strange"], [])
+    assert ([*result.took_effect.values()], result.woken) == (["strange"], [])
     # Another coordinator may know it: it is kept, and offered again after a rest.
     rest = "wake_time BETWEEN now() + interval '20 seconds' AND now() + interval '31 seconds'"
     assert await rig.rows(f"state, {rest}", f"execution_id = '{claim.execution_id}'") == [(4, True)]

@@ -1,4 +1,4 @@
-"""The events that operators search the log for: worded as published, at their level, with their fields."""
+"""The published log events: their text, their level and their fields."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_workspace_is_told_to_be_at_capacity_once_each_time_it_comes_to_it
 
 async def test_workspace_without_limits_is_not_found_and_looked_at_once(empty_rig: Rig, log: Log) -> None:
     stage = Stage(empty_rig)
-    stage.admission_loop.polled(["nowhere"], False)
+    stage.inbox.polled(["nowhere"], False)
     await stage.admission_loop.run_once()
     assert not stage.admission_loop.has_work
     assert log.of("workspace not found") == [{"workspace": "nowhere", "log_level": "warning"}]

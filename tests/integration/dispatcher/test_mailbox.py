@@ -1,4 +1,4 @@
-"""Mailboxes against PostgreSQL: how much they hold, and how much of it goes at once."""
+"""Mailboxes against PostgreSQL: how much they hold, and how much of it is sent at once."""
 
 import uuid
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from services.dispatcher.core.mailbox_limits import (
     MAILBOX_BYTES_MAX,
     MAILBOX_MESSAGES_MAX,
     MEBIBYTE,
-    SAID_AGAIN_MESSAGES_MAX,
+    RESENT_MESSAGES_MAX,
 )
 from tests.integration.dispatcher.conftest import Rig, new_start
 
@@ -91,25 +91,31 @@ async def test_claim_leaves_for_the_next_what_would_make_it_too_large(rig: Rig) 
 
 
 async def leased(rig: Rig, count: int) -> list[str]:
-    """So many executions in the hands of a holder, in the order of their ids."""
+    """Lease `count` executions to one holder. Returns their ids in order."""
     await rig.limit("unread", 20)
     claims = (await rig.enqueue(*[new_start("unread") for _ in range(count)], holders=count)).claims
     return sorted(claim.execution_id for claim in claims)
 
 
-async def said_again(rig: Rig) -> list[int]:
-    return numbers([each.body for each in await rig.mailbox.unread()])
+async def unread(rig: Rig) -> list[bytes]:
+    """The messages that are sent again. All executions of a test have the same holder."""
+    (bodies,) = (await rig.mailbox.unread()).values()
+    return bodies
 
 
-async def test_what_is_said_again_at_once_is_bounded_and_goes_round(empty_rig: Rig) -> None:
+async def resent(rig: Rig) -> list[int]:
+    return numbers(await unread(rig))
+
+
+async def test_what_is_resent_at_once_is_bounded_and_goes_round(empty_rig: Rig) -> None:
     ids = await leased(empty_rig, 10)
     for execution_id in ids:
         await empty_rig.fill(execution_id, messages=4, size=MEBIBYTE // 2)
     # The oldest of each, then the second of as many as there is room for; of none the third.
-    assert await said_again(empty_rig) == [1] * 10 + [2] * 6
+    assert await resent(empty_rig) == [1] * 10 + [2] * 6
     await empty_rig.mailbox.forget([f"{execution_id}:1" for execution_id in ids[6:]])
     # Those that have had no second have it first.
-    assert await said_again(empty_rig) == [2] * 4 + [1] * 6 + [3] * 4 + [2] * 2
+    assert await resent(empty_rig) == [2] * 4 + [1] * 6 + [3] * 4 + [2] * 2
 
 
 async def test_full_mailboxes_that_nobody_reads_hold_up_no_other(empty_rig: Rig) -> None:
@@ -117,14 +123,14 @@ async def test_full_mailboxes_that_nobody_reads_hold_up_no_other(empty_rig: Rig)
     for execution_id in stuck:
         await empty_rig.fill(execution_id, messages=8, size=MEBIBYTE)
     await empty_rig.fill(other, messages=1, size=8)
-    said = [len(each.body) for _ in range(2) for each in await empty_rig.mailbox.unread()]
+    said = [len(body) for _ in range(2) for body in await unread(empty_rig)]
     assert 8 in said
 
 
 async def test_mailbox_of_many_messages_that_nobody_reads_holds_up_no_other(empty_rig: Rig) -> None:
     stuck, other = await leased(empty_rig, 2)
-    await empty_rig.fill(stuck, messages=SAID_AGAIN_MESSAGES_MAX + 1, size=4)
+    await empty_rig.fill(stuck, messages=RESENT_MESSAGES_MAX + 1, size=4)
     await empty_rig.fill(other, messages=2, size=8)
-    bodies = [each.body for each in await empty_rig.mailbox.unread()]
-    assert len(bodies) == SAID_AGAIN_MESSAGES_MAX
+    bodies = await unread(empty_rig)
+    assert len(bodies) == RESENT_MESSAGES_MAX
     assert [n for n, body in enumerate(bodies) if len(body) == 8] == [1, 3]

@@ -1,4 +1,4 @@
-"""Two dispatchers and what one leaves to the other: slots, grants gone astray, leases of nobody, lost words."""
+"""Two dispatchers share the slots, and each finds the lost grants, leases and messages of the other."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -58,7 +58,7 @@ async def test_grant_that_its_holder_cannot_have_is_granted_again(
     addresses: list[str], rig: Rig, is_live: bool
 ) -> None:
     async with Coordinator(*addresses) as coordinator:
-        workspace = f"astray-{is_live}"
+        workspace = f"lost-{is_live}"
         holder = coordinator.holder.instance_id if is_live else str(uuid.uuid4())
         await rig.limit(workspace, 1)
         (lost,) = (await rig.enqueue(new_start(workspace), holders=1, holder=holder)).claims

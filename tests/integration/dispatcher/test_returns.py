@@ -9,13 +9,13 @@ import pytest
 
 from services.chassis.postgres.database import CommitUnknown, DatabaseAway
 from services.chassis.process.clock import SystemClock
+from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
-from services.dispatcher.app.ports import PendingRelease
+from services.dispatcher.app.ports import PendingReport
 from services.dispatcher.app.returns import Returns
 from services.dispatcher.core.items import Claim, LeaseReleased, State
 from tests.integration.dispatcher.conftest import Rig, new_start
 from tests.integration.dispatcher.test_admission_loop import Recorder
-from tests.unit.dispatcher.test_loops import Wakes
 
 
 class LosesAnswers:
@@ -36,11 +36,10 @@ class LosesAnswers:
         return call
 
 
-def returns_of(rig: Rig, lost: str = "") -> tuple[Returns, Wakes]:
-    wakes = Wakes()
-    return Returns(
-        leases=LosesAnswers(rig, lost), admission_loop=wakes, metrics=AdmissionMetrics(), clock=SystemClock()
-    ), wakes
+def returns_of(rig: Rig, lost: str = "") -> tuple[Returns, AdmissionInbox]:
+    clock = SystemClock()
+    inbox = AdmissionInbox(clock)
+    return Returns(leases=LosesAnswers(rig, lost), inbox=inbox, metrics=AdmissionMetrics(), clock=clock), inbox
 
 
 async def granted(rig: Rig, workspace: str, count: int, holder: str = "holder-a") -> Sequence[Claim]:
@@ -53,9 +52,9 @@ async def states(rig: Rig, workspace: str) -> list[State]:
     return [State(row[0]) for row in await rig.rows("state", f"workspace = '{workspace}'")]  # type: ignore[arg-type]
 
 
-def told(claims: Sequence[Claim], holder: Recorder, **release: Any) -> list[PendingRelease]:
+def told(claims: Sequence[Claim], holder: Recorder, **release: Any) -> list[PendingReport[LeaseReleased]]:
     return [
-        PendingRelease(claim.execution_id, LeaseReleased(claim.execution_id, claim.epoch, **release), holder)
+        PendingReport(claim.execution_id, LeaseReleased(claim.execution_id, claim.epoch, **release), holder)
         for claim in claims
     ]
 
@@ -64,7 +63,7 @@ def told(claims: Sequence[Claim], holder: Recorder, **release: Any) -> list[Pend
 async def test_many_releases_are_answered_once_each(rig: Rig, lost: str) -> None:
     workspace = f"many-{lost}"
     claims = await granted(rig, workspace, 50)
-    returns, wakes = returns_of(rig, lost)
+    returns, inbox = returns_of(rig, lost)
     holder = Recorder()
     returns.released(told(claims, holder, reason="DRAINING"))
     if lost:
@@ -76,7 +75,7 @@ async def test_many_releases_are_answered_once_each(rig: Rig, lost: str) -> None
     assert not holder.refused
     assert await states(rig, workspace) == [State.PENDING] * 50
     assert await rig.rows("DISTINCT attempts", f"workspace = '{workspace}'") == [(0,)]
-    assert lost or set(wakes.workspaces) == {workspace}
+    assert lost or inbox.queues.take(9) == [workspace]
 
 
 async def test_failed_dispatch_whose_answer_is_lost_is_charged_once(rig: Rig) -> None:
@@ -91,24 +90,30 @@ async def test_failed_dispatch_whose_answer_is_lost_is_charged_once(rig: Rig) ->
     assert await rig.rows("state, attempts", "workspace = 'charged'") == [(State.PARKED, 1)]
 
 
-async def test_late_release_is_refused_and_changes_nothing(rig: Rig) -> None:
-    (claim,) = await granted(rig, "stale", 1)
-    returns, _ = returns_of(rig)
+@pytest.mark.parametrize("lost", ["", "reasons"])
+async def test_late_release_is_refused_and_changes_nothing(rig: Rig, lost: str) -> None:
+    workspace = f"stale-{lost}"
+    (claim,) = await granted(rig, workspace, 1)
+    returns, _ = returns_of(rig, lost)
     holder = Recorder()
     stale = claim._replace(epoch=claim.epoch - 1)
     returns.released(told([stale], holder) + told([stale], holder, is_permanent=True))
+    if lost:
+        with pytest.raises(DatabaseAway):
+            await returns.run_once()
+        assert not holder.refused
     await returns.run_once()
     assert holder.refused == [(claim.execution_id, "EPOCH_STALE")] * 2
-    assert await states(rig, "stale") == [State.CLAIMED]
+    assert await states(rig, workspace) == [State.CLAIMED]
 
 
 async def test_grants_handed_back_wait_again_but_never_anothers(rig: Rig) -> None:
     mine, moved = await granted(rig, "handed", 2)
-    returns, wakes = returns_of(rig)
+    returns, inbox = returns_of(rig)
     returns.hand_back([(mine.execution_id, mine.epoch), (moved.execution_id, moved.epoch - 1)])
     await returns.run_once()
     assert sorted(await states(rig, "handed")) == [State.PENDING, State.CLAIMED]
-    assert wakes.workspaces == ["handed"]
+    assert inbox.queues.take(9) == ["handed"]
 
 
 @pytest.mark.parametrize("lost", ["", "end"])

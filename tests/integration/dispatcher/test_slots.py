@@ -1,6 +1,6 @@
-"""The hard limit: never more executions going than slots, looked at in every commit.
+"""The hard limit: a workspace never has more executions under way than slots.
 
-Here by two claims in a race, on the store alone; tests/chaos/test_hard_limit.py does it with eight processes.
+Here two claims race on the store alone; tests/chaos/test_hard_limit.py does it with eight processes.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ SLOTS = 5
 
 
 async def race_two_claims(url: str, workspace: str, statements: list[bytes]) -> int:
-    """Two claims, the second begun while the first is not committed; how many slots are in use after both."""
+    """Begin a second claim before the first is committed. Returns how many slots are in use after both."""
     first, second, watcher = [await connect(url, name="race", statement_seconds=10.0) for _ in range(3)]
     params = {LOCK_WORKSPACES: (Texts([workspace]),)}
     claim = (Texts([workspace]), Ints([0] * SLOTS), SLOTS, Texts(["holder"]), datetime.now(UTC))

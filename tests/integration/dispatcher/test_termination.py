@@ -1,4 +1,4 @@
-"""A dispatcher as a process of its own, which is told to go."""
+"""A dispatcher in its own process is asked to stop."""
 
 import asyncio
 import contextlib

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from services.api.app.executions import Executions
 from services.api.app.watching import EVENTS_PER_READ, EventWatcher
 from services.chassis.grpc.errors import Refusal
-from services.chassis.process.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2
 from windlass.dispatcher.v1 import queue_pb2

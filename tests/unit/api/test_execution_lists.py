@@ -16,7 +16,7 @@ from services.api.core.filter_text import FilterFault, parse
 from services.api.core.filters import Condition, Filter
 from services.api.core.paging import PAGE_SIZE_MAX
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
-from services.chassis.process.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 from windlass.api.v1 import resources_pb2
 from windlass.coordinator.v1 import reads_pb2
 from windlass.dispatcher.v1 import queue_pb2

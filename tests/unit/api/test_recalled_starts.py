@@ -13,8 +13,8 @@ from services.api.app.executions import Executions
 from services.api.app.starts import Existing, StartCommand
 from services.api.rpc.starting import Starting
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, RemoteError, remote_status
-from services.chassis.process.clock import ManualClock
 from services.chassis.telemetry.tracing import Sampler
+from tests.support.manual_clock import ManualClock
 from windlass.api.v1 import executions_pb2
 
 

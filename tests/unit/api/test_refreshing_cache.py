@@ -16,9 +16,9 @@ from services.api.app.refreshing_cache import RefreshingCache
 from services.api.config import ApiSettings
 from services.chassis.grpc.errors import Refusal
 from services.chassis.identity.callers import CallerKind, Identity
-from services.chassis.process.clock import ManualClock
 from services.chassis.process.config import InvalidSettings
 from tests.support.certificates import Authority
+from tests.support.manual_clock import ManualClock
 
 
 class Source:

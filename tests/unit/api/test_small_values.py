@@ -13,7 +13,7 @@ from services.api.app.identifiers import Identifiers, is_execution_id
 from services.api.core import paging
 from services.api.core.tiers import Tier, in_force
 from services.chassis.process.batcher import Level
-from services.chassis.process.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 from windlass.definition.json_values import canonical
 
 

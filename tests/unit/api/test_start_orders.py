@@ -16,8 +16,8 @@ from services.api.app.schema_reader import INPUT_BYTES_MAX
 from services.api.app.startables import Startables
 from services.api.app.starts import Existing, StartCommand, Starter
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
-from services.chassis.process.clock import ManualClock
 from services.chassis.telemetry.tracing import new_trace
+from tests.support.manual_clock import ManualClock
 from windlass.definition.input_schemas import compiled
 from windlass.dispatcher.v1 import queue_pb2
 

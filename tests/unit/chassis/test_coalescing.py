@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from services.chassis.process.clock import ManualClock
 from services.chassis.process.coalescing import TURN_SECONDS, AdaptivePacer
+from tests.support.manual_clock import ManualClock
 from tests.support.probe import until
 
 CROWD = 50

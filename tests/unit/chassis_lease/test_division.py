@@ -1,4 +1,4 @@
-"""How free places become credit."""
+"""Free places become credit."""
 
 import pytest
 from hypothesis import given

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from services.chassis.lease.actions import Redial
+from services.chassis.lease.effects import HolderEffects, Redial
 from services.chassis.lease.frames import (
+    Attach,
     Attached,
     BeatAnswer,
     Grant,
@@ -18,9 +19,9 @@ from services.chassis.lease.frames import (
     StreamFault,
 )
 from services.chassis.lease.holder import HolderRules
-from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.stream import StreamState
 from services.chassis.lease.timing import EXECUTION
+from tests.support.lease_effects import named
 from tests.support.probe import some
 
 ATTACHED = Attached("session", "server", EXECUTION)
@@ -29,7 +30,7 @@ HERE = "here:1"
 
 def dialled() -> HolderRules:
     ids = (f"instance-{n}" for n in itertools.count(1))
-    holder = HolderRules(HolderProfile("holder"), 2, EXECUTION, lambda: next(ids))
+    holder = HolderRules(Attach("holder", capacity=2), EXECUTION, lambda: next(ids))
     holder.dialled(HERE, 0.0)
     return holder
 
@@ -85,6 +86,7 @@ FRAMES: dict[str, ServerFrame] = {
     "beat renewed": ServerFrame(beat=BeatAnswer(1, True)),
     "beat renewed, whole set wanted": ServerFrame(beat=BeatAnswer(1, True, True)),
     "beat refused": ServerFrame(beat=BeatAnswer(1, False)),
+    "beat refused, in the last frame": ServerFrame(beat=BeatAnswer(1, False), fault=StreamFault("INSTANCE_ENDED")),
     "answer to no beat": ServerFrame(beat=BeatAnswer(2, True)),
     "beat heard": ServerFrame(beat_heard=1),
     "report taken": ServerFrame(taken=["1"]),
@@ -111,30 +113,35 @@ FRAMES: dict[str, ServerFrame] = {
 
 # Every other frame is heard without an action.
 SERVED: dict[str, str] = dict.fromkeys(FRAMES, "") | {
-    "attached": "Redial:ATTACHED_TWICE",
-    "attached with a refused lease": "Redial:ATTACHED_TWICE",
-    "fault": "Redial:FLOOD",
-    "instance ended": "InstanceEnded Redial:INSTANCE_ENDED",
-    "beat refused": "InstanceEnded Redial:INSTANCE_ENDED",
-    "answer to no beat": "Redial:BEAT_ANSWER_UNEXPECTED",
-    "report taken": "ReportsTaken",
-    "report refused": "ReportsRefused",
-    "grant": "GrantsArrived",
+    "attached": "redial:ATTACHED_TWICE",
+    "attached with a refused lease": "redial:ATTACHED_TWICE",
+    "fault": "redial:FLOOD",
+    "instance ended": "end_reason redial:INSTANCE_ENDED",
+    "beat refused": "end_reason redial:INSTANCE_ENDED",
+    "beat refused, in the last frame": "end_reason redial:INSTANCE_ENDED",
+    "answer to no beat": "redial:BEAT_ANSWER_UNEXPECTED",
+    "report taken": "reports_taken",
+    "report refused": "reports_refused",
+    "grant": "grants",
     "grant of an older epoch": "refuses:EPOCH_STALE",
-    "grant of a newer epoch": "LeasesRevoked GrantsArrived",
-    "grants beyond the credit": "GrantsArrived refuses:NO_CAPACITY",
-    "revoked": "LeasesRevoked",
+    "grant of a newer epoch": "lost grants",
+    "grants beyond the credit": "grants refuses:NO_CAPACITY",
+    "revoked": "revoked",
     "unknown claim": "refuses:NOT_HELD",
-    "note": "NotesArrived",
+    "note": "notes",
 }
 
-ENDING = {"fault": "Redial:FLOOD", "instance ended": "InstanceEnded Redial:INSTANCE_ENDED"}
+ENDING = {
+    "fault": "redial:FLOOD",
+    "instance ended": "end_reason redial:INSTANCE_ENDED",
+    "beat refused, in the last frame": "end_reason redial:INSTANCE_ENDED",
+}
 
 TABLE: dict[str, dict[str, str]] = {
-    "dialled": dict.fromkeys(FRAMES, "Redial:ATTACHED_EXPECTED") | ENDING,
-    "attaching": dict.fromkeys(FRAMES, "Redial:ATTACHED_EXPECTED")
+    "dialled": dict.fromkeys(FRAMES, "redial:ATTACHED_EXPECTED") | ENDING,
+    "attaching": dict.fromkeys(FRAMES, "redial:ATTACHED_EXPECTED")
     | ENDING
-    | {"attached": "Resumed", "attached with a refused lease": "Resumed"},
+    | {"attached": "has_resumed", "attached with a refused lease": "has_resumed"},
     "live": SERVED,
     "leaving": SERVED,
     "gone": dict.fromkeys(FRAMES, ""),
@@ -154,8 +161,7 @@ def test_table_is_complete():
 @pytest.mark.parametrize(("state", "frame"), CELLS, ids=[f"{s}-{f}".replace(" ", "_") for s, f in CELLS])
 def test_frame_in_state_has_its_answer(state: str, frame: str):
     holder = STATES[state]()
-    actions = holder.receive(HERE, FRAMES[frame], EXECUTION.beat + 0.1)
-    seen = [f"Redial:{a.reason}" if isinstance(a, Redial) else type(a).__name__ for a in actions]
+    seen = named(holder.receive(HERE, FRAMES[frame], EXECUTION.beat + 0.1))
     answer = holder.take_frame(HERE, EXECUTION.beat + 0.1) if state in ("live", "leaving") else None
     if answer is not None:
         seen += [f"refuses:{each.reason}" for each in answer.refused]
@@ -165,8 +171,7 @@ def test_frame_in_state_has_its_answer(state: str, frame: str):
 def test_what_comes_with_the_attached_is_served():
     holder = attaching()
     frame = ServerFrame(attached=ATTACHED, demand=3, notes=["note"])
-    actions = holder.receive(HERE, frame, 0.1)
-    assert [type(action).__name__ for action in actions] == ["Resumed", "NotesArrived"]
+    assert named(holder.receive(HERE, frame, 0.1)) == ["notes", "has_resumed"]
     assert holder.streams[HERE].demand == 3
 
 
@@ -174,8 +179,8 @@ def test_ended_instance_ends_every_lease_and_dials_every_stream_anew():
     holder = live()
     holder.dialled("there:2", 0.0)
     first = holder.instance_id
-    actions = holder.receive(HERE, FRAMES["beat refused"], 3.0)
-    assert [type(action).__name__ for action in actions] == ["InstanceEnded", "Redial", "Redial"]
+    effects = holder.receive(HERE, FRAMES["beat refused"], 3.0)
+    assert named(effects) == ["end_reason", "redial:INSTANCE_ENDED", "redial:INSTANCE_ENDED"]
     assert holder.instance_id != first
     assert holder.leases == {}
     assert holder.reports_unanswered == 1, "a report is worth what its epoch is worth"
@@ -189,8 +194,8 @@ def test_end_of_an_older_instance_says_nothing_of_the_present_one():
     holder.take_frame("there:2", 0.0)
     holder.receive(HERE, FRAMES["beat refused"], 3.0)
     second = holder.instance_id
-    actions = holder.receive("there:2", FRAMES["instance ended"], 3.0)
-    assert actions == [Redial("there:2", "INSTANCE_ENDED")]
+    effects = holder.receive("there:2", FRAMES["instance ended"], 3.0)
+    assert effects == HolderEffects(redials=[Redial("there:2", "INSTANCE_ENDED")])
     assert holder.instance_id == second
 
 

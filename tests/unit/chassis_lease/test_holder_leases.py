@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.chassis.lease.actions import Fenced, LeasesRevoked, Redial, ReportsRefused, ReportsTaken, Resumed
+from services.chassis.lease.effects import HolderEffects, Redial
 from services.chassis.lease.frames import (
     FRAME_ITEMS_MAX,
     OUTGOING_MAX,
     REPORTS_IN_FLIGHT_MAX,
+    Attach,
     Attached,
     BeatAnswer,
     Credit,
@@ -22,8 +23,8 @@ from services.chassis.lease.frames import (
     ServerFrame,
 )
 from services.chassis.lease.holder import DENIED_MAX, HolderRules
-from services.chassis.lease.profile import HolderProfile
 from services.chassis.lease.timing import EXECUTION
+from tests.support.lease_effects import named
 from tests.support.probe import some
 
 A, B = "a:1", "b:2"
@@ -32,7 +33,7 @@ FENCE, BEAT = EXECUTION.self_fence, EXECUTION.beat
 
 def holder_of(capacity: int = 10) -> HolderRules:
     ids = (f"instance-{n}" for n in itertools.count(1))
-    return HolderRules(HolderProfile("holder", labels={"gpu": "true"}), capacity, EXECUTION, lambda: next(ids))
+    return HolderRules(Attach("holder", capacity=capacity, labels={"gpu": "true"}), EXECUTION, lambda: next(ids))
 
 
 def attach(holder: HolderRules, address: str, now: float = 0.0, refused: Sequence[Refused] = ()) -> None:
@@ -42,7 +43,7 @@ def attach(holder: HolderRules, address: str, now: float = 0.0, refused: Sequenc
 
 
 def attached(*addresses: str, capacity: int = 10) -> HolderRules:
-    """Attached everywhere; credit stated, called back and confirmed until nothing more is to be said."""
+    """A holder that is attached everywhere and has settled its credit with all servers."""
     holder = holder_of(capacity)
     for address in addresses:
         attach(holder, address)
@@ -91,8 +92,8 @@ def test_lease_refused_at_the_attach_is_gone():
     holder.dialled(A, 1.0)
     said(holder, A, 1.0)
     refused = [Refused("x", 1, "EPOCH_STALE")]
-    actions = holder.receive(A, ServerFrame(attached=Attached("s", "server", EXECUTION, refused)), 1.0)
-    assert LeasesRevoked(refused) in actions
+    effects = holder.receive(A, ServerFrame(attached=Attached("s", "server", EXECUTION, refused)), 1.0)
+    assert effects.lost == refused
     assert holder.leases == {"y": 1}
 
 
@@ -106,10 +107,10 @@ def test_report_goes_to_the_server_that_granted_and_is_forgotten_when_taken():
     assert A not in set(holder.owing())
     assert said(holder, B).reports == [report("x")]
     assert holder.leases == {"x": 1}, "held until the answer"
-    assert holder.receive(B, ServerFrame(taken=["r-x"]), 0.0) == [ReportsTaken([report("x")])]
+    assert holder.receive(B, ServerFrame(taken=["r-x"]), 0.0) == HolderEffects(reports_taken=[report("x")])
     assert holder.leases == {}
     assert holder.reports_unanswered == 0
-    assert holder.receive(B, ServerFrame(taken=["r-x"]), 0.0) == [], "a second answer changes nothing"
+    assert holder.receive(B, ServerFrame(taken=["r-x"]), 0.0) == HolderEffects(), "a second answer changes nothing"
 
 
 def test_refused_report_ends_its_lease_and_is_never_sent_again():
@@ -118,7 +119,7 @@ def test_refused_report_ends_its_lease_and_is_never_sent_again():
     holder.report(report("x"), ends_lease=True)
     said(holder, A)
     refused = ServerFrame(refused_reports=[RefusedReport("r-x", "EPOCH_STALE")])
-    assert holder.receive(A, refused, 0.0) == [ReportsRefused([(report("x"), "EPOCH_STALE")])]
+    assert holder.receive(A, refused, 0.0) == HolderEffects(reports_refused=[(report("x"), "EPOCH_STALE")])
     assert (holder.leases, holder.reports_unanswered) == ({}, 0)
 
 
@@ -167,14 +168,14 @@ def test_revoked_lease_frees_its_place():
     holder = attached(A, capacity=1)
     grant(holder, A, "x")
     revoked = [Refused("x", 1, "RUN_CANCELLED")]
-    assert holder.receive(A, ServerFrame(revoked=revoked), 0.0) == [LeasesRevoked(revoked)]
+    assert holder.receive(A, ServerFrame(revoked=revoked), 0.0) == HolderEffects(revoked=revoked)
     assert said(holder, A).credit == Credit(2, 1)
 
 
 def test_grant_that_comes_after_its_revocation_by_another_server_is_not_begun():
     holder = attached(A, B)
-    assert holder.receive(B, ServerFrame(revoked=[Refused("x", 1, "RUN_CANCELLED")]), 0.0) == []
-    assert holder.receive(A, ServerFrame(grants=[Grant("x", 1, "x")]), 0.0) == []
+    assert holder.receive(B, ServerFrame(revoked=[Refused("x", 1, "RUN_CANCELLED")]), 0.0) == HolderEffects()
+    assert holder.receive(A, ServerFrame(grants=[Grant("x", 1, "x")]), 0.0) == HolderEffects()
     assert holder.leases == {}
     assert said(holder, A).refused == [Refused("x", 1, "NOT_HELD")]
     grant(holder, A, "x", epoch=2)
@@ -185,14 +186,16 @@ def test_grant_that_comes_after_its_lease_was_refused_at_an_attach_is_not_begun(
     holder = attached(A)
     grant(holder, A, "x")
     attach(holder, B, refused=[Refused("x", 1, "LEASE_ENDED")])
-    assert holder.receive(A, ServerFrame(grants=[Grant("x", 1, "x")]), 0.0) == []
+    assert holder.receive(A, ServerFrame(grants=[Grant("x", 1, "x")]), 0.0) == HolderEffects()
     assert holder.leases == {}
 
 
 def test_grant_that_an_ended_instance_left_unread_is_not_begun():
     holder = attached(A, B)
     holder.receive(A, ServerFrame(beat=BeatAnswer(1, False)), 0.0)
-    assert holder.receive(B, ServerFrame(grants=[Grant("x", 1, "x")]), 0.0) == [Redial(B, "INSTANCE_ENDED")]
+    assert holder.receive(B, ServerFrame(grants=[Grant("x", 1, "x")]), 0.0) == HolderEffects(
+        redials=[Redial(B, "INSTANCE_ENDED")]
+    )
     assert holder.leases == {}
 
 
@@ -218,7 +221,7 @@ def test_revocation_of_what_is_reported_already_stops_nothing():
     holder = attached(A)
     grant(holder, A, "x")
     holder.report(report("x"), ends_lease=True)
-    assert holder.receive(A, ServerFrame(revoked=[Refused("x", 1, "NODE_TIMEOUT")]), 0.0) == []
+    assert holder.receive(A, ServerFrame(revoked=[Refused("x", 1, "NODE_TIMEOUT")]), 0.0) == HolderEffects()
     assert holder.reports_unanswered == 1
 
 
@@ -411,17 +414,17 @@ def test_fence_is_told_once_and_lifted_by_any_server():
     holder = attached(A, B)
     beat(holder, A, BEAT)
     beat(holder, B, BEAT)
-    assert [type(action) for action in holder.tick(FENCE)] == [Fenced]
+    assert named(holder.tick(FENCE)) == ["has_fenced"]
     assert holder.is_fenced
-    assert Fenced() not in holder.tick(FENCE + 0.1)
-    assert holder.receive(B, ServerFrame(beat=BeatAnswer(1, True)), FENCE + 0.2) == [Resumed()]
+    assert not holder.tick(FENCE + 0.1).has_fenced
+    assert holder.receive(B, ServerFrame(beat=BeatAnswer(1, True)), FENCE + 0.2) == HolderEffects(has_resumed=True)
 
 
 def test_answer_that_comes_too_late_lifts_nothing():
     holder = attached(A)
     beat(holder, A, BEAT)
     holder.tick(FENCE)
-    assert holder.receive(A, ServerFrame(beat=BeatAnswer(1, True)), BEAT + FENCE) == []
+    assert holder.receive(A, ServerFrame(beat=BeatAnswer(1, True)), BEAT + FENCE) == HolderEffects()
     assert holder.is_fenced
 
 
@@ -432,22 +435,22 @@ def test_nothing_starts_before_the_first_attach():
 def test_silent_stream_is_dialled_anew():
     holder = attached(A)
     beat(holder, A, BEAT)
-    assert Redial(A, "SILENT") not in holder.tick(BEAT + EXECUTION.silence)
-    assert Redial(A, "SILENT") in holder.tick(BEAT + EXECUTION.silence + 0.1)
+    assert Redial(A, "SILENT") not in holder.tick(BEAT + EXECUTION.silence).redials
+    assert Redial(A, "SILENT") in holder.tick(BEAT + EXECUTION.silence + 0.1).redials
 
 
 def test_stream_that_only_waits_for_its_database_is_kept():
     holder = attached(A)
     beat(holder, A, BEAT)
     holder.receive(A, ServerFrame(beat_heard=1), BEAT + EXECUTION.silence)
-    assert Redial(A, "SILENT") not in holder.tick(BEAT + EXECUTION.silence + 0.1)
+    assert Redial(A, "SILENT") not in holder.tick(BEAT + EXECUTION.silence + 0.1).redials
 
 
 def test_attach_without_an_answer_is_dialled_anew():
     holder = holder_of()
     holder.dialled(A, 0.0)
-    assert holder.tick(FENCE) == []
-    assert holder.tick(FENCE + 0.1) == [Redial(A, "ATTACH_UNANSWERED")]
+    assert holder.tick(FENCE) == HolderEffects()
+    assert holder.tick(FENCE + 0.1) == HolderEffects(redials=[Redial(A, "ATTACH_UNANSWERED")])
 
 
 # ── drain, notes ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,45 +1,33 @@
 """The reaper and its guard judge which instances are dead, on a clock that stands still."""
 
-from collections.abc import Iterable
-
-from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import EXECUTION
-from services.chassis.process.clock import ManualClock
-from services.chassis.session.memory import MemorySessionStore
 from services.chassis.session.reaper import SessionReaper, SweepGuard
 from services.chassis.session.store import EndedInstance
+from tests.support.manual_clock import ManualClock
+from tests.support.session_store import MemorySessionStore
 
 TERM, BEAT, LOOK = EXECUTION.term, EXECUTION.beat, EXECUTION.second_look
 
 
-class Store(MemorySessionStore):
-    """Can be away, and can be slow."""
+class SlowStore(MemorySessionStore):
+    """Each sweep takes `delay` seconds."""
+
+    delay = 0.0
 
     def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock, EXECUTION)
-        self.manual = clock
-        self.is_away = False
-        self.delay = 0.0
-        self.sweeps = 0
+        super().__init__(EXECUTION, clock)
+        self._manual = clock
 
     async def sweep(self) -> list[EndedInstance]:
-        if self.is_away:
-            raise DependencyUnavailable("the database", "away")
-        self.manual.advance(self.delay)
-        self.sweeps += 1
+        self._manual.advance(self.delay)
         return await super().sweep()
-
-    async def ended_among(self, instance_ids: Iterable[str]) -> list[EndedInstance]:
-        if self.is_away:
-            raise DependencyUnavailable("the database", "away")
-        return await super().ended_among(instance_ids)
 
 
 class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.store = Store(self.clock)
+        self.store = SlowStore(self.clock)
         self.watched: set[str] = set()
         self.ended: list[list[str]] = []
         self.guard = SweepGuard(EXECUTION, self.clock.monotonic())
@@ -110,7 +98,7 @@ async def test_watched_instances_are_asked_after_even_when_nothing_may_be_swept(
     world = World()
     for name in ("ended", "lives"):
         await world.store.open(Attach("holder", name, 1))
-    await world.store.end_if_unheard(await world.store.mark_closed("ended"))
+    await world.store.end_if_unheard("ended", await world.store.now())
     world.watched = {"ended", "lives"}
     await world.after(0.1)
     assert world.store.sweeps == 0

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from services.chassis.lease.effects import ServerEffects
 from services.chassis.lease.frames import (
     CREDIT_MAX,
     HELD_MAX,
@@ -23,6 +24,7 @@ from services.chassis.lease.frames import (
 )
 from services.chassis.lease.server import ServerSessionRules, ServerState
 from services.chassis.lease.timing import EXECUTION
+from tests.support.lease_effects import named
 from tests.support.probe import some
 
 ATTACH = Attach("holder", "instance", 10)
@@ -47,8 +49,8 @@ def live() -> ServerSessionRules:
     session.receive(HolderFrame(credit=Credit(1, 10), beat=Beat(1, True, 0)), 0.0)
     session.renewed(1)
     session.take_credit(2)
-    session.grant([Grant("a", 1, "work"), Grant("b", 2, "work")], 0.0)
-    assert session.take_frame(0.0) is not None
+    session.queue_grants([Grant("a", 1, "work"), Grant("b", 2, "work")], 0.0)
+    assert session.take_frame() is not None
     return session
 
 
@@ -143,47 +145,47 @@ FRAMES: dict[str, HolderFrame] = {
 ATTACHING = [name for name in FRAMES if name.startswith("attach")]
 SERVED: dict[str, str] = dict.fromkeys(ATTACHING, "ATTACHED_ALREADY") | {
     "nothing": "",
-    "next beat": "RenewInstance",
+    "next beat": "beat",
     "old beat": "BEAT_OUT_OF_ORDER",
     "beat after a gap": "BEAT_OUT_OF_ORDER",
     "beat below nothing": "BEAT_OUT_OF_ORDER",
     "beat with too many leases": "HELD_EXCEEDED",
     "beat with a long lease": "NAME_TOO_LONG",
     "beat without a long lease": "NAME_TOO_LONG",
-    "beat with the longest lease": "RenewInstance",
-    "credit": "GrantsTaken CreditStated",
+    "beat with the longest lease": "beat",
+    "credit": "taken has_stated_credit",
     "old credit": "",
     "negative credit": "CREDIT_INVALID",
     "credit without measure": "CREDIT_INVALID",
-    "count of one grant": "GrantsTaken",
+    "count of one grant": "taken",
     "count beyond what was sent": "GRANTS_SEEN_INVALID",
     "count below nothing": "GRANTS_SEEN_INVALID",
-    "refusal": "GrantsRefused",
+    "refusal": "refused",
     "refusal of a long lease": "NAME_TOO_LONG",
     "refusal for a long reason": "NAME_TOO_LONG",
-    "count with a refusal": "GrantsTaken GrantsRefused",
-    "report": "ReportsArrived",
+    "count with a refusal": "taken refused",
+    "report": "reports",
     "report with a long id": "NAME_TOO_LONG",
     "report of a long lease": "NAME_TOO_LONG",
     "flood of reports": "FLOOD",
-    "note": "NotesArrived",
-    "drain": "HolderDrains",
+    "note": "notes",
+    "drain": "has_begun_drain",
 }
 
 ATTACHES: dict[str, str] = dict.fromkeys(ATTACHING, "ATTACH_INVALID") | {
-    "attach": "OpenInstance",
+    "attach": "attach",
     "attach with more": "ATTACH_EXPECTED",
     "attach with too many leases": "HELD_EXCEEDED",
 }
 
-# The answer of each state to each frame: the names of the actions, or the reason of the fault.
+# The answer of each state to each frame: the names of the effects, or the reason of the fault.
 TABLE: dict[str, dict[str, str]] = {
     "new": dict.fromkeys(FRAMES, "ATTACH_EXPECTED") | ATTACHES,
     "opening": dict.fromkeys(FRAMES, "ATTACH_PENDING"),
     "live": SERVED,
     "beating": SERVED
     | dict.fromkeys(("next beat", "beat with too many leases", "beat with the longest lease"), "BEAT_OUT_OF_ORDER"),
-    "draining": SERVED | {"credit": "GrantsTaken", "drain": ""},
+    "draining": SERVED | {"credit": "taken", "drain": ""},
     "closed": dict.fromkeys(FRAMES, ""),
     "lost": dict.fromkeys(FRAMES, ""),
 }
@@ -203,18 +205,18 @@ def test_table_is_complete():
 def test_frame_in_state_has_its_answer(state: str, frame: str):
     session = STATES[state]()
     before = session.state
-    actions = session.receive(FRAMES[frame], 1.0)
+    effects = session.receive(FRAMES[frame], 1.0)
     answer = TABLE[state][frame]
     if answer.isupper():
-        assert actions == []
+        assert effects == ServerEffects()
         assert session.state is ServerState.CLOSED
-        last = some(session.take_frame(1.0))
+        last = some(session.take_frame())
         assert last.fault is not None
         assert last.fault.reason == answer
         assert last.fault.message
-        assert session.take_frame(1.0) is None, "a fault is the last frame"
+        assert session.take_frame() is None, "a fault is the last frame"
     else:
-        assert [type(action).__name__ for action in actions] == answer.split()
+        assert named(effects) == answer.split()
         assert session.state is not ServerState.CLOSED or before is ServerState.CLOSED
 
 
@@ -236,9 +238,9 @@ def test_attached_frame_follows_the_acceptance_and_names_the_refused_leases():
     session = new()
     held = [Lease("mine", 4), Lease("stale", 2)]
     session.receive(HolderFrame(attach=Attach("holder", "instance", 1, held=held)), 0.0)
-    assert session.take_frame(0.0) is None
+    assert session.take_frame() is None
     session.accept([Refused("stale", 2, "EPOCH_STALE")])
-    frame = some(session.take_frame(0.0))
+    frame = some(session.take_frame())
     assert frame.attached is not None
     assert frame.attached.refused == [Refused("stale", 2, "EPOCH_STALE")]
     assert frame.attached.timing == EXECUTION
@@ -260,11 +262,11 @@ def test_acceptance_after_the_stream_is_gone_changes_nothing():
     session = opening()
     session.lost()
     session.accept([])
-    session.refuse("TOO_LATE", "")
+    session.close("TOO_LATE", "")
     session.ended()
     session.renewed(1)
     assert session.state is ServerState.CLOSED
-    assert session.take_frame(0.0) is None
+    assert session.take_frame() is None
 
 
 def test_acceptance_of_what_did_not_attach_is_a_bug():
@@ -275,7 +277,7 @@ def test_acceptance_of_what_did_not_attach_is_a_bug():
 def test_refused_renewal_is_told_with_the_beat_and_closes():
     session = beating()
     session.ended()
-    frame = some(session.take_frame(0.0))
+    frame = some(session.take_frame())
     assert not some(frame.beat).is_renewed
     assert frame.fault is not None
     assert frame.fault.reason == "INSTANCE_ENDED"
@@ -291,7 +293,7 @@ def test_beats_keep_the_set_of_held_leases():
     assert not session.holds("b", 1)
     assert session.holds("c", 3)
     session.renewed(3)
-    frame = some(session.take_frame(0.0))
+    frame = some(session.take_frame())
     assert not some(frame.beat).wants_full
 
 
@@ -306,7 +308,7 @@ def test_leases_are_counted_from_the_attach_on_and_gone_with_the_stream():
     assert [*counts, session.held_count] == [0, 2, 1, 0]
 
 
-@pytest.mark.parametrize("end", [lambda session: session.refuse("NO", "no"), ServerSessionRules.lost])
+@pytest.mark.parametrize("end", [lambda session: session.close("NO", "no"), ServerSessionRules.lost])
 def test_leases_of_an_attach_that_is_never_accepted_are_forgotten(end: Callable[[ServerSessionRules], object]):
     session = new()
     session.receive(HolderFrame(attach=Attach("holder", "instance", 1, held=[Lease("a", 1)])), 0.0)
@@ -318,41 +320,34 @@ def test_leases_of_an_attach_that_is_never_accepted_are_forgotten(end: Callable[
 def test_sign_of_life_says_the_demand_again():
     session = live()
     session.set_demand(3)
-    said = [session.take_frame(0.0), session.take_frame(0.0)]
+    said = [session.take_frame(), session.take_frame()]
     session.say_something()
-    assert [*said, session.take_frame(0.0)] == [
-        ServerFrame(grants=[], demand=3),
-        None,
-        ServerFrame(grants=[], demand=3),
-    ]
+    assert [*said, session.take_frame()] == [ServerFrame(demand=3), None, ServerFrame(demand=3)]
 
 
 def test_drifted_set_is_asked_for_whole():
     session = live()
     session.receive(HolderFrame(beat=Beat(2, False, 5)), 0.0)
     session.renewed(2)
-    frame = some(session.take_frame(0.0))
+    frame = some(session.take_frame())
     assert some(frame.beat).wants_full
 
 
 def test_answer_to_another_beat_than_the_pending_one_is_ignored():
     session = beating()
     session.renewed(1)
-    assert session.take_frame(0.0) is None
+    assert session.take_frame() is None
 
 
 def test_unanswered_beat_is_at_least_said_to_be_heard():
     session = beating()
     assert (live().beat_number, session.beat_number) == (1, 2)
     assert session.tick(0.4) == []
-    assert session.take_frame(0.4) is None
-    owed = [session.owes_beat_heard]
+    assert session.take_frame() is None
     session.tick(EXECUTION.beat)
-    owed.append(session.owes_beat_heard)
-    frame = session.take_frame(EXECUTION.beat)
-    assert frame == ServerFrame(beat_heard=2, grants=[])
-    assert [*owed, session.owes_beat_heard] == [False, True, False]
+    frame = session.take_frame()
+    assert frame == ServerFrame(beat_heard=2)
     session.tick(1.2 * EXECUTION.beat)
-    assert session.take_frame(1.2 * EXECUTION.beat) is None
+    assert session.take_frame() is None
     session.tick(2 * EXECUTION.beat)
-    assert session.take_frame(2 * EXECUTION.beat) == frame, "said again: the stream shows that it lives"
+    assert session.take_frame() == frame, "said again: the stream shows that it lives"

@@ -1,10 +1,10 @@
 """Credit, grants and what a server owes: the bookkeeping of the server's side."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import pytest
 
-from services.chassis.lease.actions import GrantsInDoubt, GrantsRefused, GrantsTaken, GrantsWithdrawn, ServerAction
+from services.chassis.lease.effects import ServerEffects
 from services.chassis.lease.frames import (
     FRAME_ITEMS_MAX,
     OUTGOING_MAX,
@@ -19,6 +19,7 @@ from services.chassis.lease.frames import (
     Report,
     ServerFrame,
 )
+from services.chassis.lease.grants import LostGrants
 from services.chassis.lease.server import ServerSessionRules, ServerState
 from services.chassis.lease.timing import EXECUTION
 from tests.support.probe import some
@@ -26,11 +27,11 @@ from tests.support.probe import some
 ANSWER = EXECUTION.grant_answer
 
 
-def attached(credit: int = 10) -> ServerSessionRules:
-    session = ServerSessionRules("session", "server", EXECUTION)
+def attached(credit: int = 10, wake_writer: Callable[[], None] = lambda: None) -> ServerSessionRules:
+    session = ServerSessionRules("session", "server", EXECUTION, wake_writer)
     session.receive(HolderFrame(attach=Attach("holder", "instance", 100)), 0.0)
     session.accept([])
-    assert session.take_frame(0.0) is not None
+    assert session.take_frame() is not None
     session.receive(HolderFrame(credit=Credit(1, credit)), 0.0)
     return session
 
@@ -41,15 +42,15 @@ def grants(*names: str) -> list[Grant]:
 
 def grant(session: ServerSessionRules, *names: str, now: float = 0.0) -> None:
     assert session.take_credit(len(names)) == len(names)
-    assert session.grant(grants(*names), now)
+    assert session.queue_grants(grants(*names), now)
 
 
-def frame_of(session: ServerSessionRules, now: float = 0.0, items_max: int = FRAME_ITEMS_MAX) -> ServerFrame:
-    return some(session.take_frame(now, items_max))
+def frame_of(session: ServerSessionRules, items_max: int = FRAME_ITEMS_MAX) -> ServerFrame:
+    return some(session.take_frame(items_max))
 
 
-def taken(actions: Sequence[ServerAction]) -> list[str]:
-    return [each.lease_id for action in actions if isinstance(action, GrantsTaken) for each in action.grants]
+def taken(effects: ServerEffects) -> list[str]:
+    return [each.lease_id for each in effects.taken]
 
 
 def test_no_more_is_granted_than_the_stated_credit():
@@ -63,7 +64,7 @@ def test_no_more_is_granted_than_the_stated_credit():
 def test_grant_without_reserved_credit_is_a_bug():
     session = attached(credit=3)
     with pytest.raises(ValueError, match="cannot give back 1 of 0 reserved"):
-        session.grant(grants("a"), 0.0)
+        session.queue_grants(grants("a"), 0.0)
 
 
 def test_reserved_credit_can_be_given_back():
@@ -89,9 +90,9 @@ def test_lowering_statement_is_confirmed_when_nothing_more_can_come_under_the_ol
     assert session.take_credit(4) == 4
     session.receive(HolderFrame(credit=Credit(2, 0)), 0.0)
     assert session.credit == 0
-    assert session.take_frame(0.0) is None, "a claim is still being made under the old statement"
+    assert session.take_frame() is None, "a claim is still being made under the old statement"
     session.give_back(2)
-    assert session.grant(grants("a", "b"), 0.0)
+    assert session.queue_grants(grants("a", "b"), 0.0)
     frame = frame_of(session, items_max=1)
     assert ([each.lease_id for each in frame.grants], frame.credit_seen) == (["a"], 0)
     frame = frame_of(session)
@@ -101,7 +102,7 @@ def test_lowering_statement_is_confirmed_when_nothing_more_can_come_under_the_ol
 def test_raising_statement_needs_no_confirmation():
     session = attached(credit=10)
     session.receive(HolderFrame(credit=Credit(2, 11)), 0.0)
-    assert session.take_frame(0.0) is None
+    assert session.take_frame() is None
     assert session.credit == 11
 
 
@@ -110,7 +111,7 @@ def test_statement_that_only_follows_the_grants_is_not_lowering():
     grant(session, "a", "b")
     frame_of(session)
     session.receive(HolderFrame(grants_seen=2, credit=Credit(2, 8)), 0.0)
-    assert session.take_frame(0.0) is None
+    assert session.take_frame() is None
     assert session.credit == 8
 
 
@@ -121,10 +122,10 @@ def test_draining_holder_and_closed_stream_take_no_grant():
     assert session.state is ServerState.DRAINING
     assert session.credit == 0
     assert session.take_credit(1) == 0
-    assert not session.grant(grants("a"), 0.0)
+    assert not session.queue_grants(grants("a"), 0.0)
     session.lost()
-    assert not session.grant(grants("b"), 0.0)
-    assert session.take_frame(0.0) is None
+    assert not session.queue_grants(grants("b"), 0.0)
+    assert session.take_frame() is None
 
 
 def test_one_number_takes_all_grants_up_to_it():
@@ -136,7 +137,7 @@ def test_one_number_takes_all_grants_up_to_it():
     assert taken(session.receive(HolderFrame(grants_seen=1), 0.0)) == ["a"]
     assert taken(session.receive(HolderFrame(grants_seen=3), 0.0)) == ["b", "c"]
     assert taken(session.receive(HolderFrame(grants_seen=3), 0.0)) == []
-    assert session.lost() == []
+    assert session.lost() == LostGrants([], [])
 
 
 def test_refused_grant_is_not_among_the_taken():
@@ -144,9 +145,9 @@ def test_refused_grant_is_not_among_the_taken():
     grant(session, "a", "b")
     frame_of(session)
     refused = [Refused("a", 1, "NO_CAPACITY")]
-    actions = session.receive(HolderFrame(grants_seen=2, refused=refused), 0.0)
-    assert taken(actions) == ["b"]
-    assert GrantsRefused(refused) in actions
+    effects = session.receive(HolderFrame(grants_seen=2, refused=refused), 0.0)
+    assert taken(effects) == ["b"]
+    assert effects.refused == refused
 
 
 def test_sent_grant_stays_the_holders_however_long_it_says_nothing():
@@ -155,7 +156,7 @@ def test_sent_grant_stays_the_holders_however_long_it_says_nothing():
     frame_of(session)
     for passed in range(1, 100):
         assert session.tick(passed * ANSWER) == []
-    assert session.take_frame(100 * ANSWER) is None, "nor is it revoked"
+    assert session.take_frame() is None, "nor is it revoked"
     assert taken(session.receive(HolderFrame(grants_seen=1), 100 * ANSWER)) == ["a"]
 
 
@@ -164,15 +165,15 @@ def test_only_what_is_unsent_is_withdrawn_when_the_time_for_sending_is_over():
     grant(session, "a", "b", now=0.0)
     frame_of(session, items_max=1)
     assert session.tick(ANSWER - 0.1) == []
-    assert session.tick(ANSWER) == [GrantsWithdrawn(grants("b"))]
-    assert session.lost() == [GrantsInDoubt(grants("a"))]
+    assert session.tick(ANSWER) == grants("b")
+    assert session.lost() == LostGrants([], grants("a"))
 
 
 def test_grant_that_never_left_is_withdrawn_without_a_word():
     session = attached(credit=1)
     grant(session, "a", now=0.0)
-    assert session.tick(ANSWER) == [GrantsWithdrawn(grants("a"))]
-    assert session.take_frame(ANSWER) is None
+    assert session.tick(ANSWER) == grants("a")
+    assert session.take_frame() is None
     assert session.credit == 1
 
 
@@ -181,7 +182,7 @@ def test_lost_stream_tells_what_never_left_from_what_is_in_doubt():
     grant(session, "a", "b", "c")
     frame_of(session, items_max=2)
     session.receive(HolderFrame(grants_seen=1), 0.0)
-    assert session.lost() == [GrantsWithdrawn(grants("c")), GrantsInDoubt(grants("b"))]
+    assert session.lost() == LostGrants(grants("c"), grants("b"))
 
 
 def test_frame_gathers_all_that_is_owed():
@@ -205,7 +206,7 @@ def test_frame_gathers_all_that_is_owed():
         demand=7,
         is_draining=True,
     )
-    assert session.take_frame(0.0) is None
+    assert session.take_frame() is None
     assert session.unanswered.count == 0
 
 
@@ -215,7 +216,7 @@ def test_frame_holds_no_more_items_than_asked_and_nothing_overtakes_a_grant():
     grant(session, "a", "b", "c")
     session.revoke([Refused("c", 1, "RUN_CANCELLED")])
     seen = []
-    while (frame := session.take_frame(0.0, 2)) is not None:
+    while (frame := session.take_frame(2)) is not None:
         assert len(frame.taken) + len(frame.grants) + len(frame.revoked) <= 2
         seen += [*[each.lease_id for each in frame.grants], *[f"not {each.lease_id}" for each in frame.revoked]]
         seen += list(frame.taken)
@@ -223,12 +224,37 @@ def test_frame_holds_no_more_items_than_asked_and_nothing_overtakes_a_grant():
     assert seen.index("c") < seen.index("not c")
 
 
+def test_writer_is_woken_for_all_that_cannot_wait():
+    woken: list[str] = []
+    session = attached(wake_writer=lambda: woken.append("now"))
+    calls: dict[str, Callable[[], object]] = {
+        "grant": lambda: session.take_credit(2) and session.queue_grants(grants("a"), 0.0),
+        "give back": lambda: session.give_back(1),
+        "refuse": lambda: session.refuse_reports([RefusedReport("1", "EPOCH_STALE")]),
+        "revoke": lambda: session.revoke([]),
+        "claim": lambda: session.claim([]),
+        "post": lambda: session.post([]),
+        "demand": lambda: session.set_demand(1),
+        "drain": session.drain,
+        "acknowledge": lambda: session.acknowledge(["1"]),
+        "take a drain": lambda: session.receive(HolderFrame(is_draining=True), 0.0),
+        "acknowledge while it drains": lambda: session.acknowledge(["2"]),
+        "close": lambda: session.close("SERVER_STOPPING", ""),
+    }
+    told = set()
+    for name, call in calls.items():
+        woken.clear()
+        call()
+        told |= {name} if woken else set()
+    assert told == set(calls) - {"acknowledge", "take a drain"}
+
+
 def test_demand_is_said_at_once_only_when_it_changes_much():
     session = attached()
     session.set_demand(10)
     assert frame_of(session).demand == 10
     session.set_demand(12)
-    assert session.take_frame(0.0) is None
+    assert session.take_frame() is None
     session.receive(HolderFrame(beat=Beat(1, True, 0)), 0.0)
     session.renewed(1)
     assert frame_of(session).demand == 12
@@ -248,4 +274,4 @@ def test_holder_that_never_reads_is_closed_at_the_bound():
     assert some(frame.fault).reason == "NOT_READING"
     session.post(["more"])
     session.revoke([Refused("x", 1, "X")])
-    assert session.take_frame(0.0) is None
+    assert session.take_frame() is None

@@ -4,11 +4,11 @@ from typing import cast
 
 from prometheus_client import REGISTRY
 
-from services.chassis.process.clock import ManualClock
 from services.chassis.session.store import EndedInstance
 from services.coordinator.app.dead_runners import DeadRunners
 from services.coordinator.app.owned_executions import OwnedExecutions
 from services.coordinator.rpc.runners import SessionRunners
+from tests.support.manual_clock import ManualClock
 
 GRANTED_AGAIN = 16.0
 

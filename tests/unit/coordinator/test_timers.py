@@ -1,9 +1,9 @@
 """When executions are looked at again."""
 
-from services.chassis.process.clock import ManualClock
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.app.timers import Timers
 from services.coordinator.peers.orders import start_command
+from tests.support.manual_clock import ManualClock
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
 

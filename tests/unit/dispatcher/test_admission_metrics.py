@@ -1,4 +1,4 @@
-"""How many lines admission writes when more goes than anybody reads."""
+"""The log lines of admission at a rate that nobody could read."""
 
 from collections.abc import Iterator, MutableMapping
 from typing import Any

@@ -8,7 +8,7 @@ import pytest
 from services.chassis.grpc.server import INTERNAL
 from services.dispatcher.core import mailbox_limits
 from services.dispatcher.core.batch import AdmissionBatch, BatchResult
-from services.dispatcher.core.holder_shares import holder_order, reach, shares
+from services.dispatcher.core.composing import holder_order, reach, shares
 from services.dispatcher.core.items import (
     LateReason,
     LeaseFinished,
@@ -151,15 +151,16 @@ def test_items_and_claims_of_a_batch_are_split() -> None:
 
 
 def test_results_of_halves_join_in_order() -> None:
-    first, second = BatchResult(finished=["a"], woken=["x"]), BatchResult(finished=[None], parked=["b"])
+    finished, parked = LeaseFinished("a", 1), LeaseParked("b", 1, None)
+    first, second = BatchResult(took_effect={finished: "v"}, woken=["x"]), BatchResult(took_effect={parked: "w"})
     second.refused_workspaces, second.is_ending_refused = ["w"], True
     first.join(second)
     assert (first.refused_workspaces, first.is_ending_refused) == (["w"], True)
-    assert (first.finished, first.parked, first.woken) == (["a", None], ["b"], ["x"])
+    assert (first.took_effect, first.woken) == ({finished: "v", parked: "w"}, ["x"])
 
 
 @pytest.mark.parametrize(("claims", "workspaces", "each"), [(500, 1, 500), (500, 100, 10), (6, 3, 4), (1, 9, 1)])
-def test_claim_reaches_at_least_its_fair_share_into_each_lane(claims: int, workspaces: int, each: int) -> None:
+def test_claim_reaches_at_least_its_fair_share_into_each_workspace(claims: int, workspaces: int, each: int) -> None:
     assert reach(claims, workspaces) == each
 
 

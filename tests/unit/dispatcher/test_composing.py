@@ -1,4 +1,4 @@
-"""What a batch is composed of: who goes ahead at once, what is claimed, and for whom."""
+"""The composition of a batch: the new starts that go ahead at once, the claims, and their holders."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The background housekeeping, one round at a time."""
+"""The background loops, one round at a time."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import pytest
 from prometheus_client import REGISTRY
 
 from services.chassis.postgres.connection import DatabaseAway
-from services.chassis.process.clock import ManualClock
-from services.dispatcher.app.marks import Marks
+from services.dispatcher.app.admission_inbox import AdmissionInbox
+from services.dispatcher.app.dispatched_marks import DispatchedMarks
 from services.dispatcher.app.measures import Measures
+from services.dispatcher.app.poll_loop import PollLoop
 from services.dispatcher.app.replica_notices import CHANNEL, ReplicaNotices
 from services.dispatcher.app.retention import Retention
-from services.dispatcher.app.rounds import Rounds
 from services.dispatcher.app.waking import Waking
-from services.dispatcher.core.items import Astray, Measure, Unread, Woken
+from services.dispatcher.core.items import Measure, Requeued
+from tests.support.manual_clock import ManualClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Store:
-    """All that the housekeeping ask for, in memory; away while told so."""
+    """The housekeeping and the mailbox, in memory. They fail while they are told to."""
 
     def __init__(self) -> None:
         self.is_away = False
@@ -32,7 +33,7 @@ class Store:
         self.marked: list[Sequence[tuple[str, int]]] = []
         self.said: list[str] = []
         self.measured: list[Measure] = []
-        self.woken: list[Woken] = []
+        self.woken: list[Requeued] = []
         self.next_wake: float | None = None
         self.old_requests = 0
         self.sweeps = 0
@@ -47,8 +48,8 @@ class Store:
         self._answer("marks")
         self.marked.append(leases)
 
-    async def send(self, channel: str, payloads: Sequence[str]) -> None:
-        self._answer("send")
+    async def notify(self, channel: str, payloads: Sequence[str]) -> None:
+        self._answer("notify")
         assert channel == CHANNEL
         self.said += payloads
 
@@ -56,11 +57,11 @@ class Store:
         self._answer("measure")
         return self.measured
 
-    async def wake(self) -> tuple[list[Woken], float | None]:
+    async def wake(self) -> tuple[list[Requeued], float | None]:
         self._answer("wake")
         return self.woken, self.next_wake
 
-    async def forget_requests(self, kept_seconds: float) -> int:
+    async def forget_requests(self) -> int:
         self._answer("forget")
         forgotten, self.old_requests = min(self.old_requests, 5_000), max(0, self.old_requests - 5_000)
         return forgotten
@@ -73,34 +74,22 @@ class Store:
         self._answer("poll")
         return ["a"], True
 
-    async def astray(self) -> list[Astray]:
-        self._answer("astray")
-        return [Astray("e1", 1, "h1"), Astray("e2", 2, "h2"), Astray("e3", 3, "h1")]
+    async def lost_grants(self) -> dict[str, list[tuple[str, int]]]:
+        self._answer("lost_grants")
+        return {"h1": [("e1", 1)], "h2": [("e2", 2)]}
 
     async def holders_gone(self) -> list[str]:
         self._answer("unheld")
         return ["gone"]
 
-    async def unread(self) -> list[Unread]:
+    async def unread(self) -> dict[str, list[bytes]]:
         self._answer("unread")
-        return [Unread(b"m1", "h1"), Unread(b"m2", "h1")]
-
-
-class Wakes:
-    def __init__(self) -> None:
-        self.workspaces: list[str] = []
-        self.endings = 0
-
-    def work_in(self, workspace: str, *, is_ends_only: bool = False) -> None:
-        if is_ends_only:
-            self.endings += 1
-        else:
-            self.workspaces.append(workspace)
+        return {"h1": [b"m1", b"m2"]}
 
 
 async def test_marks_are_written_a_pause_later_and_never_for_what_is_over() -> None:
     store = Store()
-    marks = Marks(housekeeping=store, clock=ManualClock(NOW))
+    marks = DispatchedMarks(housekeeping=store, clock=ManualClock(NOW))
     marks.taken([("short", 1), ("long", 2)])
     await marks.run_once()
     assert not store.marked
@@ -111,7 +100,7 @@ async def test_marks_are_written_a_pause_later_and_never_for_what_is_over() -> N
 
 async def test_marks_wait_while_the_database_is_away() -> None:
     store = Store()
-    marks = Marks(housekeeping=store, clock=ManualClock(NOW))
+    marks = DispatchedMarks(housekeeping=store, clock=ManualClock(NOW))
     marks.taken([("e", 1)])
     await marks.run_once()
     store.is_away = True
@@ -123,7 +112,7 @@ async def test_marks_wait_while_the_database_is_away() -> None:
 
 async def test_notice_of_other_replicas_is_heard_and_our_own_is_not() -> None:
     store, heard = Store(), list[str]()
-    replica_notices = ReplicaNotices(sender=store, replica="me", heard=heard.append, clock=ManualClock(NOW))
+    replica_notices = ReplicaNotices(housekeeping=store, replica="me", heard=heard.append, clock=ManualClock(NOW))
     replica_notices.waits_in("a workspace")
     replica_notices.waits_in("a workspace")
     await replica_notices.run_once()
@@ -148,18 +137,20 @@ async def test_gauges_go_with_the_work() -> None:
 async def test_retention_goes_in_pieces_until_nothing_is_old() -> None:
     store = Store()
     store.old_requests = 12_000
-    await Retention(housekeeping=store, mailbox=store, kept_seconds=1.0, clock=ManualClock(NOW)).run_once()
+    await Retention(housekeeping=store, mailbox=store, clock=ManualClock(NOW)).run_once()
     assert store.old_requests == 0
     assert (store.asked.count("forget"), store.sweeps) == (4, 1)
 
 
 async def test_waking_wakes_the_admission_loop_and_sleeps_until_the_next_time() -> None:
-    store, wakes, clock = Store(), Wakes(), ManualClock(NOW)
-    store.woken = [Woken("a", False), Woken("b", True)]
+    store, clock = Store(), ManualClock(NOW)
+    inbox = AdmissionInbox(clock)
+    store.woken = [Requeued("e1", "a", False), Requeued("e2", "b", True)]
     store.next_wake = 1.0
-    waking = Waking(housekeeping=store, admission_loop=wakes, clock=clock, poll_seconds=2.0)
+    waking = Waking(housekeeping=store, inbox=inbox, clock=clock, poll_seconds=2.0)
     await waking.run_once()
-    assert (wakes.workspaces, wakes.endings) == (["a"], 1)
+    assert inbox.queues.take(9) == ["a"]
+    assert inbox.is_ending_ready
     assert 1.0 < waking.pause_seconds < 1.1
     waking.due(NOW + timedelta(seconds=0.5))
     assert waking.pause_seconds < 0.6
@@ -178,11 +169,10 @@ class RoundsTold:
         self.posted: dict[str, Sequence[bytes]] = {}
 
 
-def rounds_of(store: Store) -> tuple[Rounds, RoundsTold]:
+def rounds_of(store: Store) -> tuple[PollLoop, RoundsTold]:
     told = RoundsTold()
-    rounds = Rounds(
+    rounds = PollLoop(
         housekeeping=store,
-        leases=store,
         mailbox=store,
         polled=lambda workspaces, has_ending: told.polled.append((workspaces, has_ending)),
         ended=told.ended.append,
@@ -199,25 +189,25 @@ async def test_round_looks_for_work_leases_grants_and_messages() -> None:
     await rounds.run_once()
     assert told.polled == [(["a"], True)]
     assert told.ended == [["gone"]]
-    assert told.asked == {"h1": [("e1", 1), ("e3", 3)], "h2": [("e2", 2)]}
+    assert told.asked == {"h1": [("e1", 1)], "h2": [("e2", 2)]}
     assert told.posted == {"h1": [b"m1", b"m2"]}
 
 
-async def test_grants_gone_astray_are_looked_for_four_times_as_often() -> None:
+async def test_lost_grants_are_looked_for_four_times_as_often() -> None:
     store = Store()
     rounds, _ = rounds_of(store)
     for _ in range(8):
         await rounds.run_once()
-    assert (store.asked.count("astray"), store.asked.count("poll")) == (8, 2)
+    assert (store.asked.count("lost_grants"), store.asked.count("poll")) == (8, 2)
 
 
-@pytest.mark.parametrize("failing", ["astray", "unread", "poll", "unheld"])
+@pytest.mark.parametrize("failing", ["lost_grants", "unread", "poll", "unheld"])
 async def test_step_of_a_round_that_fails_holds_up_no_other(failing: str) -> None:
     store = Store()
     rounds, told = rounds_of(store)
     store.fails = failing
     await rounds.run_once()
-    done = {"astray": told.asked, "unread": told.posted, "poll": told.polled, "unheld": told.ended}
+    done = {"lost_grants": told.asked, "unread": told.posted, "poll": told.polled, "unheld": told.ended}
     assert [name for name, what in done.items() if not what] == [failing]
 
 
@@ -226,13 +216,13 @@ async def test_round_says_once_that_the_database_is_away_and_goes_on_when_it_is_
 ) -> None:
     lines: list[str] = []
     monkeypatch.setattr(
-        "services.dispatcher.app.rounds.log", SimpleNamespace(info=lambda text, **_: lines.append(text))
+        "services.dispatcher.app.poll_loop.log", SimpleNamespace(info=lambda text, **_: lines.append(text))
     )
     store = Store()
     rounds, told = rounds_of(store)
     store.is_away = True
     await rounds.run_once()
-    assert store.asked == ["astray", "unread", "poll", "unheld"]
+    assert store.asked == ["lost_grants", "unread", "poll", "unheld"]
     assert lines == ["a round waits for the database"]
     store.is_away = False
     for _ in range(4):

@@ -46,10 +46,3 @@ def test_wake_time_that_no_date_holds_is_cut(seconds: int, has_park_time: bool) 
     report = report_of(message, NOW)
     assert isinstance(report, LeaseParked)
     assert report.wake_time == (NOW if seconds < 0 else NOW + timedelta(days=36_500))
-
-
-def test_wait_longer_than_a_date_can_hold_is_cut() -> None:
-    far = datetime(9999, 12, 31, tzinfo=UTC)
-    wake_time = parked(park_time=datetime(1970, 1, 1, tzinfo=UTC), wake_time=far).wake_time
-    assert wake_time is not None
-    assert NOW < wake_time < far

@@ -1,4 +1,4 @@
-"""Workspaces: who is looked at next, and who costs nothing."""
+"""The order in which workspaces are looked at, and the workspaces that are left alone."""
 
 from services.dispatcher.core.items import WorkspaceView
 from services.dispatcher.core.workspace_queues import (
@@ -22,7 +22,7 @@ def busy(workspace: str) -> WorkspaceView:
     return WorkspaceView(workspace, executions_max=5, free=5, taken=2, has_more=True)
 
 
-def lanes_with(*workspaces: str) -> WorkspaceQueues:
+def queues_with(*workspaces: str) -> WorkspaceQueues:
     queues = WorkspaceQueues()
     for workspace in workspaces:
         queues.work(workspace)
@@ -30,14 +30,14 @@ def lanes_with(*workspaces: str) -> WorkspaceQueues:
 
 
 def test_queues_are_served_in_turn() -> None:
-    queues = lanes_with("a", "b", "c")
+    queues = queues_with("a", "b", "c")
     assert queues.take(2) == ["a", "b"]
     assert queues.take(2) == ["c", "a"]
     assert queues.take(9) == ["b", "c", "a"]
 
 
 def test_queue_that_is_aside_is_left_alone_for_a_while() -> None:
-    queues = lanes_with("a", "b")
+    queues = queues_with("a", "b")
     queues.set_aside("a", 5.0)
     queues.work("a")
     queues.slot("a")
@@ -50,7 +50,7 @@ def test_queue_that_is_aside_is_left_alone_for_a_while() -> None:
 
 
 def test_full_queue_leaves_the_line_until_a_slot_may_be_free() -> None:
-    queues = lanes_with("a", "b")
+    queues = queues_with("a", "b")
     queues.saw(full("a"), 0.0)
     assert queues.take(9) == ["b"]
     queues.work("a")
@@ -60,7 +60,7 @@ def test_full_queue_leaves_the_line_until_a_slot_may_be_free() -> None:
 
 
 def test_empty_queue_leaves_the_line_until_something_waits() -> None:
-    queues = lanes_with("a")
+    queues = queues_with("a")
     queues.saw(dry("a"), 0.0)
     assert not queues.has_ready
     queues.slot("a")
@@ -70,14 +70,14 @@ def test_empty_queue_leaves_the_line_until_something_waits() -> None:
 
 
 def test_poll_has_every_queue_with_work_looked_at_again() -> None:
-    queues = lanes_with("a")
+    queues = queues_with("a")
     queues.saw(full("a"), 0.0)
     queues.polled(["a", "b"])
     assert queues.ready_count == 2
 
 
 def test_capacity_is_told_once_per_change() -> None:
-    queues = lanes_with("a")
+    queues = queues_with("a")
     assert queues.saw(full("a"), 0.0)
     assert not queues.saw(full("a"), 1.0)
     assert not queues.saw(busy("a"), 2.0)
@@ -112,7 +112,7 @@ def test_limits_are_known_from_their_revision_on() -> None:
 
 
 def test_changed_limits_may_have_opened_slots() -> None:
-    queues = lanes_with("a")
+    queues = queues_with("a")
     queues.saw(full("a"), 0.0)
     queues.limits_stored("a", 1, 100)
     assert queues.take(1) == ["a"]
@@ -159,7 +159,7 @@ def test_changes_of_a_batch_are_added_to_the_count() -> None:
 
 
 def test_queue_of_an_unknown_workspace_is_dropped() -> None:
-    queues = lanes_with("a")
+    queues = queues_with("a")
     queues.is_unknown("a")
     assert not queues.has_ready
     assert not queues.has_waiting
@@ -177,7 +177,7 @@ def test_a_slot_is_wanted_while_anything_waits_in_a_full_queue_too() -> None:
 
 
 def test_idle_queues_are_forgotten_when_there_are_too_many() -> None:
-    queues = lanes_with("keeps")
+    queues = queues_with("keeps")
     for number in range(QUEUES_KEPT_MAX):
         queues.limits_stored(str(number), 1, 10)
     assert queues.knows_limits(str(QUEUES_KEPT_MAX - 1), 1)

@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 
 from services.chassis.lease.frames import Grant
-from services.chassis.process.clock import ManualClock
 from services.runner.core.job import Job
 from services.runner.peers.coordinators import CoordinatorSessions
+from tests.support.manual_clock import ManualClock
 from tests.support.runner_bench import Bench, a_job
 from windlass.coordinator.v1 import sessions_pb2 as pb
 

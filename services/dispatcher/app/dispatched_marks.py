@@ -18,7 +18,7 @@ _BATCH: Final = 2_000
 _PAUSE_SECONDS: Final = 0.1
 
 
-class Marks:
+class DispatchedMarks:
     def __init__(self, *, housekeeping: Housekeeping, clock: Clock) -> None:
         self._housekeeping = housekeeping
         self._clock = clock

@@ -11,17 +11,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
-from services.dispatcher.app.ports import Housekeeping, LeaseHolders, MailboxUpkeep
+from services.dispatcher.app.ports import Housekeeping, MailboxUpkeep
 
 log = logger(__name__)
 
 
-class Rounds:
+class PollLoop:
     def __init__(
         self,
         *,
         housekeeping: Housekeeping,
-        leases: LeaseHolders,
         mailbox: MailboxUpkeep,
         polled: Callable[[Sequence[str], bool], None],
         ended: Callable[[Sequence[str]], None],
@@ -32,7 +31,6 @@ class Rounds:
     ) -> None:
         """`ask_holder` asks an instance that has a session here whether it holds these leases."""
         self._housekeeping = housekeeping
-        self._leases = leases
         self._mailbox = mailbox
         self._polled = polled
         self._ended = ended
@@ -50,7 +48,7 @@ class Rounds:
             await self._clock.sleep(self._every_seconds / 4)
 
     async def run_once(self) -> None:
-        steps: list[Callable[[], Awaitable[None]]] = [self.ask_for_astray, self.say_again]
+        steps: list[Callable[[], Awaitable[None]]] = [self.ask_for_lost_grants, self.send_again]
         if self._round % 4 == 0:
             steps += [self.poll, self.end_unheld]
         self._round += 1
@@ -68,20 +66,14 @@ class Rounds:
 
     async def end_unheld(self) -> None:
         """End leases that were granted at the moment in which their holder's instance ended."""
-        gone = await self._leases.holders_gone()
+        gone = await self._housekeeping.holders_gone()
         if gone:
             self._ended(gone)
 
-    async def ask_for_astray(self) -> None:
-        by_holder: dict[str, list[tuple[str, int]]] = {}
-        for row in await self._housekeeping.astray():
-            by_holder.setdefault(row.holder, []).append((row.execution_id, row.epoch))
-        for holder, leases in by_holder.items():
+    async def ask_for_lost_grants(self) -> None:
+        for holder, leases in (await self._housekeeping.lost_grants()).items():
             self._ask_holder(holder, leases)
 
-    async def say_again(self) -> None:
-        by_holder: dict[str, list[bytes]] = {}
-        for row in await self._mailbox.unread():
-            by_holder.setdefault(row.holder, []).append(row.body)
-        for holder, bodies in by_holder.items():
+    async def send_again(self) -> None:
+        for holder, bodies in (await self._mailbox.unread()).items():
             self._post(holder, bodies)

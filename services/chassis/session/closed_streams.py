@@ -1,0 +1,107 @@
+"""Judges the instance of a closed stream after a grace period, and settles the grants that were sent on it.
+
+The instance ends after a grace period, unless any replica has heard it since the close. If the store is away then, the
+sweep judges the instance (reaper.py).
+
+A grant that was sent on the stream and not counted is in doubt until the instance attaches again or ends. Nothing else
+can settle it, because the holder may be at work while its other streams are open.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from services.chassis.grpc.errors import DependencyUnavailable
+from services.chassis.lease.frames import Grant, Refused
+from services.chassis.lease.timing import LeaseTiming
+from services.chassis.process.clock import Clock
+from services.chassis.session.owners import SessionOwner
+from services.chassis.session.reaper import SweepGuard
+from services.chassis.session.server import ServerSession
+from services.chassis.session.store import EndedInstance, SessionStore
+from services.chassis.telemetry.logs import logger
+
+log = logger(__name__)
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """Grants sent on a stream that is gone."""
+
+    session: ServerSession
+    grants: list[Grant]
+    # When the owner is told that the instance has not come back. None: it has been told.
+    due: float | None
+
+
+class ClosedStreams:
+    def __init__(
+        self,
+        *,
+        store: SessionStore,
+        timing: LeaseTiming,
+        guard: SweepGuard,
+        owner: SessionOwner,
+        clock: Clock,
+        attached: Mapping[str, ServerSession],
+    ) -> None:
+        """`attached` has the present session of each instance. The registry keeps it."""
+        self._store = store
+        self._timing = timing
+        self._guard = guard
+        self._owner = owner
+        self._clock = clock
+        self._attached = attached
+        self._doubts: dict[str, list[_Doubt]] = {}
+
+    async def end_unheard(self, instance_id: str, closed_at: float) -> EndedInstance | None:
+        """End the instance after the grace. None: it has attached again, or another replica has heard it."""
+        try:
+            asked_time = await self._store.now()
+            # The stream closed earlier by this. Otherwise a beat that came in between would not count.
+            late = self._clock.monotonic() - closed_at
+            await self._clock.sleep(max(0.0, self._timing.closed_grace - late))
+            if instance_id in self._attached:
+                return None
+            return await self._store.end_if_unheard(instance_id, since=asked_time - timedelta(seconds=late))
+        except DependencyUnavailable as away:
+            self._guard.failed(self._clock.monotonic())
+            log.warning("the sweep will judge a closed instance", instance_id=instance_id, error=str(away))
+            return None
+
+    def put_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
+        due = self._clock.monotonic() + self._timing.grant_answer
+        self._doubts.setdefault(session.instance_id, []).append(_Doubt(session, grants, due))
+        newer = self._attached.get(session.instance_id)
+        if newer is not None and newer is not session:
+            self.attached(newer)
+
+    def attached(self, session: ServerSession) -> None:
+        """Settle the doubts. The attach has named all leases of the holder, which no longer reads its lost stream. So
+        each grant that was sent there is either held or will never be started.
+        """
+        for doubt in self._doubts.pop(session.instance_id, ()):
+            held = [grant for grant in doubt.grants if session.holds(grant.lease_id, grant.epoch)]
+            denied = [
+                Refused(grant.lease_id, grant.epoch, "NOT_HELD")
+                for grant in doubt.grants
+                if not session.holds(grant.lease_id, grant.epoch)
+            ]
+            if held:
+                self._owner.on_taken(session, held)
+            if denied:
+                self._owner.on_refused(session, denied)
+
+    def ended(self, instance_id: str) -> None:
+        self._doubts.pop(instance_id, None)
+
+    def in_doubt(self) -> Iterable[str]:
+        """The instances of which a grant is in doubt."""
+        return self._doubts.keys()
+
+    def tick(self, now: float) -> None:
+        """Tell the owner of the doubts that have lasted for too long."""
+        for doubt in [each for doubts in self._doubts.values() for each in doubts]:
+            if doubt.due is not None and doubt.due <= now:
+                doubt.due = None
+                self._owner.on_in_doubt(doubt.session, doubt.grants)
