@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import re
-import urllib.request
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 from typing import Any
@@ -38,9 +37,7 @@ async def stack(spans: Collector) -> AsyncIterator[Stack]:
 
 
 async def has_runner(stack: Stack, replica: int) -> bool:
-    page = f"http://{stack.member('coordinator', replica).metrics}/metrics"
-    with await asyncio.to_thread(urllib.request.urlopen, page, timeout=5) as answer:
-        return b"\ncoordinator_runner_sessions 1.0\n" in answer.read()
+    return "\ncoordinator_runner_sessions 1.0\n" in await stack.metrics("coordinator", replica)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,6 +145,12 @@ class Stack:
             return self.postgres.url(database)
         password = self.home.password_file("postgres").read_text().strip()
         return f"postgresql://windlass:{password}@127.0.0.1:{postgres_port(self.options)}/{database}"
+
+    async def metrics(self, service: str, replica: int = 0) -> str:
+        """The page that a process shows to Prometheus."""
+        page = f"http://{self.member(service, replica).metrics}/metrics"
+        with await asyncio.to_thread(urllib.request.urlopen, page, timeout=5) as answer:
+            return str(answer.read().decode())
 
     async def rows(self, sql: str, *params: object) -> list[tuple[Any, ...]]:
         """The rows that a statement finds in the database."""
