@@ -17,7 +17,7 @@ from windlass.definition.graph import ancestors, cycles
 from windlass.definition.input_schemas import schema_fault
 from windlass.definition.limits import DEFINITION_BYTES_MAX, EDGES_MAX, FAULTS_MAX, NODES_MAX
 from windlass.definition.parsing import Format, LineOf, Parsed, parse
-from windlass.definition.schema_faults import schema_faults
+from windlass.definition.schema_faults import config_faults, field_faults
 
 # The references of the workflow's `output` have this key; no node can have this id.
 OUTPUT: Final = "$output"
@@ -140,18 +140,18 @@ class _Examination:
 
     def _examine_fields(self, schemas: SchemaJudge) -> None:
         document = self._document
-        self._tell_all(schema_faults("workflow", _outline(document), ""))
+        self._tell_all(field_faults("workflow", _outline(document), ""))
         self._tell_all(_delay_faults(document, {}, ""))
         if "inputSchema" in document and (message := schemas(document["inputSchema"])) is not None:
             self._tell(Fault("inputSchema", "BAD_SCHEMA", message))
 
     def _examine_graph(self) -> None:
         for place, node in enumerate(self._nodes):
-            self._tell_all(schema_faults("node", _outline(node), f"nodes[{place}]"))
+            self._tell_all(field_faults("node", _outline(node), f"nodes[{place}]"))
             if isinstance(node, dict):
                 self._examine_node(node, place)
         for place, edge in enumerate(_listed(self._document, "edges")):
-            self._tell_all(schema_faults("edge", edge, f"edges[{place}]"))
+            self._tell_all(field_faults("edge", edge, f"edges[{place}]"))
             if isinstance(edge, dict):
                 self._examine_edge(edge, place)
         for circle in cycles(len(self._nodes), self._edges):
@@ -163,7 +163,7 @@ class _Examination:
         identity, module, config = node.get("id"), node.get("module"), node.get("config", {})
         self._tell_all(modules.module_faults(module, f"{path}.module"))
         if isinstance(module, str) and isinstance(config, dict):
-            self._tell_all(schema_faults(module, config, f"{path}.config"))
+            self._tell_all(config_faults(module, config, f"{path}.config"))
         if "retry" in node:
             self._tell_all(_delay_faults(node, self._document, f"{path}."))
         if isinstance(module, str) and "@" in module and modules.is_own(module):

@@ -41,15 +41,19 @@ _TYPES: Final = {
 }
 
 
-def schema_faults(name: str, value: Any, path: str) -> Iterator[Fault]:
-    """The faults of a workflow's, a node's or an edge's own fields, or of a built-in module's config. Nothing is known
-    about the config of other modules."""
-    schema = _OWN.get(name) or CONFIG_SCHEMAS.get(name)
-    if schema is None:
+def field_faults(kind: str, part: Any, path: str) -> Iterator[Fault]:
+    """The faults in the own fields of a workflow, a node or an edge."""
+    for error in _misfits(_validator(kind), part):
+        yield from _faults_of(error, _OWN[kind], path)
+
+
+def config_faults(module: str, config: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    """The faults of a built-in module's config. Nothing is known about the config of other modules."""
+    if module not in CONFIG_SCHEMAS:
         return
-    for error in _misfits(_validator(name), value):
-        if name in _OWN or not _is_rendered(name, value, error.instance_path):
-            yield from _faults_of(error, schema, path)
+    for error in _misfits(_validator(module), config):
+        if not _is_rendered(module, config, error.instance_path):
+            yield from _faults_of(error, CONFIG_SCHEMAS[module], path)
 
 
 def _is_rendered(module: str, config: Any, steps: list[Any]) -> bool:

@@ -308,6 +308,11 @@ def test_what_holds_a_template_is_checked_where_it_is_rendered() -> None:
     assert faults({"name": "x", "nodes": [node]}) == {("nodes[0].config.type", "WRONG_TYPE")}
 
 
+def test_config_of_a_module_that_is_none_has_no_faults() -> None:
+    node = {"id": "a", "module": "edge", "config": {"x": 1}}
+    assert faults({"name": "x", "nodes": [node]}) == {("nodes[0].module", "MODULE_VERSION_REQUIRED")}
+
+
 def test_of_a_large_config_one_fault_is_told_and_quickly() -> None:
     node = {"id": "a", "module": "switch@1", "config": {"cases": [1] * 100_000}}
     assert len(examine({"name": "x", "nodes": [node]}).faults) == 1
@@ -435,7 +440,7 @@ def test_templates_are_read_until_there_are_faults_enough(monkeypatch: pytest.Mo
 
 
 def test_definition_of_nothing_but_faults_has_no_more_of_them() -> None:
-    document = {"name": "Order", **{f"unknown{number}": 1 for number in range(3 * FAULTS_MAX)}}
+    document = {"name": "Order", "inputSchema": 3, **{f"x{number}": 1 for number in range(3 * FAULTS_MAX)}}
     assert len(examine(document).faults) == FAULTS_MAX
 
 
