@@ -221,25 +221,18 @@ async def test_wrong_frame_is_told_and_ends_the_stream(stack: Stack, hop: Hop, c
     assert await rows(stack) == before
 
 
-async def test_bytes_that_are_no_frame_end_the_stream_alone(stack: Stack, hop: Hop) -> None:
-    await assert_refused(stack, hop, b"\xff\xff\xff\xff", "INVALID_ARGUMENT", "INVALID_REQUEST")
-
-
-# Two bytes each, the least that an item has. A list in any other place of a frame is counted in the same way.
-ITEMS: dict[str, Callable[[int], bytes]] = {
-    "reports": lambda count: b"\x12\x00" * count,
-    "leases of a beat": lambda count: with_tag(1, with_tag(2, b"\x1a\x00" * count)),
+# Two bytes each are the least that an item has. A list in any other place of a frame is counted in the same way.
+REFUSED = {
+    "no frame": (b"\xff\xff\xff\xff", "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "a million reports": (b"\x12\x00" * 1_000_000, "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE"),
+    "a million leases": (with_tag(1, with_tag(2, b"\x1a\x00" * 1_000_000)), "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE"),
 }
 
 
-@pytest.mark.parametrize("what", sorted(ITEMS))
-async def test_frame_of_a_million_items_is_refused_unread(stack: Stack, hop: Hop, what: str) -> None:
-    frame = ITEMS[what](1_000_000)
-    await assert_refused(stack, hop, frame, "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
-
-
-async def assert_refused(stack: Stack, hop: Hop, frame: bytes, code: str, reason: str) -> None:
-    """The frame is refused with a status, since it breaks the protocol; other callers are served meanwhile."""
+@pytest.mark.parametrize("what", sorted(REFUSED))
+async def test_bytes_that_break_the_protocol_end_the_stream_alone(stack: Stack, hop: Hop, what: str) -> None:
+    """They are refused unread, with a status; other callers are served meanwhile."""
+    frame, code, reason = REFUSED[what]
     async with session(hop.on(stack)) as holder:
         await holder.attach()
         saying = asyncio.create_task(holder.say(frame))

@@ -11,7 +11,9 @@ keys = typer.Typer(help="API keys of a workspace.", no_args_is_help=True, rich_m
 workspaces = typer.Typer(help="Workspaces; needs the system key.", no_args_is_help=True, rich_markup_mode=None)
 
 WorkspaceArgument = Annotated[str, typer.Argument(metavar="WORKSPACE")]
-WorkspaceOption = Annotated[str, typer.Option("--workspace", help="Another than the key's own: with the system key.")]
+WorkspaceOption = Annotated[
+    str, typer.Option("--workspace", help="Another workspace than the key's own; needs the system key.")
+]
 
 
 Role = Literal["VIEWER", "WORKFLOW", "ADMIN", "RUNNER"]
@@ -42,7 +44,7 @@ def _show_key(answer: Any) -> None:
 def create_key(
     api: Api,
     role: Role,
-    title: Annotated[str, typer.Option(help="Who has it and what for.")] = "",
+    title: Annotated[str, typer.Option(help="Says who has the key and what for.")] = "",
     workspace: WorkspaceOption = "",
 ) -> Any:
     """Make a key; it is shown this once."""
@@ -52,7 +54,7 @@ def create_key(
 
 @command(keys, "list", shows=render.listing("api_keys", KEY_COLUMNS))
 def list_keys(api: Api, workspace: WorkspaceOption = "") -> Any:
-    """Keys of a workspace, without their secrets."""
+    """List the keys of a workspace, without their secrets."""
     request = messages.ListApiKeysRequest(workspace=workspace, page_size=1000)
     return api.whole(request, key=_key_for(workspace))
 
@@ -84,13 +86,13 @@ def create_workspace(
 
 @command(workspaces, "list", shows=render.listing("workspaces", WORKSPACE_COLUMNS))
 def list_workspaces(api: Api) -> Any:
-    """All workspaces with their limits."""
+    """List all workspaces with their limits."""
     return api.whole(messages.ListWorkspacesRequest(page_size=1000), key="system")
 
 
 @command(workspaces, "get")
 def get_workspace(api: Api, workspace: WorkspaceArgument) -> None:
-    """A workspace with its limits and etag, as JSON."""
+    """Show a workspace with its limits and etag, as JSON."""
     request = messages.GetWorkspaceRequest(workspace=workspace)
     render.print_json(api.call(request, key="system").workspace)
 

@@ -85,7 +85,7 @@ def list_(
     filter_: Annotated[str, typer.Option("--filter", help=_FILTER_HELP)] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
 ) -> Any:
-    """Executions, newest first."""
+    """List executions, newest first."""
     return api.call(messages.ListExecutionsRequest(filter=filter_, page_size=limit))
 
 
@@ -95,12 +95,12 @@ def cancel(api: Api, execution_id: IdArgument, reason: Annotated[str, typer.Opti
 
 
 def runs(api: Api, execution_id: IdArgument) -> Any:
-    """Every attempt at every node of an execution, and when it ran."""
+    """List every attempt at every node of an execution, and when it ran."""
     return api.whole(messages.ListRunsRequest(execution_id=execution_id, page_size=1000))
 
 
 def events(api: Api, execution_id: IdArgument, as_json: JsonOption = False) -> None:
-    """Its journal so far."""
+    """Print the journal of an execution as far as it has come."""
     request = messages.ListEventsRequest(execution_id=execution_id, page_size=1000)
     while True:
         answer = api.call(request)

@@ -160,7 +160,7 @@ def verify(context: typer.Context, home: HomeOption = DEFAULT_HOME, database_url
 
 
 def demo() -> None:
-    """A worked example on a stack of its own, which is gone afterwards."""
+    """Run a worked example on a stack of its own, which is removed afterwards."""
     from windlass.cli.demo import demo as run
 
     raise typer.Exit(run())

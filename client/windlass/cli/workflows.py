@@ -77,13 +77,13 @@ def get(
 
 @command(app, "list", shows=render.listing("workflows", COLUMNS))
 def list_(api: Api, archived: Annotated[bool, typer.Option("--archived", help="Archived ones too.")] = False) -> Any:
-    """All workflows, by name."""
+    """List all workflows, by name."""
     return api.whole(messages.ListWorkflowsRequest(page_size=1000, show_archived=archived))
 
 
 @command(app, shows=render.listing("versions", {"version": "version", "made": "create_time"}))
 def versions(api: Api, workflow: NameArgument) -> Any:
-    """All versions of a workflow, newest first."""
+    """List all versions of a workflow, newest first."""
     return api.whole(messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000))
 
 
