@@ -1,9 +1,8 @@
 """The four services and what they share.
 
-This runs before gRPC is loaded, which reads its environment then. gRPC 1.79 began to hand every read of a socket to a
-pool of threads of its own (its EventEngine); that is a wake-up more for each message, and on an idle system wake-ups
-are most of what an execution costs: without it a hop takes a quarter less time, an execution a sixth less CPU. What is
-left is the poller that gRPC for Python had for years. Whoever sets the variable himself has his way.
+This runs before gRPC is loaded, because gRPC reads its environment then. Since 1.79 gRPC hands every read of a socket
+to a pool of threads of its own (EventEngine). On an idle system this wake-up is much of the cost of a message: with
+the poller that gRPC had before, a hop takes a quarter less time and an execution a sixth less CPU.
 """
 
 import os

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.chassis.process.config import Field, StoringSettings
-from services.chassis.process.settings import variable
+from services.chassis.process.config import Field, StoringSettings, variable
 
 
 class ApiSettings(StoringSettings):

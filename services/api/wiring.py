@@ -51,7 +51,7 @@ from services.chassis.process.batcher import Level
 from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Hook, Process
 from services.chassis.telemetry.logs import setup_logging
-from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
+from services.chassis.telemetry.metrics import serve_metrics
 from services.chassis.telemetry.tracing import Sampler, flush_tracing, setup_tracing
 from windlass.api.v1 import executions_pb2_grpc, runs_pb2_grpc, workflows_pb2_grpc, workspaces_pb2_grpc
 from windlass.catalog.v1 import catalog_pb2_grpc
@@ -88,10 +88,7 @@ async def wire(settings: ApiSettings, process: Process) -> int:
     process.on_close("dispatchers", service.dispatchers.close)
     process.on_close("coordinators", service.coordinators.close)
     process.on_close("checkers", service.checkers.close)
-    if settings.metrics_address:
-        metrics = MetricsEndpoint(settings.metrics_address)
-        await metrics.start()
-        process.on_close("metrics", metrics.stop)
+    await serve_metrics(process, settings.metrics_address)
     port = await service.server.start()
     process.on_drain("waiting callers", service.watches.drain)
     process.on_drain("server", lambda: service.server.stop(settings.drain_seconds * 0.8))
@@ -201,7 +198,6 @@ class ApiService:
             ("changes", listener.run),
             ("limits", limits.run),
             ("health", lambda: self.server.health.follow(self.database.probe)),
-            ("loop lag", LoopLag().run),
         ]
 
 

@@ -31,7 +31,7 @@ from services.chassis.session.holder import SessionHolder
 from services.chassis.session.postgres import PostgresSessionStore
 from services.chassis.session.registry import SessionRegistry
 from services.chassis.telemetry.logs import logger, setup_logging
-from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
+from services.chassis.telemetry.metrics import serve_metrics
 from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
 from services.coordinator.app.after_commit import AfterCommit
 from services.coordinator.app.assigning import Assigner
@@ -83,12 +83,8 @@ def main(settings: CoordinatorSettings) -> int:
     gc.set_threshold(50_000, 20, 50)
     setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
     process = Process(SERVICE, drain_seconds=settings.drain_seconds)
-
-    async def wired(process: Process) -> None:
-        await wire(settings, process)
-
     # A third less time per awaited socket, and every batch awaits several.
-    return process.main(wired, new_loop=uvloop.new_event_loop)
+    return process.main(lambda process: wire(settings, process), new_loop=uvloop.new_event_loop)
 
 
 async def wire(settings: CoordinatorSettings, process: Process) -> int:
@@ -109,10 +105,7 @@ async def wire(settings: CoordinatorSettings, process: Process) -> int:
     process.on_close("spans", flush_tracing)
     process.on_close("connections", service.close)
     process.on_close("server", lambda: service.server.stop(0.5))
-    if settings.metrics_address:
-        metrics = MetricsEndpoint(settings.metrics_address)
-        await metrics.start()
-        process.on_close("metrics", metrics.stop)
+    await serve_metrics(process, settings.metrics_address)
     port = await service.server.start()
     log.info("serving", grpc_port=port, replica=settings.replica, lease_scale=settings.lease_scale)
     return port
@@ -261,7 +254,6 @@ class CoordinatorService:
             ("sessions", lambda: self.holder.run(AddressBook(settings.dispatchers).changes())),
             ("api addresses", self._replicas.run),
             ("partitions", lambda: make_partitions(PostgresPartitions(self._database))),
-            ("loop lag", LoopLag().run),
             ("health", lambda: self.server.health.follow(self._database.probe)),
         )
 

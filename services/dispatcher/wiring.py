@@ -23,7 +23,7 @@ from services.chassis.process.lifecycle import Process
 from services.chassis.session.postgres import PostgresSessionStore
 from services.chassis.session.registry import SessionRegistry
 from services.chassis.telemetry.logs import setup_logging
-from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
+from services.chassis.telemetry.metrics import serve_metrics
 from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_loop import AdmissionLoop
@@ -65,10 +65,8 @@ def main(settings: DispatcherSettings) -> int:
         endpoint=settings.otlp_endpoint,
     )
 
-    async def wired(process: Process) -> None:
-        await wire(settings, process)
-
-    return Process(SERVICE, drain_seconds=settings.drain_seconds).main(wired, new_loop=uvloop.new_event_loop)
+    process = Process(SERVICE, drain_seconds=settings.drain_seconds)
+    return process.main(lambda process: wire(settings, process), new_loop=uvloop.new_event_loop)
 
 
 async def wire(settings: DispatcherSettings, process: Process) -> None:
@@ -78,10 +76,7 @@ async def wire(settings: DispatcherSettings, process: Process) -> None:
     process.on_close("service", service.close)
     for name, run in service.loops():
         process.loop(name, run)
-    if settings.metrics_address:
-        metrics = MetricsEndpoint(settings.metrics_address)
-        await metrics.start()
-        process.on_close("metrics", metrics.stop)
+    await serve_metrics(process, settings.metrics_address)
     # The objects made so far live as long as the process, and items leave no cycles: collections can be rare.
     gc.collect()
     gc.freeze()
@@ -213,7 +208,6 @@ class DispatcherService:
             ("reaper", self.registry.run_reaper),
             ("measures", self.measures.run),
             ("retention", self.retention.run),
-            ("loop lag", LoopLag().run),
             ("health", lambda: self.server.health.follow(self.database.probe)),
         )
 

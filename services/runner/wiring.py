@@ -18,7 +18,7 @@ from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Process
 from services.chassis.session.holder import SessionHolder
 from services.chassis.telemetry.logs import logger, setup_logging
-from services.chassis.telemetry.metrics import LoopLag, MetricsEndpoint
+from services.chassis.telemetry.metrics import serve_metrics
 from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
 from services.runner.app.attempt import MODULE_LOG
 from services.runner.app.modules import built_in
@@ -46,11 +46,7 @@ def main(settings: RunnerSettings) -> int:
     setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
     # The lines of modules are shown at our level, those of libraries from WARNING on.
     MODULE_LOG.setLevel(settings.log_level.upper())
-
-    async def wired(process: Process) -> None:
-        await wire(settings, process)
-
-    return Process(SERVICE, drain_seconds=settings.drain_seconds).main(wired)
+    return Process(SERVICE, drain_seconds=settings.drain_seconds).main(lambda process: wire(settings, process))
 
 
 async def wire(settings: RunnerSettings, process: Process) -> None:
@@ -60,10 +56,7 @@ async def wire(settings: RunnerSettings, process: Process) -> None:
     service = RunnerService(settings, modules)
     process.on_close("service", service.close)
     await service.outputs.sweep()
-    if settings.metrics_address:
-        metrics = MetricsEndpoint(settings.metrics_address)
-        await metrics.start()
-        process.on_close("metrics", metrics.stop)
+    await serve_metrics(process, settings.metrics_address)
     await service.server.start()
     for name, run in service.loops():
         process.loop(name, run)
@@ -143,7 +136,6 @@ class RunnerService:
         return (
             ("sessions", lambda: self._holder.run(AddressBook(self._settings.coordinators).changes())),
             ("worker", self._worker.run),
-            ("loop lag", LoopLag().run),
             ("health", self._follow_health),
         )
 

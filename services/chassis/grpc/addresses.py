@@ -1,7 +1,7 @@
 """The addresses of the peers: a list, a file that may change, or a DNS name with several addresses.
 
 `host:port,host:port` is a list. `@/path/to/file` names a file, with addresses between commas or white space and with
-`#` comments, which is read again when it changes. `dns:name:port` makes each address of the name a peer, as with a
+`#` comments, which is read twice a second. `dns:name:port` makes each address of the name a peer, as with a
 headless service in Kubernetes.
 While a source cannot be read (the file is being replaced, the resolver is down), its last answer stays: a peer is
 dropped only when it is known to be gone.
@@ -10,6 +10,7 @@ dropped only when it is known to be gone.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,11 +33,16 @@ def split_address(address: str) -> tuple[str, int]:
 class AddressBook:
     def __init__(self, source: str, *, poll_seconds: float = 0.5) -> None:
         self._source = source.strip()
-        self._poll_seconds = poll_seconds
         self._present: frozenset[str] = frozenset()
-        self._stamp: tuple[int, int, int] | None = None
-        if not self._source.startswith(("@", _DNS_PREFIX)):
+        # A file that cannot be read is logged once.
+        self._is_readable = False
+        if self._source.startswith(_DNS_PREFIX):
+            self._pause_seconds = _RESOLVE_EVERY_SECONDS
+        elif self._source.startswith("@"):
+            self._pause_seconds = poll_seconds
+        else:
             self._present = _listed(self._source)
+            self._pause_seconds = math.inf  # a list never changes
 
     async def read(self) -> frozenset[str]:
         """The present set."""
@@ -48,32 +54,21 @@ class AddressBook:
 
     async def changes(self) -> AsyncIterator[frozenset[str]]:
         """The present set, and then for ever each new set."""
-        known = await self.read()
-        yield known
-        pause = _RESOLVE_EVERY_SECONDS if self._source.startswith(_DNS_PREFIX) else self._poll_seconds
-        is_fixed = not self._source.startswith(("@", _DNS_PREFIX))
+        known: frozenset[str] | None = None
         while True:
-            if is_fixed:
-                await asyncio.get_running_loop().create_future()  # nothing will ever change
-            await asyncio.sleep(pause)
-            present = await self.read()
-            if present != known:
+            if (present := await self.read()) != known:
                 known = present
-                yield known
+                yield present
+            await asyncio.sleep(self._pause_seconds)
 
     def _read_file(self, path: Path) -> None:
         try:
-            status = path.stat()
-            # With size and inode, because two writes may share one tick of the file system's clock.
-            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if stamp == self._stamp:
-                return
             self._present = _listed(path.read_text(encoding="utf-8"))
-            self._stamp = stamp
+            self._is_readable = True
         except (OSError, ValueError) as failure:
-            if self._stamp is not None:
+            if self._is_readable:
                 log.warning("cannot read the list of peers, keeping the last", path=str(path), error=str(failure))
-                self._stamp = None
+            self._is_readable = False
 
     async def _resolve(self, name_and_port: str) -> None:
         host, port = split_address(name_and_port)

@@ -7,7 +7,7 @@ Hazard: a channel reconnects for ever. Call `forget` when its address has left t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc
@@ -30,8 +30,10 @@ CHANNEL_OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.http2.max_pings_without_data", 0),
     # gRPC adds a jitter of a fifth to these.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # In spite of its name, this limits one attempt to connect, with its handshakes. A lost packet is sent again after
+    # a second, and a busy peer may need some tenths for its part of TLS.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     # Each pool has its own connections, because channels that share one also share its failures and flow control.
     ("grpc.use_local_subchannel_pool", 1),
 )
@@ -40,22 +42,14 @@ CHANNEL_OPTIONS: Final[Sequence[tuple[str, Any]]] = (
 class _Call:
     """One method. It adds the metadata, and the timeout when the caller has given none."""
 
-    def __init__(
-        self, inner: Any, metadata: Metadata, *, seconds: float | None = None, request_name: str = "request"
-    ) -> None:
+    def __init__(self, inner: Any, metadata: Metadata, seconds: float | None = None) -> None:
         self._inner = inner
         self._metadata = metadata
         self._seconds = seconds
-        self._request_name = request_name
 
-    def __call__(
-        self, request: Any = None, *, timeout: float | None = None, metadata: Metadata = (), **more: Any
-    ) -> Any:
-        if request is not None:
-            more[self._request_name] = request
-        return self._inner(
-            timeout=self._seconds if timeout is None else timeout, metadata=self._metadata + tuple(metadata), **more
-        )
+    def __call__(self, *request: Any, timeout: float | None = None, metadata: Metadata = (), **more: Any) -> Any:
+        seconds = self._seconds if timeout is None else timeout
+        return self._inner(*request, timeout=seconds, metadata=self._metadata + tuple(metadata), **more)
 
 
 class Channel(grpc.aio.Channel):
@@ -67,19 +61,16 @@ class Channel(grpc.aio.Channel):
         self._call_seconds = call_seconds
 
     def unary_unary(self, *positional: Any, **named: Any) -> Any:
-        inner = self._inner.unary_unary(*positional, **named)
-        return _Call(inner, self._metadata, seconds=self._call_seconds)
+        return _Call(self._inner.unary_unary(*positional, **named), self._metadata, self._call_seconds)
 
     def unary_stream(self, *positional: Any, **named: Any) -> Any:
         return _Call(self._inner.unary_stream(*positional, **named), self._metadata)
 
     def stream_unary(self, *positional: Any, **named: Any) -> Any:
-        inner = self._inner.stream_unary(*positional, **named)
-        return _Call(inner, self._metadata, request_name="request_iterator")
+        return _Call(self._inner.stream_unary(*positional, **named), self._metadata)
 
     def stream_stream(self, *positional: Any, **named: Any) -> Any:
-        inner = self._inner.stream_stream(*positional, **named)
-        return _Call(inner, self._metadata, request_name="request_iterator")
+        return _Call(self._inner.stream_stream(*positional, **named), self._metadata)
 
     async def close(self, grace: float | None = None) -> None:
         await self._inner.close(grace)
@@ -116,9 +107,11 @@ class ChannelPool:
         self._tls = tls
         self._call_seconds = call_seconds
         # Given options replace the defaults of the same name.
-        self._options = tuple({**dict(CHANNEL_OPTIONS), **dict(options)}.items())
+        named = {**dict(CHANNEL_OPTIONS), **dict(options)}
+        if tls is not None and tls.server_name:
+            named["grpc.ssl_target_name_override"] = tls.server_name
+        self._options = tuple(named.items())
         self._channels: dict[str, Channel] = {}
-        self._open: Callable[[str], grpc.aio.Channel] = self._secure if tls else self._insecure
 
     def get(self, address: str) -> Channel:
         channel = self._channels.get(address)
@@ -136,12 +129,7 @@ class ChannelPool:
         for address in list(self._channels):
             await self.forget(address, grace)
 
-    def _insecure(self, address: str) -> grpc.aio.Channel:
-        return grpc.aio.insecure_channel(address, options=self._options)
-
-    def _secure(self, address: str) -> grpc.aio.Channel:
-        assert self._tls is not None
-        options = self._options
-        if self._tls.server_name:
-            options += (("grpc.ssl_target_name_override", self._tls.server_name),)
-        return grpc.aio.secure_channel(address, self._tls.for_client(), options=options)
+    def _open(self, address: str) -> grpc.aio.Channel:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(address, options=self._options)
+        return grpc.aio.secure_channel(address, self._tls.for_client(), options=self._options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 
 @functools.cache
@@ -20,3 +20,8 @@ def reached(descriptor: Descriptor) -> tuple[Descriptor, ...]:
                 found[inner] = None
                 ahead.append(inner)
     return tuple(found)
+
+
+@functools.cache
+def is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry

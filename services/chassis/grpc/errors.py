@@ -19,7 +19,6 @@ import grpc
 from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
-from google.rpc.code_pb2 import Code
 
 from services.chassis.process.naming import COMMANDS, ERROR_DOMAIN
 from services.chassis.telemetry.logs import logger
@@ -297,7 +296,3 @@ def _clipped(text: str) -> str:
     if len(raw) <= MESSAGE_BYTES_MAX:
         return raw.decode("utf-8")
     return raw[: MESSAGE_BYTES_MAX - 4].decode("utf-8", "ignore") + "…"
-
-
-# google.rpc.Code and grpc.StatusCode must have the same numbers.
-assert Code.Name(grpc.StatusCode.NOT_FOUND.value[0]) == "NOT_FOUND"

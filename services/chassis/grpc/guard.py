@@ -16,39 +16,21 @@ import contextlib
 import functools
 import inspect
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
-from google.rpc import status_pb2
+from google.rpc.status_pb2 import Status
 
 from services.chassis.grpc.errors import Refusal, status_code, status_of, trailers_of
 from services.chassis.grpc.validation import decode, prepare, validate
-from services.chassis.identity.callers import (
-    ANONYMOUS,
-    CallerKind,
-    Identity,
-    KeyReader,
-    Rule,
-    ServiceCredential,
-    set_caller,
-)
+from services.chassis.identity import callers
+from services.chassis.identity.callers import CallerKind, Identity, Rule
 from services.chassis.process.naming import SERVICE_CREDENTIAL_KEY
+from services.chassis.telemetry import tracing
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter, gauge, histogram
-from services.chassis.telemetry.tracing import (
-    TRACEPARENT,
-    AttributeValue,
-    Sampler,
-    TraceContext,
-    emit_span,
-    new_trace,
-    parse_traceparent,
-    service_name,
-    set_present_trace,
-    set_span_notes,
-    tracing_is_on,
-)
 
 log = logger(__name__)
 
@@ -65,59 +47,10 @@ _seconds = histogram("grpc_server_handling_seconds", "How long RPCs took.", ["me
 _streams = gauge("grpc_server_streams", "Streams that are open.", ["method"])
 
 
-class _Served(NamedTuple):
-    """The span of one RPC: its own context, its caller's if there is one, and the notes of the handler."""
-
-    own: TraceContext
-    parent: TraceContext | None
-    notes: dict[str, AttributeValue]
-
-
-class _MethodMetrics:
-    """The metrics of one method; their children are looked up once."""
-
-    def __init__(self, method: str) -> None:
-        self._method = method
-        self._by_code: dict[str, Any] = {}
-        self._seconds = _seconds.labels(method)
-        self._streams = _streams.labels(method)
-
-    def begin(self, is_unary: bool) -> float:
-        if not is_unary:
-            self._streams.inc()
-        return time.perf_counter()
-
-    def end(self, is_unary: bool, start: float, code: str) -> float:
-        """The seconds that the call took."""
-        took = time.perf_counter() - start
-        child = self._by_code.get(code)
-        if child is None:
-            child = self._by_code[code] = _handled.labels(self._method, code)
-        child.inc()
-        if is_unary:
-            self._seconds.observe(took)
-        else:
-            self._streams.dec()
-        return took
-
-
-class _OpenCalls:
-    """Counts the calls of one open method. A call counts until gRPC is done with it: a caller that does not read the
-    answer keeps the call open after its handler has ended.
-    """
-
-    def __init__(self, method: str) -> None:
-        self._method = method
-        self._count = 0
-
-    def take(self, context: Any) -> None:
-        if self._count >= OPEN_CALLS_MAX:
-            raise Refusal("OPEN_CALLS_EXCEEDED", f"{OPEN_CALLS_MAX} calls of {self._method} are open already")
-        self._count += 1
-        context.add_done_callback(self._give_back)
-
-    def _give_back(self, _: Any) -> None:
-        self._count -= 1
+@functools.cache
+def _handled_with(method: str, code: str) -> Any:
+    """The counter of these calls, which is looked up once."""
+    return _handled.labels(method, code)
 
 
 class Guard:
@@ -125,30 +58,27 @@ class Guard:
         self,
         rules: Mapping[str, Rule],
         *,
-        keys: KeyReader | None = None,
-        credential: ServiceCredential | None = None,
-        sampler: Sampler | None = None,
+        keys: callers.KeyReader | None = None,
+        credential: callers.ServiceCredential | None = None,
+        sampler: tracing.Sampler | None = None,
     ) -> None:
         self._rules = dict(rules)
         self._keys = keys
         self._credential = credential
         self._sampler = sampler
+        self._open_calls: Counter[str] = Counter()
 
     def with_rules(self, rules: Mapping[str, Rule]) -> Guard:
-        """The same callers under other rules."""
-        return Guard(rules, keys=self._keys, credential=self._credential)
-
-    def rule_of(self, method: str) -> Rule:
-        rule = self._rules.get(method)
-        if rule is None:
-            raise LookupError(f"{method} has no rule: say who may call it, or do not serve it")
-        return rule
+        """The same guard with rules for further methods."""
+        return Guard({**self._rules, **rules}, keys=self._keys, credential=self._credential, sampler=self._sampler)
 
     def wrap(
         self, method: str, handler: grpc.RpcMethodHandler[Any, Any], *, request_bytes_max: int
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """The same handler behind this guard."""
-        rule = self.rule_of(method)
+        rule = self._rules.get(method)
+        if rule is None:
+            raise LookupError(f"{method} has no rule: say who may call it, or do not serve it")
         behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         if not (inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)):
             raise TypeError(f"{method} is not implemented: its servicer method is not async")
@@ -177,58 +107,78 @@ class Guard:
         )
 
     def _guarded(self, method: str, work: Work, rule: Rule, *, is_unary: bool) -> Work:
-        metrics = _MethodMetrics(method)
-        places = _OpenCalls(method) if rule.is_open else None
+        seconds, streams = _seconds.labels(method), _streams.labels(method)
 
         async def call(requests: Any, context: Context) -> Any:
-            code, span = "OK", None
+            code, served = "OK", None
             late: asyncio.Task[Any] | None = None
-            start = metrics.begin(is_unary)
+            start = time.perf_counter()
+            if not is_unary:
+                streams.inc()
             try:
-                if places is not None:
-                    places.take(context)
-                span = await self._admit(context, method, rule)
+                if rule.is_open:
+                    self._count_open_call(method, context)
+                served = await self._admit(context, method, rule)
                 if _has_time(context, rule.seconds_max):
                     return await work(requests, context)
                 late = asyncio.create_task(work(requests, context))
                 return await _within(late, rule.seconds_max)
-            except BaseException as failure:
-                if not is_unary and _is_unheard(failure, context):
+            except grpc.aio.AbortError:
+                # A handler of a library has called abort itself.
+                code = "ABORTED_BY_HANDLER"
+                raise
+            except Exception as failure:  # noqa: BLE001 - the caller gets its status
+                if not is_unary and (context.cancelled() or context.done()):
+                    # The caller has gone, so nobody can receive the failure.
                     log.info("a stream ended under its handler", method=method, error=repr(failure))
                     code = "CANCELLED"
                     return None
-                code, status = _outcome(failure, method)
-                if status is None:
-                    raise
+                status = status_of(failure, where=method)
+                code = status_code(status).name
                 await _abort(context, status)
+            except BaseException:
+                code = "CANCELLED"
+                raise
             finally:
-                took = metrics.end(is_unary, start, code)
+                took = time.perf_counter() - start
+                _handled_with(method, code).inc()
                 if late is not None:
                     late.cancel()
-                if is_unary and span is not None:
-                    _emit_served(method, span, took, code)
+                if not is_unary:
+                    streams.dec()
+                else:
+                    seconds.observe(took)
+                    if served is not None and served.context.sampled:
+                        _emit_served(method, served, took, code)
 
         return call
 
-    async def _admit(self, context: Context, method: str, rule: Rule) -> _Served | None:
-        """Identify the caller or refuse the call. Returns the server's span, if there is to be one."""
+    def _count_open_call(self, method: str, context: Any) -> None:
+        """Count a call until gRPC is done with it: a caller that does not read the answer keeps the call open after
+        its handler has ended.
+        """
+        if self._open_calls[method] >= OPEN_CALLS_MAX:
+            raise Refusal("OPEN_CALLS_EXCEEDED", f"{OPEN_CALLS_MAX} calls of {method} are open already")
+        self._open_calls[method] += 1
+        context.add_done_callback(lambda _: self._open_calls.subtract([method]))
+
+    async def _admit(self, context: Context, method: str, rule: Rule) -> tracing.ServedCall | None:
+        """Identify the caller or refuse the call. Returns its trace, if it has one."""
         key = service = traceparent = None
         for name, value in context.invocation_metadata() or ():
             if name == "authorization":
                 key = str(value)
             elif name == SERVICE_CREDENTIAL_KEY:
                 service = str(value)
-            elif name == TRACEPARENT:
+            elif name == tracing.TRACEPARENT:
                 traceparent = str(value)
         if rule.is_open:
-            identity = ANONYMOUS
+            identity = callers.ANONYMOUS
         else:
             identity = await self._identify(context, key, service)
             if not rule.allows(identity):
                 raise _not_allowed(method, rule, identity)
-        set_caller(identity)
-        if traceparent is None and not rule.is_traced:
-            return None
+        callers.set_caller(identity)
         return self._trace(traceparent, rule)
 
     async def _identify(self, context: Context, key: str | None, service: str | None) -> Identity:
@@ -247,21 +197,17 @@ class Guard:
             return Identity(CallerKind.SERVICE, common_name.decode("utf-8", "replace"))
         raise Refusal("KEY_MISSING", "send the metadata `authorization: Bearer <key>`")
 
-    def _trace(self, traceparent: str | None, rule: Rule) -> _Served | None:
-        """The span of this RPC; None when unsampled, though present_trace() knows the context then too."""
-        incoming = None if traceparent is None else parse_traceparent(traceparent)
-        if incoming is None:
-            if not rule.is_traced:
-                return None
-            own = new_trace(False if self._sampler is None else self._sampler.take())
-        else:
+    def _trace(self, traceparent: str | None, rule: Rule) -> tracing.ServedCall | None:
+        incoming = None if traceparent is None else tracing.parse_traceparent(traceparent)
+        if incoming is not None:
             own = incoming.child() if incoming.sampled else incoming
-        set_present_trace(own)
-        if not own.sampled or not tracing_is_on():
+        elif rule.is_traced:
+            own = tracing.new_trace(self._sampler is not None and self._sampler.take())
+        else:
             return None
-        notes: dict[str, AttributeValue] = {}
-        set_span_notes(notes)
-        return _Served(own, incoming, notes)
+        served = tracing.ServedCall(own, incoming, {})
+        tracing.set_served_call(served)
+        return served
 
 
 async def _within(work: asyncio.Task[Any], seconds_max: float | None) -> Any:
@@ -274,24 +220,7 @@ async def _within(work: asyncio.Task[Any], seconds_max: float | None) -> Any:
     return work.result()
 
 
-def _outcome(failure: BaseException, method: str) -> tuple[str, status_pb2.Status | None]:
-    """The code that is counted, and the status for the caller. None: the failure is raised unchanged."""
-    if isinstance(failure, grpc.aio.AbortError):
-        # A handler of a library has called abort itself.
-        return "ABORTED_BY_HANDLER", None
-    if not isinstance(failure, Exception):
-        return "CANCELLED", None
-    status = status_of(failure, where=method)
-    return status_code(status).name, status
-
-
-def _is_unheard(failure: BaseException, context: Any) -> bool:
-    """The caller has gone, so nobody can receive the failure."""
-    is_ours = isinstance(failure, Exception) and not isinstance(failure, grpc.aio.AbortError)
-    return is_ours and (context.cancelled() or context.done())
-
-
-async def _abort(context: Context, status: status_pb2.Status) -> None:
+async def _abort(context: Context, status: Status) -> None:
     await context.abort(status_code(status), status.message, trailers_of(status))
 
 
@@ -307,31 +236,24 @@ def unknown_method(method: str) -> grpc.RpcMethodHandler[Any, Any]:
 
 def _work(behaviour: Any, decoded: Callable[[bytes], Any] | None) -> Work:
     """Reads a single request with `decoded`, or leaves a stream of requests to the handler; then runs the handler."""
+    is_generator = inspect.isasyncgenfunction(behaviour)
 
-    async def read(requests: Any, context: Context) -> Any:
-        if decoded is None:
-            return requests
-        request = decoded(await _raw_request(context))
-        validate(request)
-        return request
+    async def work(requests: Any, context: Context) -> Any:
+        if decoded is not None:
+            raw: Any = await context.read()
+            if raw is grpc.aio.EOF:
+                raise Refusal("INVALID_REQUEST", "the call ended without a request")
+            requests = decoded(raw)
+            validate(requests)
+        if is_generator:
+            # The generator is closed as soon as the caller goes, not when it is collected.
+            async with contextlib.aclosing(behaviour(requests, context)) as responses:
+                async for response in responses:
+                    await context.write(response)
+            return None
+        return await behaviour(requests, context)
 
-    async def served(requests: Any, context: Context) -> Any:
-        return await behaviour(await read(requests, context), context)
-
-    async def generated(requests: Any, context: Context) -> None:
-        # The generator is closed as soon as the caller goes, not when it is collected.
-        async with contextlib.aclosing(behaviour(await read(requests, context), context)) as responses:
-            async for response in responses:
-                await context.write(response)
-
-    return generated if inspect.isasyncgenfunction(behaviour) else served
-
-
-async def _raw_request(context: Context) -> bytes:
-    raw: Any = await context.read()
-    if raw is grpc.aio.EOF:
-        raise Refusal("INVALID_REQUEST", "the call ended without a request")
-    return raw  # type: ignore[no-any-return]
+    return work
 
 
 def _has_time(context: Context, seconds_max: float | None) -> bool:
@@ -350,15 +272,15 @@ def _not_allowed(method: str, rule: Rule, identity: Identity) -> Refusal:
     )
 
 
-def _emit_served(method: str, span: _Served, took: float, code: str) -> None:
+def _emit_served(method: str, call: tracing.ServedCall, took: float, code: str) -> None:
     end_ns = time.time_ns()
-    emit_span(
-        f"{service_name()}.{method.rpartition('/')[2]}",
-        span.own,
-        parent=span.parent,
+    tracing.emit_span(
+        f"{tracing.service_name()}.{method.rpartition('/')[2]}",
+        call.context,
+        parent=call.parent,
         start_ns=end_ns - round(took * 1e9),
         end_ns=end_ns,
-        attributes={"rpc.system": "grpc", "rpc.method": method, "rpc.grpc.status": code, **span.notes},
+        attributes={"rpc.system": "grpc", "rpc.method": method, "rpc.grpc.status": code, **call.notes},
         error="" if code == "OK" else code,
         kind="server",
     )

@@ -23,7 +23,7 @@ SERVICE_NAME = "grpc.health.v1.Health"
 _Status = health_pb2.HealthCheckResponse
 
 
-class HealthBoard:
+class HealthBoard(health_pb2_grpc.HealthServicer):
     def __init__(self) -> None:
         self._serving: dict[str, bool] = {}
         self._changed: set[asyncio.Event] = set()
@@ -38,10 +38,8 @@ class HealthBoard:
     def set(self, service: str, is_serving: bool) -> None:
         """Set one service. "" sets all of them."""
         names = list(self._serving) if service == "" else [service]
-        before = {name: self._serving.get(name) for name in names}
-        for name in names:
-            self._serving[name] = is_serving
-        if any(value is not is_serving for value in before.values()):
+        if any(self._serving.get(name) is not is_serving for name in names):
+            self._serving.update(dict.fromkeys(names, is_serving))
             log.info("health changed", health_of=service or "all", serving=is_serving)
             self._tell()
 
@@ -76,27 +74,19 @@ class HealthBoard:
         for event in self._changed:
             event.set()
 
-    def servicer(self) -> health_pb2_grpc.HealthServicer:
-        return _Servicer(self)
-
-
-class _Servicer(health_pb2_grpc.HealthServicer):
-    def __init__(self, board: HealthBoard) -> None:
-        self._board = board
-
     async def Check(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        status = self._board.status(request.service)
+        status = self.status(request.service)
         if status is None:
             raise Refusal("SERVICE_NOT_FOUND", "no such service here")
         return _Status(status=status)
 
     async def Watch(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         changed, last = asyncio.Event(), None
-        self._board._changed.add(changed)
+        self._changed.add(changed)
         try:
             while True:
                 changed.clear()
-                status = self._board.status(request.service)
+                status = self.status(request.service)
                 if status is None:
                     status = _Status.SERVICE_UNKNOWN
                 if status != last:
@@ -104,10 +94,10 @@ class _Servicer(health_pb2_grpc.HealthServicer):
                     last = status
                 await changed.wait()
         finally:
-            self._board._changed.discard(changed)
+            self._changed.discard(changed)
 
     async def List(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        names = ["", *sorted(self._board._serving)]
+        names = ["", *sorted(self._serving)]
         return health_pb2.HealthListResponse(  # type: ignore[attr-defined] # newer than its stubs
-            statuses={name: _Status(status=self._board.status(name)) for name in names}
+            statuses={name: _Status(status=self.status(name)) for name in names}
         )

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from enum import Enum, auto
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 
-from services.chassis.grpc.descriptors import reached
+from services.chassis.grpc.descriptors import is_map, reached
 
 PATHS_MAX: Final = 100
 KEY_CHARACTERS_MAX: Final = 100
@@ -25,53 +24,25 @@ PATH_CHARACTERS_MAX: Final = 1_000
 _KINDS_WITH_TEXT: Final = frozenset({"string_value", "struct_value", "list_value"})
 
 
-class _Kind(Enum):
-    TEXT = auto()
-    MESSAGE = auto()
-    LIST = auto()
-    MAP = auto()
-    # A map in which only the keys are text.
-    KEYS = auto()
-
-
-class _Step(NamedTuple):
-    """One step of a path, and the step before it. `form` writes `at`, which holds names, numbers or keys."""
-
-    before: _Step | None
-    form: Callable[[Any], str]
-    at: Any
-
-
 def nul_paths(message: Message) -> Iterator[str]:
-    """The first PATHS_MAX paths. In free JSON they are paths of the JSON."""
-    return islice(_search(message, None), PATHS_MAX)
+    """The first PATHS_MAX paths, like `nodes[2].labels['region']`. In free JSON they are paths of the JSON."""
+    return (path.removeprefix(".") for path in islice(_search(message), PATHS_MAX))
 
 
-def _search(message: Message, before: _Step | None) -> Iterator[str]:
-    for form, at, inner in _contents(message):
+def _search(message: Message) -> Iterator[str]:
+    """The paths in this message. A long path has only its outermost steps."""
+    for form, place, inner in _contents(message):
         if not isinstance(inner, str):
-            yield from _search(inner, _Step(before, form, at))
+            for rest in _search(inner):
+                yield (form(place) + rest)[:PATH_CHARACTERS_MAX]
         elif "\x00" in inner:
-            yield _path(_Step(before, form, at))
-
-
-def _path(last: _Step) -> str:
-    """A path like `nodes[2].labels['region']`. A long path has only its outermost steps."""
-    steps: list[_Step] = []
-    step: _Step | None = last
-    while step is not None:
-        steps.append(step)
-        step = step.before
-    path = ""
-    for step in reversed(steps):
-        path += step.form(step.at)
-        if len(path) > PATH_CHARACTERS_MAX:
-            break
-    return path[:PATH_CHARACTERS_MAX].removeprefix(".")
+            yield form(place)
 
 
 def _contents(message: Message) -> Iterator[tuple[Callable[[Any], str], Any, Any]]:
-    """The texts and messages directly in this message, each with the form and the place of its step."""
+    """The texts and messages directly in this message. Before each come its place, which is a name, a number or a
+    key, and the function that writes the place as a step of the path.
+    """
     if isinstance(message, Struct):
         for key, value in message.fields.items():
             yield _member, key, key
@@ -89,18 +60,20 @@ def _contents(message: Message) -> Iterator[tuple[Callable[[Any], str], Any, Any
 
 
 def _contents_of_fields(message: Message) -> Iterator[tuple[Callable[[Any], str], Any, Any]]:
-    for name, kind in text_fields(message.DESCRIPTOR):
-        value = getattr(message, name)
-        if kind is _Kind.TEXT or (kind is _Kind.MESSAGE and message.HasField(name)):
-            yield _member, name, value
-        elif kind is _Kind.LIST:
+    for field in text_fields(message.DESCRIPTOR):
+        name, value = field.name, getattr(message, field.name)
+        if not field.is_repeated:
+            if field.message_type is None or message.HasField(name):
+                yield _member, name, value
+        elif not is_map(field):
             for index, each in enumerate(value):
                 yield _item, (name, index), each
-        elif kind is _Kind.MAP or kind is _Kind.KEYS:
+        else:
+            parts = [part.name for part in text_fields(field.message_type)]
             for key in value:
-                if isinstance(key, str):
+                if "key" in parts:
                     yield _item, (name, key), key
-                if kind is _Kind.MAP:
+                if "value" in parts:
                     yield _item, (name, key), value[key]
 
 
@@ -128,25 +101,18 @@ def _shown(key: str) -> str:
 
 
 @functools.cache
-def text_fields(descriptor: Descriptor) -> tuple[tuple[str, _Kind], ...]:
+def text_fields(descriptor: Descriptor) -> tuple[FieldDescriptor, ...]:
     """The fields that can hold text, themselves or anywhere below."""
-    found = ((field.name, _kind(field)) for field in descriptor.fields)
-    return tuple((name, kind) for name, kind in found if kind is not None)
+    return tuple(
+        field
+        for field in descriptor.fields
+        if _is_text(field) or any(_is_text(inner) for each in _below(field) for inner in each.fields)
+    )
 
 
-def _kind(field: FieldDescriptor) -> _Kind | None:
-    inner = field.message_type
-    if inner is None:
-        if field.type != FieldDescriptor.TYPE_STRING:
-            return None
-        return _Kind.LIST if field.is_repeated else _Kind.TEXT
-    if not _reaches_text(inner):
-        return None
-    if inner.GetOptions().map_entry:
-        value: Any = inner.fields_by_name["value"]
-        return _Kind.MAP if _kind(value) is not None else _Kind.KEYS
-    return _Kind.LIST if field.is_repeated else _Kind.MESSAGE
+def _is_text(field: FieldDescriptor) -> bool:
+    return field.type == FieldDescriptor.TYPE_STRING
 
 
-def _reaches_text(descriptor: Descriptor) -> bool:
-    return any(field.type == FieldDescriptor.TYPE_STRING for each in reached(descriptor) for field in each.fields)
+def _below(field: FieldDescriptor) -> tuple[Descriptor, ...]:
+    return () if field.message_type is None else reached(field.message_type)

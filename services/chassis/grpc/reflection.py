@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 V1ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
@@ -54,16 +54,9 @@ def _describe_v1() -> None:
     pool = descriptor_pool.Default()
     file = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(file)
-    raw_package, renamed = file.package, file.package.replace("v1alpha", "v1")
-    file.name = file.name.replace("v1alpha", "v1")
-    file.package = renamed
-    for message in file.message_type:
-        for field in message.field:
-            if field.HasField("type_name"):
-                field.type_name = field.type_name.replace(raw_package, renamed)
-    for method in file.service[0].method:
-        method.input_type = method.input_type.replace(raw_package, renamed)
-        method.output_type = method.output_type.replace(raw_package, renamed)
+    # Every name in the file that says v1alpha is the name of a package or of the file itself.
+    renamed = text_format.MessageToString(file).replace("v1alpha", "v1")
+    file = text_format.Parse(renamed, descriptor_pb2.FileDescriptorProto())
     try:
         pool.FindFileByName(file.name)
     except KeyError:

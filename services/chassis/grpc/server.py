@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
+from grpc_channelz.v1 import channelz, channelz_pb2, channelz_pb2_grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from services.chassis.grpc import health, reflection
@@ -36,10 +37,6 @@ class ServerLimits:
     # sender is known.
     receive_bytes_max: int = 4 * MEBIBYTE
     refuse_bytes_max: int = 16 * MEBIBYTE
-    send_bytes_max: int = 64 * MEBIBYTE
-    metadata_bytes_max: int = 16 * 1024
-    streams_per_connection_max: int = 10_000
-    rpcs_pending_max: int = 20_000
     # Streams and unary calls together. One more fails with RESOURCE_EXHAUSTED.
     rpcs_at_once_max: int = 20_000
 
@@ -48,7 +45,11 @@ PUBLIC: Final = ServerLimits()
 # Our own services exchange batches with many items of up to 256 KiB each.
 INTERNAL: Final = ServerLimits(receive_bytes_max=64 * MEBIBYTE, refuse_bytes_max=128 * MEBIBYTE)
 
-CHANNELZ: Final = "grpc.channelz.v1.Channelz"
+_CHANNELZ: Final = channelz_pb2.DESCRIPTOR.services_by_name["Channelz"]
+_SEND_BYTES_MAX: Final = 64 * MEBIBYTE
+_METADATA_BYTES_MAX: Final = 16 * 1024
+_STREAMS_PER_CONNECTION_MAX: Final = 10_000
+_RPCS_PENDING_MAX: Final = 20_000
 _OWN_RULES: Final[Mapping[str, Rule]] = {
     f"/{health.SERVICE_NAME}/Check": anyone(),
     f"/{health.SERVICE_NAME}/List": anyone(),
@@ -56,18 +57,7 @@ _OWN_RULES: Final[Mapping[str, Rule]] = {
     f"/{health.SERVICE_NAME}/Watch": anyone().within(None),
     f"/{reflection.V1}/{reflection.METHOD}": anyone(),
     f"/{reflection.V1ALPHA}/{reflection.METHOD}": anyone(),
-    **{
-        f"/{CHANNELZ}/{method}": system()
-        for method in (
-            "GetTopChannels",
-            "GetServers",
-            "GetServer",
-            "GetServerSockets",
-            "GetChannel",
-            "GetSubchannel",
-            "GetSocket",
-        )
-    },
+    **{f"/{_CHANNELZ.full_name}/{method.name}": system() for method in _CHANNELZ.methods},
 }
 
 
@@ -75,13 +65,13 @@ def server_options(limits: ServerLimits) -> list[tuple[str, Any]]:
     return [
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", limits.refuse_bytes_max),
-        ("grpc.max_send_message_length", limits.send_bytes_max),
+        ("grpc.max_send_message_length", _SEND_BYTES_MAX),
         # Both limits are equal, because between the two gRPC refuses at random.
-        ("grpc.max_metadata_size", limits.metadata_bytes_max),
-        ("grpc.absolute_max_metadata_size", limits.metadata_bytes_max),
-        ("grpc.max_concurrent_streams", limits.streams_per_connection_max),
-        ("grpc.server.max_pending_requests", limits.rpcs_pending_max),
-        ("grpc.server.max_pending_requests_hard_limit", 2 * limits.rpcs_pending_max),
+        ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
+        ("grpc.absolute_max_metadata_size", _METADATA_BYTES_MAX),
+        ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION_MAX),
+        ("grpc.server.max_pending_requests", _RPCS_PENDING_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * _RPCS_PENDING_MAX),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_PING_SECONDS_MIN * 1_000),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -118,7 +108,7 @@ class GrpcServer(grpc.aio.Server):
         self.public_port = 0
         self._address = address
         self._public = public
-        self._guard = guard
+        self._guard = guard.with_rules(_OWN_RULES)
         self._request_bytes_max = limits.receive_bytes_max
         self._tls = tls
         self._handlers = _Handlers()
@@ -127,17 +117,15 @@ class GrpcServer(grpc.aio.Server):
         self._server = grpc.aio.server(options=server_options(limits), maximum_concurrent_rpcs=limits.rpcs_at_once_max)
         self._server.add_generic_rpc_handlers([self._handlers])
 
-    @property
-    def methods(self) -> frozenset[str]:
-        """The full names of the methods that are registered so far."""
-        return frozenset(self._handlers.by_method)
-
     def add_registered_method_handlers(
         self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
     ) -> None:
         """Generated code calls this. It is the only way to register a method."""
-        self._register(service_name, method_handlers, self._guard)
         self._services.append(service_name)
+        for name, handler in method_handlers.items():
+            method = f"/{service_name}/{name}"
+            guarded = self._guard.wrap(method, handler, request_bytes_max=self._request_bytes_max)
+            self._handlers.by_method[method] = guarded
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Generated code registers the same handlers again in this older way. `start` compares the two."""
@@ -145,17 +133,12 @@ class GrpcServer(grpc.aio.Server):
             name = handler.service_name() if isinstance(handler, grpc.ServiceRpcHandler) else None
             self._announced.append(name or repr(handler))
 
-    def _register(self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]], guard: Guard) -> None:
-        for name, handler in handlers.items():
-            method = f"/{service}/{name}"
-            self._handlers.by_method[method] = guard.wrap(method, handler, request_bytes_max=self._request_bytes_max)
-
     async def start(self) -> int:  # type: ignore[override]
         """Begin to serve, and return the bound port. Raises OSError when an address is taken."""
+        self.health.announce(self._services)
+        self._add_own_services()
         if unguarded := set(self._announced) - set(self._services):
             raise LookupError(f"registered in a way that cannot be guarded: {sorted(unguarded)}")
-        self._add_own_services()
-        self.health.announce(self._services)
         port = self._bind(self._address, None if self._tls is None else self._tls.for_server())
         if self._public is not None:
             self.public_port = self._bind(self._public.address, self._public.credentials())
@@ -171,18 +154,10 @@ class GrpcServer(grpc.aio.Server):
             raise OSError(f"cannot listen on {address} (is the port taken?)") from failure
 
     def _add_own_services(self) -> None:
-        from grpc_channelz.v1 import channelz, channelz_pb2_grpc
-
-        own = self._guard.with_rules(_OWN_RULES)
-        collected = _Collector()
-        health_pb2_grpc.add_HealthServicer_to_server(
-            self.health.servicer(),
-            collected,  # type: ignore[arg-type] # only registers
-        )
-        channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), collected)
-        collected.by_service.update(reflection.handlers([*self._services, *collected.by_service]))
-        for service, handlers in collected.by_service.items():
-            self._register(service, handlers, own)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self)
+        channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), self)
+        for service, handlers in reflection.handlers(self._services).items():
+            self.add_registered_method_handlers(service, handlers)
 
     async def stop(self, grace: float | None) -> None:
         """Refuse new RPCs at once, and give `grace` seconds to those that are running."""
@@ -197,18 +172,3 @@ class GrpcServer(grpc.aio.Server):
 
     def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
         raise NotImplementedError("the address is given once, at construction")
-
-
-class _Collector:
-    """Stands in for a server while a library registers its services."""
-
-    def __init__(self) -> None:
-        self.by_service: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
-
-    def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """The same handlers again, in the older way."""
-
-    def add_registered_method_handlers(
-        self, service: str, handlers: dict[str, grpc.RpcMethodHandler[Any, Any]]
-    ) -> None:
-        self.by_service[service] = handlers

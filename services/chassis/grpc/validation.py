@@ -19,7 +19,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from services.chassis.grpc.descriptors import reached
+from services.chassis.grpc.descriptors import is_map, reached
 from services.chassis.grpc.errors import Refusal, Violation
 from services.chassis.grpc.nul import nul_paths
 
@@ -33,7 +33,6 @@ _ITEM_BYTES_MIN: Final = 2
 _FREE_JSON: Final = frozenset({"google.protobuf.Struct", "google.protobuf.ListValue", "google.protobuf.Value"})
 # A part of the parser's error text for more than 100 levels of messages.
 _PARSER_TOO_DEEP: Final = "MaxDepth"
-_collect: Callable[[Message], list[Any]] | None = None
 
 
 def decode(
@@ -80,16 +79,17 @@ def _holds_lists(descriptor: Descriptor) -> bool:
     return any(field.is_repeated for each in reached(descriptor) for field in each.fields)
 
 
+@functools.cache
+def _collector() -> Callable[[Message], list[Any]]:
+    import protovalidate
+
+    return protovalidate.Validator().collect_violations
+
+
 def prepare(descriptor: Descriptor) -> None:
     """Compile the rules of a type before its first request."""
-    global _collect
-    if not _has_rules(descriptor):
-        return
-    if _collect is None:
-        import protovalidate
-
-        _collect = protovalidate.Validator().collect_violations
-    _collect(GetMessageClass(descriptor)())
+    if _has_rules(descriptor):
+        _collector()(GetMessageClass(descriptor)())
 
 
 def validate(message: Message) -> None:
@@ -97,13 +97,10 @@ def validate(message: Message) -> None:
     descriptor: Any = message.DESCRIPTOR
     if not _has_rules(descriptor):
         return
-    if _collect is None:
-        prepare(descriptor)
-    assert _collect is not None
     if _may_hold_free_json(descriptor) and message.ByteSize() >= _OUTLINED_BYTES_MIN:
         message, whole = type(message)(), message
         _fill_outline(message, whole)
-    if found := _collect(message):
+    if found := _collector()(message):
         raise _invalid([_violation(each.proto) for each in found])
 
 
@@ -127,7 +124,7 @@ def _fill_outline(outline: Message, message: Message) -> None:
             setattr(outline, field.name, value)
         elif inner is None or not _may_hold_free_json(inner):
             target.MergeFrom(value)
-        elif inner.full_name in _FREE_JSON or inner.GetOptions().map_entry:
+        elif inner.full_name in _FREE_JSON or is_map(field):
             continue
         elif field.is_repeated:
             for each in islice(value, _ITEMS_MAX):

@@ -22,6 +22,7 @@ import contextlib
 import os
 import select
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -118,7 +119,59 @@ async def connect(
     return connection
 
 
-class PgConnection:
+class Statements(ABC):
+    """The calls of a PgConnection, and of a Database, which runs each of them on one of its connections."""
+
+    @abstractmethod
+    async def run(self, work: Callable[[Connection], Awaitable[Result]], *, seconds: float | None = None) -> Result:
+        """Run `work` with the connection, shielded from a cancellation of the caller. `seconds` is its deadline."""
+
+    async def fetch(self, sql: str, params: Params = (), *, seconds: float | None = None) -> list[tuple[Any, ...]]:
+        """Run one statement in autocommit mode, and return its rows."""
+
+        async def work(connection: Connection) -> list[tuple[Any, ...]]:
+            cursor = await connection.execute(sql, params, binary=True)
+            return await cursor.fetchall() if cursor.description is not None else []
+
+        return await self.run(work, seconds=seconds)
+
+    async def fetch_one(self, sql: str, params: Params = (), *, seconds: float | None = None) -> tuple[Any, ...] | None:
+        """The first row, or None."""
+        rows = await self.fetch(sql, params, seconds=seconds)
+        return rows[0] if rows else None
+
+    async def execute(self, sql: str, params: Params = ()) -> int:
+        """Run one statement in autocommit mode, and return the number of rows that it touched."""
+
+        async def work(connection: Connection) -> int:
+            return (await connection.execute(sql, params)).rowcount
+
+        return await self.run(work)
+
+    async def pipeline(self, statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
+        """Run the statements in one transaction and one round trip, and return the rows of each.
+
+        Each statement has its own snapshot, so that one may count rows that an earlier one has locked.
+        """
+
+        async def work(connection: Connection) -> list[list[tuple[Any, ...]]]:
+            async with connection.pipeline():
+                cursors = [await connection.execute(sql, params, binary=True) for sql, params in statements]
+            return [await cursor.fetchall() if cursor.description is not None else [] for cursor in cursors]
+
+        return await self.run(work)
+
+    async def transaction(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+        """Run `work` in a transaction, which is rolled back when `work` raises. The deadline is for all of it."""
+
+        async def whole(connection: Connection) -> Result:
+            async with connection.transaction():
+                return await work(connection)
+
+        return await self.run(whole)
+
+
+class PgConnection(Statements):
     def __init__(
         self, url: str, *, name: str, statement_seconds: float = 5.0, settings: Mapping[str, str] = NO_SETTINGS
     ) -> None:
@@ -133,38 +186,6 @@ class PgConnection:
         self._at_work: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
-    async def fetch(self, sql: str, params: Params = (), *, seconds: float | None = None) -> list[tuple[Any, ...]]:
-        """Run one statement in autocommit mode, and return its rows."""
-
-        async def work(connection: Connection) -> list[tuple[Any, ...]]:
-            cursor = await connection.execute(sql, params, binary=True)
-            return await cursor.fetchall() if cursor.description is not None else []
-
-        return await self.run(work, seconds=seconds)
-
-    async def execute(self, sql: str, params: Params = (), *, seconds: float | None = None) -> int:
-        """Run one statement in autocommit mode, and return the number of rows that it touched."""
-
-        async def work(connection: Connection) -> int:
-            return (await connection.execute(sql, params)).rowcount
-
-        return await self.run(work, seconds=seconds)
-
-    async def pipeline(
-        self, statements: Sequence[Statement], *, seconds: float | None = None
-    ) -> list[list[tuple[Any, ...]]]:
-        """Run the statements in one transaction and one round trip, and return the rows of each.
-
-        Each statement has its own snapshot, so that one may count rows that an earlier one has locked.
-        """
-
-        async def work(connection: Connection) -> list[list[tuple[Any, ...]]]:
-            async with connection.pipeline():
-                cursors = [await connection.execute(sql, params, binary=True) for sql, params in statements]
-            return [await cursor.fetchall() if cursor.description is not None else [] for cursor in cursors]
-
-        return await self.run(work, seconds=seconds)
-
     async def run_pipeline(self, statements: Sequence[HotStatement]) -> list[Rows]:
         """`pipeline` without the cost of the driver, for the statements of a hot path.
 
@@ -177,37 +198,16 @@ class PgConnection:
 
         return await self._take_turn(work, self._statement_seconds)
 
-    async def transaction(
-        self, work: Callable[[Connection], Awaitable[Result]], *, seconds: float | None = None
-    ) -> Result:
-        """Run `work` in a transaction, which is rolled back when `work` raises. The deadline is for all of it."""
-
-        async def whole(connection: Connection) -> Result:
-            async with connection.transaction():
-                return await work(connection)
-
-        return await self.run(whole, seconds=seconds)
-
     async def run(self, work: Callable[[Connection], Awaitable[Result]], *, seconds: float | None = None) -> Result:
-        """Run `work` with the connection, shielded from a cancellation of the caller."""
+        return await asyncio.shield(self.begin(work, seconds))
+
+    def begin(self, work: Callable[[Connection], Awaitable[Result]], seconds: float | None) -> asyncio.Task[Result]:
+        """`run` as a task, which goes on when nobody waits for it."""
         limit = self._statement_seconds if seconds is None else seconds
         task = asyncio.ensure_future(self._take_turn(work, limit))
         self._at_work.add(task)
         task.add_done_callback(self._finished)
-        return await asyncio.shield(task)
-
-    def when_idle(self, tell: Callable[[PgConnection], None]) -> None:
-        """Call `tell` when no call is running here: now, or when the last one ends."""
-        if not self._at_work:
-            tell(self)
-            return
-
-        def ended(_: asyncio.Task[Any]) -> None:
-            if not self._at_work:
-                tell(self)
-
-        for task in self._at_work:
-            task.add_done_callback(ended)
+        return task
 
     async def close(self) -> None:
         """Close after the running calls, which have their deadlines. Calls that arrive later raise DatabaseAway."""
@@ -228,7 +228,7 @@ class PgConnection:
             try:
                 return await self._in_time(connection, work, seconds)
             finally:
-                if connection.closed or not _is_clean(connection):
+                if connection.closed or connection.pgconn.transaction_status != TransactionStatus.IDLE:
                     await self._discard()
 
     async def _connected(self) -> Connection:
@@ -263,10 +263,6 @@ class PgConnection:
         if connection is not None:
             with contextlib.suppress(psycopg.Error, OSError):
                 await connection.close()
-
-
-def _is_clean(connection: Connection) -> bool:
-    return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def _has_news(connection: Connection) -> bool:

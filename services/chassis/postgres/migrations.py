@@ -53,8 +53,7 @@ def migrations_in(directory: Path) -> list[Migration]:
 async def apply(url: str, schema: str, directory: Path) -> list[str]:
     """Bring `schema` to the newest version, and return the names of the applied files. It is created when absent."""
     wanted = migrations_in(directory)
-    connection = await AsyncConnection.connect(url, autocommit=True)
-    async with connection:
+    async with await AsyncConnection.connect(url, autocommit=True) as connection:
         await connection.execute("SELECT pg_advisory_lock(hashtextextended('migrations of ' || %s, 0))", (schema,))
         await _prepare(connection, schema)
         applied = await _applied(connection, schema)
@@ -68,8 +67,7 @@ async def apply(url: str, schema: str, directory: Path) -> list[str]:
 async def check(url: str, schema: str, directory: Path) -> None:
     """Raise SchemaMismatch unless `schema` is at exactly the version of these files."""
     wanted = migrations_in(directory)
-    connection = await AsyncConnection.connect(url, autocommit=True)
-    async with connection:
+    async with await AsyncConnection.connect(url, autocommit=True) as connection:
         applied = await _applied(connection, schema)
     _compare(schema, wanted, applied)
     if len(applied) < len(wanted):

@@ -10,17 +10,17 @@ import random
 
 
 class Backoff:
-    def __init__(self, *, first: float = 0.05, factor: float = 2.0, cap: float = 2.0) -> None:
-        if first <= 0 or factor < 1 or cap < first:
-            raise ValueError("a backoff needs 0 < first <= cap and factor >= 1")
-        self._first, self._factor, self._cap = first, factor, cap
+    def __init__(self, *, first: float = 0.05, cap: float = 2.0) -> None:
+        if not 0 < first <= cap:
+            raise ValueError("a backoff needs 0 < first <= cap")
+        self._first, self._cap = first, cap
         self._ceiling = first
 
     def next(self) -> float:
-        """Seconds to wait now. Their upper bound grows with every call until `reset`."""
+        """Seconds to wait now. Their upper bound doubles with every call until `reset`."""
         # Never near zero, because such a wait would be a busy loop now and then.
         wait = self._ceiling * (0.1 + 0.9 * random.random())
-        self._ceiling = min(self._ceiling * self._factor, self._cap)
+        self._ceiling = min(self._ceiling * 2, self._cap)
         return wait
 
     def reset(self) -> None:

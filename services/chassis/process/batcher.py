@@ -9,7 +9,6 @@ sees it in its next turn.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -77,35 +76,28 @@ class Batcher(Generic[Item, Result]):
     ) -> None:
         self._flush = flush
         self._items_per_flush = items_per_flush
-        self._items_waiting = items_waiting
-        self._gathered: deque[tuple[Item, asyncio.Future[Result]]] = deque()
-        self._level = Level()
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._gathered: asyncio.Queue[tuple[Item, asyncio.Future[Result]]] = asyncio.Queue(items_waiting)
 
     @property
     def waiting(self) -> int:
-        return len(self._gathered)
+        return self._gathered.qsize()
 
     async def submit(self, item: Item) -> Result:
         """Wait for room, then for the result. An item is flushed even when its caller is cancelled."""
-        while len(self._gathered) >= self._items_waiting:
-            await self._wait_for_room()
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._gathered.append((item, answer))
-        self._level.set()
+        await self._gathered.put((item, answer))
         return await answer
 
     async def run(self) -> None:
         """Flush for ever. A failure of `flush` goes to the callers of its items, and the flusher goes on."""
         while True:
-            await self._level.wait()
-            while self._gathered:
-                await self._flush_gathered()
+            batch = [await self._gathered.get()]
+            while len(batch) < self._items_per_flush and not self._gathered.empty():
+                batch.append(self._gathered.get_nowait())
+            await self._flush_batch(batch)
 
-    async def _flush_gathered(self) -> None:
-        count = min(len(self._gathered), self._items_per_flush)
-        batch = [self._gathered.popleft() for _ in range(count)]
-        self._make_room()
+    async def _flush_batch(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        results: Sequence[Result | Exception]
         try:
             results = await self._flush([item for item, _ in batch])
             if len(results) != len(batch):
@@ -123,21 +115,3 @@ class Batcher(Generic[Item, Result]):
                 answer.set_exception(result)
             else:
                 answer.set_result(result)
-
-    async def _wait_for_room(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._room.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self._make_room()  # this caller had got the room: pass it on
-            raise
-
-    def _make_room(self) -> None:
-        free = self._items_waiting - len(self._gathered)
-        while free > 0 and self._room:
-            waiter = self._room.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                free -= 1

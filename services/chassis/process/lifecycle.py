@@ -27,6 +27,7 @@ from services.chassis.telemetry.logs import logger
 log = logger(__name__)
 
 Hook = Callable[[], Awaitable[object]]
+Wire = Callable[["Process"], Awaitable[object]]
 _CLOSE_SECONDS: Final = 3.0
 # Executors and exporters join their threads at exit without a time limit.
 _LAST_RESORT_SECONDS: Final = 3.0
@@ -66,12 +67,7 @@ class Process:
         self._stop_asked.set()
         self._limit_the_end(self._drain_seconds)
 
-    def main(
-        self,
-        wire: Callable[[Process], Awaitable[None]],
-        *,
-        new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
-    ) -> int:
+    def main(self, wire: Wire, *, new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> int:
         """For `__main__`: run on a new event loop, handle signals, and return the exit code."""
         self._owns_interpreter = True
 
@@ -86,7 +82,7 @@ class Process:
             _exit_after(_LAST_RESORT_SECONDS, code)
         return code
 
-    async def run(self, wire: Callable[[Process], Awaitable[None]]) -> int:
+    async def run(self, wire: Wire) -> int:
         """Wire, run until asked to stop or until a loop dies, and close."""
         code = 0
         try:
@@ -96,8 +92,7 @@ class Process:
                 for task in list(group._tasks):
                     task.cancel()
         except* Exception as died:
-            for failure in _leaves(died):
-                log.error("the process goes down", process=self.name, exc_info=failure)
+            log.error("the process goes down", process=self.name, exc_info=died)
             code = 1
         finally:
             self._group = None
@@ -106,7 +101,7 @@ class Process:
         log.info("ended", process=self.name, exit_code=code)
         return code
 
-    async def _live(self, wire: Callable[[Process], Awaitable[None]], group: asyncio.TaskGroup) -> None:
+    async def _live(self, wire: Wire, group: asyncio.TaskGroup) -> None:
         if not await self._wired(wire):
             return
         self._group = group
@@ -119,7 +114,7 @@ class Process:
         if not await _attempt_all(self._drain_hooks, self._drain_seconds):
             log.warning("the time for draining is over", process=self.name)
 
-    async def _wired(self, wire: Callable[[Process], Awaitable[None]]) -> bool:
+    async def _wired(self, wire: Wire) -> bool:
         """False when the process was asked to stop before the wiring was done."""
         wiring = asyncio.ensure_future(wire(self))
         stop = asyncio.ensure_future(self._stop_asked.wait())
@@ -142,7 +137,7 @@ class Process:
         except asyncio.CancelledError:
             if is_being_cancelled() or self.draining.is_set():
                 raise
-            # What the loop awaited was cancelled, and not the loop. The group would take that for an orderly end.
+            # The loop awaited something that was cancelled. The group would take that for an orderly end.
             self._limit_the_end(0.0)
             raise LoopEnded(name) from None
         except Exception:
@@ -184,13 +179,6 @@ def is_being_cancelled() -> bool:
     """Tells a cancellation of this task from one of what it awaits: both raise the same."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for each in group.exceptions:
-        found.extend(_leaves(each) if isinstance(each, BaseExceptionGroup) else [each])
-    return found
 
 
 def _exit_after(seconds: float, code: int) -> None:

@@ -16,7 +16,13 @@ from typing import Any, Final
 
 import orjson
 
-from services.chassis.process.slim_imports import structlog
+# structlog's console renderer, which we do not use, imports rich if it is installed. That costs 4 MB in every process,
+# and its tracebacks show the values of local variables. The import system takes None for "not installed".
+_rich: object = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+import structlog  # noqa: E402
+
+if _rich is None:
+    del sys.modules["rich"]
 
 _SECRET_NAME: Final = re.compile(r"(^|_)(key|secret|password|token|authorization|credential)$", re.I)
 _URL_PASSWORD: Final = re.compile(r"(\w+://[^:/@\s]*:)[^@/\s]+@")

@@ -10,84 +10,67 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, generate_latest
 
 from services.chassis.grpc.addresses import split_address
+from services.chassis.process.lifecycle import Process
 
 LATENCY_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 COUNT_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 _REQUEST_SECONDS: Final = 5.0
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-Metric = TypeVar("Metric", Counter, Gauge, Histogram)
-_declared: dict[str, Counter | Gauge | Histogram] = {}
-
-
-def counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
-    return _shared(Counter, name, help_text, labels)
-
-
-def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
-    return _shared(Gauge, name, help_text, labels)
+# The kinds of metrics. The registry refuses a name that is declared twice.
+counter: Final = Counter
+gauge: Final = Gauge
 
 
 def histogram(
     name: str, help_text: str, labels: Sequence[str] = (), buckets: Sequence[float] = LATENCY_BUCKETS
 ) -> Histogram:
-    return _shared(Histogram, name, help_text, labels, buckets=buckets)
+    return Histogram(name, help_text, labels, buckets=buckets)
 
 
-def _shared(kind: type[Metric], name: str, help_text: str, labels: Sequence[str], **more: Any) -> Metric:
-    """A name that is declared twice is one metric, so that two replicas in one test process share it."""
-    metric = _declared.get(name)
-    if metric is not None and not isinstance(metric, kind):
-        raise ValueError(f"{name} is already a {type(metric).__name__}")
-    if metric is None:
-        metric = _declared[name] = kind(name, help_text, labels, **more)
-    return metric
+_loop_lag = gauge("event_loop_lag_seconds", "How late the event loop ran a due timer.")
 
 
-class LoopLag:
-    """Measures how late the event loop runs a due timer: the first sign of an overloaded or blocked process."""
+async def serve_metrics(process: Process, address: str) -> None:
+    """Measure the event loop of the process, and show all metrics at this address until the process closes. With the
+    address "" they are shown nowhere.
+    """
+    process.loop("loop lag", measure_loop_lag)
+    if address:
+        server = await open_page(address)
 
-    def __init__(self, *, every_seconds: float = 0.5) -> None:
-        self.seconds = 0.0
-        self._every_seconds = every_seconds
-        self._gauge = gauge("event_loop_lag_seconds", "How late the event loop ran a due timer.")
+        async def close() -> None:
+            server.close()
 
-    async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            due = loop.time() + self._every_seconds
-            await asyncio.sleep(self._every_seconds)
-            self.seconds = max(0.0, loop.time() - due)
-            self._gauge.set(self.seconds)
+        process.on_close("metrics", close)
 
 
-class MetricsEndpoint:
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._server: asyncio.Server | None = None
+async def measure_loop_lag(every_seconds: float = 0.5) -> None:
+    """For ever: measure how late a due timer runs, which is the first sign of an overloaded or blocked process."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + every_seconds
+        await asyncio.sleep(every_seconds)
+        _loop_lag.set(max(0.0, loop.time() - due))
 
-    async def start(self) -> int:
-        host, port = split_address(self._address)
-        self._server = await asyncio.start_server(self._serve, host, port, limit=8_192)
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
 
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+async def open_page(address: str) -> asyncio.Server:
+    host, port = split_address(address)
+    return await asyncio.start_server(_serve, host, port, limit=8_192)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(_REQUEST_SECONDS):
-                request = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_answer(request.split(b"\r\n", 1)[0]))
-                await writer.drain()
-        writer.close()
+
+async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            request = await reader.readuntil(b"\r\n\r\n")
+            writer.write(_answer(request.split(b"\r\n", 1)[0]))
+            await writer.drain()
+    writer.close()
 
 
 def _answer(request_line: bytes) -> bytes:

@@ -69,30 +69,33 @@ def parse_traceparent(text: str) -> TraceContext | None:
     return TraceContext(trace_id, span_id, bool(int(parts[3], 16) & 1))
 
 
-_present: ContextVar[TraceContext | None] = ContextVar("trace", default=None)
+class ServedCall(NamedTuple):
+    """The trace of an RPC that is being served: its own context, its caller's if there is one, and attributes."""
+
+    context: TraceContext
+    parent: TraceContext | None
+    notes: dict[str, AttributeValue]
+
+
+_served: ContextVar[ServedCall | None] = ContextVar("served_call", default=None)
+
+
+def set_served_call(call: ServedCall) -> None:
+    """For the guard. Each RPC is a task with its own context, so that nothing has to be reset."""
+    _served.set(call)
 
 
 def present_trace() -> TraceContext | None:
     """The context of the RPC that this task serves. None: it is not part of a trace."""
-    return _present.get()
-
-
-def set_present_trace(context: TraceContext | None) -> None:
-    _present.set(context)
-
-
-_notes: ContextVar[dict[str, AttributeValue] | None] = ContextVar("span_notes", default=None)
+    call = _served.get()
+    return None if call is None else call.context
 
 
 def note_on_span(attributes: Mapping[str, AttributeValue]) -> None:
     """Put these on the span of the RPC that this task serves. The span is recorded when the RPC is over."""
-    notes = _notes.get()
-    if notes is not None:
-        notes.update(attributes)
-
-
-def set_span_notes(notes: dict[str, AttributeValue]) -> None:
-    _notes.set(notes)
+    call = _served.get()
+    if call is not None:
+        call.notes.update(attributes)
 
 
 class Sampler:
@@ -164,24 +167,8 @@ async def flush_tracing(seconds: float = 2.0) -> bool:
     """Send the spans that are still held, for at most `seconds`. False: the time was over."""
     if _flush is None:
         return True
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-    flush = _flush
-
-    def finish() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    def work() -> None:
-        try:
-            flush()
-        finally:
-            loop.call_soon_threadsafe(finish)
-
     # A daemon thread, so that an exporter that hangs does not keep the process alive.
-    threading.Thread(target=work, name="flush-spans", daemon=True).start()
-    try:
-        await asyncio.wait_for(done, seconds)
-    except TimeoutError:
-        return False
-    return True
+    thread = threading.Thread(target=_flush, name="flush-spans", daemon=True)
+    thread.start()
+    await asyncio.to_thread(thread.join, seconds)
+    return not thread.is_alive()

@@ -67,12 +67,13 @@ class PostgresReads:
         self, workspace: str, conditions: Sequence[Condition], *, from_execution_id: str, is_ascending: bool, limit: int
     ) -> list[Row]:
         # Imported at the first list: SQLAlchemy costs a second and 17 MB, which many a coordinator never needs.
+        from services.chassis.postgres.compiled import compiled
         from services.coordinator.store.conditions import execution_list
 
         statement = execution_list(
             workspace, conditions, from_execution_id=from_execution_id, is_ascending=is_ascending, limit=limit
         )
-        rows = await self._database.select(statement)
+        rows = await self._database.fetch(*compiled(statement))
         found = await self._database.fetch(_LIST, (uuid_array([row[0] for row in rows]),))
         listed = [{**dict(zip(_LISTED, row, strict=True)), **_PAYLOADS} for row in found]
         return sorted(listed, key=lambda row: row["execution_id"], reverse=not is_ascending)

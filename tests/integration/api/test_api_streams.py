@@ -15,9 +15,9 @@ import grpc
 import pytest
 import pytest_asyncio
 from google.protobuf import json_format
+from prometheus_client import REGISTRY
 
 from services.chassis.grpc.errors import RemoteError, remote_error
-from services.chassis.telemetry.metrics import gauge
 from tests.integration.api.conftest import RunningApi, running_api
 from tests.support.postgres import PostgresCluster, free_port
 from tests.support.probe import until
@@ -218,8 +218,7 @@ async def test_start_that_nobody_answers_is_given_up_as_unavailable(world: World
 async def test_what_arrives_during_a_commit_goes_out_together(world: World) -> None:
     world.behave("wait")
     starting = [asyncio.create_task(world.start()) for _ in range(60)]
-    waiting = gauge("windlass_api_starts_waiting", "")
-    await until(lambda: next(iter(waiting.collect())).samples[0].value == 60, 10, "all of them to wait")
+    await until(lambda: REGISTRY.get_sample_value("windlass_api_starts_waiting") == 60, 10, "all of them to wait")
     for dispatcher in world.dispatchers:
         dispatcher.going_on.set()
     ids = {response.execution.id for response in await asyncio.gather(*starting)}

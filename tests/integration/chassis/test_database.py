@@ -1,4 +1,4 @@
-"""A fixed number of connections, shared."""
+"""A fixed number of connections is shared by all calls."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,6 @@ SHOES = Table(
 async def database(postgres: PostgresCluster) -> AsyncIterator[Database]:
     made = await postgres.database()
     opened = Database(made.superuser_url, name="test", connections=2)
-    await opened.open()
     await opened.execute("CREATE TABLE shoes (id int, name text, made timestamptz DEFAULT now())")
     yield opened
     await opened.close()
@@ -38,7 +37,7 @@ async def test_calls_share_the_connections_and_wait_their_turn(database: Databas
     assert len({rows[0][0] for rows in pids}) == 2
 
 
-async def test_a_lane_left_by_a_cancelled_caller_is_given_on_when_it_is_idle(database: Database) -> None:
+async def test_a_connection_that_a_cancelled_caller_left_is_given_on_when_it_is_idle(database: Database) -> None:
     release = asyncio.Event()
     inside = asyncio.Event()
 
@@ -89,23 +88,23 @@ async def test_the_probe_asks_the_database_itself(database: Database) -> None:
     nowhere = Database("postgresql://nobody@127.0.0.1:1/nowhere", name="nobody")
     assert await nowhere.probe() is False
     with pytest.raises(DatabaseAway):
-        await nowhere.open()
+        await nowhere.fetch("SELECT 1")
     await nowhere.close()
 
 
-async def test_composed_statements_run_on_the_same_lanes(database: Database) -> None:
+async def test_composed_statements_run_on_the_same_connections(database: Database) -> None:
     for number, name in ((1, "clog"), (2, "boot"), (3, None)):
-        await database.select(insert(SHOES).values(id=number, name=name))
+        await database.fetch(*compiled(insert(SHOES).values(id=number, name=name)))
     statement = (
         select(SHOES.c.id, SHOES.c.name)
         .where(and_(SHOES.c.id.in_([1, 2, 3]), SHOES.c.name != "boot"))
         .order_by(SHOES.c.id.desc())
         .limit(5)
     )
-    assert await database.select(statement) == [(1, "clog")]
-    assert await database.select(select(func.count()).where(SHOES.c.id.in_([]))) == [(0,)]
+    assert await database.fetch(*compiled(statement)) == [(1, "clog")]
+    assert await database.fetch(*compiled(select(func.count()).where(SHOES.c.id.in_([])))) == [(0,)]
     escaped = select(SHOES.c.id).where(SHOES.c.name.like("%oo%"))
-    assert await database.select(escaped) == [(2,)]
+    assert await database.fetch(*compiled(escaped)) == [(2,)]
 
 
 async def test_statement_is_composed_once_and_run_with_other_values(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""Numbered, forward only, one at a time; and a program that refuses tables it does not know."""
+"""Migrations are numbered, forward only and applied once. A program refuses tables that it does not know."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ async def rows(url: str, sql: str) -> list[tuple[object, ...]]:
     return found
 
 
-async def test_what_is_missing_is_applied_in_order_and_once(url: str, directory: Path) -> None:
+async def test_missing_migrations_are_applied_in_order_and_once(url: str, directory: Path) -> None:
     assert await apply(url, "shop", directory) == ["0001_initial.sql", "0002_names.sql"]
     assert await apply(url, "shop", directory) == []
     await check(url, "shop", directory)

@@ -1,4 +1,4 @@
-"""Hints that something changed, over a connection that comes back."""
+"""Notifications are hints that something has changed, over a connection that comes back."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A connection that is always usable, against a real server that is hurt on purpose."""
+"""A connection stays usable while its server is hurt on purpose."""
 
 import asyncio
 import os
@@ -111,7 +111,7 @@ PUT = b"INSERT INTO shoes SELECT * FROM unnest($1, $2) RETURNING id"
 COUNT = b"SELECT count(*), $1::int8 FROM shoes"
 
 
-async def test_an_exchange_is_one_transaction_and_gives_the_rows_of_each_statement(connection: PgConnection) -> None:
+async def test_a_raw_pipeline_is_one_transaction_and_gives_the_rows_of_each_statement(connection: PgConnection) -> None:
     for number in range(3):
         put, counted = await connection.run_pipeline(
             [(PUT, (Ints([number]), Texts(["clog"]))), (COUNT, (2**40 + number,))]
@@ -144,7 +144,7 @@ async def test_a_statement_that_cannot_be_prepared_is_prepared_anew(connection: 
     assert await backend_of(connection) == before
 
 
-async def test_an_exchange_whose_commit_fails_says_what_the_commit_said(connection: PgConnection) -> None:
+async def test_a_raw_pipeline_whose_commit_fails_raises_the_error_of_the_commit(connection: PgConnection) -> None:
     await connection.execute("CREATE TEMPORARY TABLE worn (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
     wear = b"INSERT INTO worn SELECT unnest($1::int4[])"
     before = await backend_of(connection)
@@ -154,7 +154,7 @@ async def test_an_exchange_whose_commit_fails_says_what_the_commit_said(connecti
     assert await backend_of(connection) == before
 
 
-async def test_an_exchange_of_what_cannot_be_written_leaves_the_lane_usable(connection: PgConnection) -> None:
+async def test_values_that_cannot_be_written_leave_the_connection_usable(connection: PgConnection) -> None:
     before = await backend_of(connection)
     for wrong in (Ints([2**40]), Texts(["\ud800"]), Texts([5])):
         with pytest.raises(psycopg.DataError):
@@ -163,7 +163,7 @@ async def test_an_exchange_of_what_cannot_be_written_leaves_the_lane_usable(conn
     assert await backend_of(connection) == before
 
 
-async def test_an_exchange_larger_than_what_the_socket_takes(connection: PgConnection) -> None:
+async def test_a_raw_pipeline_may_be_larger_than_the_buffer_of_the_socket(connection: PgConnection) -> None:
     names = ["x" * 1024 * 1024] * 30
     (put,) = await connection.run_pipeline([(PUT, (Ints(list(range(30))), Texts(names)))])
     assert len(put) == 30
@@ -171,7 +171,9 @@ async def test_an_exchange_larger_than_what_the_socket_takes(connection: PgConne
     assert names_read == [(name,) for name in names]
 
 
-async def test_an_exchange_without_an_answer_may_have_committed(connection: PgConnection, other: PgConnection) -> None:
+async def test_a_raw_pipeline_without_an_answer_may_have_committed(
+    connection: PgConnection, other: PgConnection
+) -> None:
     pid = await backend_of(connection)
     asleep = asyncio.create_task(connection.run_pipeline([(b"SELECT pg_sleep(600), $1::int4", (1,))]))
     await wait_until(
@@ -183,7 +185,7 @@ async def test_an_exchange_without_an_answer_may_have_committed(connection: PgCo
     assert await connection.run_pipeline([(COUNT, (1,))]) == [[(0, 1)]]
 
 
-async def test_an_exchange_that_is_cancelled_leaves_nothing_to_the_next(
+async def test_a_raw_pipeline_that_is_cancelled_leaves_nothing_to_the_next(
     connection: PgConnection, other: PgConnection
 ) -> None:
     pid = await backend_of(connection)
@@ -212,7 +214,7 @@ async def test_a_transaction_is_whole_or_nothing(connection: PgConnection) -> No
     assert await connection.fetch("SELECT id FROM shoes") == [(1,)]
 
 
-async def test_a_plain_fault_is_the_stores_to_handle_and_leaves_the_lane_clean(connection: PgConnection) -> None:
+async def test_a_faulty_statement_leaves_the_connection_clean(connection: PgConnection) -> None:
     before = await backend_of(connection)
     with pytest.raises(psycopg.errors.UndefinedTable):
         await connection.fetch("SELECT * FROM boots")
@@ -271,7 +273,7 @@ async def test_a_cancelled_awaiter_loses_no_commit_and_breaks_no_connection(
     assert await connection.fetch("SELECT name FROM shoes") == [("late",)]
 
 
-async def test_random_cancellations_leave_the_lane_usable(connection: PgConnection) -> None:
+async def test_random_cancellations_leave_the_connection_usable(connection: PgConnection) -> None:
     before = await backend_of(connection)
     for turns in range(60):
         caller = asyncio.create_task(connection.pipeline([("SELECT 1", ()), ("SELECT 2", ())]))
@@ -282,7 +284,7 @@ async def test_random_cancellations_leave_the_lane_usable(connection: PgConnecti
     assert await backend_of(connection) == before
 
 
-async def test_nobody_there_is_away_at_once() -> None:
+async def test_a_server_that_does_not_listen_is_away_at_once() -> None:
     connection = PgConnection("postgresql://nobody@127.0.0.1:1/nowhere", name="nobody")
     with pytest.raises(DatabaseAway) as caught:
         await connection.fetch("SELECT 1")
@@ -304,7 +306,7 @@ async def test_the_server_ends_a_statement_whose_client_has_died(connection: PgC
     assert idle == [("10s",)]
 
 
-async def test_arrays_arrive_as_what_they_were(connection: PgConnection) -> None:
+async def test_arrays_keep_their_values(connection: PgConnection) -> None:
     now = datetime(2026, 11, 18, 12, 30, 0, 123456, tzinfo=UTC)
     before_epoch = datetime(1969, 7, 20, 20, 17, 40, 1, tzinfo=UTC)
     values = [

@@ -1,4 +1,4 @@
-"""Peers from lists, from files that change, and from names."""
+"""Peers come from lists, from files that change, and from names."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from services.chassis.grpc.addresses import AddressBook, split_address
 
 
-async def test_a_list_is_what_it_says_and_never_changes() -> None:
+async def test_a_list_of_addresses_never_changes() -> None:
     book = AddressBook("127.0.0.1:1, [::1]:2")
     assert await book.read() == {"127.0.0.1:1", "[::1]:2"}
     assert await AddressBook("").read() == frozenset()
@@ -55,7 +55,7 @@ async def test_a_name_that_cannot_be_resolved_has_no_peers_yet() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["host", "host:", "host:x"])
-def test_what_is_no_address_is_refused_at_once(wrong: str) -> None:
+def test_a_text_that_is_no_address_is_refused_at_once(wrong: str) -> None:
     with pytest.raises(ValueError, match="is not host:port"):
         AddressBook(wrong)
 

@@ -1,4 +1,4 @@
-"""Group commit without a timer, bounded, and wake-ups that are levels."""
+"""A batcher commits groups without a timer and has limits, and a wake-up is a level."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -38,7 +38,7 @@ async def spun(turns: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_gathers_during_a_flush_goes_into_the_next_one() -> None:
+async def test_items_that_gather_during_a_flush_go_into_the_next_one() -> None:
     flush = Flush()
     flush.gate.clear()
     async with running(batcher := Batcher(flush)):
@@ -105,18 +105,6 @@ async def test_a_full_batcher_makes_its_callers_wait_and_drops_nothing() -> None
     async with running(batcher):
         assert await asyncio.gather(*tasks) == [n * 10 for n in range(20)]
     assert batcher.waiting == 0
-
-
-async def test_giving_up_while_waiting_for_room_gives_the_turn_to_the_next() -> None:
-    flush = Flush()
-    batcher: Batcher[int, int] = Batcher(flush, items_waiting=1)
-    tasks = [asyncio.create_task(batcher.submit(n)) for n in range(4)]
-    await spun()
-    tasks[1].cancel()
-    async with running(batcher):
-        assert await tasks[0] == 0
-        assert await tasks[3] == 30
-    assert tasks[1].cancelled()
 
 
 async def test_giving_up_on_the_answer_leaves_the_item_to_be_flushed() -> None:

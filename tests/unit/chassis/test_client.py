@@ -1,5 +1,6 @@
-"""Channels that carry a credential and a deadline."""
+"""Channels add a credential and a deadline to every call."""
 
+import asyncio
 from typing import Any
 
 import grpc
@@ -8,6 +9,7 @@ from grpc_channelz.v1 import channelz, channelz_pb2
 from services.chassis.grpc.client import ChannelPool
 from services.chassis.grpc.server import GrpcServer
 from services.chassis.telemetry.tracing import TRACEPARENT, new_trace
+from tests.support.pace import pause
 from tests.unit.chassis.shop import Counter, Shop, guard_of, open_shop, refused, servicer_of
 
 
@@ -37,6 +39,26 @@ async def test_a_channel_finds_a_server_that_comes_back(shop: Shop) -> None:
     assert (await stub.Buy(first.order(), wait_for_ready=True)).receipt
     await server.close()
     await pool.close()
+
+
+async def test_a_server_that_is_slow_to_shake_hands_is_waited_for(counter: Counter) -> None:
+    """A busy machine, or a long way with TLS, takes some tenths of a second before the first call can begin."""
+
+    async def passed(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65_536):
+            target.write(data)
+        target.close()
+
+    async def slowly(from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        await pause(0.3)
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", counter.port)
+        await asyncio.gather(passed(from_client, to_server), passed(from_server, to_client))
+
+    async with await asyncio.start_server(slowly, "127.0.0.1", 0) as server:
+        slow = Counter(counter.shop, counter.server, server.sockets[0].getsockname()[1])
+        channel = slow.channel(bearer="admin")
+        assert (await counter.shop.services.ShopServiceStub(channel).Buy(counter.order())).receipt
+        await channel.close()
 
 
 async def test_one_channel_per_address_until_it_is_forgotten(counter: Counter) -> None:

@@ -1,4 +1,4 @@
-"""Turns that are shared while much goes on, and never waited for otherwise."""
+"""A turn waits for more items while many come, and never otherwise."""
 
 import asyncio
 

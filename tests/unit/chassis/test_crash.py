@@ -1,4 +1,4 @@
-"""Named points at which a process can be made to die."""
+"""A test can make a process die at a named point."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Refusals out, remote errors in, and nothing of ours in between."""
+"""Refusals and the errors of other services pass through, and nothing of ours does."""
 
 import grpc
 import pytest
@@ -48,7 +48,7 @@ def test_each_reason_has_the_code_of_the_contract(reason: str, code: str) -> Non
     assert code_of(reason).name == code
 
 
-def test_a_reason_nobody_knows_is_found_where_it_is_made() -> None:
+def test_an_unknown_reason_is_found_where_it_is_made() -> None:
     with pytest.raises(ValueError, match="has no status code"):
         Refusal("WHATEVER", "?")
 
@@ -83,7 +83,7 @@ def test_two_faults_at_one_field_are_both_told() -> None:
     assert remote_status(status_of(refusal)).violations == (first, second, third)
 
 
-def test_where_many_faults_are_goes_before_what_is_said_of_each() -> None:
+def test_fields_and_reasons_of_many_faults_come_before_their_descriptions() -> None:
     many = [Violation(f"definition.nodes[{n}].module", "UNKNOWN_MODULE", "x" * 200) for n in range(60)]
     remote = remote_status(status_of(Refusal("INVALID_DEFINITION", "60 faults", violations=many)))
     assert [(field, reason) for field, reason, _ in remote.violations] == [each[:2] for each in many]
@@ -91,7 +91,7 @@ def test_where_many_faults_are_goes_before_what_is_said_of_each() -> None:
     assert remote.violations[0] == many[0]
 
 
-def test_what_does_not_fit_into_trailers_is_counted_not_sent() -> None:
+def test_faults_that_do_not_fit_into_trailers_are_counted() -> None:
     many = [Violation(f"nodes[{n}]", "CYCLE", "x" * 5_000) for n in range(2_000)]
     status = status_of(Refusal("INVALID_DEFINITION", "ü" * 10_000, metadata={"id": "y" * 9_000}, violations=many))
     remote = remote_status(status)
@@ -105,7 +105,7 @@ def test_text_that_cannot_be_encoded_does_not_break_the_answer() -> None:
     assert status_of(Refusal("INVALID_REQUEST", "half a pair \ud800")).message == "half a pair ?"
 
 
-def test_what_is_ours_shows_an_id_and_nothing_else() -> None:
+def test_a_fault_of_ours_shows_an_id_and_nothing_else() -> None:
     status = status_of(RuntimeError("SELECT secret FROM keys"))
     remote = remote_status(status)
     assert (remote.code, remote.reason) == (grpc.StatusCode.INTERNAL, "INTERNAL")
@@ -148,14 +148,14 @@ def test_a_service_that_did_not_answer_is_a_dependency_for_our_caller(code: grpc
     assert remote_status(status_of(TimeoutError())).code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-def test_a_reason_of_a_version_to_come_is_passed_on() -> None:
+def test_a_reason_of_a_newer_version_is_passed_on() -> None:
     remote = RemoteError(grpc.StatusCode.FAILED_PRECONDITION, "MOON_IN_THE_WAY", "wait for the tide")
     passed_on = remote.refusal()
     assert isinstance(passed_on, Refusal)
     assert (passed_on.code, passed_on.reason) == (remote.code, remote.reason)
 
 
-def test_what_another_service_hides_stays_hidden() -> None:
+def test_details_that_another_service_hides_stay_hidden() -> None:
     remote = RemoteError(grpc.StatusCode.INTERNAL, "INTERNAL", "internal error 1", metadata={"error_id": "1"})
     passed_on = remote.refusal()
     assert isinstance(passed_on, Refusal)

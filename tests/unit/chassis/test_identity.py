@@ -1,4 +1,4 @@
-"""Rules, and the credential between services."""
+"""The rules that methods declare, and the credential between services."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A process and its ends; those by signal on real processes."""
+"""The ways in which a process ends. Ends by a signal are tested on real processes."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ def recorder(events: list[str], name: str) -> Callable[[], Awaitable[None]]:
     return hook
 
 
-async def test_told_to_stop_it_drains_in_order_and_closes_in_reverse() -> None:
+async def test_a_stopped_process_drains_in_order_and_closes_in_reverse() -> None:
     process, events = Process("shop"), list[str]()
 
     async def wire(wired: Process) -> None:

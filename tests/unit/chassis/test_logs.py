@@ -1,4 +1,4 @@
-"""One JSON object a line, and no secret in it; on a process of its own, for logging is a global matter."""
+"""Each line is one JSON object without secrets. Logging is global, so each test has a process of its own."""
 
 import json
 import subprocess
@@ -49,7 +49,7 @@ def test_libraries_speak_in_the_same_form_from_warning_on() -> None:
     assert "ValueError: broken" in lines[0]["exception"]
 
 
-def test_what_a_library_gives_as_extra_is_among_the_fields() -> None:
+def test_the_extra_of_a_library_is_among_the_fields() -> None:
     (line,) = logged(
         "import logging\n"
         "setup_logging(service='shop')\n"

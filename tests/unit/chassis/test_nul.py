@@ -1,4 +1,4 @@
-"""A NUL is found wherever text can be, and told by a path, whatever else the message holds."""
+"""A NUL is found wherever text can be, and is named by its path."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ def test_path_has_an_end() -> None:
     assert path.startswith("k" * KEY_CHARACTERS_MAX + ".k")
 
 
-def test_only_what_can_hold_text_is_looked_into() -> None:
+def test_only_fields_that_can_hold_text_are_looked_into() -> None:
     """A runner's reports come in hundreds, mostly of numbers, times and bytes."""
 
     def names(of: type[Message]) -> list[str]:
-        return [name for name, _ in text_fields(of.DESCRIPTOR)]
+        return [field.name for field in text_fields(of.DESCRIPTOR)]
 
     assert names(sessions_pb2.RunReport) == ["head", "succeeded", "failed", "released"]
     assert names(sessions_pb2.RunReport.Failed) == ["type", "message"]

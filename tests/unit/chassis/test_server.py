@@ -1,4 +1,4 @@
-"""A server with nothing left open, that tells what it serves and how it is."""
+"""A server guards everything that it serves, describes it, and tells its health."""
 
 import asyncio
 import subprocess
@@ -35,7 +35,7 @@ async def test_a_method_that_is_not_implemented_is_not_declared_either(shop: Sho
         shop.services.add_ShopServiceServicer_to_server(shop.services.ShopServiceServicer(), server)
 
 
-async def test_what_comes_in_by_a_way_around_the_guard_is_not_served(shop: Shop) -> None:
+async def test_a_service_registered_around_the_guard_is_not_served(shop: Shop) -> None:
     server = GrpcServer("127.0.0.1:0", guard=guard_of())
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("shoes.v1.BackDoor", {})])
     with pytest.raises(LookupError, match="BackDoor"):
@@ -166,7 +166,7 @@ async def test_a_message_without_a_key_is_small(counter: Counter) -> None:
     assert refusal.reason == "MESSAGE_TOO_LARGE"
 
 
-async def test_what_is_far_too_large_is_not_even_received(counter: Counter) -> None:
+async def test_a_message_that_is_far_too_large_is_not_even_received(counter: Counter) -> None:
     async def sent(mebibytes: int) -> RemoteError:
         order = counter.order(notes=["x" * (mebibytes * 1024 * 1024)])
         return await refused(counter.stub(bearer="admin").Buy(order))
@@ -205,7 +205,7 @@ async def test_a_burst_of_calls_is_served_not_cancelled(counter: Counter) -> Non
     assert len(answers) == 3_000
 
 
-async def test_stopping_waits_for_what_is_under_way(shop: Shop) -> None:
+async def test_stopping_waits_for_calls_that_are_under_way(shop: Shop) -> None:
     async with open_shop(shop, guard_of()) as counter:
         chat = counter.stub(bearer="admin").Chat()
         await chat.write(counter.order())
@@ -217,7 +217,7 @@ async def test_stopping_waits_for_what_is_under_way(shop: Shop) -> None:
         await stopping
 
 
-def test_grpc_knows_all_that_it_is_told_not_to_do() -> None:
+def test_grpc_knows_all_experiments_that_are_switched_off() -> None:
     """An experiment that a new version has dropped is only grumbled at; then services/__init__.py needs a look."""
     made = subprocess.run(
         [sys.executable, "-c", "import services, grpc; grpc.insecure_channel('127.0.0.1:1').close()"],

@@ -1,4 +1,4 @@
-"""Keys at a port whose service keeps none."""
+"""The system key is known at a port whose service keeps no keys."""
 
 from pathlib import Path
 
@@ -23,12 +23,12 @@ async def test_system_key_is_known_by_its_hash(hash_file: Path) -> None:
     assert (await SystemKey(hash_file).identify(SYSTEM)).kind is CallerKind.SYSTEM
 
 
-async def test_any_other_key_is_somebodys_without_a_right(hash_file: Path) -> None:
+async def test_the_owner_of_any_other_key_has_no_rights(hash_file: Path) -> None:
     assert await SystemKey(hash_file).identify(ADMIN) == ANONYMOUS
 
 
 @pytest.mark.parametrize("key", ["", "nobody", ADMIN + "a", ADMIN.upper(), SYSTEM[:-1] + "6", "\udcff"])
-async def test_what_is_no_key_is_invalid(hash_file: Path, key: str) -> None:
+async def test_a_text_that_is_no_key_is_invalid(hash_file: Path, key: str) -> None:
     with pytest.raises(Refusal) as refusal:
         await SystemKey(hash_file).identify(key)
     assert refusal.value.reason == "KEY_INVALID"
@@ -40,7 +40,7 @@ async def test_nobody_is_the_operator_where_no_hash_is_known() -> None:
             await SystemKey(None).identify(key)
 
 
-async def test_whoever_knows_the_others_is_asked_about_them(hash_file: Path) -> None:
+async def test_other_keys_are_looked_up_where_they_are_known(hash_file: Path) -> None:
     class Others:
         async def identify(self, key: str) -> Identity:
             return Identity(CallerKind.RUNNER, key)

@@ -1,4 +1,4 @@
-"""Trace contexts, the sampler, and spans that arrive at a real OTLP server."""
+"""Trace contexts and the sampler, and spans that arrive at a real OTLP server."""
 
 import asyncio
 import subprocess
@@ -30,7 +30,7 @@ def test_a_traceparent_is_read_and_written() -> None:
     ["", "00", HEADER.upper(), "ff" + HEADER[2:], HEADER[:-1], HEADER.replace("-b7", "-0g"),
      f"00-{'0' * 32}-b7ad6b7169203331-01", f"00-{'1' * 32}-{'0' * 16}-01"],
 )  # fmt: skip
-def test_what_is_no_traceparent_is_no_context(wrong: str) -> None:
+def test_a_text_that_is_no_traceparent_is_no_context(wrong: str) -> None:
     assert parse_traceparent(wrong) is None
 
 
@@ -45,7 +45,7 @@ def test_a_child_is_in_the_trace_under_an_id_of_its_own() -> None:
     assert child.span_id != parent.span_id
 
 
-def test_the_sampler_gives_so_many_a_second_and_a_second_in_advance() -> None:
+def test_the_sampler_admits_its_rate_and_saves_up_one_second() -> None:
     now = 0.0
     sampler = Sampler(20, monotonic=lambda: now)
     assert [sampler.take() for _ in range(25)] == [True] * 20 + [False] * 5
@@ -56,7 +56,7 @@ def test_the_sampler_gives_so_many_a_second_and_a_second_in_advance() -> None:
     assert not Sampler(0).take()
 
 
-def test_without_an_endpoint_nothing_of_it_is_loaded() -> None:
+def test_without_an_endpoint_opentelemetry_is_not_loaded() -> None:
     program = (
         "import sys; from services.chassis.telemetry.tracing import *; "
         "setup_tracing(service='s', version='1', instance='i', endpoint=''); "

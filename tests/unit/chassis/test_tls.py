@@ -164,7 +164,7 @@ def test_a_process_that_only_calls_needs_the_authority_alone(authority: Authorit
         ProcessSettings(tls_authority_file=authority.file)
 
 
-def test_what_does_not_fit_together_is_told_before_anything_is_opened(
+def test_settings_that_contradict_each_other_are_refused(
     authority: Authority, stranger: Authority, tmp_path: Path
 ) -> None:
     pair, other = authority.pair("api"), stranger.pair("api")

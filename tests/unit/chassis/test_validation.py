@@ -1,4 +1,4 @@
-"""Rules of the proto, asked of a request without what is inside its free JSON."""
+"""The rules of the proto hold for a request whose free JSON the validator is not shown."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def test_rules_beside_large_json_hold() -> None:
     assert violated(wait)[0][0] == "wait"
 
 
-def test_lists_of_what_holds_json_are_counted() -> None:
+def test_lists_of_messages_with_json_are_counted() -> None:
     validate(Batch(requests=[large()] * 1_000))
     assert violated(Batch(requests=[large()] * 1_001)) == [("requests", "REPEATED_MAX_ITEMS")]
     assert violated(Batch(requests=[Start()] * 100_000)) == [("requests", "REPEATED_MAX_ITEMS")]
