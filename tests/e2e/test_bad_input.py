@@ -23,7 +23,7 @@ from tests.support.api import METHODS, method_on
 from tests.support.filters import FAULTY_FILTERS
 from tests.support.nested import nested_struct, with_tag
 from tests.support.stack import Stack
-from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2, workspaces_pb2
+from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2
 
 # The promise; what is slower is cut here and shows as DEADLINE_EXCEEDED.
 ANSWER_SECONDS = 1.0
@@ -179,8 +179,13 @@ async def test_every_field_broken_in_every_way(world: World, name: str) -> None:
 # ── with a name ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def asked(name: str, **fields: Any) -> tuple[str, Any]:
+    """The method, and a request with these fields."""
+    return name, message_factory.GetMessageClass(METHODS[name].input_type)(**fields)
+
+
 def start(**fields: Any) -> tuple[str, Any]:
-    return "StartExecution", executions_pb2.StartExecutionRequest(**fields)
+    return asked("StartExecution", **fields)
 
 
 def definition(**fields: Any) -> tuple[str, Any]:
@@ -196,7 +201,7 @@ def with_number(number: float) -> struct_pb2.Struct:
 
 
 def listing(**fields: Any) -> tuple[str, Any]:
-    return "ListExecutions", executions_pb2.ListExecutionsRequest(**fields)
+    return asked("ListExecutions", **fields)
 
 
 NODE = {"id": "a", "module": "noop@1"}
@@ -213,28 +218,15 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
         "input too large": start(workflow="ours", input=structured({"id": 1, "x": "y" * 262_144})),
         "too many labels": start(workflow="ours", labels={str(number): "x" for number in range(33)}),
         "priority 6": start(workflow="ours", priority=6),
-        "key with an end in the past": (
-            "CreateApiKey",
-            json_format.ParseDict(
-                {"role": "VIEWER", "expireTime": "2020-01-01T00:00:00Z"}, workspaces_pb2.CreateApiKeyRequest()
-            ),
-        ),
+        "key with an end in the past": asked("CreateApiKey", role="VIEWER", expire_time={"seconds": 1_577_836_800}),
         **{f"filter {text[:24]}": listing(filter=text) for text in FAULTY_FILTERS},
         "unknown order": listing(order_by="state"),
         "page token that is none": listing(page_token="zzz"),
         "page token with a wrong place": listing(page_token="W10"),
         "page of 1,001": listing(page_size=1001),
-        "batch of none": ("BatchStartExecutions", executions_pb2.BatchStartExecutionsRequest()),
-        "batch of 1,001": (
-            "BatchStartExecutions",
-            executions_pb2.BatchStartExecutionsRequest(
-                requests=[executions_pb2.StartExecutionRequest(workflow="ours")] * 1001
-            ),
-        ),
-        "etag with NUL": (
-            "ApplyWorkflow",
-            workflows_pb2.ApplyWorkflowRequest(definition=structured({"name": "new"}), etag="\x00"),
-        ),
+        "batch of none": asked("BatchStartExecutions"),
+        "batch of 1,001": asked("BatchStartExecutions", requests=[{"workflow": "ours"}] * 1_001),
+        "etag with NUL": asked("ApplyWorkflow", definition={"name": "new"}, etag="\x00"),
     },
     ("NOT_FOUND", "WORKFLOW_NOT_FOUND"): {
         "unknown workflow": start(workflow="ghost"),
@@ -242,35 +234,26 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
     },
     ("NOT_FOUND", "VERSION_NOT_FOUND"): {"unknown version": start(workflow="ours", version=9)},
     ("NOT_FOUND", "EXECUTION_NOT_FOUND"): {
-        "unknown execution": ("GetExecution", executions_pb2.GetExecutionRequest(execution_id=UNKNOWN_ID)),
-        "id that is none": ("GetExecution", executions_pb2.GetExecutionRequest(execution_id="' OR 1=1")),
+        "unknown execution": asked("GetExecution", execution_id=UNKNOWN_ID),
+        "id that is none": asked("GetExecution", execution_id="' OR 1=1"),
     },
-    ("NOT_FOUND", "RUN_NOT_FOUND"): {"unknown run": ("GetRun", runs_pb2.GetRunRequest(run_id=f"{UNKNOWN_ID}.1"))},
-    ("NOT_FOUND", "API_KEY_NOT_FOUND"): {
-        "unknown key": ("RevokeApiKey", workspaces_pb2.RevokeApiKeyRequest(key_id=UNKNOWN_ID))
-    },
-    ("NOT_FOUND", "WORKSPACE_NOT_FOUND"): {
-        "foreign workspace": ("ListApiKeys", workspaces_pb2.ListApiKeysRequest(workspace="rival"))
-    },
+    ("NOT_FOUND", "RUN_NOT_FOUND"): {"unknown run": asked("GetRun", run_id=f"{UNKNOWN_ID}.1")},
+    ("NOT_FOUND", "API_KEY_NOT_FOUND"): {"unknown key": asked("RevokeApiKey", key_id=UNKNOWN_ID)},
+    ("NOT_FOUND", "WORKSPACE_NOT_FOUND"): {"foreign workspace": asked("ListApiKeys", workspace="rival")},
     ("INVALID_ARGUMENT", "INVALID_DEFINITION"): {
         "dangling edge": definition(nodes=[NODE], edges=[{"from": "a", "to": "b"}]),
         "2,001 nodes": definition(nodes=[{"id": f"n{number}", "module": "noop@1"} for number in range(2001)]),
         "definition of over a mebibyte": definition(initialState={"x": "y" * 1_048_576}),
         "schema that points outside": definition(inputSchema={"$ref": "http://example.org/x"}),
     },
-    ("ABORTED", "ETAG_MISMATCH"): {
-        "etag of nothing": (
-            "ApplyWorkflow",
-            workflows_pb2.ApplyWorkflowRequest(definition=structured({"name": "new"}), etag="7"),
-        )
-    },
+    ("ABORTED", "ETAG_MISMATCH"): {"etag of nothing": asked("ApplyWorkflow", definition={"name": "new"}, etag="7")},
     ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE"): {
         "message of over 4 MiB": definition(initialState={"x": "y" * (4 * 1_048_576)})
     },
 }
 
 
-BY_NAME = {name: (told, *asked) for told, cases in CASES.items() for name, asked in cases.items()}
+BY_NAME = {name: (told, *request) for told, cases in CASES.items() for name, request in cases.items()}
 
 
 @pytest.mark.parametrize("case", sorted(BY_NAME))
@@ -286,9 +269,7 @@ async def test_foreign_execution_answers_as_one_that_never_was(world: World) -> 
     for name in ("GetExecution", "WatchExecution", "CancelExecution", "ListEvents", "ListRuns"):
         told = []
         for execution_id in (world.rival_execution, UNKNOWN_ID):
-            request = json_format.ParseDict(
-                {"executionId": execution_id}, message_factory.GetMessageClass(METHODS[name].input_type)()
-            )
+            _, request = asked(name, execution_id=execution_id)
             found = await answer(world, name, request.SerializeToString())
             told.append((found.code.name, found.reason, found.message))
         assert told[0] == told[1] == ("NOT_FOUND", "EXECUTION_NOT_FOUND", told[0][2])
