@@ -1,58 +1,38 @@
 """Measures what a workload costs: CPU and memory of all processes that take part.
 
-CPU is read from /proc for whole process trees (services, PostgreSQL, the client itself), so that no child is left out.
-Memory is PSS, not RSS: pages that the services share are counted once.
+CPU counts for whole process trees (services, PostgreSQL, the client itself), so that no child is left out. Memory is
+PSS, not RSS: pages that the services share are counted once.
 """
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+import psutil
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
     """User and system time of these processes so far, with their threads and their children that have ended."""
-    total = 0
+    total_s = 0.0
     for pid in pids:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        total += sum(int(value) for value in fields[11:15])
-    return total / _TICKS
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = psutil.Process(pid).cpu_times()
+            total_s += times.user + times.system + times.children_user + times.children_system
+    return total_s
 
 
 def tree(roots: Iterable[int]) -> list[int]:
     """These processes and all their descendants, as they are now."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text(encoding="ascii").rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found: list[int] = []
-    waiting = list(roots)
-    while waiting:
-        pid = waiting.pop()
-        if pid not in found:
-            found.append(pid)
-            waiting.extend(children.get(pid, []))
-    return found
+    found = set(roots)
+    for pid in list(found):
+        found.update(child.pid for child in psutil.Process(pid).children(recursive=True))
+    return sorted(found)
 
 
 def pss_mb(pids: Iterable[int]) -> float:
     """The proportional set size of these processes together."""
-    total_kb = 0
-    for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
-            if line.startswith("Pss:"):
-                total_kb += int(line.split()[1])
-    return total_kb / 1024
+    return sum(psutil.Process(pid).memory_full_info().pss for pid in pids) / 1024**2
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -1,10 +1,4 @@
-"""The workloads, run against a stack by public RPCs only, as a client in any language would do it.
-
-W1: 200 sequential executions of one no-op node, from the start call to the result. W2: 2,000 executions of 5 sequential
-no-op nodes, started one by one with up to 256 in flight, until all results are seen. W2b: the same in batches of 100.
-W3: one execution of 1,000 parallel no-op nodes and a join. L: from the acknowledged start to the beginning of the first
-run at a runner, at 50 and 500 starts a second (Poisson).
-"""
+"""A client of a stack, and the workflows that it runs, by public RPCs only, as a client in any language would do it."""
 
 from __future__ import annotations
 
@@ -19,7 +13,6 @@ import grpc
 from google.protobuf import json_format
 
 from benchmarks.measure import percentile
-from benchmarks.pace import many_at_once, one_by_one
 from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2
 from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
 from windlass.api.v1.runs_pb2_grpc import RunServiceStub
@@ -44,18 +37,15 @@ def fan(name: str, width: int) -> dict[str, Any]:
 
 
 class Client:
-    """One connection with a key."""
+    """One connection to an api, with the key of an administrator."""
 
-    def __init__(self, address: str, key: str) -> None:
+    def __init__(self, home: Path, address: str) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=[("grpc.max_receive_message_length", 64 << 20)])
+        key = (home / "admin.key").read_text(encoding="ascii").strip()
         self._metadata = (("authorization", f"Bearer {key}"),)
         self.executions = ExecutionServiceStub(self._channel)
         self._workflows = WorkflowServiceStub(self._channel)
         self._runs = RunServiceStub(self._channel)
-
-    @classmethod
-    def of_home(cls, home: Path, address: str) -> Client:
-        return cls(address, (home / "admin.key").read_text(encoding="ascii").strip())
 
     async def close(self) -> None:
         await self._channel.close()
@@ -101,30 +91,6 @@ class Client:
 def _must_succeed(execution: resources_pb2.Execution) -> None:
     if execution.state != SUCCESS:
         raise RuntimeError(f"execution {execution.id!r} is {execution.state}: {execution.error.message}")
-
-
-async def w1(client: Client, count: int = 200) -> list[float]:
-    """Milliseconds for each execution."""
-    return await one_by_one(lambda: client.run("bench-one"), count)
-
-
-async def w2(client: Client) -> float:
-    """Seconds for all executions."""
-    return await many_at_once(lambda: client.run("bench-five"))
-
-
-async def w2b(client: Client, count: int = 2_000, batch: int = 100) -> float:
-    """Seconds for all executions."""
-    begun = time.perf_counter()
-    await asyncio.gather(*(client.run_batch("bench-five", batch) for _ in range(count // batch)))
-    return time.perf_counter() - begun
-
-
-async def w3(client: Client) -> float:
-    """Seconds."""
-    begun = time.perf_counter()
-    await client.run("bench-fan")
-    return time.perf_counter() - begun
 
 
 async def latency(client: Client, per_second: float, seconds: float = 6.0) -> dict[str, float]:

@@ -1,18 +1,32 @@
 """Runs the workloads of a peer with an asynchronous SDK in their order, and prints their JSON line.
 
-It runs in the environment of the peer, so it may import only modules that need nothing installed.
+It runs in the environment of the peer, so it may import only modules that need nothing but psutil installed.
 """
 
+import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from benchmarks.measure import cpu_seconds, percentile, pss_mb, tree
 from benchmarks.pace import Run, one_by_one
 
 EXECUTIONS = 2_000
+READY_SECONDS = 60
+T = TypeVar("T")
 # Runs this number of executions of five steps, and returns the seconds that they took together.
 Form = Callable[[int], Awaitable[float]]
+
+
+async def retried(call: Callable[[], Awaitable[T]], *errors: type[Exception]) -> T:
+    """The answer to a call that raises these errors as long as the server is not ready."""
+    async with asyncio.timeout(READY_SECONDS):
+        while True:
+            try:
+                return await call()
+            except errors:
+                await asyncio.sleep(0.1)
 
 
 async def print_line(

@@ -17,8 +17,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from deploy.local.launch import launcher
-from deploy.local.signals import tell
+from deploy.local.launch import launcher, tell
 from tests.support.postgres import reachable_directory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +82,7 @@ async def running(
 async def figures(peer: str, *arguments: str, log: Path) -> dict[str, Any]:
     """The line that the workloads of this peer print at their end."""
     command = [python(peer), str(sources(peer) / "workloads.py"), *arguments]
-    # The workloads import those of our modules that need nothing installed.
+    # The workloads import those of our modules that need nothing but psutil installed.
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     async with running(*command, log=log, variables=variables, stdout=subprocess.PIPE) as process:
         output, _ = await process.communicate()

@@ -13,6 +13,7 @@ from deploy.audit.findings import Findings
 from deploy.audit.journals import AuditedGrant
 
 Fetch = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
+Check = Callable[[str, bool, str], None]
 
 # The time that the public contract promises. A dispatcher may be configured for less.
 _KEYS_KEPT: Final = "interval '30 days'"
@@ -59,48 +60,33 @@ GROUP BY t.workspace
 """
 
 
-class AdmissionJudge:
+async def judge(fetch: Fetch, holders: Mapping[str, AuditedGrant], findings: Findings) -> None:
     """`holders` are the newest grants of the executions that are not final, by their journals."""
+    check = findings.check
+    for row in await fetch(_REQUESTS):
+        _judge_request(check, row)
+    for workspace, key, ids, is_doubled in await fetch(_KEYS):
+        check("S14", not is_doubled, f"{ids} of {workspace} have request_id {key}")
+    for row in await fetch(_QUEUED):
+        _judge_lease(check, holders.get(row[0]), row)
+    for workspace, going, limit, is_older in await fetch(_GOING):
+        check("S13", going <= limit or is_older, f"{workspace} has {going} going, {limit} are allowed")
 
-    def __init__(self, fetch: Fetch, holders: Mapping[str, AuditedGrant], findings: Findings) -> None:
-        self._fetch = fetch
-        self._holders = holders
-        self._findings = findings
 
-    async def judge(self) -> None:
-        await self._requests()
-        await self._keys()
-        await self._leases()
-        await self._slots()
+def _judge_request(check: Check, row: tuple[Any, ...]) -> None:
+    workspace, key, id_, is_known, asked_key, asked_workspace = row
+    check("S4", is_known, f"{id_} was acknowledged and is nowhere")
+    if is_known:
+        check("S12", asked_workspace == workspace, f"{key} of {workspace} asked for one of {asked_workspace}")
+        check("S5", asked_key == key, f"{key} is answered with {id_}, which {asked_key} asked for")
 
-    async def _requests(self) -> None:
-        check = self._findings.check
-        for workspace, key, id_, is_known, asked_key, asked_workspace in await self._fetch(_REQUESTS):
-            check("S4", is_known, f"{id_} was acknowledged and is nowhere")
-            if is_known:
-                same = asked_workspace == workspace
-                check("S12", same, f"{key} of {workspace} asked for one of {asked_workspace}")
-                check("S5", asked_key == key, f"{key} is answered with {id_}, which {asked_key} asked for")
 
-    async def _keys(self) -> None:
-        for workspace, key, ids, is_doubled in await self._fetch(_KEYS):
-            self._findings.check("S14", not is_doubled, f"{ids} of {workspace} have request_id {key}")
-
-    async def _leases(self) -> None:
-        check = self._findings.check
-        rows = await self._fetch(_QUEUED)
-        for id_, workspace, is_held, epoch, holder, journal_workspace, fence, minted in rows:
-            check("S3", epoch <= minted, f"{id_} was granted under {epoch}, and {minted} is the newest")
-            if fence is not None:
-                check("S3", fence <= epoch, f"{id_} is fenced at {fence}, and {epoch} is its newest grant")
-                same = journal_workspace == workspace
-                check("S12", same, f"{id_} is queued in {workspace}, journalled in {journal_workspace}")
-            written = self._holders.get(id_)
-            if is_held and written is not None and written.epoch == epoch and holder is not None:
-                same = written.holder == holder
-                check("S11", same, f"{id_}: {holder} has {epoch}, {written.holder} writes")
-
-    async def _slots(self) -> None:
-        for workspace, going, limit, is_older in await self._fetch(_GOING):
-            holds = going <= limit or is_older
-            self._findings.check("S13", holds, f"{workspace} has {going} going, {limit} are allowed")
+def _judge_lease(check: Check, written: AuditedGrant | None, row: tuple[Any, ...]) -> None:
+    id_, workspace, is_held, epoch, holder, journal_workspace, fence, minted = row
+    check("S3", epoch <= minted, f"{id_} was granted under {epoch}, and {minted} is the newest")
+    if fence is not None:
+        check("S3", fence <= epoch, f"{id_} is fenced at {fence}, and {epoch} is its newest grant")
+        same = journal_workspace == workspace
+        check("S12", same, f"{id_} is queued in {workspace}, journalled in {journal_workspace}")
+    if is_held and written is not None and written.epoch == epoch and holder is not None:
+        check("S11", written.holder == holder, f"{id_}: {holder} has {epoch}, {written.holder} writes")

@@ -8,14 +8,15 @@ statements looks like a broken promise.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import orjson
 import psycopg
 from psycopg import IsolationLevel
 
-from deploy.audit.admission import AdmissionJudge
+from deploy.audit import admission
 from deploy.audit.findings import Findings
 from deploy.audit.journals import AuditedGrant, JournalJudge
 from deploy.audit.projections import compare
@@ -37,16 +38,13 @@ CONNECT_SECONDS: Final = 10
 _BATCH: Final = 500
 _FIRST_ID: Final = "00000000-0000-0000-0000-000000000000"
 # Ordered by the primary key itself, because an order by its text would sort the whole table for every batch.
-_IDS: Final = """
-SELECT e.execution_id::text FROM coordinator.executions e
+_EXECUTIONS: Final = f"""
+SELECT {selected("e", EXECUTION_COLUMNS)} FROM coordinator.executions e
 WHERE e.execution_id > %s::uuid ORDER BY e.execution_id LIMIT %s
 """
 _EVENTS: Final = """
 SELECT execution_id::text, last_seq, epoch, events FROM coordinator.journal
 WHERE execution_id = ANY(%s::uuid[]) ORDER BY execution_id, last_seq
-"""
-_EXECUTIONS: Final = f"""
-SELECT {selected("e", EXECUTION_COLUMNS)} FROM coordinator.executions e WHERE execution_id = ANY(%s::uuid[])
 """
 _RUNS: Final = f"""
 SELECT {selected("r", RUN_COLUMNS[1:])} FROM coordinator.runs r WHERE execution_id = ANY(%s::uuid[])
@@ -88,37 +86,25 @@ class Auditor:
 
     async def audit(self) -> Findings:
         self._live_instances = {row[0] for row in await self._fetch(_LIVE)}
-        async for ids in self._batches():
-            await self._judge(ids)
+        last = _FIRST_ID
+        while rows := await self._fetch(_EXECUTIONS, (last, _BATCH)):
+            await self._judge(rows)
+            last = rows[-1][0]
         for (id_,) in await self._fetch(_ALIEN):
             self._findings.broke("S6", f"{id_} has events or runs, and no row of its own")
-        await AdmissionJudge(self._fetch, self._holders, self._findings).judge()
+        await admission.judge(self._fetch, self._holders, self._findings)
         return self._findings
 
     async def _fetch(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return await (await self._connection.execute(sql, params, binary=True)).fetchall()
 
-    async def _batches(self) -> AsyncIterator[list[str]]:
-        last = _FIRST_ID
-        while ids := [row[0] for row in await self._fetch(_IDS, (last, _BATCH))]:
-            yield ids
-            last = ids[-1]
+    async def _judge(self, rows: Rows) -> None:
+        ids = (uuid_array([row[0] for row in rows]),)
+        journals, runs = _by_id(await self._fetch(_EVENTS, ids)), _by_id(await self._fetch(_RUNS, ids))
+        for row in rows:
+            await self._judge_one(row[0], journals[row[0]], row, runs[row[0]])
 
-    async def _judge(self, ids: Sequence[str]) -> None:
-        given = (uuid_array(ids),)
-        journals: dict[str, list[tuple[int, int, bytes]]] = {id_: [] for id_ in ids}
-        for id_, last_seq, epoch, events in await self._fetch(_EVENTS, given):
-            journals[id_].append((last_seq, epoch, events))
-        executions = {row[0]: row for row in await self._fetch(_EXECUTIONS, given)}
-        runs: dict[str, list[tuple[Any, ...]]] = {}
-        for row in await self._fetch(_RUNS, given):
-            runs.setdefault(row[0], []).append(row)
-        for id_, records in journals.items():
-            await self._judge_one(id_, records, executions[id_], runs.get(id_, []))
-
-    async def _judge_one(
-        self, id_: str, records: Sequence[tuple[int, int, bytes]], row: tuple[Any, ...], run_rows: Rows
-    ) -> None:
+    async def _judge_one(self, id_: str, records: Rows, row: tuple[Any, ...], run_rows: Rows) -> None:
         """A journal that breaks a promise is not folded, or one breach would look like many."""
         findings, before = self._findings, self._findings.broken_count
         stored = self._decoded(id_, records)
@@ -147,9 +133,9 @@ class Auditor:
         if not execution.is_final:
             self._holders[id_] = judge.grants[-1]
 
-    def _decoded(self, id_: str, records: Sequence[tuple[int, int, bytes]]) -> list[Stored]:
+    def _decoded(self, id_: str, records: Rows) -> list[Stored]:
         decoded: list[Stored] = []
-        for last_seq, epoch, data in records:
+        for _, last_seq, epoch, data in records:
             try:
                 appended = unseal(data)
             except CorruptRecord as corrupt:
@@ -184,3 +170,11 @@ class Auditor:
             other = self._granted.setdefault(grant.epoch, id_)
             if other != id_:
                 self._findings.broke("S3", f"{other} and {id_} were both granted under {grant.epoch}")
+
+
+def _by_id(rows: Rows) -> defaultdict[str, list[tuple[Any, ...]]]:
+    """The rows of each execution. Their first column is its id."""
+    found = defaultdict(list)
+    for row in rows:
+        found[row[0]].append(row)
+    return found

@@ -1,8 +1,8 @@
-"""How many cases of each promise were checked, and which of them broke it."""
+"""Counts the cases of each promise that were checked, and those that broke it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 _EXAMPLES_MAX: Final = 10
@@ -30,23 +30,16 @@ TITLES: Final = {
 @dataclass(slots=True)
 class Finding:
     promise: str
+    title: str
     cases: int = 0
     broken_count: int = 0
+    # Some examples.
     broken: list[str] = field(default_factory=list)
-
-    def line(self) -> dict[str, Any]:
-        return {
-            "promise": self.promise,
-            "title": TITLES[self.promise],
-            "cases": self.cases,
-            "broken_count": self.broken_count,
-            "broken": self.broken,
-        }
 
 
 class Findings:
     def __init__(self) -> None:
-        self._by_promise = {promise: Finding(promise) for promise in TITLES}
+        self._by_promise = {promise: Finding(promise, title) for promise, title in TITLES.items()}
 
     def saw(self, promise: str, count: int = 1) -> None:
         self._by_promise[promise].cases += count
@@ -58,7 +51,7 @@ class Findings:
             finding.broken.append(what)
 
     def check(self, promise: str, holds: bool, what: str) -> None:
-        """One case of the promise, and whether it holds."""
+        """Count one case of the promise, which is broken unless it `holds`."""
         self.saw(promise)
         if not holds:
             self.broke(promise, what)
@@ -68,4 +61,4 @@ class Findings:
         return sum(finding.broken_count for finding in self._by_promise.values())
 
     def lines(self) -> list[dict[str, Any]]:
-        return [finding.line() for finding in self._by_promise.values()]
+        return [asdict(finding) for finding in self._by_promise.values()]

@@ -6,56 +6,42 @@ for the same reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from enum import StrEnum, auto
+from typing import Final
 
-from services.coordinator.core.definition import Definition, Join, When
+from services.coordinator.core.definition import Definition, Edge, Join, When
 
-_SUCCEEDED: Final = "succeeded"
-_FAILED: Final = "failed"
-_SKIPPED: Final = "skipped"
-_BLOCKED: Final = "blocked"
-# An edge with a label is taken by the branch of that name.
+
+class End(StrEnum):
+    """How a node ended."""
+
+    SUCCEEDED = auto()
+    FAILED = auto()
+    SKIPPED = auto()
+    BLOCKED = auto()
+
+
 _TAKEN_AFTER: Final = {
-    When.SUCCESS: {_SUCCEEDED},
-    When.FAILURE: {_FAILED},
-    When.ALWAYS: {_SUCCEEDED, _FAILED, _BLOCKED},
-    When.LABEL: set[str](),
+    When.SUCCESS: {End.SUCCEEDED},
+    When.FAILURE: {End.FAILED},
+    When.ALWAYS: {End.SUCCEEDED, End.FAILED, End.BLOCKED},
 }
-
-
-class _Ended(NamedTuple):
-    how: str
-    branch: str = ""
-
-
-class _Incoming(NamedTuple):
-    source: str
-    when: When
-    label: str
 
 
 class Joins:
     def __init__(self, definition: Definition) -> None:
         nodes = definition.nodes.values()
         self._wants_all = {node.id: node.join is Join.ALL for node in nodes}
-        self._incoming: dict[str, list[_Incoming]] = {node.id: [] for node in nodes}
+        # The edges to each node, with their sources.
+        self._incoming: dict[str, list[tuple[str, Edge]]] = {node.id: [] for node in nodes}
         for node in nodes:
             for edge in node.edges:
-                self._incoming[edge.target].append(_Incoming(node.id, edge.when, edge.label))
-        self._ended: dict[str, _Ended] = {}
+                self._incoming[edge.target].append((node.id, edge))
+        # How each node ended, and the branch that it took.
+        self._ended: dict[str, tuple[End, str]] = {}
 
-    def succeeded(self, node: str, branch: str) -> None:
-        self._ended[node] = _Ended(_SUCCEEDED, branch)
-
-    def failed(self, node: str) -> None:
-        self._ended[node] = _Ended(_FAILED)
-
-    def skipped(self, nodes: Iterable[str]) -> None:
-        self._ended.update(dict.fromkeys(nodes, _Ended(_SKIPPED)))
-
-    def blocked(self, nodes: Iterable[str]) -> None:
-        self._ended.update(dict.fromkeys(nodes, _Ended(_BLOCKED)))
+    def ended(self, node: str, how: End, branch: str = "") -> None:
+        self._ended[node] = how, branch
 
     def has_sources(self, node: str) -> bool:
         return bool(self._incoming[node])
@@ -63,16 +49,16 @@ class Joins:
     def holds(self, node: str) -> bool:
         """One edge was taken; and if the node waits for all edges, every source has ended."""
         incoming = self._incoming[node]
-        is_resolved = all(each.source in self._ended for each in incoming)
-        return any(map(self._is_taken, incoming)) and (is_resolved or not self._wants_all[node])
+        is_taken = any(self._is_taken(source, edge) for source, edge in incoming)
+        return is_taken and (not self._wants_all[node] or all(source in self._ended for source, _ in incoming))
 
-    def _is_taken(self, edge: _Incoming) -> bool:
-        ended = self._ended.get(edge.source)
-        if ended is None:
+    def _is_taken(self, source: str, edge: Edge) -> bool:
+        if source not in self._ended:
             return False
-        is_branch = edge.when is When.LABEL and ended == _Ended(_SUCCEEDED, edge.label)
-        return is_branch or ended.how in _TAKEN_AFTER[edge.when]
+        if edge.when is When.LABEL:  # it is taken by the branch of that name
+            return self._ended[source] == (End.SUCCEEDED, edge.label)
+        return self._ended[source][0] in _TAKEN_AFTER[edge.when]
 
     def shown(self, node: str) -> str:
-        sources = {each.source: self._ended.get(each.source) for each in self._incoming[node]}
+        sources = {source: self._ended.get(source) for source, _ in self._incoming[node]}
         return f"{node} started after {sources}"

@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 from typing import NamedTuple, TypeAlias
 
 from deploy.audit.findings import Findings
-from deploy.audit.joins import Joins
+from deploy.audit.joins import End, Joins
 from services.coordinator.core import events as ev
 from services.coordinator.core.definition import OUTPUT_NODE, Definition
 from services.coordinator.core.values import WorkKey
@@ -82,17 +82,18 @@ class JournalJudge:
             case ev.RunCancelled():
                 self._free(event.key, event.run)
             case ev.BackoffEnded():
-                due_time = self._retries.pop(event.key, 0)
-                self._due(due_time, event.time, f"{where}: backoff of {event.key.node}")
+                is_due = 0 < self._retries.pop(event.key, 0) <= event.time
+                self._findings.check("S19", is_due, f"{where}: backoff of {event.key.node}")
             case ev.WaitStarted():
                 self._starts(event.key.node, where)
                 self._wakes[event.key] = event.due_time
             case ev.WaitEnded() if event.outcome is ev.WaitOutcome.EXPIRED:
-                self._due(self._wakes.pop(event.key, 0), event.time, f"{where}: wait of {event.key.node}")
+                is_due = 0 < self._wakes.pop(event.key, 0) <= event.time
+                self._findings.check("S19", is_due, f"{where}: wait of {event.key.node}")
             case ev.WorkSkipped():
-                self._joins.skipped([event.key.node])
+                self._joins.ended(event.key.node, End.SKIPPED)
             case ev.WorkBlocked():
-                self._joins.blocked([event.key.node])
+                self._joins.ended(event.key.node, End.BLOCKED)
             case ev.ExecutionFinished():
                 self._is_final = True
             case _:
@@ -134,23 +135,22 @@ class JournalJudge:
             return
         match event:
             case ev.RunSucceeded():
-                self._decide(key, where)
-                self._joins.succeeded(key.node, event.branch)
+                self._decide(key, where, End.SUCCEEDED, event.branch)
             case ev.RunLost():
                 assert lease is not None
                 lives = lease.instance_id in self._live_instances
                 self._findings.check("S26", not lives, f"{where}: run {event.run} was lost while {lease} lives")
                 if event.reason is not None:
-                    self._failed(key, where)
+                    self._decide(key, where, End.FAILED)
             case ev.RunFailed() if event.reason is not None:
-                self._failed(key, where)
+                self._decide(key, where, End.FAILED)
             case ev.RunFailed():
                 self._retries[key] = event.retry_time
             case _:
                 pass
 
     def _is_of_control(self, event: LeaseEnd) -> bool:
-        """The core itself ends a control node, whether or not a runner rendered its config before."""
+        """The core itself ends a control node. A runner may have rendered its config before."""
         is_outcome = isinstance(event, ev.RunSucceeded | ev.RunFailed)
         return is_outcome and self._definition.nodes[event.key.node].is_control
 
@@ -165,13 +165,7 @@ class JournalJudge:
         if node != OUTPUT_NODE and self._joins.has_sources(node):
             self._findings.check("S10", self._joins.holds(node), f"{where}: {self._joins.shown(node)}")
 
-    def _due(self, due: int, time: int, where: str) -> None:
-        self._findings.check("S19", 0 < due <= time, where)
-
-    def _failed(self, key: WorkKey, where: str) -> None:
-        self._decide(key, where)
-        self._joins.failed(key.node)
-
-    def _decide(self, key: WorkKey, where: str) -> None:
+    def _decide(self, key: WorkKey, where: str, end: End, branch: str = "") -> None:
         self._findings.check("S8", key not in self._decided, f"{where}: {key.node} has two outcomes")
         self._decided.add(key)
+        self._joins.ended(key.node, end, branch)

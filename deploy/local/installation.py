@@ -14,7 +14,6 @@ import psycopg
 from deploy.local import provision
 from deploy.local.files import write_private
 from deploy.local.home import KEYS, MIGRATING, Home, HomeTaken
-from deploy.local.schemas import migrate as migrate_schemas
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.identity.system_key import hash_of
 from services.chassis.postgres.migrations import SchemaMismatch
@@ -36,7 +35,7 @@ async def prepare(home: Home, superuser_url: str) -> list[str]:
     for service, url in urls.items():
         write_private(home.url_file(service), url)
     home.ensure_service_secret()
-    return await migrate_schemas(urls)
+    return await provision.migrate(urls)
 
 
 async def ensure_keys(home: Home, superuser_url: str) -> bool:
@@ -45,21 +44,16 @@ async def ensure_keys(home: Home, superuser_url: str) -> bool:
 
     database = await _database_name(superuser_url)
     kept = home.database_file.read_text().strip() if home.database_file.exists() else None
-    if kept == database and all(home.key_file(name).exists() for name in KEYS):
-        _write_system_key_hash(home)
-        return False
-    keys = await bootstrap(home.url_file("api").read_text().strip())
-    for name in KEYS:
-        write_private(home.key_file(name), getattr(keys, name))
-    _write_system_key_hash(home)
+    are_missing = kept != database or not all(home.key_file(name).exists() for name in KEYS)
+    if are_missing:
+        keys = await bootstrap(home.url_file("api").read_text().strip())
+        for name in KEYS:
+            write_private(home.key_file(name), getattr(keys, name))
+    system_key = home.key_file("system").read_text(encoding="utf-8").strip()
+    write_private(home.system_key_hash_file, hash_of(system_key))
     # This is last: a start that dies before it makes the keys again.
     write_private(home.database_file, database)
-    return True
-
-
-def _write_system_key_hash(home: Home) -> None:
-    key = home.key_file("system").read_text(encoding="utf-8").strip()
-    write_private(home.system_key_hash_file, hash_of(key))
+    return are_missing
 
 
 def migrate(root: Path, superuser_url: str, say: Say) -> int:

@@ -9,6 +9,7 @@ children from the main thread.
 """
 
 import argparse
+import contextlib
 import ctypes
 import os
 import signal
@@ -21,6 +22,15 @@ def launcher(death_signal: str, *rights: str) -> tuple[str, ...]:
     """The command line that precedes a program's own; `rights` are further options."""
     parent = ("--parent", str(os.getpid()), "--death-signal", death_signal)
     return (sys.executable, "-I", "-S", os.path.abspath(__file__), *parent, *rights, "--")  # noqa: PTH100
+
+
+def tell(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a child that asyncio watches, unless it has ended.
+
+    Hazard: `Process.send_signal`, `terminate` and `kill` ask for the exit code first. When the child ends at that
+    moment, they take the code away from asyncio's watcher, which then reports 255 for a clean end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def main() -> None:

@@ -134,7 +134,7 @@ def _member(options: Options, home: Home, service: str, replica: int) -> Member:
 
 
 def ill_formed(entry: str) -> bool:
-    """Whether an `extra_env` entry is not SERVICE:KEY=VALUE."""
+    """True when an `extra_env` entry is not SERVICE:KEY=VALUE."""
     target, colon, assignment = entry.partition(":")
     name, equals, _ = assignment.partition("=")
     return not (colon and equals and name and target.partition("-")[0] in GRPC_PORTS)

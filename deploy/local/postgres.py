@@ -1,7 +1,7 @@
 """The embedded PostgreSQL: we make, start, watch and stop it.
 
-It is configured like a production server: fsync on, scram passwords, loopback only, an unprivileged user. We add the
-life cycle:
+It is configured like a production server (postgresql.conf): fsync on, scram passwords, loopback only, an unprivileged
+user. We add the life cycle:
 
 - The data directory is made whole or not at all: initdb writes beside it, and the result is renamed into place.
 - There is one server per data directory. The server *inherits* a lock on `<data>.lock`. While it or one of its backends
@@ -16,58 +16,26 @@ PostgreSQL refuse to start. Our lock proves that no server of this directory liv
 
 import asyncio
 import contextlib
-import fcntl
+import itertools
 import os
 import secrets
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import psycopg
 
 from deploy.local import binaries, ports
-from deploy.local.files import sync_directory, write_private
-from deploy.local.launch import launcher
-from deploy.local.signals import tell
+from deploy.local.files import sync_directory, try_lock, write_private
+from deploy.local.launch import launcher, tell
+from services.chassis.process.backoff import Backoff
 
 SUPERUSER = "windlass"
 CONNECT_TIMEOUT_SECONDS = 5
-PROBE_SECONDS_MIN = 0.02
-PROBE_SECONDS_MAX = 0.5
-REPORT_EVERY_SECONDS = 5.0
-
-# Each value is for a machine shared with the four services; durability is never traded.
-SETTINGS = {
-    "listen_addresses": "127.0.0.1",
-    "unix_socket_directories": "",
-    "max_connections": "200",
-    "shared_buffers": "96MB",  # the hot tables are small, and memory here is taken from the services
-    "maintenance_work_mem": "32MB",
-    "max_locks_per_transaction": "256",  # partitioned tables lock each partition that a statement may touch
-    "fsync": "on",
-    "synchronous_commit": "on",
-    "full_page_writes": "on",
-    "wal_buffers": "8MB",
-    "max_wal_size": "2GB",
-    "min_wal_size": "256MB",  # recycled segments are cheaper than new ones
-    "checkpoint_timeout": "15min",
-    "jit": "off",  # compiling a plan costs more than any statement of ours
-    "max_parallel_workers_per_gather": "0",
-    "io_method": "sync",  # everything hot is in memory; no worker processes for reads that do not happen
-    "autovacuum_naptime": "5s",  # queue tables turn over completely within seconds
-    "autovacuum_max_workers": "2",
-    "autovacuum_vacuum_scale_factor": "0.05",
-    "client_connection_check_interval": "1s",  # a statement of a killed service does not keep its locks
-    "tcp_keepalives_idle": "30",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-    "log_line_prefix": "%m [%p] %q%u@%d ",
-    "log_connections": "",
-    "log_checkpoints": "off",
-}
+REPORT_EVERY_SECONDS = 5
 
 # With these settings of glibc a backend keeps a statement's memory for the next one. Returning it and faulting it in
 # again took an eighth of the server's cost of a flush of the coordinator.
@@ -90,6 +58,22 @@ INITDB = (
 Report = Callable[[str], None]
 
 
+@contextlib.asynccontextmanager
+async def reporting(report: Report, text: Callable[[], str]) -> AsyncIterator[None]:
+    """Report the text every five seconds for as long as the block takes."""
+
+    async def repeat() -> None:
+        for seconds in itertools.count(REPORT_EVERY_SECONDS, REPORT_EVERY_SECONDS):
+            await asyncio.sleep(REPORT_EVERY_SECONDS)
+            report(f"{text()} ({seconds} s so far)")
+
+    reporter = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        reporter.cancel()
+
+
 class PostgresFailed(Exception):
     """The server could not be made or started; the message says why and where its log is."""
 
@@ -100,8 +84,10 @@ class PostgresServer:
     The caller wants the data in `directory`; for root it may be elsewhere (binaries.reachable_place).
     """
 
+    name = "PostgreSQL"
+
     def __init__(
-        self, directory: Path, *, port: int, log: Path, password_file: Path, report: Report | None = None
+        self, directory: Path, *, port: int, log: Path, password_file: Path, report: Report = lambda _text: None
     ) -> None:
         self._account = binaries.unprivileged_account()
         self._wanted = directory
@@ -109,7 +95,7 @@ class PostgresServer:
         self.port = port
         self._log = log
         self._password_file = password_file
-        self._report: Report = report or (lambda _text: None)
+        self._report = report
         self._process: asyncio.subprocess.Process | None = None
         self._lock: int | None = None
         self.start_time = 0.0
@@ -139,7 +125,10 @@ class PostgresServer:
         self._write_settings()
         self._process = await self._launch("postgres", ["-D", str(self.data)], death_signal="SIGINT")
         self.start_time = time.time()
-        await self._ready()
+        backoff = Backoff(first=0.02, cap=0.5)
+        async with reporting(self._report, lambda: "PostgreSQL is recovering"):
+            while not await self._answers():  # noqa: ASYNC110 - no event tells that a login works
+                await asyncio.sleep(backoff.next())
 
     async def wait(self) -> int:
         """Return the exit code when the server has ended."""
@@ -158,16 +147,12 @@ class PostgresServer:
         # Also at a restart: backends of a killed server may live on for a moment and hold the lock they inherited.
         self._release_lock()
         lock = os.open(self.data.with_name(self.data.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        waiting = _Waiting(self._report, "waiting for the previous PostgreSQL on this data to end")
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        backoff = Backoff(first=0.02, cap=0.5)
+        async with reporting(self._report, lambda: "waiting for the previous PostgreSQL on this data to end"):
+            while not try_lock(lock):
                 self._end_orphan()
-                await waiting.turn()
-            else:
-                self._lock = lock
-                return
+                await asyncio.sleep(backoff.next())
+        self._lock = lock
 
     def _end_orphan(self) -> None:
         """Ask a server that outlived its supervisor to end. It is ours if our data is its working directory."""
@@ -205,22 +190,20 @@ class PostgresServer:
 
     def _write_settings(self) -> None:
         """Write the whole postgresql.conf at every start, so that no old value remains."""
-        lines = [f"{name} = '{value}'\n" for name, value in {**SETTINGS, "port": str(self.port)}.items()]
         path = self.data / "postgresql.conf"
-        path.write_text(
-            "# Written at every start by deploy/local/postgres.py; changes here are lost.\n" + "".join(lines)
-        )
+        settings = Path(__file__).with_name("postgresql.conf").read_text(encoding="utf-8")
+        path.write_text(f"{settings}port = {self.port}\n")
         self._hand_over(path)
 
     def _hand_over(self, *paths: Path) -> None:
         """Make the account of the server the owner."""
         if self._account is not None:
             for path in paths:
-                os.chown(path, self._account.uid, self._account.gid)
+                os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
     async def _launch(self, program: str, args: Sequence[str], *, death_signal: str) -> asyncio.subprocess.Process:
         account = self._account
-        rights = [] if account is None else ["--uid", str(account.uid), "--gid", str(account.gid)]
+        rights = [] if account is None else ["--uid", str(account.pw_uid), "--gid", str(account.pw_gid)]
         self._log.parent.mkdir(parents=True, exist_ok=True)
         assert self._lock is not None
         with self._log.open("ab") as log:
@@ -235,37 +218,17 @@ class PostgresServer:
                 pass_fds=(self._lock,),
             )
 
-    async def _ready(self) -> None:
+    async def _answers(self) -> bool:
+        """True when a login works. Raises PostgresFailed when none ever will."""
         assert self._process is not None
-        waiting = _Waiting(self._report, "PostgreSQL is recovering")
-        while True:
-            if self._process.returncode is not None:
-                code = self._process.returncode
-                raise PostgresFailed(f"PostgreSQL ended with {code} while starting; see {self._log}")
-            try:
-                connection = await psycopg.AsyncConnection.connect(self.url(), connect_timeout=CONNECT_TIMEOUT_SECONDS)
-            except psycopg.OperationalError as error:
-                if "password authentication failed" in str(error):
-                    raise PostgresFailed(f"the password in {self._password_file} is not that of {self.data}") from error
-                await waiting.turn()
-            else:
-                await connection.close()
-                return
-
-
-class _Waiting:
-    """Pauses that grow to half a second, and a report every five seconds."""
-
-    def __init__(self, report: Report, text: str) -> None:
-        self._report = report
-        self._text = text
-        self._pause = PROBE_SECONDS_MIN
-        self._began = self._told = time.monotonic()
-
-    async def turn(self) -> None:
-        now = time.monotonic()
-        if now - self._told >= REPORT_EVERY_SECONDS:
-            self._told = now
-            self._report(f"{self._text} ({now - self._began:.0f} s so far)")
-        await asyncio.sleep(self._pause)
-        self._pause = min(self._pause * 1.5, PROBE_SECONDS_MAX)
+        code = self._process.returncode
+        if code is not None:
+            raise PostgresFailed(f"PostgreSQL ended with {code} while starting; see {self._log}")
+        try:
+            connection = await psycopg.AsyncConnection.connect(self.url(), connect_timeout=CONNECT_TIMEOUT_SECONDS)
+        except psycopg.OperationalError as error:
+            if "password authentication failed" in str(error):
+                raise PostgresFailed(f"the password in {self._password_file} is not that of {self.data}") from error
+            return False
+        await connection.close()
+        return True

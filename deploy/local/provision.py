@@ -1,4 +1,4 @@
-"""Makes the database, its roles and their schemas: one role and one schema per service that owns tables.
+"""Makes the database, its roles and their schemas, and migrates them: one role and one schema per service with tables.
 
 Each role owns its schema and may not even read another's; `public` is closed to all of them. This works on PostgreSQL
 from 15 on, as a superuser or as an operator with CREATEROLE and CREATEDB (managed servers give no more), and may be
@@ -10,11 +10,15 @@ each time, or a superuser. Passwords travel as scram verifiers, never in clear, 
 """
 
 from collections.abc import Mapping
+from importlib.resources import as_file, files
+from typing import LiteralString
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
+
+from services.chassis.postgres import migrations
 
 DATABASE = "windlass"
 OWNERS = ("api", "dispatcher", "coordinator")
@@ -59,6 +63,18 @@ def with_database(url: str, database: str) -> str:
     return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
 
 
+async def migrate(urls: Mapping[str, str]) -> list[str]:
+    """Apply the migrations that are missing and return their names. `urls` holds the address of each service's role.
+
+    The migrations of a service run as its own role, so that they can reach only what the service can."""
+    applied: list[str] = []
+    for service in OWNERS:
+        with as_file(files(f"services.{service}") / "migrations") as directory:
+            names = await migrations.apply(urls[service], service, directory)
+            applied.extend(f"{service}/{name}" for name in names)
+    return applied
+
+
 async def provision(superuser_url: str, passwords: Mapping[str, str], database: str = DATABASE) -> None:
     """Make or correct the roles, the database and the schemas. `passwords` is by service."""
     async with await psycopg.AsyncConnection.connect(superuser_url, autocommit=True) as connection:
@@ -68,20 +84,22 @@ async def provision(superuser_url: str, passwords: Mapping[str, str], database: 
             await _role(connection, role_of(service), passwords[service])
         found = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
         if await found.fetchone() is None:
-            await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
+            await connection.execute(_named("CREATE DATABASE {}", database))
     async with await psycopg.AsyncConnection.connect(with_database(superuser_url, database)) as connection:
-        await _schemas(connection, database)
+        await connection.execute(_named("REVOKE ALL ON DATABASE {} FROM PUBLIC", database))
+        await connection.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
+        for service in OWNERS:
+            await _schema(connection, database, role_of(service), service)
+
+
+def _named(statement: LiteralString, *names: str) -> sql.Composed:
+    return sql.SQL(statement).format(*map(sql.Identifier, names))
 
 
 async def _role(connection: psycopg.AsyncConnection, role: str, password: str) -> None:
     verifier = connection.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256").decode()
-    found = await connection.execute(
-        sql.SQL("SELECT {} FROM pg_roles WHERE rolname = %s").format(
-            sql.SQL(", ").join(map(sql.Identifier, EXCESSIVE))
-        ),
-        (role,),
-    )
-    rights = await found.fetchone()
+    rights_of = f"SELECT {', '.join(EXCESSIVE)} FROM pg_roles WHERE rolname = %s"
+    rights = await (await connection.execute(rights_of.encode(), (role,))).fetchone()
     verb = sql.SQL("CREATE ROLE" if rights is None else "ALTER ROLE")
     # A new role has none of these attributes, and an operator may only name those that it has itself.
     denied = [no for no, has in zip(EXCESSIVE.values(), rights or (), strict=False) if has]
@@ -105,22 +123,15 @@ async def _become_member(connection: psycopg.AsyncConnection, role: str) -> None
     )
     if (await found.fetchone()) == (True,):
         return
-    options = sql.SQL("WITH SET TRUE, INHERIT TRUE" if grants_say else "")
-    await connection.execute(sql.SQL("GRANT {} TO CURRENT_USER {}").format(sql.Identifier(role), options))
+    options = " WITH SET TRUE, INHERIT TRUE" if grants_say else ""
+    await connection.execute(_named("GRANT {} TO CURRENT_USER" + options, role))
 
 
-async def _schemas(connection: psycopg.AsyncConnection, database: str) -> None:
-    name = sql.Identifier(database)
-    await connection.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(name))
-    await connection.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
-    for service in OWNERS:
-        role, schema = sql.Identifier(role_of(service)), sql.Identifier(service)
-        await connection.execute(sql.SQL("GRANT CONNECT, TEMPORARY ON DATABASE {} TO {}").format(name, role))
-        found = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (service,))
-        if await found.fetchone() is None:
-            await connection.execute(sql.SQL("CREATE SCHEMA {}").format(schema))
-        await _become_member(connection, role_of(service))
-        await connection.execute(sql.SQL("ALTER SCHEMA {} OWNER TO {}").format(schema, role))
-        await connection.execute(
-            sql.SQL("ALTER ROLE {} IN DATABASE {} SET search_path = {}").format(role, name, schema)
-        )
+async def _schema(connection: psycopg.AsyncConnection, database: str, role: str, schema: str) -> None:
+    await connection.execute(_named("GRANT CONNECT, TEMPORARY ON DATABASE {} TO {}", database, role))
+    found = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,))
+    if await found.fetchone() is None:
+        await connection.execute(_named("CREATE SCHEMA {}", schema))
+    await _become_member(connection, role)
+    await connection.execute(_named("ALTER SCHEMA {} OWNER TO {}", schema, role))
+    await connection.execute(_named("ALTER ROLE {} IN DATABASE {} SET search_path = {}", role, database, schema))

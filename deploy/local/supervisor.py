@@ -16,16 +16,19 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from deploy.local import ports, provision
-from deploy.local.child import BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX, Child
+from deploy.local.child import Child, ChildFailed, reason_of
 from deploy.local.files import write_private
 from deploy.local.home import RUNNING, STOPPING, Home
 from deploy.local.installation import ensure_keys, prepare
 from deploy.local.plan import LOOPBACK, STOP_SECONDS, Options, members, port_of, postgres_port, write_peers
-from deploy.local.postgres import PostgresFailed, PostgresServer
+from deploy.local.postgres import PostgresFailed, PostgresServer, reporting
 from services.chassis.telemetry.logs import setup_logging
 
 POSTGRES_STOP_SECONDS = 2.0
-TELL_SECONDS = 5.0
+BACKOFF_SECONDS_FIRST = 0.2
+BACKOFF_SECONDS_MAX = 2.0
+# After a life of this length the backoff begins at its first value again.
+STEADY_SECONDS = 10.0
 
 Say = Callable[[str], None]
 
@@ -72,7 +75,7 @@ class Supervisor:
         ]
         for child in self._children:
             for purpose, address in child.member.addresses().items():
-                ports.require_free(LOOPBACK, port_of(address), f"{child.member.name} ({purpose})")
+                ports.require_free(LOOPBACK, port_of(address), f"{child.name} ({purpose})")
         try:
             async with asyncio.TaskGroup() as keepers:
                 try:
@@ -89,24 +92,18 @@ class Supervisor:
         await prepare(self.home, superuser_url)
         await ensure_keys(self.home, superuser_url)
         write_peers(self.home, [child.member for child in self._children])
-        self._say("starting " + ", ".join(child.member.name for child in self._children))
-        teller = asyncio.create_task(self._tell_who_is_awaited())
-        try:
-            async with asyncio.TaskGroup() as starting:
-                for child in self._children:
-                    starting.create_task(child.start())
-        finally:
-            teller.cancel()
+        self._say("starting " + ", ".join(child.name for child in self._children))
+        async with reporting(self._say, self._awaited), asyncio.TaskGroup() as starting:
+            for child in self._children:
+                starting.create_task(child.start())
         for child in self._children:
-            self._keepers.append(keepers.create_task(child.keep(restart=self.options.restart)))
+            self._keepers.append(keepers.create_task(self._keep(child)))
         self._is_up = True
         self._changed()
         self.home.tell(RUNNING)
 
-    async def _tell_who_is_awaited(self) -> None:
-        while True:
-            await asyncio.sleep(TELL_SECONDS)
-            self._say("waiting for " + ", ".join(child.member.name for child in self._children if not child.is_ready))
+    def _awaited(self) -> str:
+        return "waiting for " + ", ".join(child.name for child in self._children if not child.is_ready)
 
     async def _database(self, keepers: asyncio.TaskGroup) -> str:
         """The operator's address of the database server. The embedded server is started here."""
@@ -122,29 +119,32 @@ class Supervisor:
             report=self._say,
         )
         await self._postgres.start()
-        self._keepers.append(keepers.create_task(self._keep_postgres(self._postgres)))
+        self._keepers.append(keepers.create_task(self._keep(self._postgres)))
         return self._postgres.url()
 
-    async def _keep_postgres(self, server: PostgresServer) -> None:
+    async def _keep(self, part: Child | PostgresServer) -> None:
+        """Start a process again when it has ended, with backoff when it dies young."""
         pause = BACKOFF_SECONDS_FIRST
         while True:
-            code = await server.wait()
-            if self._stop.is_set():
-                return
+            since = time.monotonic()
+            code = await part.wait()
             self._changed()
-            self._say(f"PostgreSQL ended with {code}" + ("" if self.options.restart else ", and is left so"))
+            self._say(f"{part.name} ended ({reason_of(code)})" + ("" if self.options.restart else ", and is left so"))
             if not self.options.restart:
                 return
+            if time.monotonic() - since >= STEADY_SECONDS:
+                pause = BACKOFF_SECONDS_FIRST
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, BACKOFF_SECONDS_MAX)
             try:
-                await server.start()
+                await part.start()
+            except ChildFailed:
+                continue  # its end is reported by the next turn
             except (PostgresFailed, ports.PortTaken) as error:
                 self._say(str(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, BACKOFF_SECONDS_MAX)
-            else:
-                pause = BACKOFF_SECONDS_FIRST
-                self._say(f"PostgreSQL runs again as process {server.pid}")
-                self._changed()
+                continue
+            self._changed()
+            self._say(f"{part.name} runs again as process {part.pid}")
 
     async def _end(self) -> None:
         """Stop everything in order."""

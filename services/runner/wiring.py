@@ -21,8 +21,7 @@ from services.chassis.telemetry.logs import logger, setup_logging
 from services.chassis.telemetry.metrics import serve_metrics
 from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
 from services.runner.app.attempt import MODULE_LOG
-from services.runner.app.modules import built_in
-from services.runner.app.modules.user import import_files
+from services.runner.app.modules import built_in, import_files
 from services.runner.app.rendering import Rendering
 from services.runner.app.worker import Worker
 from services.runner.config import RunnerSettings
@@ -77,32 +76,19 @@ class RunnerService:
 
     def __init__(self, settings: RunnerSettings, modules: Sequence[str]) -> None:
         self._settings = settings
-        self._connect()
         self.outputs = DirectoryOutputs(settings.output_store)
-        self._join_use_cases()
-        self._join_coordinators(modules)
-        self._serve()
-
-    def _connect(self) -> None:
-        key_file = self._settings.runner_key_file
-        key = key_file.read_text(encoding="utf-8").strip() if key_file else None
-        self._channels = ChannelPool(credential=None, bearer=key, tls=self._settings.tls)
-
-    def _join_use_cases(self) -> None:
         clock = SystemClock()
         self._sessions = CoordinatorSessions(clock)
         self._rendering = Rendering()
-        self._worker = Worker(
-            registry=registry,
-            rendering=self._rendering,
-            outputs=self.outputs,
-            holder=self._sessions,
-            clock=clock,
-            concurrency=self._settings.runner_concurrency,
-        )
+        concurrency = settings.runner_concurrency
+        self._worker = Worker(registry, self._rendering, self.outputs, self._sessions, clock, concurrency)
+        self._join_coordinators(modules)
+        self._serve()
 
     def _join_coordinators(self, modules: Sequence[str]) -> None:
-        settings, channels = self._settings, self._channels
+        settings = self._settings
+        key = settings.runner_key_file.read_text(encoding="utf-8").strip() if settings.runner_key_file else None
+        self._channels = channels = ChannelPool(credential=None, bearer=key, tls=settings.tls)
         attach = Attach(
             holder=settings.name,
             capacity=settings.runner_concurrency,
@@ -136,14 +122,11 @@ class RunnerService:
         return (
             ("sessions", lambda: self._holder.run(AddressBook(self._settings.coordinators).changes())),
             ("worker", self._worker.run),
-            ("health", self._follow_health),
+            ("health", lambda: self.server.health.follow(self._can_work, services=(SESSIONS,), every_seconds=0.2)),
         )
 
-    async def _follow_health(self) -> None:
-        async def can_work() -> bool:
-            return self._worker.can_work()
-
-        await self.server.health.follow(can_work, services=(SESSIONS,), every_seconds=0.2)
+    async def _can_work(self) -> bool:
+        return self._worker.can_work()
 
     async def drain(self) -> None:
         """Let going runs finish, hand back the rest, and return when everything is acknowledged."""
@@ -152,7 +135,7 @@ class RunnerService:
             async with asyncio.timeout(self._settings.drain_seconds * FINISHING_SHARE):
                 await self._holder.drain()
         except TimeoutError:
-            self._worker.hand_back_going("DRAINING")
+            self._worker.hand_back_going()
             await self._holder.drain()
 
     async def close(self) -> None:

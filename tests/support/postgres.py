@@ -27,7 +27,6 @@ from psycopg import sql
 
 from deploy.local import provision
 from deploy.local.postgres import PostgresServer
-from deploy.local.schemas import migrate
 
 PASSWORDS = {service: f"{service}-password" for service in provision.OWNERS}
 EMPTY_TEMPLATE = "template_empty"
@@ -115,13 +114,13 @@ class PostgresCluster:
         await provision.provision(self.server.url(), PASSWORDS, template)
         if migrated:
             made = Database(template, self.server.url(template))
-            await migrate({service: made.url(service) for service in provision.OWNERS})
+            await provision.migrate({service: made.url(service) for service in provision.OWNERS})
         self._templates.add(template)
 
 
 @asynccontextmanager
 async def own_server() -> AsyncIterator[PostgresServer]:
-    """A server that may be stopped and changed without anybody else noticing; gone afterwards."""
+    """A server that may be stopped and changed without anybody else noticing; gone afterwards. Peers run on it, too."""
     directory = reachable_directory("windlass-tests-")
     server = PostgresServer(
         directory / "postgres",

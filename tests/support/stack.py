@@ -31,10 +31,9 @@ import psutil
 import psycopg
 
 from deploy.local.home import Home
-from deploy.local.launch import launcher
+from deploy.local.launch import launcher, tell
 from deploy.local.plan import OFFSETS, Member, Options, members, on_free_ports, postgres_port
 from deploy.local.postgres import PostgresServer
-from deploy.local.signals import tell
 from tests.support.postgres import WORKER, WORKERS, free_port, reachable_directory
 from tests.support.probe import until
 

@@ -3,8 +3,7 @@
 from typing import Any
 
 from benchmarks.peers.environment import figures, make_environment, scratch
-from deploy.local.postgres import PostgresServer
-from tests.support.postgres import free_port
+from tests.support.postgres import own_server
 
 
 def install() -> None:
@@ -12,11 +11,7 @@ def install() -> None:
 
 
 async def run_round() -> dict[str, Any]:
-    with scratch() as place:
-        server = PostgresServer(place / "data", port=free_port(), password_file=place / "password", log=place / "log")
-        try:
-            await server.start()
+    async with own_server() as server:
+        with scratch() as place:
             url = server.url().replace("postgresql://", "postgresql+psycopg://")
-            return await figures("dbos", url, str(server.pid), log=place / "workloads.log")
-        finally:
-            await server.stop()
+            return await figures("dbos", url, str(server.pid), log=place / "log")

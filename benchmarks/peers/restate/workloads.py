@@ -15,11 +15,10 @@ from itertools import cycle
 import aiohttp
 
 from benchmarks.pace import many_at_once
-from benchmarks.peers.client import print_line
+from benchmarks.peers.client import print_line, retried
 
 INGRESS, ADMIN, *SERVICES = sys.argv[1:5]
 PIDS = [int(pid) for pid in sys.argv[5:]]
-READY_SECONDS = 60
 TRIAL_EXECUTIONS = 500
 
 
@@ -30,25 +29,12 @@ class Client:
         self._session = session
 
     async def register(self) -> None:
-        """Register the services at the server, as soon as all of them are up."""
-        async with asyncio.timeout(READY_SECONDS):
-            while True:
-                if await self._accepted():
-                    return
-                await asyncio.sleep(0.1)
-
-    async def _accepted(self) -> bool:
-        try:
-            async with self._session.get(f"{INGRESS}/restate/health") as answer:
-                if not answer.ok:
-                    return False
-            for service in SERVICES:
-                async with self._session.post(f"{ADMIN}/deployments", json={"uri": service}) as answer:
-                    if not answer.ok:
-                        return False
-            return True
-        except aiohttp.ClientError:
-            return False
+        """Register the services at the server. Raises ClientError while one of them is not up."""
+        async with self._session.get(f"{INGRESS}/restate/health", raise_for_status=True):
+            pass
+        for service in SERVICES:
+            async with self._session.post(f"{ADMIN}/deployments", json={"uri": service}, raise_for_status=True):
+                pass
 
     async def run(self, handler: str, copy: int = 0) -> None:
         """Start an execution and wait for its result in the same call."""
@@ -69,7 +55,7 @@ async def fives(client: Client, copies: int, in_flight: int, count: int) -> floa
 async def main() -> None:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         client = Client(session)
-        await client.register()
+        await retried(client.register, aiohttp.ClientError)
         forms = {
             f"service processes: {copies}, in flight: {in_flight}": partial(fives, client, copies, in_flight)
             for copies in (1, 2)

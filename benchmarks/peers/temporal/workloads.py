@@ -8,10 +8,8 @@ import asyncio
 import itertools
 import os
 import sys
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
 
 from temporalio import activity, workflow
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
@@ -20,16 +18,14 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from benchmarks.pace import many_at_once
-from benchmarks.peers.client import print_line
+from benchmarks.peers.client import print_line, retried
 
 ADDRESS, PIDS = sys.argv[1], [int(pid) for pid in sys.argv[2:]]
 NAMESPACE = QUEUE = "bench"
 DAY = {"seconds": 86_400}
-READY_SECONDS = 60
 TRIAL_EXECUTIONS = 160
 STEP_SECONDS_MAX = timedelta(minutes=5)
 numbers = itertools.count()
-T = TypeVar("T")
 
 
 @activity.defn
@@ -65,20 +61,11 @@ async def execute(client: Client, definition: type, size: int) -> None:
 
 async def connected() -> Client:
     """A client, as soon as the server is up and knows the namespace."""
-    client = await retried(lambda: Client.connect(ADDRESS, namespace=NAMESPACE))
+    client = await retried(lambda: Client.connect(ADDRESS, namespace=NAMESPACE), RuntimeError, RPCError)
     request = RegisterNamespaceRequest(namespace=NAMESPACE, workflow_execution_retention_period=DAY)
-    await retried(lambda: client.workflow_service.register_namespace(request))
-    await retried(client.count_workflows)
+    await retried(lambda: client.workflow_service.register_namespace(request), RPCError)
+    await retried(client.count_workflows, RPCError)
     return client
-
-
-async def retried(call: Callable[[], Awaitable[T]]) -> T:
-    async with asyncio.timeout(READY_SECONDS):
-        while True:
-            try:
-                return await call()
-            except (RPCError, RuntimeError):
-                await asyncio.sleep(0.2)
 
 
 async def fives(client: Client, in_flight: int, count: int) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from windlass.sdk.encoding import NotJson, encoded
+from windlass.sdk.encoding import encoded
 from windlass.sdk.errors import PermanentError
 
 MESSAGE_CHARACTERS_MAX = 1_024
@@ -77,10 +77,7 @@ class Context:
 
 def _as_cursor(cursor: Any) -> bytes:
     """Encode the cursor at once: the module may change it later, and sees here whether it is wrong."""
-    try:
-        data = encoded(cursor)
-    except NotJson as fault:
-        raise PermanentError(f"the cursor is not JSON: {fault}", type="CURSOR_NOT_JSON") from None
+    data = encoded(cursor, "the cursor", "CURSOR_NOT_JSON")
     if len(data) > CURSOR_BYTES_MAX:
         raise PermanentError(f"the cursor is over {CURSOR_BYTES_MAX} bytes", type="CURSOR_TOO_LARGE")
     return data

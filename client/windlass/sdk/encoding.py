@@ -12,21 +12,19 @@ from typing import Any
 import orjson
 
 from windlass.definition.limits import DEPTH_MAX
+from windlass.sdk.errors import PermanentError
 
 
-class NotJson(ValueError):
-    """The value is no JSON; the text says why."""
-
-
-def encoded(value: Any, *, is_canonical: bool = False) -> bytes:
-    """The value's bytes, with sorted keys when `is_canonical`. Raises NotJson."""
+def encoded(value: Any, name: str, error_type: str, *, is_canonical: bool = False) -> bytes:
+    """The value's bytes, with sorted keys when `is_canonical`. Raises a PermanentError of this type, which says by this
+    name which value is not JSON, and why."""
     try:
         data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS if is_canonical else None)
-    except TypeError as error:
-        raise NotJson(str(error)) from None
-    # The bytes are enough for almost every value: too few brackets to be deep, and no null that could be a NaN.
-    if b"null" in data or data.count(b"[") + data.count(b"{") > DEPTH_MAX:
-        _look_into(value)
+        # The bytes are enough for almost every value: too few brackets to be deep, and no null that could be a NaN.
+        if b"null" in data or data.count(b"[") + data.count(b"{") > DEPTH_MAX:
+            _look_into(value)
+    except (TypeError, ValueError) as fault:
+        raise PermanentError(f"{name} is not JSON: {fault}", type=error_type) from None
     return data
 
 
@@ -35,9 +33,9 @@ def _look_into(value: Any) -> None:
     layer, depth = [value], 0
     while layer:
         if any(isinstance(each, float) and not math.isfinite(each) for each in layer):
-            raise NotJson("it holds NaN or an infinity")
+            raise ValueError("it holds NaN or an infinity")
         containers = [each for each in layer if isinstance(each, dict | list | tuple)]
         depth += 1
         if containers and depth > DEPTH_MAX:
-            raise NotJson(f"it is nested deeper than {DEPTH_MAX}")
+            raise ValueError(f"it is nested deeper than {DEPTH_MAX}")
         layer = [item for each in containers for item in (each.values() if isinstance(each, dict) else each)]

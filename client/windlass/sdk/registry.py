@@ -19,7 +19,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*@[1-9][0-9]{0,8}")
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What a module returns to choose a branch: edges with `when: <label>` are taken, those with other labels not."""
+    """A module returns this to choose a branch: edges with `when: <label>` are taken, those with other labels not."""
 
     label: str
     output: Any = None
@@ -42,7 +42,7 @@ class Module:
     # It is short and never blocks, so it runs on the event loop without a task of its own.
     inline: bool
     # Config keys whose templates are not rendered: the module gets them as written.
-    raw_config: frozenset[str]
+    raw_config: frozenset[str] = frozenset()
 
 
 class Registry:

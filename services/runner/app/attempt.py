@@ -24,7 +24,7 @@ from services.runner.core.job import Job, Outcome, Succeeded
 from services.runner.core.plain import are_plain_conditions, is_plain_document
 from services.runner.core.untrusted import BRANCH_CHARACTERS_MAX, NAME_CHARACTERS_MAX, clamp_seconds, clamp_text
 from windlass.sdk import Branch, Context, Module, ModuleError, PermanentError
-from windlass.sdk.encoding import NotJson, encoded
+from windlass.sdk.encoding import encoded
 
 INLINE_BYTES_MAX = 256 * 1024
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024
@@ -89,21 +89,23 @@ def prepare(
     """Render the templates. `loaded` holds the outputs that had to be fetched, by node.
 
     Raises ModuleError when a template does not resolve. Blocks until the child has rendered what is not plain."""
-    scope: dict[str, Any] = {}
+    scope = _scope(job, loaded) if job.has_templates else None
 
     def evaluate(expression: str) -> Any:
+        nonlocal scope
+        scope = scope or _scope(job, loaded)
         is_plain = are_plain_conditions(expression, _data_bytes(job))
         renderer = rendering.renderer if is_plain else rendering.renderer_process
-        return renderer.evaluate(expression, scope or _scope(job, loaded, scope))
+        return renderer.evaluate(expression, scope)
 
     documents = reading.documents
-    if job.has_templates:
-        _scope(job, loaded, scope)
+    if scope is not None:
         renderer = rendering.renderer if reading.has_plain_documents else rendering.renderer_process
         documents = renderer.render(documents, scope)
     config, inputs = documents["config"] | reading.raw, documents["inputs"]
     context = _context(job, evaluate, traceparent)
-    return Attempt(job, module, context, inputs, config, _hash(inputs, "inputs"), _hash(config, "config"))
+    inputs_hash, config_hash = _hash(inputs, "inputs: the rendered value"), _hash(config, "config: the rendered value")
+    return Attempt(job, module, context, inputs, config, inputs_hash, config_hash)
 
 
 def _context(job: Job, evaluate: Callable[[str], Any], traceparent: str) -> Context:
@@ -142,7 +144,7 @@ def prepare_and_call_inline(prepared: Callable[[], Attempt]) -> tuple[Attempt, O
 async def call(attempt: Attempt, threads: ModuleThreads) -> Outcome:
     """Call the module; a plain function runs in a thread.
 
-    Only an Exception becomes a Failure: whether a cancellation is the worker's own is for the worker to say."""
+    Only an Exception becomes a Failure. The worker decides what a cancellation means."""
     timeout = attempt.job.timeout_seconds or None
     function, given = attempt.module.function, (attempt.context, attempt.inputs, attempt.config)
     try:
@@ -169,7 +171,7 @@ async def stored(outcome: Outcome, outputs: Outputs) -> Outcome:
 
 
 def is_small(outcome: Outcome) -> bool:
-    """Whether it fits into a report as it is."""
+    """True when it fits into a report as it is."""
     return not (isinstance(outcome, Succeeded) and len(outcome.output) > INLINE_BYTES_MAX)  # type: ignore[arg-type]
 
 
@@ -197,26 +199,21 @@ def _data_bytes(job: Job) -> int:
     return len(job.execution_input) + len(job.state) + sum(sizes)
 
 
-def _scope(job: Job, loaded: Mapping[str, bytes], scope: dict[str, Any]) -> dict[str, Any]:
-    nodes = {}
-    for node, value in job.outputs.items():
-        data = value if isinstance(value, bytes) else loaded[node]
-        nodes[node] = {"output": orjson.loads(data or b"null")}
-    scope["input"] = orjson.loads(job.execution_input or b"{}")
-    scope["state"] = orjson.loads(job.state or b"{}")
-    scope["nodes"] = nodes
-    scope["execution"] = {"id": job.execution_id, "workflow": job.workflow}
-    return scope
+def _scope(job: Job, loaded: Mapping[str, bytes]) -> dict[str, Any]:
+    outputs = {node: value if isinstance(value, bytes) else loaded[node] for node, value in job.outputs.items()}
+    return {
+        "input": orjson.loads(job.execution_input or b"{}"),
+        "state": orjson.loads(job.state or b"{}"),
+        "nodes": {node: {"output": orjson.loads(data or b"null")} for node, data in outputs.items()},
+        "execution": {"id": job.execution_id, "workflow": job.workflow},
+    }
 
 
 def _encoded(returned: Any) -> Succeeded:
     branch = ""
     if isinstance(returned, Branch):
         branch, returned = _label(returned.label), returned.output
-    try:
-        return Succeeded(encoded(returned), branch)
-    except NotJson as fault:
-        raise PermanentError(f"the returned value is not JSON: {fault}", type="OUTPUT_NOT_JSON") from None
+    return Succeeded(encoded(returned, "the returned value", "OUTPUT_NOT_JSON"), branch)
 
 
 def _label(label: Any) -> str:
@@ -228,9 +225,6 @@ def _label(label: Any) -> str:
     return label
 
 
-def _hash(rendered: Any, path: str) -> bytes:
+def _hash(rendered: Any, name: str) -> bytes:
     """The hash of what the module gets. A template can yield what is no JSON: 2 ** 70, NaN, a key that is no text."""
-    try:
-        return hashlib.sha256(encoded(rendered, is_canonical=True)).digest()
-    except NotJson as fault:
-        raise PermanentError(f"{path}: the rendered value is not JSON: {fault}", type="TEMPLATE_ERROR") from None
+    return hashlib.sha256(encoded(rendered, name, "TEMPLATE_ERROR", is_canonical=True)).digest()

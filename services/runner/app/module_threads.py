@@ -28,14 +28,12 @@ class ModuleThreads:
         """Return or raise what the function does. A cancelled call abandons its thread."""
         loop = asyncio.get_running_loop()
         over: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
-        is_back = is_abandoned = False
 
         def returned(value: Any, error: BaseException | None) -> None:
-            nonlocal is_back
-            is_back = True
-            if is_abandoned:
-                self._came_back()
-            elif not over.done():
+            if over.cancelled():
+                self.abandoned -= 1
+                self.on_return()
+            else:
                 over.set_result((value, error))
 
         def work() -> None:
@@ -52,14 +50,9 @@ class ModuleThreads:
         try:
             value, error = await over
         except asyncio.CancelledError:
-            if not is_back:
-                is_abandoned = True
+            if over.cancelled():  # if not, the function has just returned
                 self.abandoned += 1
             raise
         if error is not None:
             raise error
         return value
-
-    def _came_back(self) -> None:
-        self.abandoned -= 1
-        self.on_return()

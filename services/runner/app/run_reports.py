@@ -1,14 +1,15 @@
-"""Reports how each run ends: to the holder, to the metrics, and as the span of the run."""
+"""Reports how each run ends: to the holder, to the metrics, and as the span of the run, `run.execute`.
+
+The parent of that span is the one that the grant names."""
 
 from __future__ import annotations
 
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter
-from services.chassis.telemetry.tracing import TraceContext
+from services.chassis.telemetry.tracing import AttributeValue, TraceContext, emit_span, parse_traceparent
 from services.runner.app.attempt import Attempt, failure_of
 from services.runner.app.ports import Holder
-from services.runner.app.spans import emit_run
 from services.runner.core.failures import ErrorClass, Failure
 from services.runner.core.job import Ended, Job, Outcome, Released, Stopped, Succeeded
 from services.runner.core.untrusted import clamp_cost, clamp_text
@@ -55,6 +56,27 @@ class RunReports:
     def _report(self, ended: Ended) -> None:
         self._holder.report(ended)
         _ended[type(ended.outcome)].inc()
+
+
+def span_of(job: Job) -> TraceContext | None:
+    """A new span for the run; None when its execution is not sampled."""
+    parent = parse_traceparent(job.traceparent) if job.traceparent.endswith("1") else None
+    return None if parent is None else parent.child()
+
+
+def emit_run(span: TraceContext, job: Job, start_ns: int, end_ns: int, error: str) -> None:
+    """Record the span of a run that is over."""
+    attributes: dict[str, AttributeValue] = {
+        "run.id": job.run_id,
+        "execution.id": job.execution_id,
+        "task.id": job.node,
+        "attempt": job.attempt,
+        "module": job.module,
+        "workspace": job.workspace,
+        "workflow": job.workflow,
+    }
+    parent = parse_traceparent(job.traceparent)
+    emit_span("run.execute", span, parent=parent, start_ns=start_ns, end_ns=end_ns, attributes=attributes, error=error)
 
 
 def failure_around(job: Job, error: BaseException) -> Failure:

@@ -40,8 +40,7 @@ from services.runner.app.attempt import (
 from services.runner.app.module_threads import ModuleThreads
 from services.runner.app.ports import Holder, Outputs
 from services.runner.app.rendering import Rendering, WaitedTooLong
-from services.runner.app.run_reports import RunReports, failure_around
-from services.runner.app.spans import emit_run, span_of
+from services.runner.app.run_reports import RunReports, emit_run, failure_around, span_of
 from services.runner.core.job import Job, News, Outcome, OutputMissing, OutputRef
 from services.runner.core.untrusted import clamp_fraction, clamp_text
 from services.runner.core.window import Window
@@ -64,14 +63,7 @@ QUEUE_SECONDS_MAX = 1.0
 RENDERING_SECONDS_MAX = 2.0
 TEND_SECONDS = 0.5
 
-_RENDER_ONLY = Module(
-    "$render",
-    lambda _ctx, _inputs, config: config,
-    idempotent=True,
-    is_async=False,
-    inline=True,
-    raw_config=frozenset(),
-)
+_RENDER_ONLY = Module("$render", lambda _ctx, _inputs, config: config, idempotent=True, is_async=False, inline=True)
 
 
 @dataclass(slots=True)
@@ -90,14 +82,7 @@ class Worker:
     """Runs jobs for one holder."""
 
     def __init__(
-        self,
-        *,
-        registry: Registry,
-        rendering: Rendering,
-        outputs: Outputs,
-        holder: Holder,
-        clock: Clock,
-        concurrency: int,
+        self, registry: Registry, rendering: Rendering, outputs: Outputs, holder: Holder, clock: Clock, concurrency: int
     ) -> None:
         self._registry = registry
         self._rendering = rendering
@@ -121,11 +106,11 @@ class Worker:
 
     @property
     def is_wedged(self) -> bool:
-        """Whether abandoned threads hold every place, so that nothing begins until one of them returns."""
+        """True when abandoned threads hold every place, so that nothing begins until one of them returns."""
         return self._threads.abandoned >= self._concurrency
 
     def can_work(self) -> bool:
-        """Whether new work can arrive and begin. The health service answers with it."""
+        """True when new work can arrive and begin. The health service answers with it."""
         return self._holder.may_start() and not self.is_wedged
 
     def take(self, jobs: Sequence[Job]) -> None:
@@ -171,13 +156,13 @@ class Worker:
         """Hand back what has not begun."""
         self._hand_back("DRAINING")
 
-    def hand_back_going(self, reason: str) -> None:
+    def hand_back_going(self) -> None:
         """Stop what is still going at the end of a drain. Other runners begin it again; no attempt is charged."""
         for going in list(self._going.values()):
             self._stop(going)
             # A run without a context still waits for its outputs or for the rendering queue.
             has_begun = going.context is not None
-            self._reports.released(going.job, reason, going.start_ns, may_have_begun=has_begun)
+            self._reports.released(going.job, "DRAINING", going.start_ns, may_have_begun=has_begun)
 
     async def run(self) -> None:
         """Tend the worker at a fixed period."""
@@ -199,26 +184,17 @@ class Worker:
             self._hand_back("QUEUED_TOO_LONG")
 
     def news(self, coordinator: str, *, anew: bool = False) -> list[News]:
-        """What this coordinator does not know yet about the runs that are going; everything when `anew` is set."""
-        told = []
+        """The news of going runs that this coordinator has not been told yet; all of it when `anew` is set."""
+        news = []
         for going in self._going.values():
             context = going.context
-            if context is None:
-                continue
-            if not anew and going.heartbeats_told.get(coordinator) == context.heartbeats:
+            if context is None or (not anew and going.heartbeats_told.get(coordinator) == context.heartbeats):
                 continue
             going.heartbeats_told[coordinator] = context.heartbeats
-            told.append(
-                News(
-                    going.job.run_id,
-                    going.job.epoch,
-                    going.start_ns,
-                    clamp_fraction(context.progress),
-                    clamp_text(context.message, MESSAGE_CHARACTERS_MAX),
-                    context.told_cursor,
-                )
-            )
-        return told
+            job, fraction = going.job, clamp_fraction(context.progress)
+            message = clamp_text(context.message, MESSAGE_CHARACTERS_MAX)
+            news.append(News(job.run_id, job.epoch, going.start_ns, fraction, message, context.told_cursor))
+        return news
 
     def _want(self, now: float) -> None:
         """Ask for as many leases as there will be places. An abandoned thread holds one."""
@@ -369,5 +345,5 @@ class Worker:
 
 
 def _has_kept(job: Job) -> bool:
-    """Whether the job reads an output that has to be fetched from the store."""
+    """True when the job reads an output that has to be fetched from the store."""
     return any(isinstance(value, OutputRef) for value in job.outputs.values())

@@ -16,34 +16,20 @@ literal. Such a template is not plain.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
+from math import inf
 from typing import Any, Final
 
+# The weight of what is not plain. Its product with 0 is NaN, which is within no limit either.
+NOT_PLAIN: Final = inf
 # The time to read a chain of operators grows with the square of its length.
 EXPRESSION_CHARACTERS_MAX: Final = 256
 # The limit for the size of the data times the weight of all plain templates of a job.
 COPIED_BYTES_MAX: Final = 64 * 1024 * 1024
 
-_FILTERS: Final = frozenset(
-    {
-        "abs",
-        "bool",
-        "d",
-        "default",
-        "first",
-        "float",
-        "int",
-        "last",
-        "length",
-        "lower",
-        "round",
-        "string",
-        "tojson",
-        "trim",
-        "upper",
-    }
-)
+_OF_NUMBERS: Final = frozenset({"abs", "bool", "float", "int", "length", "round"})
+_FILTERS: Final = _OF_NUMBERS | {"d", "default", "first", "last", "lower", "string", "tojson", "trim", "upper"}
 # The only filters that take an argument.
 _CALLED: Final = frozenset({"d", "default"})
 _JOINS: Final = frozenset({"+", "~"})
@@ -60,25 +46,25 @@ _OUTPUT: Final = re.compile(r"(?<!\{)\{\{([^{}]*)\}\}")
 
 
 @lru_cache(maxsize=1024)
-def weight_of_expression(text: str) -> int | None:
-    """At most how many times the expression copies the data that it names, its value included; None: it is not plain.
+def weight_of_expression(text: str) -> float:
+    """At most how many times the expression copies the data that it names, its value included.
 
     `text` is what stands between two braces, or a bare expression."""
     words = _words_of(text)
     if words is None:
-        return None
+        return NOT_PLAIN
     before, last = "", ""
     for word in words:
         if last == "|" and word not in _FILTERS:
-            return None
+            return NOT_PLAIN
         if word == "(" and not _may_open(before, last):
-            return None
+            return NOT_PLAIN
         if word == "[" and _begins_operand(last):
-            return None
+            return NOT_PLAIN
         before, last = last, word
     # Each tojson escapes the text of the one before it, so that a chain of them grows without end.
     if last == "|" or words.count("tojson") > 1:
-        return None
+        return NOT_PLAIN
     operands = 1 + sum(word in _JOINS for word in words)
     # The result of each step is at most as large as all operands together.
     return operands * (operands + words.count("|"))
@@ -99,29 +85,28 @@ def _words_of(text: str) -> list[str] | None:
 
 
 def _may_open(before: str, last: str) -> bool:
-    """Whether a bracket here groups, or follows `| default`."""
+    """True when a bracket here groups, or follows `| default`."""
     return last in _CALLED if before == "|" else _begins_operand(last)
 
 
 def _begins_operand(last: str) -> bool:
-    """Whether a bracket after this word is no call and no subscript."""
+    """True when a bracket after this word is no call and no subscript."""
     return last in _OPERATORS or last in {"", "(", "["}
 
 
-def weight_of_template(text: str) -> int | None:
-    """The weight of all expressions in the text; 0 when there are none, None when one is not plain."""
+def weight_of_template(text: str) -> float:
+    """The weight of all expressions in the text together; 0 when there are none."""
     if "{" not in text:
         return 0
     rest = _OUTPUT.sub("", text)
     if "{{" in rest or "{%" in rest or "{#" in rest:
-        return None
-    return _sum(weight_of_expression(expression) for expression in _OUTPUT.findall(text))
+        return NOT_PLAIN
+    return sum(map(weight_of_expression, _OUTPUT.findall(text)))
 
 
-def weight_of_condition(text: str) -> int | None:
+def weight_of_condition(text: str) -> float:
     """The weight of an expression, with or without braces, whose value is tested and not kept."""
-    weight = weight_of_expression(without_braces(text))
-    return None if weight is None else weight - 1
+    return weight_of_expression(without_braces(text)) - 1
 
 
 def without_braces(expression: str) -> str:
@@ -131,26 +116,13 @@ def without_braces(expression: str) -> str:
 
 
 def is_plain_document(document: Any, data_bytes: int) -> bool:
-    """Whether the texts of this JSON, taken as templates that see `data_bytes` of data, are plain and light enough."""
-    return _is_within(_sum(map(weight_of_template, texts_of(document))), data_bytes)
+    """True when the texts of this JSON, taken as templates that see so much data, are plain and light enough."""
+    return sum(map(weight_of_template, texts_of(document))) * data_bytes <= COPIED_BYTES_MAX
 
 
 def are_plain_conditions(document: Any, data_bytes: int) -> bool:
     """The same when the texts are expressions."""
-    return _is_within(_sum(map(weight_of_condition, texts_of(document))), data_bytes)
-
-
-def _sum(weights: Iterable[int | None]) -> int | None:
-    total = 0
-    for weight in weights:
-        if weight is None:
-            return None
-        total += weight
-    return total
-
-
-def _is_within(weight: int | None, data_bytes: int) -> bool:
-    return weight is not None and weight * data_bytes <= COPIED_BYTES_MAX
+    return sum(map(weight_of_condition, texts_of(document))) * data_bytes <= COPIED_BYTES_MAX
 
 
 def texts_of(document: Any) -> Iterator[str]:

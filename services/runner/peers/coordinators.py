@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import cast
 
 from services.chassis.lease.frames import Grant, Refused, Report
 from services.chassis.process.clock import Clock
@@ -10,7 +10,8 @@ from services.chassis.process.crash import crash_point
 from services.chassis.session.codec import HopCodec
 from services.chassis.session.holder import SessionHolder
 from services.chassis.telemetry.logs import logger
-from services.runner.core.job import ENDING_REASONS, Ended, Job, News
+from services.runner.app.worker import Worker
+from services.runner.core.job import ENDING_REASONS, Ended
 from services.runner.peers.translate import job_of, progress_of, report_of
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
@@ -19,33 +20,17 @@ log = logger(__name__)
 CODEC = HopCodec(holder_frame=pb.SessionRequest, server_frame=pb.SessionResponse, holder_notes="progress")
 
 
-class Jobs(Protocol):
-    """The worker, as the sessions need it."""
-
-    def take(self, jobs: list[Job]) -> None: ...
-
-    def drop(self, run_ids: list[str]) -> None: ...
-
-    def stop(self, run_ids: list[str]) -> None: ...
-
-    def drop_all(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def news(self, coordinator: str, *, anew: bool) -> list[News]: ...
-
-
 class CoordinatorSessions:
     """Stands between the session library, for which it is the owner, and the worker, for which it is the holder."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._holder: SessionHolder
-        self._jobs: Jobs
+        self._worker: Worker
 
-    def join(self, holder: SessionHolder, jobs: Jobs) -> None:
+    def join(self, holder: SessionHolder, worker: Worker) -> None:
         """Set both sides. Each of them is made with this object, so this cannot happen in `__init__`."""
-        self._holder, self._jobs = holder, jobs
+        self._holder, self._worker = holder, worker
 
     def may_start(self) -> bool:
         return self._holder.may_start()
@@ -65,12 +50,12 @@ class CoordinatorSessions:
     def on_grants(self, grants: list[Grant]) -> None:
         crash_point("runner.grant.before")
         now_ns = self._clock.epoch_ns()
-        self._jobs.take([job_of(cast("pb.RunGrant", grant.work), now_ns) for grant in grants])
+        self._worker.take([job_of(cast("pb.RunGrant", grant.work), now_ns) for grant in grants])
         crash_point("runner.grant.after")
 
     def on_revoked(self, revoked: list[Refused]) -> None:
-        self._jobs.stop([lease.lease_id for lease in revoked if lease.reason in ENDING_REASONS])
-        self._jobs.drop([lease.lease_id for lease in revoked if lease.reason not in ENDING_REASONS])
+        self._worker.stop([lease.lease_id for lease in revoked if lease.reason in ENDING_REASONS])
+        self._worker.drop([lease.lease_id for lease in revoked if lease.reason not in ENDING_REASONS])
 
     def on_reports_taken(self, reports: list[Report]) -> None:
         """Nothing to do: the holder keeps the reports itself."""
@@ -84,15 +69,15 @@ class CoordinatorSessions:
         """Coordinators send no notes."""
 
     def beat_notes(self, address: str, *, is_full: bool) -> list[pb.RunProgress]:
-        return [progress_of(news) for news in self._jobs.news(address, anew=is_full)]
+        return [progress_of(news) for news in self._worker.news(address, anew=is_full)]
 
     def on_fenced(self) -> None:
         log.warning("no coordinator has answered in time: nothing new is begun")
 
     def on_resumed(self) -> None:
         log.info("a coordinator answers again")
-        self._jobs.resume()
+        self._worker.resume()
 
     def on_ended(self, reason: str) -> None:
         log.warning("the leases of this runner were ended: its work is stopped", reason=reason)
-        self._jobs.drop_all()
+        self._worker.drop_all()

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from services.runner.core.failures import ErrorClass, Failure
+from services.runner.core.failures import Failure
 from services.runner.core.job import Ended, Job, News, OutputRef, Released, Stopped, Succeeded, Value
 from windlass.coordinator.v1 import sessions_pb2 as pb
 from windlass.types.v1 import session_pb2
 
-_CLASSES = {
-    ErrorClass.TRANSIENT: pb.ERROR_CLASS_TRANSIENT,
-    ErrorClass.PERMANENT: pb.ERROR_CLASS_PERMANENT,
-    ErrorClass.TIMEOUT: pb.ERROR_CLASS_TIMEOUT,
-    ErrorClass.CIRCUIT_OPEN: pb.ERROR_CLASS_CIRCUIT_OPEN,
-}
 _BILLION = 1_000_000_000
 
 
@@ -92,7 +86,7 @@ def _set_output(output: pb.Output, value: Value) -> None:
 
 
 def _set_failure(failed: pb.RunReport.Failed, failure: Failure) -> None:
-    setattr(failed, "class", _CLASSES[failure.error_class])
+    setattr(failed, "class", pb.ErrorClass.Value(f"ERROR_CLASS_{failure.error_class}"))
     failed.type = failure.type
     failed.message = failure.message
     if failure.retry_after_seconds is not None:

@@ -53,7 +53,7 @@ async def empty(postgres: PostgresCluster) -> AsyncIterator[Database]:
 
 
 async def tables(url: str, schema: str) -> dict[str, Any]:
-    """What each table of the schema is."""
+    """The definition of each table of the schema."""
     found: dict[str, Any] = {}
     async with await psycopg.AsyncConnection.connect(url) as connection:
         for name, partitioned_by in await (await connection.execute(TABLES, (schema,))).fetchall():

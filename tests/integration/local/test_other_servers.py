@@ -17,8 +17,7 @@ import pytest
 import pytest_asyncio
 
 from deploy.local import binaries, provision
-from deploy.local.schemas import migrate
-from deploy.local.signals import tell
+from deploy.local.launch import tell
 from tests.chaos.verify import verify
 from tests.support.api import Client
 from tests.support.postgres import PASSWORDS, free_port, make_operator, reachable_directory
@@ -45,8 +44,8 @@ async def superuser_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     home, port = reachable_directory("windlass-other-"), free_port()
     (home / "password").write_text(PASSWORD)
     if account is not None:
-        os.chown(home, account.uid, account.gid)
-    user = None if account is None else account.uid
+        os.chown(home, account.pw_uid, account.pw_gid)
+    user = None if account is None else account.pw_uid
     options = ["--auth=scram-sha-256", f"--pwfile={home}/password", "--username=dba", "--encoding=UTF8", "--locale=C"]
     made = await asyncio.create_subprocess_exec(
         *(str(programs / "initdb"), "-D", str(home / "data"), *options), user=user, stdout=asyncio.subprocess.DEVNULL
@@ -79,7 +78,7 @@ async def test_older_server_is_prepared_whole_and_again(superuser_url: str, who:
     urls = {service: provision.service_url(own_url, service, PASSWORDS[service]) for service in provision.OWNERS}
     for _ in range(2):
         await provision.provision(own_url, PASSWORDS)
-        await migrate(urls)
+        await provision.migrate(urls)
     for service, url in urls.items():
         async with await psycopg.AsyncConnection.connect(url) as connection:
             found = await connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = %s", (service,))

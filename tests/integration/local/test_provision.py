@@ -11,7 +11,6 @@ from psycopg import sql
 
 from deploy.local import provision
 from deploy.local.postgres import PostgresServer
-from deploy.local.schemas import migrate
 from tests.support.postgres import PASSWORDS, make_operator, own_server
 
 RIGHTS = ("rolsuper", "rolcreatedb", "rolcreaterole", "rolreplication", "rolbypassrls", "rolinherit")
@@ -41,7 +40,9 @@ def verified(url: str) -> subprocess.CompletedProcess[str]:
 
 async def prepare(url: str, database: str = provision.DATABASE) -> None:
     await provision.provision(url, PASSWORDS, database)
-    await migrate({owner: provision.service_url(url, owner, PASSWORDS[owner], database) for owner in provision.OWNERS})
+    await provision.migrate(
+        {owner: provision.service_url(url, owner, PASSWORDS[owner], database) for owner in provision.OWNERS}
+    )
 
 
 async def test_operator_without_superuser_prepares_a_server_and_again(server: PostgresServer) -> None:

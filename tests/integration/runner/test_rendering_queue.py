@@ -127,7 +127,7 @@ async def test_short_work_is_rendered_and_done_in_one_thread(bench: Bench) -> No
     bench.registry.declare("test.notes@1", inline=True)(notes)
     for number in (1, 2):
         job = a_job("test.notes@1", number, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True)
-        assert await bench.outcome_of(job) == Succeeded(b'{"a":14}')
+        assert await bench.outcome(job) == Succeeded(b'{"a":14}')
     assert names == ["rendering_0"] * 2
     await until(lambda: bench.worker.going == 0, 10, "the runs to be over")
 
@@ -135,6 +135,6 @@ async def test_short_work_is_rendered_and_done_in_one_thread(bench: Bench) -> No
 async def test_run_that_is_in_line_at_the_end_of_a_drain_has_not_begun(bench: Bench, slow: Slow) -> None:
     await in_line(bench, computing("test.doubles@1"))
     bench.worker.drain()
-    bench.worker.hand_back_going("DRAINING")
+    bench.worker.hand_back_going()
     assert [each.outcome for each in bench.desk.ended] == [Released("DRAINING", may_have_begun=False)]
     await slow.end()

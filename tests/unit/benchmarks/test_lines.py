@@ -42,11 +42,13 @@ class Idle:
     home = SimpleNamespace(root=Path("nowhere"))
     process = SimpleNamespace(pid=os.getpid())
 
-    @classmethod
-    def of_home(cls, _home: Path, _address: str) -> "Idle":
-        return cls()
+    def __init__(self, *_given: object) -> None: ...
 
     async def apply(self, _definition: Any) -> None: ...
+
+    async def run(self, _workflow: str) -> None: ...
+
+    async def run_batch(self, _workflow: str, _size: int) -> None: ...
 
     async def spans(self) -> int:
         return self.spans_arrived
@@ -68,10 +70,10 @@ def _without_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     walls, cpus = itertools.cycle(WALL_S), itertools.count(0.0, 5.0)
 
-    async def one_by_one(_client: Any, count: int = 200) -> list[float]:
-        return [float(number) for number in range(count)]
+    async def one_by_one(_run: Any, count: int = 200) -> list[float]:
+        return [next(walls) * 1e3] if count == 1 else [float(number) for number in range(count)]
 
-    async def wall(_client: Any) -> float:
+    async def many_at_once(_run: Any, **_more: int) -> float:
         return next(walls)
 
     async def latency(_client: Any, per_second: float) -> dict[str, float]:
@@ -81,10 +83,8 @@ def _without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "running_stack": idle,
         "collector": idle,
         "Client": Idle,
-        "w1": one_by_one,
-        "w2": wall,
-        "w2b": wall,
-        "w3": wall,
+        "one_by_one": one_by_one,
+        "many_at_once": many_at_once,
         "latency": latency,
         "cpu_seconds": lambda _pids: next(cpus),
     }.items():

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import installed
-from benchmarks.peers import dbos, restate
+from benchmarks.peers import dbos, restate, temporal
 from benchmarks.peers.environment import running
 from benchmarks.peers.restate import download
-from benchmarks.peers.temporal import build
 from tests.support.stack import is_alive
 
 
@@ -39,7 +38,7 @@ def test_module_with_another_hash_is_not_built(tmp_path: Path, monkeypatch: pyte
     go.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(OSError, match="not the module that is pinned"):
-        build.build_server(tmp_path)
+        temporal.build_server(tmp_path)
     assert list(tmp_path.iterdir()) == [go]
 
 

@@ -1,4 +1,4 @@
-"""Whatever an attempt does, its run is reported: nothing leaves the worker, nothing is held unreported."""
+"""Each run is reported, whatever its attempt does: nothing leaves the worker, nothing is held unreported."""
 
 import asyncio
 import threading
@@ -34,7 +34,7 @@ def bench(tmp_path: Any) -> Iterator[Bench]:
 
 
 class Homemade(ModuleError):
-    """Of an author who does not call ours at its making."""
+    """Its author does not call our `__init__`."""
 
     class_name = "WHATEVER"
 

@@ -11,12 +11,16 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from services.runner.app.modules import http_request
 from services.runner.core.job import Succeeded
 from tests.support.runner_bench import Bench, a_job
 
+TOLD = {"type": "Content-Type", "traceparent": "traceparent"}
+
 
 async def told(request: web.Request) -> web.Response:
-    said = {"type": request.headers.get("Content-Type", ""), "body": (await request.read()).decode()}
+    said = {name: request.headers.get(header, "") for name, header in TOLD.items()}
+    said["body"] = (await request.read()).decode()
     return web.json_response(said)
 
 
@@ -59,7 +63,24 @@ async def test_a_body_is_sent_as_what_it_is(
     assert isinstance(outcome, Succeeded), outcome
     assert isinstance(outcome.output, bytes)
     answer = orjson.loads(outcome.output)
-    assert answer["body"] == {"type": type_, "body": body}
+    assert answer["body"] == {"type": type_, "traceparent": "", "body": body}
+
+
+@pytest.mark.parametrize(("url_ends", "error"), [("", ""), ("nowhere", "PermanentError")])
+async def test_a_request_has_a_span_that_the_server_is_told(
+    tmp_path: Any, url: str, url_ends: str, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans: list[Any] = []
+    monkeypatch.setattr(http_request, "emit_span", lambda name, span, **more: spans.append((name, span, more)))
+    job = a_job("http.request@1", config={"url": url + url_ends}, traceparent=f"00-{7:032x}-{8:016x}-01")
+    outcome = await Bench(tmp_path).outcome(job)
+    ((name, span, more),) = spans
+    assert (name, more["kind"], more["error"], span.trace_id) == ("http GET", "client", error, 7)
+    status = 404 if error else 200
+    told = {"http.request.method": "GET", "server.address": "127.0.0.1", "http.response.status_code": status}
+    assert more["attributes"] == told
+    if not error:
+        assert orjson.loads(outcome.output)["body"]["traceparent"] == span.header()
 
 
 async def test_a_header_that_is_no_text_does_not_cost_the_answer(tmp_path: Any) -> None:

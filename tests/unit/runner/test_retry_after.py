@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from services.runner.core.retry_after import seconds_asked
+from services.runner.core.failures import seconds_asked
 from services.runner.core.untrusted import RETRY_AFTER_SECONDS_MAX
 
 NOW = datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC)

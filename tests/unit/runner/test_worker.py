@@ -175,7 +175,7 @@ async def test_drain_hands_back_what_has_not_begun_and_then_what_is_going(tmp_pa
     for _ in range(5):
         await asyncio.sleep(0)
     bench.worker.drain()
-    bench.worker.hand_back_going("DRAINING")
+    bench.worker.hand_back_going()
     assert [(e.job.run_id, e.outcome) for e in bench.desk.ended] == [
         ("e.2", Released("DRAINING", False)),
         ("e.1", Released("DRAINING", True)),

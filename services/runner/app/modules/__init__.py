@@ -1,9 +1,25 @@
-"""The modules that every runner has. Each file declares its own in `BUILT_IN`."""
+"""The modules of a runner: those that every runner has, and those in Python files that are named at its start."""
 
-from services.runner.app.modules.flow import BUILT_IN as _FLOW
-from services.runner.app.modules.http_request import BUILT_IN as _HTTP
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.runner.app.modules import flow, http_request
 from windlass.sdk import Module
 
 
 def built_in() -> list[Module]:
-    return [*_FLOW.modules(), *_HTTP.modules()]
+    return [*flow.BUILT_IN.modules(), *http_request.BUILT_IN.modules()]
+
+
+def import_files(files: Sequence[Path]) -> None:
+    """Import each file, which registers what it declares with `@module`. A failing import fails the start."""
+    for number, file in enumerate(files):
+        name = f"windlass_user_modules_{number}_{file.stem}"
+        spec = importlib.util.spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise FileNotFoundError(f"{file} is no Python file")
+        loaded = importlib.util.module_from_spec(spec)
+        sys.modules[name] = loaded
+        spec.loader.exec_module(loaded)

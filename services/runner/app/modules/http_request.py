@@ -12,20 +12,21 @@ no denied address. An answer over the limit fails, so that it does not fill the 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import socket
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 import orjson
 
-from services.chassis.telemetry.tracing import emit_span, parse_traceparent
+from services.chassis.telemetry.tracing import AttributeValue, TraceContext, emit_span, parse_traceparent
 from services.runner.app.modules.flow import seconds_of
-from services.runner.core.failures import ErrorClass, of_status
-from services.runner.core.retry_after import seconds_asked
+from services.runner.core.failures import ErrorClass, of_status, seconds_asked
 from windlass.sdk import Context, ModuleTimeout, PermanentError, Registry, TransientError
 from windlass.sdk.registry import Returned
 
@@ -56,42 +57,34 @@ def _guarded_socket(info: Any) -> socket.socket:
     return socket.socket(family=family, type=kind, proto=protocol)
 
 
-class _TracedCall:
-    """The span of a request, below its run's. It names the host only, because paths and queries may hold secrets."""
+@contextlib.contextmanager
+def _traced(
+    span: TraceContext | None, parent: TraceContext | None, method: str, url: str
+) -> Iterator[dict[str, AttributeValue]]:
+    """Record the span of a request, which gets the attributes that the block adds.
 
-    def __init__(self, traceparent: str, method: str, url: str) -> None:
-        self.method = method
-        self.status = 0
-        self._host = _host(url)
-        self._parent = parse_traceparent(traceparent)
-        self._own = None if self._parent is None else self._parent.child()
-        # Sent with the request.
-        self.traceparent = "" if self._own is None else self._own.header()
-
-    async def __aenter__(self) -> None:
-        self._start_ns = time.time_ns()
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._own is None:
-            return
-        status = {"http.response.status_code": self.status} if self.status else {}
-        emit_span(
-            f"http {self.method}",
-            self._own,
-            parent=self._parent,
-            start_ns=self._start_ns,
-            end_ns=time.time_ns(),
-            attributes={"http.request.method": self.method, "server.address": self._host, **status},
-            error="" if kind is None else kind.__name__,
-            kind="client",
-        )
-
-
-def _host(url: str) -> str:
+    It names the host only, because paths and queries may hold secrets."""
+    attributes: dict[str, AttributeValue] = {"http.request.method": method, "server.address": ""}
+    with contextlib.suppress(ValueError):  # the request itself refuses such an address with a better message
+        attributes["server.address"] = urlsplit(url).hostname or ""
+    start_ns, error = time.time_ns(), ""
     try:
-        return urlsplit(url).hostname or ""
-    except ValueError:  # the request itself refuses it with a better message
-        return ""
+        yield attributes
+    except BaseException as raised:
+        error = type(raised).__name__
+        raise
+    finally:
+        if span is not None:
+            emit_span(
+                f"http {method}",
+                span,
+                parent=parent,
+                start_ns=start_ns,
+                end_ns=time.time_ns(),
+                attributes=attributes,
+                error=error,
+                kind="client",
+            )
 
 
 @BUILT_IN.declare("http.request@1")
@@ -102,28 +95,26 @@ async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
     url = config.get("url")
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         raise PermanentError("config.url must be an http:// or https:// address", type="INVALID_CONFIG")
+    method = str(config.get("method", "GET")).upper()
     headers = {"Idempotency-Key": ctx.effect_key, **{str(k): str(v) for k, v in config.get("headers", {}).items()}}
-    call = _TracedCall(ctx.traceparent, str(config.get("method", "GET")).upper(), url)
-    if call.traceparent:
-        headers.setdefault("traceparent", call.traceparent)
+    parent = parse_traceparent(ctx.traceparent)
+    span = None if parent is None else parent.child()
+    if span is not None:
+        headers.setdefault("traceparent", span.header())
+    params = {str(k): str(v) for k, v in config.get("query", {}).items()} or None
     body = _body(config, headers)
     timeout = aiohttp.ClientTimeout(total=seconds_of(config.get("timeout", _SECONDS)))
     connector = aiohttp.TCPConnector(socket_factory=_guarded_socket, force_close=True)
     try:
-        async with (
-            call,
-            aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session,
-            session.request(
-                call.method,
-                url,
-                headers=headers,
-                params={str(k): str(v) for k, v in config.get("query", {}).items()} or None,
-                data=body,
-                max_redirects=REDIRECTS_MAX,
-            ) as answer,
-        ):
-            call.status = answer.status
-            return await _output(answer)
+        with _traced(span, parent, method, url) as attributes:
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session,
+                session.request(
+                    method, url, headers=headers, params=params, data=body, max_redirects=REDIRECTS_MAX
+                ) as answer,
+            ):
+                attributes["http.response.status_code"] = answer.status
+                return await _output(answer)
     except TimeoutError:
         raise ModuleTimeout(f"no answer from {url} in time", type="HTTP_TIMEOUT") from None
     except _Denied as denied:
@@ -175,14 +166,11 @@ def _parsed(answer: aiohttp.ClientResponse, body: bytes) -> Any:
 
 
 async def _bounded_body(answer: aiohttp.ClientResponse) -> bytes:
-    chunks: list[bytes] = []
-    size_bytes = 0
-    async for chunk in answer.content.iter_chunked(65536):
-        size_bytes += len(chunk)
-        if size_bytes > ANSWER_BYTES_MAX:
-            raise PermanentError(f"the answer is over {ANSWER_BYTES_MAX} bytes", type="HTTP_ANSWER_TOO_LARGE")
-        chunks.append(chunk)
-    return b"".join(chunks)
+    try:
+        await answer.content.readexactly(ANSWER_BYTES_MAX + 1)
+    except asyncio.IncompleteReadError as whole:
+        return whole.partial
+    raise PermanentError(f"the answer is over {ANSWER_BYTES_MAX} bytes", type="HTTP_ANSWER_TOO_LARGE")
 
 
 def _retry_after(answer: aiohttp.ClientResponse) -> float | None:

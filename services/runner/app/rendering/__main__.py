@@ -14,12 +14,12 @@ import orjson
 
 from services.chassis.process.child_limits import ChildLimits, serve
 from services.runner.app.rendering.engine import Renderer
-from services.runner.app.rendering.renderer_process import BYTES_PER_SECOND
 from windlass.sdk import PermanentError
-from windlass.sdk.encoding import NotJson, encoded
+from windlass.sdk.encoding import encoded
 
-# CPU time of one request. A template that runs out of fuel has used a fraction of it.
+# CPU time of one request, and one second more for so many bytes. A template that runs out of fuel has used a fraction.
 CPU_SECONDS_MAX: Final = 3.0
+BYTES_PER_SECOND: Final = 16 * 1024 * 1024
 # Memory beyond what the process has at its start. Parsed data takes several times its bytes.
 MEMORY_BYTES_MAX: Final = 512 * 1024 * 1024
 MEMORY_PER_REQUEST_BYTE: Final = 16
@@ -30,38 +30,26 @@ def answered(renderer: Renderer, request: bytes) -> tuple[bool, bytes]:
     try:
         asked = orjson.loads(request)
         if "expression" in asked:
-            value = renderer.evaluate(asked["expression"], asked["scope"], path=asked["path"])
-            return True, _evaluated(value, asked["path"])
-        value = renderer.render(asked["value"], asked["scope"], path=asked["path"])
-        return True, _rendered(value, asked["path"])
+            return True, _evaluated(renderer.evaluate(asked["expression"], asked["scope"]))
+        rendered = renderer.render(asked["documents"], asked["scope"])
+        # The limit of depth counts for each document, not for all together.
+        parts = {name: _json(part, f"{name}: the rendered value") for name, part in rendered.items()}
+        return True, orjson.dumps({name: orjson.Fragment(part) for name, part in parts.items()})
     except PermanentError as error:
         return False, str(error).encode()
     except MemoryError:
         return False, b"the templates take too much memory"
 
 
-def _rendered(value: Any, path: str) -> bytes:
-    """Encoded part by part: the limit of depth counts for each part, not for the whole."""
-    if isinstance(value, dict) and not path:
-        return orjson.dumps({key: orjson.Fragment(_json(part, key)) for key, part in value.items()})
-    return _json(value, path)
-
-
-def _json(value: Any, path: str) -> bytes:
-    try:
-        return encoded(value)
-    except NotJson as fault:
-        raise PermanentError(f"{path}: the rendered value is not JSON: {fault}", type="TEMPLATE_ERROR") from None
-
-
-def _evaluated(value: Any, path: str) -> bytes:
+def _evaluated(value: Any) -> bytes:
     """Numbers beyond JSON are sent too, because a module may compute with them."""
-    try:
-        return encoded(value)
-    except NotJson as fault:
-        if isinstance(value, int | float):
-            return json.dumps(value).encode()
-        raise PermanentError(f"{path}: the value is not JSON: {fault}", type="TEMPLATE_ERROR") from None
+    if isinstance(value, int | float):
+        return json.dumps(value).encode()
+    return _json(value, "expression: the value")
+
+
+def _json(value: Any, name: str) -> bytes:
+    return encoded(value, name, "TEMPLATE_ERROR")
 
 
 def limits(request: bytes) -> ChildLimits:
