@@ -16,7 +16,8 @@ def object_of(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
 
 
 def _form(what: str, form: str, reason: str) -> Schema:
-    return {"type": "string", "pattern": f"^{form}$", "x-reason": reason, "description": f"{what} has the form {form}"}
+    reasons = {"x-reason": reason, "x-null-reason": "REQUIRED"}
+    return {"type": "string", "pattern": f"^{form}$", **reasons, "description": f"{what} has the form {form}"}
 
 
 def _from_one(kind: str, words: str, most: int) -> Schema:
@@ -27,6 +28,7 @@ FREE: Final[Schema] = {"type": "object"}
 DURATION: Final[Schema] = {"duration": True, "x-reason": "BAD_DURATION"}
 BRANCH: Final[Schema] = {
     "type": "string",
+    "x-null-reason": "REQUIRED",
     "description": 'a branch is text: write "true" in quotes',
     "allOf": [
         {
@@ -95,6 +97,5 @@ NODE: Final[Schema] = object_of(
     join={"enum": ["ALL", "ANY"]},
     runnerLabels=_LABELS,
 )
-EDGE: Final[Schema] = object_of(
-    ("from", "to"), **{"from": {"type": "string"}, "to": {"type": "string"}, "when": BRANCH}
-)
+_END: Final[Schema] = {"type": "string", "description": "an edge names a node here"}
+EDGE: Final[Schema] = object_of(("from", "to"), **{"from": _END, "to": _END, "when": BRANCH})

@@ -1,8 +1,8 @@
 """Checks a part of a definition against its JSON Schema, and says what does not fit as faults.
 
-Beside the members of JSON Schema, `x-reason` is the reason of a fault in that part, and `description` its message. The
-keywords `duration` and `time` stand for the grammars of durations.py, and `duration-between` has the least and the most
-of a duration in microseconds.
+Beside the members of JSON Schema, `x-reason` is the reason of a fault in that part, `x-null-reason` the reason when the
+part is null, and `description` the message. The keywords `duration` and `time` stand for the grammars of durations.py,
+and `duration-between` has the least and the most of a duration in microseconds.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -96,14 +96,16 @@ def _faults_of(error: Any, schema: Any, path: str) -> Iterator[Fault]:
     part = reduce(getitem, parents, schema)
     reason = part.get("x-reason") or _REASONS.get(keyword, "WRONG_TYPE")
     message = part.get("description")
-    if keyword == "required":
+    if keyword == "type" and error.instance is None and "x-null-reason" in part:
+        yield Fault(path, part["x-null-reason"], f"must be set: {message}")
+    elif keyword == "required":
         described = part["properties"][error.kind.property].get("description")
         words = f"must be set: {described}" if described else "must be set"
         yield Fault(child(path, error.kind.property), "REQUIRED", words)
     elif keyword == "additionalProperties":
         known = ", ".join(sorted(part.get("properties", ()))) or "none"
         for key in error.kind.unexpected:
-            yield Fault(child(path, key), reason, message or f"there is no such field; there are {known}")
+            yield Fault(child(path, key), reason, message or f"there is no such field; known fields: {known}")
     elif keyword == "type" and not message:
         kinds = [part["type"]] if isinstance(part["type"], str) else part["type"]
         yield Fault(path, reason, f"must be {' or '.join(_TYPES[kind] for kind in kinds)}")

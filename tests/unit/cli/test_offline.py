@@ -20,7 +20,7 @@ def test_faults_are_told_with_line_and_node(tmp_path: Path, command: tuple[str, 
     assert shown.returncode == 1
     unknown, missing = shown.stdout.splitlines()
     place = "fault: line 5, node a: nodes[0].config."
-    assert unknown.startswith(f"{place}uri: there is no such field; there are body, headers, json, method, query")
+    assert unknown.startswith(f"{place}uri: there is no such field; known fields: body, headers, json, method, query")
     assert missing.startswith(f"{place}url: must be set: a url is text that begins with http:// or https:// (REQUIRED)")
 
 
