@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from typing import Any
 import grpc
 import orjson
 
+from services.api.app.identifiers import Identifiers
 from services.chassis.grpc.client import CHANNEL_OPTIONS, Metadata
 from services.chassis.grpc.errors import Refusal
 from services.chassis.grpc.guard import Guard
@@ -24,6 +24,7 @@ from services.chassis.grpc.server import INTERNAL, GrpcServer
 from services.chassis.identity.callers import ServiceCredential, services
 from services.chassis.lease.frames import Attach, Grant, Report
 from services.chassis.lease.timing import EXECUTION, RUN
+from services.chassis.process.clock import SystemClock
 from services.chassis.process.lifecycle import Process
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.registry import SessionRegistry
@@ -47,14 +48,7 @@ RUNNER_KEY = "runner-key"
 EFFECT_SECRET = b"s" * 32
 
 
-def execution_id() -> str:
-    """UUIDv7 of now."""
-    stamp = int(time.time() * 1000)
-    raw = bytearray(stamp.to_bytes(6, "big") + os.urandom(10))
-    raw[6] = 0x70 | raw[6] & 0x0F
-    raw[8] = 0x80 | raw[8] & 0x3F
-    text = raw.hex()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+execution_id = Identifiers(SystemClock()).mint
 
 
 async def eventually(probe: Callable[[], Any], seconds: float = 20.0) -> Any:
