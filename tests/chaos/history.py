@@ -120,16 +120,17 @@ class History:
     runs: dict[str, list[resources_pb2.Run]] = field(default_factory=dict)
     calls: list[dict[str, Any]] = field(default_factory=list)
 
-    def read_calls(self, ledger: Path) -> None:
-        lines = (ledger / "calls.jsonl").read_text(encoding="utf-8").splitlines()
-        self.calls = [json.loads(line) for line in lines]
+
+def calls_in(ledger: Path) -> list[dict[str, Any]]:
+    """The calls that ledger_modules.py has written down so far."""
+    path = ledger / "calls.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def faults_of(history: History) -> list[str]:
     """Every breach, in words; the cases seen are checked by the caller through `cases`."""
     return [
         *_ended_rightly(history),
-        *_one_success_per_work(history),
         *_no_run_called_twice(history),
         *_nothing_called_after_success(history),
         *_live_runs_do_not_overlap(history),
@@ -168,20 +169,6 @@ def _ended_rightly(history: History) -> list[str]:
         for execution in history.executions.values()
         if execution.state != EXPECTED[execution.workflow]
     ]
-
-
-def _one_success_per_work(history: History) -> list[str]:
-    found = []
-    for execution_id, runs in history.runs.items():
-        successes: dict[str, int] = defaultdict(int)
-        attempts: dict[str, set[int]] = defaultdict(set)
-        for run in runs:
-            successes[run.node] += run.state == Run.SUCCESS
-            if run.attempt in attempts[run.node]:
-                found.append(f"S9: attempt {run.attempt} of {run.node} in {execution_id} was granted twice")
-            attempts[run.node].add(run.attempt)
-        found += [f"S8: {n} successes of {node} in {execution_id}" for node, n in successes.items() if n > 1]
-    return found
 
 
 def _no_run_called_twice(history: History) -> list[str]:

@@ -6,21 +6,19 @@ import asyncio
 import contextlib
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
-from google.protobuf import json_format
 
-from tests.chaos.history import GRAPHS, History
+from tests.chaos.history import GRAPHS, History, calls_in
+from tests.support.api import Client
 from tests.support.pace import pause
+from tests.support.probe import eventually
 from tests.support.stack import Stack
-from windlass.api.v1 import executions_pb2, runs_pb2, workflows_pb2
-from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
-from windlass.api.v1.runs_pb2_grpc import RunServiceStub
-from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+from windlass.api.v1 import resources_pb2
 
 # A client may meet these codes while things die; any other code is a fault of ours.
 PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
@@ -31,101 +29,109 @@ PAUSE_SECONDS = 0.05
 HELD = "chaos-held"
 HELD_NODE = {"id": "held", "module": "ledger.put@1", "idempotent": True, "config": {"seconds": 3_600}}
 
-T = TypeVar("T")
+
+class HastyClient(Client):
+    """A client that gives up soon."""
+
+    call_seconds = CALL_SECONDS
+
+
+class PatientClient(HastyClient):
+    """A client that asks until it is answered."""
+
+    async def call(self, method: Any, request: Any, *extra: tuple[str, str]) -> Any:
+        async with asyncio.timeout(FINAL_SECONDS):
+            while True:
+                try:
+                    return await super().call(method, request, *extra)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() not in PASSING:
+                        raise
+                await pause(PAUSE_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def under_load(
+    stack: Stack,
+    ledger: Path,
+    seed: int,
+    *,
+    count_min: int = 0,
+    seconds_between: float = 0.15,
+    held: int = 0,
+    also: Sequence[str] = (),
+) -> AsyncIterator[Load]:
+    """A mixed lot, and `also` these, is started for as long as the block lasts, and at least so much. `held` executions
+    go on all the while."""
+    load = Load(stack, ledger, seed)
+    await load.apply()
+    is_over = asyncio.Event()
+
+    async def keep_starting() -> None:
+        async with asyncio.TaskGroup() as group:
+            while not is_over.is_set() or len(load.acknowledged) < count_min:
+                for workflow in (load.any(), *also):
+                    group.create_task(load.start(workflow))
+                await pause(seconds_between)
+
+    async with load.held(held), asyncio.TaskGroup() as group:
+        group.create_task(keep_starting())
+        yield load
+        is_over.set()
 
 
 class Load:
     """Executions of the mixed graphs on one stack."""
 
     def __init__(self, stack: Stack, ledger: Path, seed: int) -> None:
-        self._metadata = stack.metadata()
-        channel = stack.channel()
-        self.executions = ExecutionServiceStub(channel)
-        self._workflows = WorkflowServiceStub(channel)
-        self._runs = RunServiceStub(channel)
+        self.client = PatientClient(stack)
         self._ledger = ledger
         self._random = random.Random(seed)
-        self.acknowledged: dict[str, str] = {}
-
-    async def call(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The answer, however often it takes."""
-        async with asyncio.timeout(FINAL_SECONDS):
-            while True:
-                try:
-                    return await work()
-                except grpc.aio.AioRpcError as error:
-                    if error.code() not in PASSING:
-                        raise
-                await pause(PAUSE_SECONDS)
-
-    async def ask(self, method: Callable[..., Awaitable[Any]], request: Any) -> Any:
-        return await self.call(partial(method, request, metadata=self._metadata, timeout=CALL_SECONDS))
+        self.acknowledged: list[str] = []
 
     async def apply(self) -> None:
         for name, graph in {**GRAPHS, HELD: {"nodes": [HELD_NODE]}}.items():
-            request = workflows_pb2.ApplyWorkflowRequest()
-            json_format.ParseDict({"name": name, **graph}, request.definition)
-            await self.ask(self._workflows.ApplyWorkflow, request)
+            await self.client.apply(name, **graph)
 
     async def start(self, workflow: str) -> str:
         """One execution, durable on return, whose end is asked for in the history."""
         execution_id = await self._start(workflow)
-        self.acknowledged[execution_id] = workflow
+        self.acknowledged.append(execution_id)
         return execution_id
+
+    async def _start(self, workflow: str) -> str:
+        started = await self.client.start(workflow, request_id=uuid.uuid4().hex, input={"n": 42})
+        return str(started.id)
+
+    def any(self) -> str:
+        return self._random.choice(list(GRAPHS))
 
     @contextlib.asynccontextmanager
     async def held(self, count: int) -> AsyncIterator[list[str]]:
         """So many executions with a run under way from before the block until after it."""
         started = [await self._start(HELD) for _ in range(count)]
         for execution_id in started:
-            await self._granted(execution_id)
+            await eventually(partial(self.client.runs_of, execution_id), FINAL_SECONDS, "a grant")
         yield started
         for execution_id in started:
-            request = executions_pb2.CancelExecutionRequest(execution_id=execution_id)
-            await self.ask(self.executions.CancelExecution, request)
+            await self.client.cancel(execution_id)
         for execution_id in started:
             await self.final(execution_id)
 
-    async def _granted(self, execution_id: str) -> None:
-        async with asyncio.timeout(FINAL_SECONDS):
-            while not await self.runs(execution_id):
-                await pause(PAUSE_SECONDS)
-
-    async def _start(self, workflow: str) -> str:
-        request = executions_pb2.StartExecutionRequest(workflow=workflow, request_id=uuid.uuid4().hex)
-        json_format.ParseDict({"n": 42}, request.input)
-        execution_id: str = (await self.ask(self.executions.StartExecution, request)).execution.id
-        return execution_id
-
-    async def start_any(self) -> str:
-        return await self.start(self._random.choice(list(GRAPHS)))
-
-    async def keep_starting(self, is_over: asyncio.Event, count_min: int, seconds_between: float) -> None:
-        """A mixed lot for as long as something dies, and at least so much."""
-        async with asyncio.TaskGroup() as group:
-            while not is_over.is_set() or len(self.acknowledged) < count_min:
-                group.create_task(self.start_any())
-                await pause(seconds_between)
-
-    async def final(self, execution_id: str) -> Any:
+    async def final(self, execution_id: str) -> resources_pb2.Execution:
         """The execution once it has ended."""
-        request = executions_pb2.GetExecutionRequest(execution_id=execution_id)
-        async with asyncio.timeout(FINAL_SECONDS):
-            while True:
-                execution = (await self.ask(self.executions.GetExecution, request)).execution
-                if execution.HasField("end_time"):
-                    return execution
-                await pause(PAUSE_SECONDS)
 
-    async def runs(self, execution_id: str) -> Sequence[Any]:
-        request = runs_pb2.ListRunsRequest(execution_id=execution_id, page_size=1000)
-        return list((await self.ask(self._runs.ListRuns, request)).runs)
+        async def ended() -> resources_pb2.Execution | None:
+            execution = await self.client.get(execution_id)
+            return execution if execution.HasField("end_time") else None
+
+        return await eventually(ended, FINAL_SECONDS, f"the end of {execution_id}")
 
     async def history(self) -> History:
         """All that was acknowledged, once it is over."""
         history = History()
-        for execution_id in list(self.acknowledged):
+        for execution_id in self.acknowledged:
             history.executions[execution_id] = await self.final(execution_id)
-            history.runs[execution_id] = list(await self.runs(execution_id))
-        history.read_calls(self._ledger)
+            history.runs[execution_id] = await self.client.runs_of(execution_id)
+        history.calls = calls_in(self._ledger)
         return history

@@ -7,8 +7,6 @@ an execution also hears of its end, of its release and of the messages that its 
 
 import uuid
 
-import psycopg
-
 from services.chassis.identity.callers import ServiceCredential
 from tests.support.stack import Stack
 from windlass.api.v1 import resources_pb2
@@ -25,10 +23,7 @@ WHERE workspace = %s AND v.workflow = %s ORDER BY v.version DESC LIMIT 1
 
 async def newest(stack: Stack, workflow: str) -> queue_pb2.EnqueueItem:
     """A start of its newest version, but for the id, with the limits that api knows."""
-    async with await psycopg.AsyncConnection.connect(stack.superuser_url()) as connection:
-        row = await (await connection.execute(_NEWEST, (WORKSPACE, workflow))).fetchone()
-    assert row is not None, f"{workflow} is not there"
-    version_id, version, executions_max, queued_max, revision = row
+    ((version_id, version, executions_max, queued_max, revision),) = await stack.rows(_NEWEST, WORKSPACE, workflow)
     return queue_pb2.EnqueueItem(
         start=StartOrder(
             workspace=WORKSPACE,

@@ -8,17 +8,12 @@ import signal
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
-from google.protobuf import json_format
-
-from tests.chaos.load import CALL_SECONDS, Load
+from tests.chaos.load import CALL_SECONDS, HastyClient, Load
 from tests.chaos.one_dispatcher import OneDispatcher, newest
 from tests.support.pace import pause
 from tests.support.stack import Stack
-from windlass.api.v1 import executions_pb2, workflows_pb2, workspaces_pb2
-from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
-from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
+from windlass.api.v1 import workspaces_pb2
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
 from windlass.dispatcher.v1.queue_pb2 import EnqueueItem
 
@@ -42,8 +37,8 @@ class Stimuli:
         self._load = load
         self._numbers = itertools.count(1)
         self._channels = [stack.channel("api", each["replica"]) for each in stack.entries("api")]
-        self._admin = stack.metadata()
-        self._system = stack.metadata("system")
+        self._clients = [HastyClient(stack, channel=channel) for channel in self._channels]
+        self._operators = [HastyClient(stack, stack.key("system"), channel) for channel in self._channels]
         self._dispatchers: dict[int, OneDispatcher] = {}
         # The start that one dispatcher is sent, by workflow.
         self._items: dict[str, EnqueueItem] = {}
@@ -82,17 +77,12 @@ class Stimuli:
         }
         return next((do for start, do in known.items() if point.startswith(start)), self._nothing)
 
-    async def _ask(self, method: Any, request: Any, metadata: Any = None) -> None:
-        await method(request, metadata=metadata or self._admin, timeout=CALL_SECONDS)
-
     async def _nothing(self) -> None:
         """The load does it."""
 
     async def start_everywhere(self) -> None:
-        for channel in self._channels:
-            request = executions_pb2.StartExecutionRequest(workflow=QUICK, request_id=uuid.uuid4().hex)
-            json_format.ParseDict({"n": 42}, request.input)
-            await self._ask(ExecutionServiceStub(channel).StartExecution, request)
+        for client in self._clients:
+            await client.start(QUICK, request_id=uuid.uuid4().hex, input={"n": 42})
 
     async def crowd(self) -> None:
         """More at once than the other runners take: the one that has just come back gets its share."""
@@ -101,33 +91,28 @@ class Stimuli:
         await pause(SETTLE_SECONDS)
 
     async def cancel_everywhere(self) -> None:
-        for channel in self._channels:
-            request = executions_pb2.CancelExecutionRequest(execution_id=await self._sleeping(NAP, NAP_DURATION))
-            await self._ask(ExecutionServiceStub(channel).CancelExecution, request)
+        for client in self._clients:
+            await client.cancel(await self._sleeping(NAP, NAP_DURATION))
 
     async def nap(self) -> None:
         await self._sleeping(NAP, NAP_DURATION)
 
     async def apply_everywhere(self) -> None:
-        for channel in self._channels:
-            graph = {"name": "chaos-other", "nodes": [{"id": f"n{next(self._numbers)}", "module": "noop@1"}]}
-            request = workflows_pb2.ApplyWorkflowRequest()
-            json_format.ParseDict(graph, request.definition)
-            await self._ask(WorkflowServiceStub(channel).ApplyWorkflow, request)
+        for client in self._clients:
+            await client.apply("chaos-other", [{"id": f"n{next(self._numbers)}", "module": "noop@1"}])
 
     async def workspaces_everywhere(self) -> None:
-        for channel in self._channels:
+        for channel, operator in zip(self._channels, self._operators, strict=True):
             name = f"w{next(self._numbers)}"
             workspaces = WorkspaceServiceStub(channel)
             made = workspaces_pb2.CreateWorkspaceRequest(workspace=name, tier=workspaces_pb2.PRO)
-            await self._ask(workspaces.CreateWorkspace, made, self._system)
-            closed = workspaces_pb2.DeleteWorkspaceRequest(workspace=name)
-            await self._ask(workspaces.DeleteWorkspace, closed, self._system)
+            await operator.call(workspaces.CreateWorkspace, made)
+            await operator.call(workspaces.DeleteWorkspace, workspaces_pb2.DeleteWorkspaceRequest(workspace=name))
 
     async def keys_everywhere(self) -> None:
-        for channel in self._channels:
+        for channel, client in zip(self._channels, self._clients, strict=True):
             request = workspaces_pb2.CreateApiKeyRequest(role=workspaces_pb2.VIEWER, title="chaos")
-            await self._ask(ApiKeyServiceStub(channel).CreateApiKey, request)
+            await client.call(ApiKeyServiceStub(channel).CreateApiKey, request)
 
     async def end_a_coordinator(self, how: signal.Signals) -> None:
         """Each dispatcher has a stream to it, and each gives back what it held."""
@@ -178,15 +163,8 @@ class Stimuli:
     async def _sleeping(self, workflow: str, duration: str) -> str:
         """A started execution that does nothing but sleep."""
         await self._apply_sleeper(workflow, duration)
-        request = executions_pb2.StartExecutionRequest(workflow=workflow, request_id=uuid.uuid4().hex)
-        stub = ExecutionServiceStub(self._channels[0])
-        answer = await self._load.call(lambda: stub.StartExecution(request, metadata=self._admin, timeout=CALL_SECONDS))
-        return answer.execution.id
+        return str((await self._load.client.start(workflow, request_id=uuid.uuid4().hex)).id)
 
     async def _apply_sleeper(self, workflow: str, duration: str) -> None:
         """The same content makes no new version."""
-        request = workflows_pb2.ApplyWorkflowRequest()
-        node = {"id": "nap", "module": "sleep@1", "config": {"duration": duration}}
-        json_format.ParseDict({"name": workflow, "nodes": [node]}, request.definition)
-        stub = WorkflowServiceStub(self._channels[0])
-        await self._load.call(lambda: stub.ApplyWorkflow(request, metadata=self._admin, timeout=CALL_SECONDS))
+        await self._load.client.apply(workflow, [{"id": "nap", "module": "sleep@1", "config": {"duration": duration}}])

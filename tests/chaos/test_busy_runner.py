@@ -1,18 +1,14 @@
 """User code that keeps its runner's event loop: the runner can neither count its grant nor beat, and is at work."""
 
-import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from google.protobuf import json_format
 
 from services.chassis.lease.timing import RUN
+from tests.chaos.history import calls_in
 from tests.chaos.load import Load
 from tests.support.stack import running_stack
-from windlass.api.v1 import workflows_pb2
-from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 
 MODULES = Path(__file__).with_name("ledger_modules.py")
 SCALE = 0.1
@@ -20,10 +16,7 @@ TIMING = RUN.scaled(SCALE)
 # Long past the time in which a grant is to be sent, and a beat short of the lease.
 HELD_SECONDS = (TIMING.grant_answer + TIMING.term) / 2
 WORKFLOW = "chaos-hold"
-GRAPH: dict[str, Any] = {
-    "name": WORKFLOW,
-    "nodes": [{"id": "hold", "module": "ledger.hold@1", "config": {"seconds": HELD_SECONDS}}],
-}
+NODE = {"id": "hold", "module": "ledger.hold@1", "config": {"seconds": HELD_SECONDS}}
 ROUNDS = 4
 
 
@@ -32,12 +25,9 @@ async def test_work_that_keeps_its_runner_from_answering_is_begun_once(ledger: P
     assert TIMING.grant_answer < HELD_SECONDS < TIMING.term - TIMING.beat
     async with running_stack(coordinators=2, runners=2, modules=[MODULES], lease_scale=SCALE) as stack:
         load = Load(stack, ledger, seed=17)
-        request = workflows_pb2.ApplyWorkflowRequest()
-        json_format.ParseDict(GRAPH, request.definition)
-        await WorkflowServiceStub(stack.channel()).ApplyWorkflow(request, metadata=stack.metadata())
+        await load.client.apply(WORKFLOW, [NODE])
         for _ in range(ROUNDS):
             # One after the other: two of them on one runner would rightly cost it its lease.
             await load.final(await load.start(WORKFLOW))
-        lines = (ledger / "calls.jsonl").read_text(encoding="utf-8").splitlines()
-        begun = Counter(call["effect_key"] for call in map(json.loads, lines) if call["phase"] == "begin")
+        begun = Counter(call["effect_key"] for call in calls_in(ledger) if call["phase"] == "begin")
         assert list(begun.values()) == [1] * ROUNDS

@@ -17,7 +17,7 @@ import pytest
 
 from deploy.local.plan import Options
 from services.chassis.process.crash import VARIABLE
-from tests.chaos.load import Load
+from tests.chaos.load import under_load
 from tests.chaos.stimuli import Stimuli
 from tests.chaos.verify import TAKE_OVER, verify_history
 from tests.support.crash_points import crash_points_in
@@ -71,18 +71,16 @@ async def test_dying_at_each_named_point_nothing_is_lost_and_nothing_done_again(
         modules=[MODULES],
         extra_env=[f"{service}-{replica}:{VARIABLE}=@{plan}" for replica, plan in enumerate(plans)],
     ) as stack:
-        load = Load(stack, ledger, seed=11)
-        await load.apply()
-        stimuli = Stimuli(stack, load)
-        await stimuli.prepare()
-        is_over = asyncio.Event()
         is_taken_over = service == "coordinator"
-        async with load.held(2 if is_taken_over else 0), asyncio.TaskGroup() as group:
-            group.create_task(load.keep_starting(is_over, EXECUTIONS_MIN, 0.3))
-            async with asyncio.TaskGroup() as lives:
-                for replica, share in enumerate(shares):
-                    lives.create_task(_die_at_each(stack, service, replica, share, plans[replica], stimuli))
-            is_over.set()
+        held = 2 if is_taken_over else 0
+        async with (
+            under_load(stack, ledger, 11, count_min=EXECUTIONS_MIN, seconds_between=0.3, held=held) as load,
+            asyncio.TaskGroup() as lives,
+        ):
+            stimuli = Stimuli(stack, load)
+            await stimuli.prepare()
+            for replica, share in enumerate(shares):
+                lives.create_task(_die_at_each(stack, service, replica, share, plans[replica], stimuli))
         await verify_history(stack, load, await load.history(), *([TAKE_OVER] if is_taken_over else []))
 
 

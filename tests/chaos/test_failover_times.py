@@ -1,17 +1,15 @@
 """How soon work goes on after a death, with leases as long as in production: the promised times are bounds."""
 
-import asyncio
 import itertools
-import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
-from tests.chaos.load import Load
+from tests.chaos.history import calls_in
+from tests.chaos.load import under_load
 from tests.chaos.verify import SHOWN, TAKE_OVER, verify, verify_under_load
 from tests.support.api import Client
 from tests.support.pace import pause
@@ -86,26 +84,21 @@ async def test_the_work_of_a_killed_runner_is_elsewhere(ledger: Path, module: st
 @pytest.mark.timeout(180)
 async def test_a_killed_dispatcher_costs_no_lease_and_little_time(ledger: Path) -> None:
     async with _stack(coordinators=2) as stack:
-        load = Load(stack, ledger, seed=19)
-        await load.apply()
-        is_over = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(load.keep_starting(is_over, 0, 0.2))
+        async with under_load(stack, ledger, 19, seconds_between=0.2) as load:
             await pause(3.0)
             killed = datetime.now(UTC)
             pid = stack.kill("dispatcher", 0)
             await stack.ready_again("dispatcher", 0, pid)
             await pause(COORDINATOR_SECONDS + DISPATCHER_SECONDS)
-            is_over.set()
         await load.history()
-        grants = await _rows(
-            stack, "SELECT grant_time FROM coordinator.executions WHERE grant_time > %s ORDER BY 1", (killed,)
+        grants = await stack.rows(
+            "SELECT grant_time FROM coordinator.executions WHERE grant_time > %s ORDER BY 1", killed
         )
         assert grants
         times = [killed, *(row[0] for row in grants)]
         pauses = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(times)]
         assert max(pauses) <= DISPATCHER_SECONDS, max(pauses)
-        sessions = await _rows(stack, "SELECT state FROM dispatcher.coordinator_sessions", ())
+        sessions = await stack.rows("SELECT state FROM dispatcher.coordinator_sessions")
         assert [row[0] for row in sessions] == ["LIVE", "LIVE"]
         taken_over = sum(stack.log("coordinator", replica).count("took over") for replica in range(2))
         assert taken_over == 0
@@ -117,33 +110,26 @@ def _stack(coordinators: int = 1, runners: int = 1) -> Any:
 
 
 def _begun(ledger: Path) -> list[dict[str, Any]]:
-    path = ledger / "calls.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [call for call in map(json.loads, lines) if call["phase"] == "begin"]
+    return [call for call in calls_in(ledger) if call["phase"] == "begin"]
 
 
 async def _held_by(stack: Stack, holder: str, execution_ids: list[str]) -> list[str]:
-    rows = await _rows(
-        stack,
+    rows = await stack.rows(
         "SELECT q.execution_id::text FROM dispatcher.queue q"
         " JOIN dispatcher.coordinator_sessions s ON s.instance_id = q.holder"
         " WHERE s.holder LIKE %s AND q.execution_id = ANY(%s::uuid[])",
-        (f"%{holder}%", execution_ids),
+        f"%{holder}%",
+        execution_ids,
     )
     return [row[0] for row in rows]
 
 
 async def _next_event(stack: Stack, execution_id: str, after: datetime) -> datetime:
     """When the first run that was granted after the instant was."""
-    rows = await _rows(
-        stack,
+    rows = await stack.rows(
         "SELECT min(create_time) FROM coordinator.runs WHERE execution_id = %s::uuid AND create_time > %s",
-        (execution_id, after),
+        execution_id,
+        after,
     )
     moved: datetime = rows[0][0]
     return moved
-
-
-async def _rows(stack: Stack, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    async with await psycopg.AsyncConnection.connect(stack.superuser_url()) as connection:
-        return await (await connection.execute(query.encode(), values)).fetchall()

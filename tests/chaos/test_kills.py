@@ -1,6 +1,5 @@
 """SIGKILL of each service at random instants while mixed graphs run: nothing is lost, nothing is done again."""
 
-import asyncio
 import random
 from functools import partial
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.load import Load
+from tests.chaos.load import under_load
 from tests.chaos.verify import TAKE_OVER, verify_history
 from tests.support.pace import pause
 from tests.support.probe import until
@@ -41,8 +40,6 @@ def case(service: str, kills: int, *marks: pytest.MarkDecorator) -> Any:
 async def test_killed_at_random_instants_nothing_is_lost_and_nothing_done_again(
     service: str, kills: int, ledger: Path
 ) -> None:
-    seed = kills
-    draw = random.Random(f"{service}{seed}")
     async with running_stack(
         apis=REPLICAS["api"],
         dispatchers=REPLICAS["dispatcher"],
@@ -50,14 +47,10 @@ async def test_killed_at_random_instants_nothing_is_lost_and_nothing_done_again(
         runners=REPLICAS["runner"],
         modules=[MODULES],
     ) as stack:
-        load = Load(stack, ledger, seed)
-        await load.apply()
-        is_over = asyncio.Event()
         is_taken_over = service == "coordinator"
-        async with load.held(2 if is_taken_over else 0), asyncio.TaskGroup() as group:
-            group.create_task(load.keep_starting(is_over, EXECUTIONS_MIN, 0.15))
-            await _kill_many(stack, service, kills, draw)
-            is_over.set()
+        held = 2 if is_taken_over else 0
+        async with under_load(stack, ledger, kills, count_min=EXECUTIONS_MIN, held=held) as load:
+            await _kill_many(stack, service, kills, random.Random(f"{service}{kills}"))
         await verify_history(stack, load, await load.history(), *([TAKE_OVER] if is_taken_over else []))
 
 

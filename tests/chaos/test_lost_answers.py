@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import psycopg
 import pytest
 import pytest_asyncio
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from tests.support.api import METHODS, method_on
 from tests.support.proxy import answer_lost
 from tests.support.stack import Stack, running_stack
-from windlass.api.v1 import executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2
+from windlass.api.v1 import executions_pb2, workflows_pb2, workspaces_pb2
 
 CALL_SECONDS = 10.0
 # These fields tell of the moment of the answer, not of what was done.
@@ -22,7 +22,6 @@ _MOMENTARY = {"existing", "updateTime", "change"}
 # An execution goes on between two answers; this of it stays.
 _LASTING = {"id", "workflow", "version", "input", "requestId", "createTime", "labels"}
 _READING = ("Get", "List", "Watch", "Validate")
-FILES = (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
 
 
 class Calls:
@@ -32,17 +31,12 @@ class Calls:
         self.address = stack.member("api").grpc
         self._keys = {name: stack.metadata(name) for name in ("admin", "system")}
         self._near = stack.channel()
-        self._database = stack.superuser_url()
+        self._stack = stack
 
     async def __call__(self, method: str, request: Message, channel: grpc.aio.Channel | None = None) -> Any:
-        found = METHODS[method]
-        key = "system" if found.containing_service.name == "WorkspaceService" else "admin"
-        invoke = (channel or self._near).unary_unary(
-            f"/{found.containing_service.full_name}/{found.name}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=_ANSWERS[method].FromString,
-        )
-        return await invoke(request, metadata=self._keys[key], timeout=CALL_SECONDS)
+        key = "system" if METHODS[method].containing_service.name == "WorkspaceService" else "admin"
+        call = method_on(channel or self._near, method)
+        return await call(request.SerializeToString(), metadata=self._keys[key], timeout=CALL_SECONDS)
 
     async def unheard(self, method: str, request: Message) -> None:
         """Worked off to its end, and answered into the void."""
@@ -56,24 +50,8 @@ class Calls:
 
     async def changes(self) -> int:
         """How many the audit knows of."""
-        async with await psycopg.AsyncConnection.connect(self._database) as connection:
-            row = await (await connection.execute("SELECT count(*) FROM api.audit")).fetchone()
-        assert row is not None
-        return int(row[0])
-
-
-METHODS: dict[str, Any] = {
-    method.name: method
-    for file in FILES
-    for service in file.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
-}
-_ANSWERS: dict[str, Any] = {
-    name: getattr(file, method.output_type.name)
-    for name, method in METHODS.items()
-    for file in FILES
-    if hasattr(file, method.output_type.name)
-}
+        ((count,),) = await self._stack.rows("SELECT count(*) FROM api.audit")
+        return int(count)
 
 
 @dataclass(frozen=True)

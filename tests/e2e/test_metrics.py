@@ -1,6 +1,5 @@
 """Each process tells what it does under the names that operators are promised, with values that move with the work."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import psycopg
@@ -59,23 +58,10 @@ async def client(stack: Stack) -> Client:
     return made
 
 
-async def request(address: str, line: str) -> tuple[str, str]:
-    """Status line and body."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"{line} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
-    answer = (await reader.read()).decode()
-    writer.close()
-    head, _, body = answer.partition("\r\n\r\n")
-    return head.splitlines()[0], body
-
-
-async def scrape(stack: Stack, service: str, replica: int = 0) -> Samples:
-    status, body = await request(stack.member(service, replica).metrics, "GET /metrics")
-    assert status == "HTTP/1.1 200 OK"
+async def scrape(stack: Stack, service: str) -> Samples:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(body)
+        for family in text_string_to_metric_families(await stack.metrics(service))
         for sample in family.samples
     }
 

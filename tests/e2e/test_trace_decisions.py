@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import psycopg
 import pytest
 import pytest_asyncio
 
@@ -129,11 +128,8 @@ async def _holder(stack: Stack, client: Client, execution_id: str) -> int:
         return [run for run in await client.runs_of(execution_id) if run.node == "slow"]
 
     await eventually(slow_step, 20, "the slow step to begin")
-    async with await psycopg.AsyncConnection.connect(stack.superuser_url()) as connection:
-        query = "SELECT holder FROM coordinator.executions WHERE execution_id = %s"
-        row = await (await connection.execute(query, (execution_id,))).fetchone()
-    assert row is not None
-    return int(row[0].removeprefix("coordinator-"))
+    ((holder,),) = await stack.rows("SELECT holder FROM coordinator.executions WHERE execution_id = %s", execution_id)
+    return int(holder.removeprefix("coordinator-"))
 
 
 def _story_so_far(trace: Trace) -> bool:

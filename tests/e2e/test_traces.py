@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import re
-import urllib.request
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 from typing import Any
@@ -15,7 +14,7 @@ from tests.support.api import Client, new_workspace
 from tests.support.otlp import EVERY_HOP, ONE_STEP_TREE, Collector, Trace, collector
 from tests.support.probe import eventually, some
 from tests.support.stack import Stack, running_stack
-from windlass.api.v1 import resources_pb2
+from windlass.api.v1 import resources_pb2, runs_pb2
 
 STATE = resources_pb2.Execution
 RUNNER_CONCURRENCY = 10
@@ -38,9 +37,7 @@ async def stack(spans: Collector) -> AsyncIterator[Stack]:
 
 
 async def has_runner(stack: Stack, replica: int) -> bool:
-    page = f"http://{stack.member('coordinator', replica).metrics}/metrics"
-    with await asyncio.to_thread(urllib.request.urlopen, page, timeout=5) as answer:
-        return b"\ncoordinator_runner_sessions 1.0\n" in answer.read()
+    return "\ncoordinator_runner_sessions 1.0\n" in await stack.metrics("coordinator", replica)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -171,8 +168,8 @@ async def test_a_very_large_execution_goes_on_in_a_linked_trace(client: Client, 
     leases = second.all("run.lease")
     assert {span.parent_id for span in leases} == {root.span_id}
     assert len(leases) == beyond
-    run = await client.get_run(leases[0].attributes["run.id"])
-    assert run.trace_id == root.trace_id
+    request = runs_pb2.GetRunRequest(run_id=leases[0].attributes["run.id"])
+    assert (await client.call(client.runs.GetRun, request)).run.trace_id == root.trace_id
 
 
 async def test_requests_of_a_run_hang_below_it_and_carry_the_trace_on(client: Client, spans: Collector) -> None:

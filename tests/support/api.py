@@ -3,7 +3,8 @@
 from typing import Any, Protocol
 
 import grpc.aio
-from google.protobuf import json_format
+from google.protobuf import json_format, message_factory
+from google.protobuf.descriptor import MethodDescriptor
 
 from tests.support.stack import Stack
 from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2, workspaces_pb2
@@ -12,8 +13,29 @@ from windlass.api.v1.runs_pb2_grpc import RunServiceStub
 from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
 from windlass.api.v1.workspaces_pb2_grpc import ApiKeyServiceStub, WorkspaceServiceStub
 
-CALL_SECONDS = 50.0
-WAIT_SECONDS = 40
+Execution = resources_pb2.Execution
+CALL_SECONDS = 20.0
+WAIT_SECONDS = 15
+
+
+# Every method of the public services, by its name.
+METHODS: dict[str, MethodDescriptor] = {
+    method.name: method
+    for file in (executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+
+
+def method_on(channel: Any, name: str) -> Any:
+    """The method of this name on a channel. It takes bytes, so that a test can send what is no request."""
+    method = METHODS[name]
+    make = channel.unary_stream if method.server_streaming else channel.unary_unary
+    return make(
+        f"/{method.containing_service.full_name}/{name}",
+        request_serializer=bytes,
+        response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
+    )
 
 
 class Served(Protocol):
@@ -25,73 +47,62 @@ class Served(Protocol):
 
 
 class Client:
-    """A client in the workspace of its key; without a key, the ADMIN of `default`."""
+    """A client in the workspace of its key; without a key, the ADMIN of `default`. It calls the first api unless it is
+    given a channel to another."""
 
-    def __init__(self, stack: Served, key: str = "") -> None:
-        channel = stack.channel()
+    call_seconds = CALL_SECONDS
+
+    def __init__(self, stack: Served, key: str = "", channel: grpc.aio.Channel | None = None) -> None:
+        channel = channel or stack.channel()
         self.workflows = WorkflowServiceStub(channel)
         self.executions = ExecutionServiceStub(channel)
         self.runs = RunServiceStub(channel)
         self.metadata = [("authorization", f"Bearer {key or stack.key()}")]
 
     async def call(self, method: Any, request: Any, *extra: tuple[str, str]) -> Any:
-        return await method(request, metadata=[*self.metadata, *extra], timeout=CALL_SECONDS)
+        return await method(request, metadata=[*self.metadata, *extra], timeout=self.call_seconds)
 
     async def apply(self, name: str, nodes: list[dict[str, Any]], **more: Any) -> None:
         request = workflows_pb2.ApplyWorkflowRequest()
         json_format.ParseDict({"name": name, "nodes": nodes, **more}, request.definition)
         await self.call(self.workflows.ApplyWorkflow, request)
 
-    async def run(self, workflow: str, *extra: tuple[str, str], **fields: Any) -> resources_pb2.Execution:
+    async def start(self, workflow: str, *extra: tuple[str, str], wait: int = 0, **fields: Any) -> Execution:
+        """Enqueued; with `wait`, in seconds, waited for."""
+        request = executions_pb2.StartExecutionRequest(workflow=workflow, **fields)
+        if wait:
+            request.wait.FromSeconds(wait)
+        return (await self.call(self.executions.StartExecution, request, *extra)).execution  # type: ignore[no-any-return]
+
+    async def run(self, workflow: str, *extra: tuple[str, str], **fields: Any) -> Execution:
         """Start it, and wait for its end."""
-        request = executions_pb2.StartExecutionRequest(workflow=workflow, **fields)
-        request.wait.FromSeconds(WAIT_SECONDS)
-        answer = await self.call(self.executions.StartExecution, request, *extra)
-        execution: resources_pb2.Execution = answer.execution
-        return execution
+        return await self.start(workflow, *extra, wait=WAIT_SECONDS, **fields)
 
-    async def runs_of(self, execution_id: str) -> list[resources_pb2.Run]:
-        request = runs_pb2.ListRunsRequest(execution_id=execution_id, page_size=1_000)
-        answer = await self.call(self.runs.ListRuns, request)
-        return list(answer.runs)
-
-    async def get_run(self, run_id: str) -> resources_pb2.Run:
-        answer = await self.call(self.runs.GetRun, runs_pb2.GetRunRequest(run_id=run_id))
-        run: resources_pb2.Run = answer.run
-        return run
-
-    async def start(self, workflow: str, *extra: tuple[str, str], **fields: Any) -> resources_pb2.Execution:
-        """Enqueued; not waited for."""
-        request = executions_pb2.StartExecutionRequest(workflow=workflow, **fields)
-        answer = await self.call(self.executions.StartExecution, request, *extra)
-        execution: resources_pb2.Execution = answer.execution
-        return execution
-
-    async def start_many(self, workflow: str, count: int) -> list[resources_pb2.Execution]:
+    async def start_many(self, workflow: str, count: int) -> list[Execution]:
         """Start them in one batch."""
         one = executions_pb2.StartExecutionRequest(workflow=workflow)
         request = executions_pb2.BatchStartExecutionsRequest(requests=[one] * count)
         answer = await self.call(self.executions.BatchStartExecutions, request)
         return [item.result.execution for item in answer.items]
 
-    async def get(self, execution_id: str) -> resources_pb2.Execution:
+    async def get(self, execution_id: str) -> Execution:
         request = executions_pb2.GetExecutionRequest(execution_id=execution_id)
-        answer = await self.call(self.executions.GetExecution, request)
-        execution: resources_pb2.Execution = answer.execution
-        return execution
+        return (await self.call(self.executions.GetExecution, request)).execution  # type: ignore[no-any-return]
 
-    async def end_of(self, execution_id: str) -> resources_pb2.Execution:
+    async def runs_of(self, execution_id: str) -> list[resources_pb2.Run]:
+        request = runs_pb2.ListRunsRequest(execution_id=execution_id, page_size=1_000)
+        return list((await self.call(self.runs.ListRuns, request)).runs)
+
+    async def end_of(self, execution_id: str) -> Execution:
         """Followed through its events to the last."""
         request = executions_pb2.WatchExecutionRequest(execution_id=execution_id)
-        async for _ in self.executions.WatchExecution(request, metadata=self.metadata, timeout=CALL_SECONDS):
+        async for _ in self.executions.WatchExecution(request, metadata=self.metadata, timeout=self.call_seconds):
             pass
         return await self.get(execution_id)
 
-    async def cancel(self, execution_id: str, reason: str = "enough") -> resources_pb2.Execution:
-        request = executions_pb2.CancelExecutionRequest(execution_id=execution_id, reason=reason)
-        answer = await self.call(self.executions.CancelExecution, request)
-        execution: resources_pb2.Execution = answer.execution
-        return execution
+    async def cancel(self, execution_id: str) -> None:
+        request = executions_pb2.CancelExecutionRequest(execution_id=execution_id, reason="enough")
+        await self.call(self.executions.CancelExecution, request)
 
 
 async def new_workspace(stack: Stack, name: str, *, executions_max: int) -> Client:

@@ -14,6 +14,7 @@ def windlass(*arguments: object, given: str | None = None, **environment: object
         [sys.executable, "-m", "windlass.cli", *map(str, arguments)],
         capture_output=True,
         text=True,
+        errors="surrogateescape",
         timeout=SECONDS,
         check=False,
         input=given,

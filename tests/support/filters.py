@@ -49,7 +49,7 @@ TIMES = (
     "2026-11-02T00:00:00Z",
     "9999-12-31T23:59:59-14:00",
 )
-# One for each way in which a filter can be wrong that a caller is likely to go.
+# There is one for each way in which a caller is likely to get a filter wrong.
 FAULTY_FILTERS = (
     "password = x",
     "failed",

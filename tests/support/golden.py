@@ -1,4 +1,4 @@
-"""What was stored once, and must be read in the same way for ever.
+"""Events and journals that were stored once must be read in the same way for ever.
 
     tests/golden/events/<event>.json                an event with all its fields: the stored bytes, and what they say
     tests/golden/journals/<name>/definition.json    the workflow that the journal ran on

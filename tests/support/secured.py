@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from deploy.local.launch import launcher
 from deploy.local.plan import PEERS
 from deploy.local.provision import OWNERS
 from services.api.store.bootstrap import FirstKeys, bootstrap
@@ -25,7 +26,6 @@ from services.chassis.identity.tls import Tls
 from tests.support.certificates import Authority
 from tests.support.postgres import Database, free_port
 from tests.support.probe import eventually
-from tests.support.stack import LAUNCHER
 
 SERVICES = ("api", "dispatcher", "coordinator", "runner")
 READY_SECONDS = 30.0
@@ -78,8 +78,7 @@ class Secured:
         told = {f"WINDLASS_{key}": str(value) for key, value in settings.items()}
         with self.log_file(name).open("ab") as log:
             self._running[name] = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", str(LAUNCHER)),
-                *("--parent", str(os.getpid()), "--death-signal", "SIGKILL", "--"),
+                *launcher("SIGKILL"),
                 *(sys.executable, "-m", f"services.{service}"),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,15 +28,15 @@ from typing import Any
 import grpc
 import grpc.aio
 import psutil
+import psycopg
 
 from deploy.local.home import Home
-from deploy.local.launch import tell
+from deploy.local.launch import launcher, tell
 from deploy.local.plan import OFFSETS, Member, Options, members, on_free_ports, postgres_port
 from deploy.local.postgres import PostgresServer
 from tests.support.postgres import WORKER, WORKERS, free_port, reachable_directory
 from tests.support.probe import until
 
-LAUNCHER = Path(__file__).resolve().parents[2] / "deploy/local/launch.py"
 WINDLASS = (sys.executable, "-m", "windlass.cli")
 READY_SECONDS = 60.0
 # The promised time in which a stack ends.
@@ -144,6 +145,22 @@ class Stack:
         password = self.home.password_file("postgres").read_text().strip()
         return f"postgresql://windlass:{password}@127.0.0.1:{postgres_port(self.options)}/{database}"
 
+    async def metrics(self, service: str, replica: int = 0) -> str:
+        """The page that a process shows to Prometheus."""
+        page = f"http://{self.member(service, replica).metrics}/metrics"
+        with await asyncio.to_thread(urllib.request.urlopen, page, timeout=5) as answer:
+            return str(answer.read().decode())
+
+    async def rows(self, sql: str, *params: object) -> list[tuple[Any, ...]]:
+        """The rows that a statement finds in the database."""
+        async with await psycopg.AsyncConnection.connect(self.superuser_url()) as connection:
+            return await (await connection.execute(sql.encode(), params)).fetchall()
+
+    async def counts(self, *tables: str) -> dict[str, int]:
+        """The number of rows in each table, all at one moment."""
+        (found,) = await self.rows(f"SELECT {', '.join(f'(SELECT count(*) FROM {table})' for table in tables)}")
+        return dict(zip(tables, found, strict=True))
+
     async def close(self) -> list[str]:
         """End it as Ctrl-C would; what is wrong with its end (nothing). All are gone afterwards."""
         for channel in self._channels:
@@ -233,8 +250,7 @@ async def start_stack(
         environment["WINDLASS_DATABASE_URL"] = postgres.url()
     with output.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(LAUNCHER)),
-            *("--parent", str(os.getpid()), "--death-signal", "SIGTERM", "--"),
+            *launcher("SIGTERM"),
             *program,
             *command_line(options),
             stdin=subprocess.DEVNULL,

@@ -3,14 +3,11 @@
 A rule sees one parsed file (`Source`) and yields lines "path:line: what is wrong"; tests/test_tidy.py runs every
 rule over every file, and proves on small bad samples that each rule can fail.
 
-Hazards: rules work on the syntax tree, so a ban holds for code and not for the prose that explains it; only the
-rules about comments read text.
+Rules work on the syntax tree, so a ban holds for code and not for the prose that explains it.
 """
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,11 +27,6 @@ FOREIGN_WORDS = re.compile(
     r"|the (?:user|reviewer|brief|ticket|issue) (?:asked|asks|wants|wanted|says|said|demands))\b",
     re.IGNORECASE,
 )
-# Calls that run what they are given.
-BANNED_CALLS = {"eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system", "os.popen"}
-PICKLES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
-UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK|TBD)\b")
-BARE_IGNORE = re.compile(r"#\s*type:\s*ignore(?!\[)|#\s*noqa(?!:)|#\s*mypy:\s*ignore-errors")
 
 
 @dataclass(frozen=True)
@@ -53,12 +45,6 @@ class Source:
     def nodes(self) -> list[ast.AST]:
         """Every node of the tree, walked once for all rules."""
         return list(ast.walk(self.tree))
-
-    @cached_property
-    def comments(self) -> list[tuple[int, str]]:
-        """Line and text of each comment."""
-        tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
-        return [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
 
     @property
     def is_test(self) -> bool:
@@ -121,70 +107,13 @@ def names_say_what_is_inside(source: Source) -> Iterator[str]:
 
 
 @rule
-def module_has_docstring(source: Source) -> Iterator[str]:
-    """Purpose first, then hazards."""
-    if source.text.strip() and not ast.get_docstring(source.tree):
-        yield source.at(1, "no module docstring")
-
-
-@rule
-def no_dangerous_calls(source: Source) -> Iterator[str]:
-    """Nothing that runs what it is given: pickle, eval, exec, yaml.load, a shell."""
-    for node in source.nodes:
-        name = called(node)
-        if name in BANNED_CALLS:
-            yield source.at(node, f"{name} is banned")
-        if isinstance(node, ast.keyword) and node.arg == "shell" and ast.unparse(node.value) != "False":
-            yield source.at(node.value, "shell=True is banned; use an argv list")
-        if imported(node) & PICKLES:
-            yield source.at(node, "pickle and its kin are banned")
-
-
-def imported(node: ast.AST) -> set[str]:
-    """First names of the modules that an import statement brings in."""
-    if isinstance(node, ast.Import):
-        return {alias.name.partition(".")[0] for alias in node.names}
-    if isinstance(node, ast.ImportFrom) and node.level == 0:
-        return {(node.module or "").partition(".")[0]}
-    return set()
-
-
-@rule
-def ignores_name_their_rule(source: Source) -> Iterator[str]:
-    """A silenced checker says which rule is silenced."""
-    for line, comment in source.comments:
-        if BARE_IGNORE.search(comment):
-            yield source.at(line, "an ignore without its code")
-
-
-@rule
 def nothing_unfinished(source: Source) -> Iterator[str]:
-    """Open work is an issue, not a remark."""
-    for line, comment in source.comments:
-        if UNFINISHED.search(comment):
-            yield source.at(line, "an unfinished mark")
+    """Open work is an issue, not a gap."""
     for node in source.nodes:
         # A bare one is a gap; one with a message refuses part of somebody else's interface.
         raised = ast.unparse(node.exc) if isinstance(node, ast.Raise) and node.exc else ""
         if raised.rstrip("()") in {"NotImplementedError", "NotImplemented"}:
             yield source.at(node, "NotImplementedError: write it, or declare a Protocol")
-
-
-@rule
-def no_bare_except(source: Source) -> Iterator[str]:
-    """It would catch cancellation."""
-    for node in source.nodes:
-        if isinstance(node, ast.ExceptHandler) and node.type is None:
-            yield source.at(node, "bare except")
-
-
-@rule
-def services_do_not_print(source: Source) -> Iterator[str]:
-    """A service speaks through its log."""
-    if source.path.startswith("services/"):
-        for node in source.nodes:
-            if called(node) in {"print", "pprint", "sys.stdout.write"}:
-                yield source.at(node, "print in a service; log it")
 
 
 @rule

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from windlass.cli import access, executions, stack, workflows
+from windlass.cli.connection import command
 
 app = typer.Typer(
     name="windlass",
@@ -36,7 +37,7 @@ def windlass(
 
 stack.register(app)
 app.add_typer(workflows.app, name="workflow")
-app.command()(workflows.validate)
+command(app)(workflows.validate)
 executions.register(app)
 app.add_typer(access.keys, name="keys")
 app.add_typer(access.workspaces, name="workspace")

@@ -5,19 +5,20 @@ Hazard: a key is read from a file or the environment, never taken as an argument
 """
 
 import contextlib
-import functools
 import inspect
 import json
 import os
+import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+from windlass.cli import render
 from windlass.cli.invocation import DEFAULT_HOME, as_typed
 
 CALL_SECONDS = 30.0
@@ -39,18 +40,43 @@ AuthorityFileOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
 class Unusable(Exception):
     """No address or no key was found; the message says what to do."""
 
 
 @dataclass(frozen=True)
-class Connection:
-    """A channel to the api; every call carries the key."""
+class Api:
+    """The api that the options of a command select. The fields are these options."""
 
-    channel: Any
-    key: str
+    home: HomeOption = DEFAULT_HOME
+    address: AddressOption = None
+    key_file: KeyFileOption = None
+    authority_file: AuthorityFileOption = None
 
-    def call(self, request: Any) -> Any:
+    @cached_property
+    def target(self) -> str:
+        return self.address or _address_of(self.home)
+
+    @cached_property
+    def channel(self) -> Any:
+        """The authority counts for --address only: the stack of a home speaks plain text on this machine."""
+        import grpc
+
+        if self.authority_file is None or self.address is None:
+            return grpc.insecure_channel(self.target)
+        try:
+            authority = self.authority_file.read_bytes()
+        except OSError as error:
+            raise Unusable(f"cannot read the authority in {self.authority_file}: {error.strerror}") from None
+        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(authority))
+
+    def metadata(self, key: str = "admin") -> list[tuple[str, str]]:
+        return [("authorization", f"Bearer {_key(self.home, self.key_file, key)}")]
+
+    def call(self, request: Any, *, key: str = "admin") -> Any:
         """The one RPC that takes this request, repeated while the api (or what it depends on) is away."""
         import grpc
         from google.protobuf.message_factory import GetMessageClass
@@ -63,107 +89,78 @@ class Connection:
             request_serializer=type(request).SerializeToString,
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
+        metadata = self.metadata(key)
         for attempt in range(1, TRIES + 1):
             try:
-                return callable_(request, timeout=CALL_SECONDS, metadata=self.metadata)
+                return callable_(request, timeout=CALL_SECONDS, metadata=metadata)
             except grpc.RpcError as error:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE or attempt == TRIES:
                     raise
                 time.sleep(TRY_AGAIN_SECONDS * attempt)
         raise AssertionError("the last try returns or raises")
 
-    def whole(self, request: Any) -> Any:
+    def whole(self, request: Any, *, key: str = "admin") -> Any:
         """All pages of a list as one answer. A page of large items is shorter than it was asked to be."""
-        answer = self.call(request)
+        answer = self.call(request, key=key)
         while answer.next_page_token:
             request.page_token = answer.next_page_token
-            more = self.call(request)
+            more = self.call(request, key=key)
             answer.MergeFrom(more)
             answer.next_page_token = more.next_page_token
         return answer
 
-    @property
-    def metadata(self) -> list[tuple[str, str]]:
-        return [("authorization", f"Bearer {self.key}")]
-
-
-@dataclass(frozen=True)
-class ApiOptions:
-    """The options that select an api and a key, as typed. `with_api_options` makes the fields options of a command."""
-
-    home: HomeOption = DEFAULT_HOME
-    address: AddressOption = None
-    key_file: KeyFileOption = None
-    authority_file: AuthorityFileOption = None
-
     @contextlib.contextmanager
-    def connected(self, *, key: str = "admin") -> Iterator[Connection]:
-        """A connection. An error inside the block is printed and ends the command with exit code 1. The authority
-        counts for --address only: the stack of a home speaks plain text on this machine."""
-        import grpc
-
+    def telling_errors(self) -> Iterator[None]:
+        """Print an error inside the block, and end the command with exit code 1."""
         try:
-            target = self.address or _address_of(self.home)
-            secret = _key(self.home, self.key_file, key)
-            authority_file = self.authority_file if self.address else None
-            with _channel(target, authority_file) as channel:
-                yield Connection(channel, secret)
+            yield
         except Unusable as error:
             typer.echo(str(error), err=True)
             raise typer.Exit(1) from None
-        except grpc.RpcError as error:
-            _tell(error, self.home, target if authority_file is None else f"{target} over TLS")
+        except _rpc_error() as error:
+            is_secure = self.authority_file is not None and self.address is not None
+            _tell(error, self.home, f"{self.target} over TLS" if is_secure else self.target)
             raise typer.Exit(1) from None
-
-    def call(self, request: Any, *, key: str = "admin") -> Any:
-        with self.connected(key=key) as api:
-            return api.call(request)
-
-    def whole(self, request: Any, *, key: str = "admin") -> Any:
-        with self.connected(key=key) as api:
-            return api.whole(request)
+        finally:
+            if "channel" in vars(self):
+                self.channel.close()
 
 
-def with_api_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the fields of ApiOptions as options in the place of its parameter `api_options`."""
-    options = inspect.signature(ApiOptions).parameters
+def command(
+    tree: typer.Typer, name: str | None = None, *, shows: Callable[[Any], None] | None = None
+) -> Callable[[Command], Command]:
+    """Make a command of a function whose first parameter is the api. With `shows`, the command prints the function's
+    answer, by `shows` or as JSON."""
 
-    @functools.wraps(command)
-    def called(**given: Any) -> None:
-        command(api_options=ApiOptions(**{name: given.pop(name) for name in options}), **given)
+    def registered(function: Command) -> Command:
+        _, *own = inspect.signature(function).parameters.values()
+        options = list(inspect.signature(Api).parameters.values())
 
-    parameters: list[inspect.Parameter] = []
-    for each in inspect.signature(command).parameters.values():
-        parameters += options.values() if each.name == "api_options" else [each]
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
-    # Typer reads both.
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return called
+        def called(**given: Any) -> None:
+            api = Api(**{option.name: given.pop(option.name) for option in options})
+            show = render.print_json if shows and given.pop("as_json") else shows
+            with api.telling_errors():
+                answer = function(api, **given)
+                if show is not None:
+                    show(answer)
 
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *options)]
+        if shows is not None:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter("as_json", kind, default=False, annotation=JsonOption))
+        # Typer reads all of these.
+        called.__name__, called.__doc__ = function.__name__, function.__doc__
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        tree.command(name)(called)
+        return function
 
-def _channel(target: str, authority_file: Path | None) -> Any:
-    import grpc
-
-    if authority_file is None:
-        return grpc.insecure_channel(target)
-    try:
-        authority = authority_file.read_bytes()
-    except OSError as error:
-        raise Unusable(f"cannot read the authority in {authority_file}: {error.strerror}") from None
-    return grpc.secure_channel(target, grpc.ssl_channel_credentials(authority))
-
-
-def free_json(document: Any) -> Any:
-    """A JSON object as a Struct; anything else raises ParseError, TypeError or ValueError."""
-    from google.protobuf.json_format import ParseDict
-    from google.protobuf.struct_pb2 import Struct
-
-    return ParseDict(document, Struct())
+    return registered
 
 
-def request_id() -> str:
-    return str(uuid.uuid4())
+def _rpc_error() -> type[Exception]:
+    """The errors of gRPC. It is not imported for this: a command that calls nobody does not need it."""
+    return sys.modules["grpc"].RpcError if "grpc" in sys.modules else Unusable
 
 
 def _address_of(home: Path) -> str:

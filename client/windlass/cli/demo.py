@@ -4,6 +4,7 @@ The demo uses only the public contract: a user can do the same with the commands
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -14,26 +15,21 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
+import grpc
 import typer
-from google.protobuf.json_format import ParseDict
-from google.protobuf.struct_pb2 import Struct
 
-from deploy.local.plan import Options, members, on_free_ports
+from deploy.local.plan import Options, on_free_ports
 from deploy.local.supervisor import Supervisor
-from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2
-from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
-from windlass.api.v1.runs_pb2_grpc import RunServiceStub
-from windlass.api.v1.workflows_pb2_grpc import WorkflowServiceStub
-from windlass.cli.executions import show_runs
+from windlass.cli import messages
+from windlass.cli.connection import Api
+from windlass.cli.executions import events_of, show_runs
 from windlass.cli.invocation import program
 from windlass.cli.local_stack import EXPECTED, explain, leaves
-from windlass.cli.render import plain
+from windlass.cli.render import cell, plain
 from windlass.definition.parsing import Format, parse
 
 DEFINITION = "demo.yaml"
-ORDER = {"id": "A-1047", "customer": "ada@example.org", "total": 249.5}
-CALL_SECONDS = 30.0
+ORDER: dict[str, Any] = {"id": "A-1047", "customer": "ada@example.org", "total": 249.5}
 
 
 def demo() -> int:
@@ -48,7 +44,7 @@ def demo() -> int:
             _say(explain(error, supervisor.home))
     except* asyncio.CancelledError:
         _say("interrupted")
-    except* grpc.aio.AioRpcError as errors:
+    except* grpc.RpcError as errors:
         for error in leaves(errors):
             _say(str(error))
     finally:
@@ -67,69 +63,57 @@ async def _run(supervisor: Supervisor) -> int:
     _title("Starting PostgreSQL and the four services")
     async with supervisor.running():
         _say(f"up after {time.monotonic() - began:.1f} s")
-        code = await _example(supervisor)
+        code = await asyncio.to_thread(_example, Api(home=supervisor.home.root))
         _title("Stopping it all again")
     return code
 
 
-async def _example(supervisor: Supervisor) -> int:
-    home = supervisor.home
-    api = next(member.grpc for member in members(supervisor.options, home) if member.service == "api")
-    metadata = (("authorization", f"Bearer {home.key_file('admin').read_text().strip()}"),)
-    async with grpc.aio.insecure_channel(api) as channel:
-        await _apply(channel, metadata)
-        execution_id = await _start(channel, metadata)
-        await _watch(channel, metadata, execution_id)
-        return await _account(channel, metadata, execution_id)
+def _example(api: Api) -> int:
+    with contextlib.closing(api.channel):
+        _apply(api)
+        execution_id = _start(api)
+        _watch(api, execution_id)
+        return _account(api, execution_id)
 
 
-async def _apply(channel: grpc.aio.Channel, metadata: Any) -> None:
+def _apply(api: Api) -> None:
     text = (files("windlass.cli") / DEFINITION).read_text()
     definition = parse(text, Format.YAML).document
     _title(f"The workflow: {definition['description'][0].lower()}{definition['description'][1:]}")
     for node in definition["nodes"]:
         sources = [edge["from"] for edge in definition["edges"] if edge["to"] == node["id"]]
         typer.echo(f"  {node['id']:<12} {node['module']:<12} {'after ' + ', '.join(sources) if sources else 'first'}")
-    request = workflows_pb2.ApplyWorkflowRequest(source=text)
-    answer = await WorkflowServiceStub(channel).ApplyWorkflow(request, metadata=metadata, timeout=CALL_SECONDS)
+    answer = api.call(messages.ApplyWorkflowRequest(source=text))
     _say(f"applied as version {answer.workflow.version}")
 
 
-async def _start(channel: grpc.aio.Channel, metadata: Any) -> str:
+def _start(api: Api) -> str:
     _title(f"Starting it with {json.dumps(ORDER)}")
-    request = executions_pb2.StartExecutionRequest(
-        workflow="order-intake", input=ParseDict(ORDER, Struct()), request_id="demo"
-    )
-    answer = await ExecutionServiceStub(channel).StartExecution(request, metadata=metadata, timeout=CALL_SECONDS)
-    _say(f"execution {answer.execution.id} is durable; from here on nothing loses it")
-    return str(answer.execution.id)
+    request = messages.StartExecutionRequest(workflow="order-intake", request_id="demo")
+    request.input.update(ORDER)
+    execution_id = str(api.call(request).execution.id)
+    _say(f"execution {execution_id} is durable; from here on nothing loses it")
+    return execution_id
 
 
-async def _watch(channel: grpc.aio.Channel, metadata: Any, execution_id: str) -> None:
+def _watch(api: Api, execution_id: str) -> None:
     _title("Its journal, as it is written")
-    request = executions_pb2.WatchExecutionRequest(execution_id=execution_id)
-    first = 0.0
-    async for answer in ExecutionServiceStub(channel).WatchExecution(request, metadata=metadata):
-        event = answer.event
-        moment = event.time.seconds + event.time.nanos / 1e9
-        first = first or moment
-        typer.echo(f"  {event.seq:>3}  +{(moment - first) * 1000:>5.0f} ms  {event.type:<20} {event.node}".rstrip())
+    first = 0
+    for event in events_of(api, execution_id):
+        first = first or event.time.ToMilliseconds()
+        after = event.time.ToMilliseconds() - first
+        typer.echo(f"  {event.seq:>3}  +{after:>5} ms  {event.type:<20} {event.node}".rstrip())
 
 
-async def _account(channel: grpc.aio.Channel, metadata: Any, execution_id: str) -> int:
-    found = await ExecutionServiceStub(channel).GetExecution(
-        executions_pb2.GetExecutionRequest(execution_id=execution_id), metadata=metadata, timeout=CALL_SECONDS
-    )
-    runs = await RunServiceStub(channel).ListRuns(
-        runs_pb2.ListRunsRequest(execution_id=execution_id, page_size=1000), metadata=metadata, timeout=CALL_SECONDS
-    )
-    execution = found.execution
+def _account(api: Api, execution_id: str) -> int:
+    execution = api.call(messages.GetExecutionRequest(execution_id=execution_id)).execution
+    runs = api.whole(messages.ListRunsRequest(execution_id=execution_id, page_size=1000)).runs
     _title("Every attempt at every node, and when it ran")
-    show_runs(runs.runs)
-    state = resources_pb2.Execution.State.Name(execution.state)
-    _title(f"The result: {state} after {_seconds(execution.metrics.duration):.2f} s")
+    show_runs(runs)
+    state = cell(execution, "state")
+    _title(f"The result: {state} after {cell(execution, 'metrics.duration')}")
     typer.echo(json.dumps(plain(execution.output), indent=2))
-    _tell_what_happened(execution, runs.runs)
+    _tell_what_happened(execution, runs)
     return 0 if state == "SUCCESS" else 1
 
 
@@ -162,10 +146,6 @@ In another, the same order, then a small one, then one that does not fit its sch
 Kill any of the four (`{command} status` shows their pids) while one runs: it ends as if nothing had happened.
 """
     )
-
-
-def _seconds(duration: Any) -> float:
-    return float(duration.seconds + duration.nanos / 1e9)
 
 
 def _title(text: str) -> None:

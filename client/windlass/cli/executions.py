@@ -2,6 +2,7 @@
 
 import json
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,29 +10,25 @@ from typing import Annotated, Any
 import typer
 
 from windlass.cli import messages, render
-from windlass.cli.connection import (
-    TRY_AGAIN_SECONDS,
-    ApiOptions,
-    Connection,
-    JsonOption,
-    free_json,
-    request_id,
-    with_api_options,
-)
+from windlass.cli.connection import TRY_AGAIN_SECONDS, Api, JsonOption, command
 
-FINAL = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 _FILTER_HELP = """AIP-160, like (state = FAILED OR error:type) AND workflow = "in*" AND NOT labels.region = eu; OR binds
 tighter than AND. docs/filters.md has the fields."""
 IdArgument = Annotated[str, typer.Argument(metavar="EXECUTION_ID")]
 
 
 def register(app: typer.Typer) -> None:
-    for command in (start, watch, get, cancel, runs, events):
-        app.command()(with_api_options(command))
-    app.command("list")(with_api_options(list_))
+    command(app)(start)
+    command(app)(watch)
+    command(app, shows=_show)(get)
+    command(app, shows=_show)(cancel)
+    command(app)(events)
+    command(app, shows=lambda answer: show_runs(answer.runs))(runs)
+    command(app, "list", shows=render.listing("executions", COLUMNS))(list_)
 
 
 def start(
+    api: Api,
     workflow: Annotated[str, typer.Argument(metavar="WORKFLOW")],
     input_: Annotated[str, typer.Option("--input", help="JSON, or @FILE.")] = "{}",
     version: Annotated[int, typer.Option(help="0 = the newest.", min=0)] = 0,
@@ -40,8 +37,6 @@ def start(
     timeout: Annotated[float | None, typer.Option(help="Seconds until it ends as TIMEOUT.", min=0.001)] = None,
     same_as: Annotated[str, typer.Option("--request-id", help="A repeat with it starts nothing new.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Until it is final; exit code 1 unless SUCCESS.")] = False,
-    *,
-    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Start an execution."""
@@ -52,130 +47,102 @@ def start(
         input=values,
         labels=labels,
         priority=priority,
-        request_id=same_as or request_id(),
+        request_id=same_as or str(uuid.uuid4()),
     )
     if timeout is not None:
         request.timeout.FromNanoseconds(round(timeout * 1e9))
-    with api_options.connected() as api:
-        execution = api.call(request).execution
-        if wait:
-            for _event in _events_of(api, execution.id, 0):
-                pass
-            found = messages.GetExecutionRequest(execution_id=execution.id)
-            execution = api.call(found).execution
-    _show(execution, as_json=as_json)
-    raise typer.Exit(1 if wait and _state(execution) != "SUCCESS" else 0)
+    execution = api.call(request).execution
+    if wait:
+        for _event in events_of(api, execution.id):
+            pass
+        execution = api.call(messages.GetExecutionRequest(execution_id=execution.id)).execution
+    show = render.print_json if as_json else _show
+    show(execution)
+    raise typer.Exit(1 if wait and render.cell(execution, "state") != "SUCCESS" else 0)
 
 
 def watch(
+    api: Api,
     execution_id: IdArgument,
     after_seq: Annotated[int, typer.Option(help="Go on after this one.", min=0)] = 0,
-    *,
-    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Follow its events to the end; exit code 1 unless it ends in SUCCESS."""
     last = None
-    with api_options.connected() as api:
-        for event in _events_of(api, execution_id, after_seq):
-            last = event
-            _show_event(event, as_json=as_json)
-    raise typer.Exit(0 if last is None or _state(last) == "SUCCESS" else 1)
+    for event in events_of(api, execution_id, after_seq):
+        last = event
+        _show_event(event, as_json=as_json)
+    raise typer.Exit(0 if last is None or render.cell(last, "state") == "SUCCESS" else 1)
 
 
-def get(execution_id: IdArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
+def get(api: Api, execution_id: IdArgument) -> Any:
     """Show an execution and its result."""
-    request = messages.GetExecutionRequest(execution_id=execution_id)
-    execution = api_options.call(request).execution
-    _show(execution, as_json=as_json)
+    return api.call(messages.GetExecutionRequest(execution_id=execution_id)).execution
 
 
 def list_(
+    api: Api,
     filter_: Annotated[str, typer.Option("--filter", help=_FILTER_HELP)] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
-) -> None:
-    """Executions, newest first."""
-    request = messages.ListExecutionsRequest(filter=filter_, page_size=limit)
-    answer = api_options.call(request)
-    if as_json:
-        render.as_json(answer)
-        return
-    rows = [
-        (each.id, f"{each.workflow}@{each.version}", _state(each), render.date(each.create_time), _took(each))
-        for each in answer.executions
-    ]
-    render.table(("execution", "workflow", "state", "started", "took"), rows)
+) -> Any:
+    """List executions, newest first."""
+    return api.call(messages.ListExecutionsRequest(filter=filter_, page_size=limit))
 
 
-def cancel(
-    execution_id: IdArgument,
-    reason: Annotated[str, typer.Option()] = "",
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
-) -> None:
+def cancel(api: Api, execution_id: IdArgument, reason: Annotated[str, typer.Option()] = "") -> Any:
     """End an execution; its running nodes are told to stop."""
-    request = messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)
-    execution = api_options.call(request).execution
-    _show(execution, as_json=as_json)
+    return api.call(messages.CancelExecutionRequest(execution_id=execution_id, reason=reason)).execution
 
 
-def runs(execution_id: IdArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
-    """Every attempt at every node of an execution, and when it ran."""
-    request = messages.ListRunsRequest(execution_id=execution_id, page_size=1000)
-    answer = api_options.whole(request)
-    if as_json:
-        render.as_json(answer)
-        return
-    show_runs(answer.runs)
+def runs(api: Api, execution_id: IdArgument) -> Any:
+    """List every attempt at every node of an execution, and when it ran."""
+    return api.whole(messages.ListRunsRequest(execution_id=execution_id, page_size=1000))
 
 
-def events(execution_id: IdArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
-    """Its journal so far."""
-    with api_options.connected() as api:
-        token = ""
-        while True:
-            request = messages.ListEventsRequest(execution_id=execution_id, page_size=1000, page_token=token)
-            answer = api.call(request)
-            for event in answer.events:
-                _show_event(event, as_json=as_json)
-            if not (token := answer.next_page_token):
-                return
+def events(api: Api, execution_id: IdArgument, as_json: JsonOption = False) -> None:
+    """Print the journal of an execution as far as it has come."""
+    request = messages.ListEventsRequest(execution_id=execution_id, page_size=1000)
+    while True:
+        answer = api.call(request)
+        for event in answer.events:
+            _show_event(event, as_json=as_json)
+        request.page_token = answer.next_page_token
+        if not request.page_token:
+            return
+
+
+def _run_error(run: Any) -> str:
+    return f"{run.error.type}: {run.error.message}" if run.error.type else ""
+
+
+COLUMNS: render.Columns = {
+    "execution": "id",
+    "workflow": lambda execution: f"{execution.workflow}@{execution.version}",
+    "state": "state",
+    "started": "create_time",
+    "took": "metrics.duration",
+}
+RUN_COLUMNS: render.Columns = {
+    "run": lambda run: run.id.rpartition(".")[2],
+    "node": lambda run: render.node_name(run.node),
+    "module": "module",
+    "attempt": "attempt",
+    "state": "state",
+    "began": lambda run: render.clock(run.start_time),
+    "took": "duration",
+    "runner": "runner",
+    "error": _run_error,
+}
 
 
 def show_runs(found: Any) -> None:
     """A table of attempts and, below it, their timeline."""
-    rows = [
-        (
-            each.id.rpartition(".")[2],
-            render.node_name(each.node),
-            each.module,
-            str(each.attempt),
-            run_state(each),
-            render.clock(each.start_time),
-            render.duration(each.duration),
-            each.runner,
-            f"{each.error.type}: {each.error.message}" if each.error.type else "",
-        )
-        for each in found
-    ]
-    render.table(("run", "node", "module", "attempt", "state", "began", "took", "runner", "error"), rows)
+    render.table(found, RUN_COLUMNS)
     typer.echo("")
-    render.timeline(found, run_state)
+    render.timeline(found)
 
 
-def run_state(run: Any) -> str:
-    return str(messages.Run.State.Name(run.state))
-
-
-def _state(message: Any) -> str:
-    return str(messages.Execution.State.Name(message.state))
-
-
-def _events_of(api: Connection, execution_id: str, after_seq: int) -> Iterator[Any]:
+def events_of(api: Api, execution_id: str, after_seq: int = 0) -> Iterator[Any]:
     """Every event once and in order; after the loss of a stream the next one continues behind its last event."""
     import grpc
 
@@ -186,7 +153,7 @@ def _events_of(api: Connection, execution_id: str, after_seq: int) -> Iterator[A
     while True:
         try:
             request = messages.WatchExecutionRequest(execution_id=execution_id, after_seq=after_seq)
-            for answer in stub.WatchExecution(request, metadata=api.metadata):
+            for answer in stub.WatchExecution(request, metadata=api.metadata()):
                 failures, after_seq = 0, answer.event.seq
                 yield answer.event
             return
@@ -197,17 +164,14 @@ def _events_of(api: Connection, execution_id: str, after_seq: int) -> Iterator[A
             time.sleep(TRY_AGAIN_SECONDS)
 
 
-def _show(execution: Any, *, as_json: bool) -> None:
-    if as_json:
-        render.as_json(execution)
-        return
+def _show(execution: Any) -> None:
     error, metrics = execution.error, execution.metrics
     facts = {
         "execution": execution.id,
         "workflow": f"{execution.workflow}@{execution.version}",
-        "state": _state(execution),
+        "state": render.cell(execution, "state"),
         "created": render.date(execution.create_time),
-        "took": _took(execution),
+        "took": render.cell(execution, "metrics.duration"),
         "input": render.compact(execution.input),
         "output": render.compact(execution.output) if execution.HasField("output") else "",
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(execution.labels.items())),
@@ -231,16 +195,12 @@ def _show_event(event: Any, *, as_json: bool) -> None:
     typer.echo(f"{event.seq:>4}  {render.clock(event.time)}  {event.type}{subject}  {details}".rstrip())
 
 
-def _took(execution: Any) -> str:
-    return render.duration(execution.metrics.duration)
-
-
 def _input(text: str) -> Any:
-    from google.protobuf.json_format import ParseError
+    from google.protobuf.json_format import ParseDict, ParseError
+    from google.protobuf.struct_pb2 import Struct
 
     try:
-        found = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
-        return free_json(found)
+        return ParseDict(json.loads(Path(text[1:]).read_text() if text.startswith("@") else text), Struct())
     except (OSError, ValueError, TypeError, AttributeError, ParseError) as error:
         raise typer.BadParameter(f"not a JSON object: {error}", param_hint="--input") from None
 

@@ -4,11 +4,15 @@ Hazard: `down` trusts the home's lock, not up.json: the pid in a killed stack's 
 """
 
 import asyncio
+import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
+
+import typer
 
 from deploy.local import installation
 from deploy.local.child import ChildFailed
@@ -18,25 +22,26 @@ from deploy.local.ports import PortTaken
 from deploy.local.postgres import PostgresFailed
 from deploy.local.supervisor import Supervisor
 from windlass.cli.invocation import as_typed
+from windlass.cli.render import grid
 
 DONE, FAILED = 0, 1
+_say = partial(typer.echo, err=True)
 # A stop is promised within this time.
 DOWN_SECONDS = 15.0
 POLL_SECONDS = 0.1
 
 EXPECTED = (*installation.EXPECTED, PortTaken, PostgresFailed, ChildFailed)
-Say = Callable[[str], None]
 
 
-def up(options: Options, say: Say, show: Callable[[Home], None]) -> int:
-    """Run the stack until SIGTERM or Ctrl-C; `show` is called once, when all is ready."""
-    supervisor = Supervisor(options, say)
+def up(options: Options) -> int:
+    """Run the stack until SIGTERM or Ctrl-C."""
+    supervisor = Supervisor(options, _say)
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, supervisor.stop)
-        await supervisor.run(lambda: show(supervisor.home))
+        await supervisor.run(lambda: _show_up(supervisor.home))
 
     failed = False
     try:
@@ -44,7 +49,7 @@ def up(options: Options, say: Say, show: Callable[[Home], None]) -> int:
     except* EXPECTED as errors:
         failed = True
         for error in leaves(errors):
-            say(explain(error, supervisor.home))
+            _say(explain(error, supervisor.home))
     return FAILED if failed else DONE
 
 
@@ -54,39 +59,45 @@ def explain(error: BaseException, home: Home) -> str:
     return str(error)
 
 
-def down(home: Home, say: Say) -> int:
+def down(root: Path) -> int:
+    home = Home(root)
     pid = home.holder()
     if not pid:
-        say(f"nothing runs on {home.root}")
+        _say(f"nothing runs on {home.root}")
         return DONE
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
         pass  # the stack has ended by itself just now
     except PermissionError:
-        say(f"{home.root} is run by process {pid}, which is not yours to stop")
+        _say(f"{home.root} is run by process {pid}, which is not yours to stop")
         return FAILED
     until = time.monotonic() + DOWN_SECONDS
     while home.holder() == pid:
         if time.monotonic() > until:
-            say(f"process {pid} has not ended within {DOWN_SECONDS:g} s")
+            _say(f"process {pid} has not ended within {DOWN_SECONDS:g} s")
             return FAILED
         time.sleep(POLL_SECONDS)
-    say(f"stopped {home.root}")
+    _say(f"stopped {home.root}")
     return DONE
 
 
-def status(home: Home, say: Say) -> dict[str, Any] | None:
-    """The content of up.json while its stack is up. Otherwise None, and `say` gets the state of the home."""
+def status(root: Path, *, as_json: bool) -> int:
+    """Show the content of up.json while its stack is up, otherwise the state of the home."""
+    home = Home(root)
     pid = home.holder()
     if pid is None:
-        say(f"nothing runs on {home.root}; start it with: {as_typed('windlass up', home.root)}")
-        return None
+        _say(f"nothing runs on {root}; start it with: {as_typed('windlass up', root)}")
+        return FAILED
     found, doing = home.read_up(), home.doing()
     if found is None or doing == STOPPING:
-        say(f"{home.root} is {doing} (process {pid})")
-        return None
-    return found
+        _say(f"{root} is {doing} (process {pid})")
+        return FAILED
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        _show_processes(found)
+    return DONE
 
 
 def leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
@@ -95,3 +106,30 @@ def leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
     for error in group.exceptions:
         found.extend(leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
     return found
+
+
+def _show_up(home: Any) -> None:
+    found = home.read_up()
+    assert found is not None, "up.json is written before the stack is shown"
+    _show_processes(found)
+    grpc = next(each["grpc"] for each in found["processes"] if each["service"] == "api")
+    typer.echo(f"\nWindlass is up; Ctrl-C stops it. In another terminal:\n\n  {as_typed('windlass list', home.root)}")
+    typer.echo(f"  grpcurl -plaintext {grpc} list\n")
+
+
+def _show_processes(found: dict[str, Any]) -> None:
+    rows = [_postgres_row(found["postgres"])]
+    for each in found["processes"]:
+        state = each["start_time"] if each["ready"] else "starting"
+        numbers = str(each["replica"]), str(each["pid"])
+        rows.append((each["service"], *numbers, each["grpc"], each["metrics"], state))
+    grid(("service", "replica", "pid", "gRPC", "metrics", "since"), rows)
+
+
+def _postgres_row(entry: dict[str, Any]) -> tuple[str, ...]:
+    """A server that the stack did not start has no start_time."""
+    is_own = "start_time" in entry
+    pid = str(entry["pid"] or ("" if is_own else "elsewhere"))
+    host = f"[{entry['host']}]" if ":" in entry["host"] else entry["host"]
+    since = "" if not is_own else entry["start_time"] if entry["pid"] else "starting"
+    return "postgres", "", pid, f"{host}:{entry['port']}", "", since

@@ -1,7 +1,7 @@
 """Tables, states and timelines for people; JSON for programs. rich is imported when something is shown."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -23,13 +23,40 @@ WHOLE_MAX = 2**53
 OUTPUT_NODE, OUTPUT_SHOWN = "$output", "(output)"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+# By the title of a column: what is in its cells.
+Columns = Mapping[str, "str | Callable[[Any], str]"]
+
+
+def listing(name: str, columns: Columns) -> Callable[[Any], None]:
+    """Shows the items that an answer has in the field of this name."""
+    return lambda answer: table(getattr(answer, name), columns)
+
+
+def table(items: Iterable[Any], columns: Columns) -> None:
+    """A row for each item. A column has a field of the item, or what a function makes of the item."""
+    grid(columns, ([cell(item, of) if isinstance(of, str) else of(item) for of in columns.values()] for item in items))
+
+
+def cell(item: Any, path: str) -> str:
+    """A field of a message, like `metrics.duration`, as people read it."""
+    *holders, name = path.split(".")
+    for holder in holders:
+        item = getattr(item, holder)
+    field, value = item.DESCRIPTOR.fields_by_name[name], getattr(item, name)
+    if field.enum_type is not None:
+        return str(field.enum_type.values_by_number[value].name)
+    if field.message_type is None:
+        return str(value)
+    return duration(value) if field.message_type.name == "Duration" else date(value)
+
+
+def grid(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
     from rich import box
     from rich.table import Table
 
     made = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for row in rows:
-        made.add_row(*(coloured(cell) for cell in row))
+        made.add_row(*(coloured(text) for text in row))
     console().print(made)
 
 
@@ -48,7 +75,7 @@ def coloured(cell: str) -> str:
     return f"[{colour}]{cell}[/{colour}]" if colour else escape(cell)
 
 
-def as_json(message: Any) -> None:
+def print_json(message: Any) -> None:
     """A message in protobuf's JSON form."""
     typer.echo(json.dumps(plain(message), indent=1, ensure_ascii=False))
 
@@ -95,7 +122,7 @@ def span(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
-def timeline(runs: Sequence[Any], state_of: Callable[[Any], str]) -> None:
+def timeline(runs: Sequence[Any]) -> None:
     """Each run as a bar from its start to its end, on one common scale."""
     started = [run for run in runs if run.start_time.ByteSize() and run.end_time.ByteSize()]
     if not started:
@@ -108,12 +135,11 @@ def timeline(runs: Sequence[Any], state_of: Callable[[Any], str]) -> None:
         length = (_when(run.end_time) - _when(run.start_time)).total_seconds()
         left = min(int(begin / whole * BAR_WIDTH), BAR_WIDTH - 1)
         bar = " " * left + "━" * max(1, min(round(length / whole * BAR_WIDTH), BAR_WIDTH - left))
-        colour = STATE_COLOURS.get(state_of(run), "white")
-        attempt = f" attempt {run.attempt}" if run.attempt > 1 or state_of(run) == "FAILED" else ""
+        state = cell(run, "state")
+        colour = STATE_COLOURS.get(state, "white")
+        attempt = f" attempt {run.attempt}" if run.attempt > 1 or state == "FAILED" else ""
         name = node_name(run.node)
-        console().print(
-            f"  {name:<{width}} [{colour}]{bar:<{BAR_WIDTH}}[/{colour}] {span(length)} {state_of(run)}{attempt}"
-        )
+        console().print(f"  {name:<{width}} [{colour}]{bar:<{BAR_WIDTH}}[/{colour}] {span(length)} {state}{attempt}")
 
 
 def _here(timestamp: Any) -> datetime:

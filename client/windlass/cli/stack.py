@@ -3,17 +3,16 @@
 They need the extra `windlass[local]`, or that of the one service, and say so when it is missing.
 """
 
-import json
 import os
 import runpy
 import sys
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
-from windlass.cli.invocation import DEFAULT_HOME, as_typed
+from windlass.cli.invocation import DEFAULT_HOME
 
 
 def _as_url(given: str | None) -> str | None:
@@ -46,15 +45,12 @@ OperatorOption = Annotated[
 
 # The gRPC port of a 21st replica would be the metrics port of the first.
 REPLICAS_MAX = 20
+_say = partial(typer.echo, err=True)
 
 admin = typer.Typer(help="First keys, and what only an operator does.", no_args_is_help=True, rich_markup_mode=None)
 
 
-class Service(StrEnum):
-    API = "api"
-    DISPATCHER = "dispatcher"
-    COORDINATOR = "coordinator"
-    RUNNER = "runner"
+Service = Literal["api", "dispatcher", "coordinator", "runner"]
 
 
 def register(app: typer.Typer) -> None:
@@ -83,7 +79,7 @@ def up(
 ) -> None:
     """Run the whole stack until Ctrl-C."""
     from deploy.local.plan import Options, ill_formed
-    from windlass.cli.local_stack import up as run
+    from windlass.cli import local_stack
 
     for entry in filter(ill_formed, env or ()):
         raise typer.BadParameter(f"{entry!r} is not SERVICE:KEY=VALUE", param_hint="--env")
@@ -98,29 +94,21 @@ def up(
         restart=not no_restart,
         extra_env=env or (),
     )
-    raise typer.Exit(run(options, _say, _show_up))
+    raise typer.Exit(local_stack.up(options))
 
 
 def down(home: HomeOption = DEFAULT_HOME) -> None:
     """Stop the stack of a home, from elsewhere."""
-    from deploy.local.home import Home
-    from windlass.cli import local_stack as stack
+    from windlass.cli import local_stack
 
-    raise typer.Exit(stack.down(Home(home), _say))
+    raise typer.Exit(local_stack.down(home))
 
 
 def status(home: HomeOption = DEFAULT_HOME, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
-    """What runs, where, since when. Exit code 1 when nothing does, or the stack is starting or stopping."""
-    from deploy.local.home import Home
-    from windlass.cli import local_stack as stack
+    """Show what runs, where and since when. Exit code 1 when nothing runs, or the stack is starting or stopping."""
+    from windlass.cli import local_stack
 
-    found = stack.status(Home(home), _say)
-    if found is None:
-        raise typer.Exit(1)
-    if as_json:
-        typer.echo(json.dumps(found, indent=1))
-    else:
-        _show_processes(found)
+    raise typer.Exit(local_stack.status(home, as_json=as_json))
 
 
 def serve(
@@ -141,8 +129,8 @@ def serve(
     }
     os.environ.update({f"WINDLASS_{name}": str(value) for name, value in given.items() if value is not None})
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    sys.argv = [f"windlass-{service.value}"]
-    runpy.run_module(f"services.{service.value}", run_name="__main__", alter_sys=True)
+    sys.argv = [f"windlass-{service}"]
+    runpy.run_module(f"services.{service}", run_name="__main__", alter_sys=True)
 
 
 def migrate(home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
@@ -162,18 +150,17 @@ def bootstrap(home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = No
 def verify(context: typer.Context, home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
     """Fold every journal anew and check the promises that rows can show; exit code 1 for a broken one.
 
-    Of the database of the home's stack while that runs, or of the one that is given.
+    It reads the database of the home's stack while that runs, or the database that is given.
     """
-    from deploy.local.home import Home
     from windlass.cli.verify import verify as run
 
     # A home that was typed is stronger than a database URL from the environment.
     is_home_meant = _is_typed(context, "home") and not _is_typed(context, "database_url")
-    raise typer.Exit(run(Home(home), None if is_home_meant else database_url, _say, typer.echo))
+    raise typer.Exit(run(home, None if is_home_meant else database_url))
 
 
 def demo() -> None:
-    """A worked example on a stack of its own, which is gone afterwards."""
+    """Run a worked example on a stack of its own, which is removed afterwards."""
     from windlass.cli.demo import demo as run
 
     raise typer.Exit(run())
@@ -188,36 +175,3 @@ def _needed(database_url: str | None) -> str:
 def _is_typed(context: typer.Context, parameter: str) -> bool:
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
-
-
-def _show_up(home: Any) -> None:
-    found = home.read_up()
-    assert found is not None, "up.json is written before the stack is shown"
-    _show_processes(found)
-    grpc = next(each["grpc"] for each in found["processes"] if each["service"] == "api")
-    typer.echo(f"\nWindlass is up; Ctrl-C stops it. In another terminal:\n\n  {as_typed('windlass list', home.root)}")
-    typer.echo(f"  grpcurl -plaintext {grpc} list\n")
-
-
-def _show_processes(found: dict[str, Any]) -> None:
-    from windlass.cli.render import table
-
-    rows = [_postgres_row(found["postgres"])]
-    for each in found["processes"]:
-        state = each["start_time"] if each["ready"] else "starting"
-        numbers = str(each["replica"]), str(each["pid"])
-        rows.append((each["service"], *numbers, each["grpc"], each["metrics"], state))
-    table(("service", "replica", "pid", "gRPC", "metrics", "since"), rows)
-
-
-def _postgres_row(entry: dict[str, Any]) -> tuple[str, ...]:
-    """A server that the stack did not start has no start_time."""
-    is_own = "start_time" in entry
-    pid = str(entry["pid"] or ("" if is_own else "elsewhere"))
-    host = f"[{entry['host']}]" if ":" in entry["host"] else entry["host"]
-    since = "" if not is_own else entry["start_time"] if entry["pid"] else "starting"
-    return "postgres", "", pid, f"{host}:{entry['port']}", "", since

@@ -1,9 +1,11 @@
 """`windlass admin verify`: finds the database and prints the verdict, or one line that says why there is none."""
 
 import asyncio
-from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import psycopg
+import typer
 
 from deploy.audit.auditor import report
 from deploy.local.home import Home
@@ -12,25 +14,25 @@ from services.chassis.telemetry.logs import setup_logging
 from windlass.cli.invocation import as_typed
 
 FAILED = 1
-Say = Callable[[str], None]
+_say = partial(typer.echo, err=True)
 
 
-def verify(home: Home, url: str | None, say: Say, tell: Say) -> int:
-    """Verify the database at `url`, or that of the home's stack. The verdict goes to `tell`, errors go to `say`."""
-    setup_logging(service="verify", level="WARNING")  # a person reads `say`, not the log
+def verify(root: Path, url: str | None) -> int:
+    """Verify the database at `url`, or that of the home's stack."""
+    setup_logging(service="verify", level="WARNING")  # a person reads what is said, not the log
     try:
-        found = url or _of_stack(home)
+        found = url or _of_stack(Home(root))
     except (FileNotFoundError, NotADirectoryError):
-        start = as_typed("windlass up", home.root)
-        say(f"nothing runs on {home.root}; start it with: {start}, or give --database-url")
+        start = as_typed("windlass up", root)
+        _say(f"nothing runs on {root}; start it with: {start}, or give --database-url")
         return FAILED
     except OSError as error:
-        say(f"cannot read {error.filename}: {error.strerror}")
+        _say(f"cannot read {error.filename}: {error.strerror}")
         return FAILED
     try:
-        return asyncio.run(report(with_database(found, DATABASE), tell))
+        return asyncio.run(report(with_database(found, DATABASE), typer.echo))
     except (psycopg.Error, OSError) as error:
-        say(f"the database cannot be verified: {explain(error)}")
+        _say(f"the database cannot be verified: {explain(error)}")
         return FAILED
 
 

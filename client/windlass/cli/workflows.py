@@ -7,44 +7,42 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from windlass.cli import messages, render
-from windlass.cli.connection import ApiOptions, JsonOption, with_api_options
+from windlass.cli.connection import Api, JsonOption, command
 
 app = typer.Typer(help="Definitions and their versions.", no_args_is_help=True, rich_markup_mode=None)
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON; - reads the standard input.")]
 NameArgument = Annotated[str, typer.Argument(metavar="WORKFLOW")]
+COLUMNS = {
+    "workflow": "workflow",
+    "version": "version",
+    "changed": "update_time",
+    "archived": "archive_time",
+    "description": "description",
+}
 
 
-@app.command()
-@with_api_options
-def apply(
-    file: FileArgument,
-    etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = "",
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
-) -> None:
-    """Create a workflow, or a new version of it."""
-    source = read_source(file)
-    request = messages.ApplyWorkflowRequest(**source._asdict(), etag=etag)
-    answer = api_options.call(request)
-    if as_json:
-        render.as_json(answer)
-        return
+def _show_applied(answer: Any) -> None:
     change = messages.ApplyWorkflowResponse.Change.Name(answer.change)
     typer.echo(f"{answer.workflow.workflow} version {answer.workflow.version} {change}")
     _show_faults("warning", answer.warnings)
 
 
-@app.command()
-@with_api_options
+@command(app, shows=_show_applied)
+def apply(
+    api: Api, file: FileArgument, etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = ""
+) -> Any:
+    """Create a workflow, or a new version of it."""
+    return api.call(messages.ApplyWorkflowRequest(**read_source(file)._asdict(), etag=etag))
+
+
+@command(app)
 def validate(
+    api: Api,
     file: FileArgument,
     offline: Annotated[
         bool, typer.Option("--offline", help="Needs no stack; modules that runners announce are not known then.")
     ] = False,
-    *,
-    api_options: ApiOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Name every fault of a definition; record nothing. Exit code 1 when there is one."""
@@ -52,9 +50,9 @@ def validate(
     if offline:
         answer = _validated_here(source)
     else:
-        answer = api_options.call(messages.ValidateWorkflowRequest(**source._asdict()))
+        answer = api.call(messages.ValidateWorkflowRequest(**source._asdict()))
     if as_json:
-        render.as_json(answer)
+        render.print_json(answer)
     else:
         _show_faults("fault", answer.faults)
         _show_faults("warning", answer.warnings)
@@ -63,78 +61,43 @@ def validate(
     raise typer.Exit(1 if answer.faults else 0)
 
 
-@app.command()
-@with_api_options
-def get(
-    workflow: NameArgument,
-    version: Annotated[int, typer.Option(help="0 = the newest.", min=0)] = 0,
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
-) -> None:
-    """Print a definition as it was written, or all that is known of it as JSON."""
-    request = messages.GetWorkflowRequest(workflow=workflow, version=version)
-    found = api_options.call(request).workflow
-    if as_json:
-        render.as_json(found)
-        return
+def _show(workflow: Any) -> None:
     # On standard error, so that standard output can be compared with the file.
-    typer.echo(f"# {found.workflow} version {found.version}, etag {found.etag}", err=True)
-    typer.echo(found.source, nl=not found.source.endswith("\n"))
+    typer.echo(f"# {workflow.workflow} version {workflow.version}, etag {workflow.etag}", err=True)
+    typer.echo(workflow.source, nl=not workflow.source.endswith("\n"))
 
 
-@app.command("list")
-@with_api_options
-def list_(
-    archived: Annotated[bool, typer.Option("--archived", help="Archived ones too.")] = False,
-    *,
-    api_options: ApiOptions,
-    as_json: JsonOption = False,
-) -> None:
-    """All workflows, by name."""
-    request = messages.ListWorkflowsRequest(page_size=1000, show_archived=archived)
-    answer = api_options.whole(request)
-    if as_json:
-        render.as_json(answer)
-        return
-    rows = [
-        (
-            each.workflow,
-            str(each.version),
-            render.date(each.update_time),
-            render.date(each.archive_time),
-            each.description,
-        )
-        for each in answer.workflows
-    ]
-    render.table(("workflow", "version", "changed", "archived", "description"), rows)
+@command(app, shows=_show)
+def get(
+    api: Api, workflow: NameArgument, version: Annotated[int, typer.Option(help="0 = the newest.", min=0)] = 0
+) -> Any:
+    """Print a definition as it was written, or all that is known of it as JSON."""
+    return api.call(messages.GetWorkflowRequest(workflow=workflow, version=version)).workflow
 
 
-@app.command()
-@with_api_options
-def versions(workflow: NameArgument, *, api_options: ApiOptions, as_json: JsonOption = False) -> None:
-    """All versions of a workflow, newest first."""
-    request = messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000)
-    answer = api_options.whole(request)
-    if as_json:
-        render.as_json(answer)
-        return
-    render.table(("version", "made"), [(str(each.version), render.date(each.create_time)) for each in answer.versions])
+@command(app, "list", shows=render.listing("workflows", COLUMNS))
+def list_(api: Api, archived: Annotated[bool, typer.Option("--archived", help="Archived ones too.")] = False) -> Any:
+    """List all workflows, by name."""
+    return api.whole(messages.ListWorkflowsRequest(page_size=1000, show_archived=archived))
 
 
-@app.command()
-@with_api_options
-def archive(workflow: NameArgument, *, api_options: ApiOptions) -> None:
+@command(app, shows=render.listing("versions", {"version": "version", "made": "create_time"}))
+def versions(api: Api, workflow: NameArgument) -> Any:
+    """List all versions of a workflow, newest first."""
+    return api.whole(messages.ListWorkflowVersionsRequest(workflow=workflow, page_size=1000))
+
+
+@command(app)
+def archive(api: Api, workflow: NameArgument) -> None:
     """Let no new execution of it start."""
-    api_options.call(messages.ArchiveWorkflowRequest(workflow=workflow))
+    api.call(messages.ArchiveWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} is archived; undo it with: windlass workflow restore {workflow}")
 
 
-@app.command()
-@with_api_options
-def restore(workflow: NameArgument, *, api_options: ApiOptions) -> None:
+@command(app)
+def restore(api: Api, workflow: NameArgument) -> None:
     """Undo archive."""
-    api_options.call(messages.RestoreWorkflowRequest(workflow=workflow))
+    api.call(messages.RestoreWorkflowRequest(workflow=workflow))
     typer.echo(f"{workflow} can be started again")
 
 

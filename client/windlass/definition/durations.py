@@ -5,10 +5,11 @@ more and at most a year. A time is RFC 3339 with an offset. Both may come out of
 around them is ignored. Everything else raises ValueError with a message for the author of the workflow.
 
 Hazards: all arithmetic is in whole microseconds, so that a duration compares equal to itself after any number of
-conversions. No calendar library is used: it would bring the machine's clock and time zone within reach.
+conversions. Of the calendar only dates in UTC are used, because the machine's time zone must not count.
 """
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 SECOND: Final = 1_000_000
@@ -29,7 +30,7 @@ _DURATION: Final = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,9}))?(ms|s|m|h|d|)")
 _TIME: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?([Zz]|([+-])(\d\d):(\d\d))", re.ASCII
 )
-_MONTH_DAYS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_duration(written: object) -> int:
@@ -68,30 +69,20 @@ def parse_time(written: object) -> int:
 
 def _time(parts: re.Match[str]) -> int | None:
     """Microseconds since the Unix epoch; None when the calendar or the clock has no such time."""
-    year, month, day, hour, minute = (int(part) for part in parts.groups()[:5])
+    minutes = [int(part) for part in parts.groups()[:5]]
     second, fraction, zone, sign, zone_hours, zone_minutes = parts.groups()[5:]
-    is_on_calendar = 1 <= month <= 12 and 1 <= day <= _days_of(year, month)
-    # Second 60 is a leap second, which counts as the first second of the next minute.
-    if not (is_on_calendar and hour < 24 and minute < 60 and int(second or 0) <= 60):
+    try:
+        whole_minutes = datetime(*minutes, tzinfo=UTC) - _EPOCH  # type: ignore[arg-type, misc]
+    except ValueError:
         return None
-    seconds = _days_since_epoch(year, month, day) * 86_400 + hour * 3600 + minute * 60 + int(second or 0)
+    # Second 60 is a leap second, which counts as the first second of the next minute.
+    if int(second or 0) > 60:
+        return None
+    seconds = whole_minutes // timedelta(seconds=1) + int(second or 0)
     if zone not in "Zz":
         offset = int(zone_hours) * 3600 + int(zone_minutes) * 60
         seconds -= offset if sign == "+" else -offset
     return seconds * SECOND + int((fraction or "0").ljust(9, "0")) // 1000
-
-
-def _days_of(year: int, month: int) -> int:
-    is_leap_year = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    return _MONTH_DAYS[month - 1] - (month == 2 and not is_leap_year)
-
-
-def _days_since_epoch(year: int, month: int, day: int) -> int:
-    """Days of the Gregorian calendar since 1970-01-01. Years begin in March here, so that the leap day comes last."""
-    year -= month < 3
-    month_from_march = (month + 9) % 12
-    day_of_year = (153 * month_from_march + 2) // 5 + day - 1
-    return year * 365 + year // 4 - year // 100 + year // 400 + day_of_year - 719_468
 
 
 def _shown(written: object) -> str:

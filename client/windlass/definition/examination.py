@@ -6,28 +6,23 @@ layer only uses what an earlier one found sound, so that one mistake does not sh
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from windlass.definition import fields, json_values, modules, templates
-from windlass.definition.config_schemas import config_faults
+from windlass.definition import json_values, modules, templates
+from windlass.definition.durations import parse_duration
 from windlass.definition.faults import Fault, Faults
 from windlass.definition.graph import ancestors, cycles
 from windlass.definition.input_schemas import schema_fault
-from windlass.definition.limits import (
-    BRANCH_FORM,
-    DEFINITION_BYTES_MAX,
-    EDGES_MAX,
-    FAULTS_MAX,
-    NAME_FORM,
-    NODE_ID_FORM,
-    NODES_MAX,
-)
+from windlass.definition.limits import DEFINITION_BYTES_MAX, EDGES_MAX, FAULTS_MAX, NODES_MAX
 from windlass.definition.parsing import Format, LineOf, Parsed, parse
+from windlass.definition.schema_faults import config_faults, field_faults
 
 # The references of the workflow's `output` have this key; no node can have this id.
 OUTPUT: Final = "$output"
+# Members of a workflow or a node that its schema does not look into.
+_INSIDE: Final = frozenset({"nodes", "edges", "inputSchema", "initialState", "output", "config", "inputs"})
 _OUTCOMES: Final = frozenset({"success", "failure", "always"})
 # Fields that hold an expression without the braces of a template.
 _EXPRESSIONS: Final = {
@@ -36,7 +31,7 @@ _EXPRESSIONS: Final = {
 }
 
 # Says why a value is no usable JSON Schema; None when it is one.
-SchemaFault = Callable[[Any], str | None]
+SchemaJudge = Callable[[Any], str | None]
 # A message names so many branches; of more it gives the count.
 BRANCHES_TOLD_MAX: Final = 20
 # A path that leads into a node or an edge.
@@ -57,79 +52,34 @@ class Verdict:
     canonical: bytes = b""
 
 
-@dataclass
-class _Graph:
-    """The nodes that have an id of their own, and the edges between them."""
-
-    nodes: list[Mapping[str, Any]] = field(default_factory=list)
-    # For each of `nodes` its place in the definition's list.
-    places: list[int] = field(default_factory=list)
-    by_id: dict[str, int] = field(default_factory=dict)
-    edges: list[tuple[int, int]] = field(default_factory=list)
-    # The branches of each node that has outgoing edges; see modules.branches_of.
-    branches: dict[int, frozenset[str] | None] = field(default_factory=dict)
-
-
-_WORKFLOW: Final[Mapping[str, fields.Check | None]] = {
-    "name": fields.form(NAME_FORM, "MALFORMED_NAME"),
-    "description": fields.text(4_096),
-    "inputSchema": None,
-    "initialState": fields.mapping,
-    "timeout": fields.timeout,
-    "onFailure": fields.one_of("CONTINUE", "FAIL_FAST"),
-    "retry": fields.retry,
-    "nodes": None,
-    "edges": None,
-    "output": None,
-}
-_NODE: Final[Mapping[str, fields.Check | None]] = {
-    "id": fields.form(NODE_ID_FORM, "MALFORMED_ID"),
-    "module": None,
-    "description": fields.text(4_096),
-    "config": fields.mapping,
-    "inputs": fields.mapping,
-    "timeout": fields.timeout,
-    "retry": None,
-    "idempotent": fields.flag,
-    "join": fields.one_of("ALL", "ANY"),
-    "runnerLabels": fields.labels,
-}
-
-
 def examine_text(text: str, format_: Format) -> Verdict:
     """Examine a definition as its author wrote it."""
     return examine_parsed(parse(text, format_))
 
 
-def examine_parsed(parsed: Parsed, schemas: SchemaFault = schema_fault) -> Verdict:
-    """The same for a parsed text, with another judge of its inputSchema."""
+def examine(document: Any, schemas: SchemaJudge = schema_fault) -> Verdict:
+    """Examine a definition that is no text."""
+    return examine_parsed(Parsed(document), schemas)
+
+
+def examine_parsed(parsed: Parsed, schemas: SchemaJudge = schema_fault) -> Verdict:
+    """Examine a parsed text, with another judge of its inputSchema."""
     if parsed.document is None and parsed.faults:
-        return Verdict(parsed.faults)
-    verdict = examine(parsed.document, schemas, parsed.line_of, parsed.faults)
-    verdict.faults.sort(key=lambda fault: fault.line)
-    return verdict
-
-
-def examine(
-    document: Any, schemas: SchemaFault = schema_fault, line_of: LineOf | None = None, known: Sequence[Fault] = ()
-) -> Verdict:
-    """Examine a parsed definition; `known` are the faults of its text."""
-    sifted = json_values.sift(document)
-    verdict = Verdict()
-    verdict.faults.extend(_unreadable(sifted.value, verdict))
-    if not verdict.faults:
-        _examine_parts(sifted.value, schemas, verdict)
+        return Verdict(Faults(parsed.faults))
+    sifted = json_values.sift(parsed.document)
+    verdict = _Examination(sifted.value, schemas).verdict
     # A value that was taken out is no second fault at its place, and no fault of the schema around it.
     rest = [fault for fault in verdict.faults if not _is_of_gap(fault, sifted.gaps)]
-    faults = [*known, *sifted.faults, *rest][:FAULTS_MAX]
-    verdict.faults = [_placed(fault, sifted.value, line_of) for fault in faults]
-    verdict.own_modules = [(own, _placed(each, sifted.value, line_of)) for own, each in verdict.own_modules]
+    faults = [*parsed.faults, *sifted.faults, *rest][:FAULTS_MAX]
+    placed = [_placed(fault, sifted.value, parsed.line_of) for fault in faults]
+    verdict.faults = sorted(placed, key=lambda fault: fault.line)
+    verdict.own_modules = [(own, _placed(each, sifted.value, parsed.line_of)) for own, each in verdict.own_modules]
     return verdict
 
 
-def _placed(fault: Fault, document: Any, line_of: LineOf | None) -> Fault:
+def _placed(fault: Fault, document: Any, line_of: LineOf) -> Fault:
     """The fault with its line and its node: the one that its path leads into, or whose edge it is."""
-    line = fault.line or (0 if line_of is None else line_of(fault.path))
+    line = fault.line or line_of(fault.path)
     inside = _IN_NODE.match(fault.path)
     if inside is None or not isinstance(document, dict):
         return fault._replace(line=line)
@@ -155,163 +105,163 @@ def _is_of_gap(fault: Fault, gaps: Collection[str]) -> bool:
     return fault.path in gaps
 
 
-def _examine_parts(document: Mapping[str, Any], schemas: SchemaFault, verdict: Verdict) -> None:
-    _examine_fields(document, schemas, verdict)
-    graph = _graph(document, verdict)
-    _examine_circles(graph, verdict)
-    _examine_templates(document, graph, verdict)
-    verdict.name = document.get("name", "") if isinstance(document.get("name"), str) else ""
+class _Examination:
+    """One document, and what is known of its graph. The number of a node is its place in the list of nodes."""
 
+    def __init__(self, document: Any, schemas: SchemaJudge) -> None:
+        self.verdict = Verdict()
+        self._tell, self._tell_all = self.verdict.faults.append, self.verdict.faults.extend
+        self._document: Mapping[str, Any] = document
+        # The nodes that have an id of their own.
+        self._numbers: dict[str, int] = {}
+        self._edges: list[tuple[int, int]] = []
+        # The place of each edge, by its ends and its condition.
+        self._conditions: dict[tuple[str, str, str], int] = {}
+        # The branches of each node that has outgoing edges; see modules.branches_of.
+        self._branches: dict[int, frozenset[str] | None] = {}
+        self._tell_all(self._unreadable())
+        if not self.verdict.faults:
+            self._nodes = _listed(document, "nodes")
+            self._examine_fields(schemas)
+            self._examine_graph()
+            self._examine_templates()
+            self.verdict.name = document.get("name", "") if isinstance(document.get("name"), str) else ""
 
-def _unreadable(document: Any, verdict: Verdict) -> Iterator[Fault]:
-    if not isinstance(document, dict):
-        yield Fault("", "WRONG_TYPE", "a definition is an object")
-        return
-    verdict.canonical = json_values.canonical(document)
-    if len(verdict.canonical) > DEFINITION_BYTES_MAX:
-        yield too_large(f"{len(verdict.canonical)} bytes; ")
-    for key, most in (("nodes", NODES_MAX), ("edges", EDGES_MAX)):
-        if isinstance(document.get(key), list) and len(document[key]) > most:
-            yield Fault(key, f"TOO_MANY_{key.upper()}", f"{len(document[key])} {key}; at most {most}")
+    def _unreadable(self) -> Iterator[Fault]:
+        if not isinstance(self._document, dict):
+            yield Fault("", "WRONG_TYPE", "a definition is an object")
+            return
+        self.verdict.canonical = json_values.canonical(self._document)
+        if len(self.verdict.canonical) > DEFINITION_BYTES_MAX:
+            yield too_large(f"{len(self.verdict.canonical)} bytes; ")
+        for key, most in (("nodes", NODES_MAX), ("edges", EDGES_MAX)):
+            if (count := len(_listed(self._document, key))) > most:
+                yield Fault(key, f"TOO_MANY_{key.upper()}", f"{count} {key}; at most {most}")
 
+    def _examine_fields(self, schemas: SchemaJudge) -> None:
+        document = self._document
+        self._tell_all(field_faults("workflow", _outline(document), ""))
+        self._tell_all(_delay_faults(document, {}, ""))
+        if "inputSchema" in document and (message := schemas(document["inputSchema"])) is not None:
+            self._tell(Fault("inputSchema", "BAD_SCHEMA", message))
 
-def _examine_fields(document: Mapping[str, Any], schemas: SchemaFault, verdict: Verdict) -> None:
-    tell = verdict.faults.append
-    if "name" not in document:
-        tell(Fault("name", "REQUIRED", f"must be set, in the form {NAME_FORM}"))
-    verdict.faults.extend(fields.members(document, "", _WORKFLOW))
-    if "inputSchema" in document and (message := schemas(document["inputSchema"])) is not None:
-        tell(Fault("inputSchema", "BAD_SCHEMA", message))
+    def _examine_graph(self) -> None:
+        for place, node in enumerate(self._nodes):
+            self._tell_all(field_faults("node", _outline(node), f"nodes[{place}]"))
+            if isinstance(node, dict):
+                self._examine_node(node, place)
+        for place, edge in enumerate(_listed(self._document, "edges")):
+            self._tell_all(field_faults("edge", edge, f"edges[{place}]"))
+            if isinstance(edge, dict):
+                self._examine_edge(edge, place)
+        for circle in cycles(len(self._nodes), self._edges):
+            names = " → ".join(str(self._nodes[node]["id"]) for node in circle)
+            self._tell(Fault("edges", "CYCLE", f"these nodes wait for each other: {names}"))
 
-
-def _graph(document: Mapping[str, Any], verdict: Verdict) -> _Graph:
-    graph = _Graph()
-    policy = document.get("retry")
-    inherited = policy if isinstance(policy, dict) else None
-    for place, node in enumerate(_listed(document, "nodes", verdict)):
+    def _examine_node(self, node: Mapping[str, Any], place: int) -> None:
         path = f"nodes[{place}]"
-        if not isinstance(node, dict):
-            verdict.faults.append(Fault(path, "WRONG_TYPE", "a node is an object"))
-            continue
-        verdict.faults.extend(_node_faults(node, path, inherited))
-        _note_own(node, path, verdict)
-        _place(node, place, graph, verdict)
-    for place, edge in enumerate(_listed(document, "edges", verdict)):
-        _link(edge, f"edges[{place}]", graph, verdict)
-    _tell_twice(document.get("edges"), verdict)
-    return graph
+        identity, module, config = node.get("id"), node.get("module"), node.get("config", {})
+        self._tell_all(modules.module_faults(module, f"{path}.module"))
+        if isinstance(module, str) and isinstance(config, dict):
+            self._tell_all(config_faults(module, config, f"{path}.config"))
+        if "retry" in node:
+            self._tell_all(_delay_faults(node, self._document, f"{path}."))
+        if isinstance(module, str) and "@" in module and modules.is_own(module):
+            message = f"{module} is not built in: its work waits until a runner announces it"
+            self.verdict.own_modules.append((module, Fault(f"{path}.module", "MODULE_NOT_BUILT_IN", message)))
+        if isinstance(identity, str) and (first := self._numbers.setdefault(identity, place)) != place:
+            self._tell(Fault(f"{path}.id", "DUPLICATE_ID", f"{identity!r} is also nodes[{first}]"))
+
+    def _examine_edge(self, edge: Mapping[str, Any], place: int) -> None:
+        path = f"edges[{place}]"
+        start, end, label = edge.get("from"), edge.get("to"), edge.get("when", "success")
+        for key, node in (("from", start), ("to", end)):
+            if isinstance(node, str) and node not in self._numbers:
+                self._tell(Fault(f"{path}.{key}", "UNKNOWN_NODE", f"there is no node {node[:63]!r}"))
+        if not isinstance(start, str) or not isinstance(end, str):
+            return
+        # Edges with equal ends are duplicates only under the same condition: branches may meet again.
+        if isinstance(label, str) and (first := self._conditions.setdefault((start, end, label), place)) != place:
+            self._tell(Fault(path, "DUPLICATE_EDGE", f"is the same as edges[{first}]"))
+        if start == end:
+            self._tell(Fault(path, "SELF_EDGE", f"{start[:63]!r} cannot wait for itself"))
+        elif start in self._numbers and end in self._numbers:
+            self._edges.append((self._numbers[start], self._numbers[end]))
+            self._tell_all(self._branch_faults(label, f"{path}.when", self._numbers[start]))
+
+    def _branch_faults(self, label: Any, path: str, start: int) -> Iterator[Fault]:
+        if not isinstance(label, str) or label in _OUTCOMES:
+            return
+        source = self._nodes[start]
+        if start not in self._branches:
+            self._branches[start] = modules.branches_of(source)
+        branches = self._branches[start]
+        if branches is not None and label not in branches:
+            taken = ", ".join(sorted(branches)) if 0 < len(branches) <= BRANCHES_TOLD_MAX else len(branches)
+            message = f"{source['id'][:63]!r} never takes the branch {label[:63]!r}; its branches: {taken}"
+            yield Fault(path, "UNKNOWN_BRANCH", message)
+
+    def _examine_templates(self) -> None:
+        parser = templates.TemplateParser()
+        before = ancestors(len(self._nodes), self._edges)
+        for identity, place in self._numbers.items():
+            texts = _texts_of_node(self._nodes[place], f"nodes[{place}]")
+            self._examine_texts(texts, identity, before[place], parser)
+        output = templates.texts_of(self._document.get("output"), "output")
+        texts = (each for each in output if templates.is_template(each[0]))
+        self._examine_texts(texts, OUTPUT, (1 << len(self._nodes)) - 1, parser)
+
+    def _examine_texts(
+        self, texts: Iterable[tuple[str, str]], reader: str, before: int, parser: templates.TemplateParser
+    ) -> None:
+        """`reader` has these templates. `before`: the nodes that they may read, as bits."""
+        seen: set[str | None] = set()
+        for text, where in texts:
+            if len(self.verdict.faults) >= FAULTS_MAX:
+                return
+            for reference in parser.references(text, where, self._tell):
+                seen.add(reference.node)
+                self._tell_all(self._reference_faults(reference, before))
+        if seen:
+            self.verdict.references[reader] = None if None in seen else sorted(name for name in seen if name)
+
+    def _reference_faults(self, reference: templates.Reference, before: int) -> Iterator[Fault]:
+        if reference.node is None:
+            return
+        node = self._numbers.get(reference.node)
+        if node is None:
+            yield Fault(reference.path, "TEMPLATE_REFERENCE", f"there is no node {reference.node[:63]!r}")
+        elif not before >> node & 1:
+            message = f"{reference.node!r} does not come before this node: its output may not exist yet"
+            yield Fault(reference.path, "TEMPLATE_REFERENCE", message)
 
 
-def _listed(document: Mapping[str, Any], key: str, verdict: Verdict) -> list[Any]:
-    value = document.get(key, [])
-    if isinstance(value, list):
-        return value
-    verdict.faults.append(Fault(key, "WRONG_TYPE", "must be a list"))
-    return []
+def _outline(part: Any) -> Any:
+    """The part with its lists and its free JSON emptied: they are looked at elsewhere, and may be large."""
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: type(value)() if key in _INSIDE and isinstance(value, dict | list) else value
+        for key, value in part.items()
+    }
 
 
-def _node_faults(node: Mapping[str, Any], path: str, inherited: Mapping[str, Any] | None) -> Iterator[Fault]:
-    if "id" not in node:
-        yield Fault(f"{path}.id", "REQUIRED", f"must be set, in the form {NODE_ID_FORM}")
-    yield from fields.members(node, path, _NODE)
-    module = node.get("module")
-    yield from modules.module_faults(module, f"{path}.module")
-    config = node.get("config", {})
-    if isinstance(module, str) and isinstance(config, dict):
-        yield from config_faults(module, config, f"{path}.config")
-    if "retry" in node:
-        yield from fields.retry(node["retry"], f"{path}.retry", inherited)
+def _listed(document: Mapping[str, Any], key: str) -> list[Any]:
+    value = document.get(key)
+    return value if isinstance(value, list) else []
 
 
-def _note_own(node: Mapping[str, Any], path: str, verdict: Verdict) -> None:
-    module = node.get("module")
-    if isinstance(module, str) and "@" in module and modules.is_own(module):
-        message = f"{module} is not built in: its work waits until a runner announces it"
-        verdict.own_modules.append((module, Fault(f"{path}.module", "MODULE_NOT_BUILT_IN", message)))
-
-
-def _place(node: Mapping[str, Any], place: int, graph: _Graph, verdict: Verdict) -> None:
-    identity = node.get("id")
-    if not isinstance(identity, str):
-        return
-    if identity in graph.by_id:
-        first = graph.places[graph.by_id[identity]]
-        verdict.faults.append(Fault(f"nodes[{place}].id", "DUPLICATE_ID", f"{identity!r} is also nodes[{first}]"))
-        return
-    graph.by_id[identity] = len(graph.nodes)
-    graph.nodes.append(node)
-    graph.places.append(place)
-
-
-def _link(edge: Any, path: str, graph: _Graph, verdict: Verdict) -> None:
-    tell = verdict.faults.append
-    if not isinstance(edge, dict):
-        tell(Fault(path, "WRONG_TYPE", "an edge is an object with from and to"))
-        return
-    verdict.faults.extend(fields.members(edge, path, {"from": None, "to": None, "when": _when}))
-    ends: list[int] = []
-    for key in ("from", "to"):
-        node = edge.get(key)
-        if not isinstance(node, str):
-            tell(Fault(f"{path}.{key}", "REQUIRED", "must name a node"))
-        elif node not in graph.by_id:
-            tell(Fault(f"{path}.{key}", "UNKNOWN_NODE", f"there is no node {node[:63]!r}"))
-        else:
-            ends.append(graph.by_id[node])
-    if isinstance(edge.get("from"), str) and edge.get("from") == edge.get("to"):
-        tell(Fault(path, "SELF_EDGE", f"{edge['from'][:63]!r} cannot wait for itself"))
-    elif len(ends) == 2:
-        graph.edges.append((ends[0], ends[1]))
-        verdict.faults.extend(_branch_faults(edge.get("when"), f"{path}.when", ends[0], graph))
-
-
-def _branch_faults(label: Any, path: str, start: int, graph: _Graph) -> Iterator[Fault]:
-    if not isinstance(label, str) or label in _OUTCOMES:
-        return
-    source = graph.nodes[start]
-    if start not in graph.branches:
-        graph.branches[start] = modules.branches_of(source)
-    branches = graph.branches[start]
-    if branches is not None and label not in branches:
-        taken = ", ".join(sorted(branches)) if 0 < len(branches) <= BRANCHES_TOLD_MAX else len(branches)
-        message = f"{source['id'][:63]!r} never takes the branch {label[:63]!r}; its branches: {taken}"
-        yield Fault(path, "UNKNOWN_BRANCH", message)
-
-
-def _when(value: Any, path: str) -> Iterator[Fault]:
-    if isinstance(value, bool):
-        yield Fault(path, "WRONG_TYPE", f'a branch is text: write "{str(value).lower()}" in quotes')
-    else:
-        yield from fields.form(BRANCH_FORM, "MALFORMED_BRANCH")(value, path)
-
-
-def _tell_twice(edges: Any, verdict: Verdict) -> None:
-    """Edges with equal ends are duplicates only under the same condition: branches may meet again."""
-    seen: dict[tuple[Any, Any, Any], int] = {}
-    for place, edge in enumerate(edges if isinstance(edges, list) else ()):
-        if not isinstance(edge, dict):
-            continue
-        ends = (edge.get("from"), edge.get("to"), edge.get("when", "success"))
-        if not all(isinstance(end, str) for end in ends):
-            continue
-        if (first := seen.setdefault(ends, place)) != place:
-            verdict.faults.append(Fault(f"edges[{place}]", "DUPLICATE_EDGE", f"is the same as edges[{first}]"))
-
-
-def _examine_circles(graph: _Graph, verdict: Verdict) -> None:
-    for circle in cycles(len(graph.nodes), graph.edges):
-        names = " → ".join(str(graph.nodes[node]["id"]) for node in circle)
-        verdict.faults.append(Fault("edges", "CYCLE", f"these nodes wait for each other: {names}"))
-
-
-def _examine_templates(document: Mapping[str, Any], graph: _Graph, verdict: Verdict) -> None:
-    parser = templates.TemplateParser()
-    before = ancestors(len(graph.nodes), graph.edges)
-    for node, (description, place) in enumerate(zip(graph.nodes, graph.places, strict=True)):
-        texts = _texts_of_node(description, f"nodes[{place}]")
-        _examine_texts(texts, str(description["id"]), before[node], parser, graph, verdict)
-    texts = (each for each in templates.texts_of(document.get("output"), "output") if templates.is_template(each[0]))
-    _examine_texts(texts, OUTPUT, (1 << len(graph.nodes)) - 1, parser, graph, verdict)
+def _delay_faults(part: Mapping[str, Any], workflow: Mapping[str, Any], prefix: str) -> Iterator[Fault]:
+    """Members that a retry policy lacks are those of the workflow's policy, then those of docs/definitions.md."""
+    whole: dict[str, Any] = {"initialDelay": "1s", "maxDelay": "300s"}
+    for policy in (workflow.get("retry"), part.get("retry")):
+        whole |= policy if isinstance(policy, dict) else {}
+    try:
+        is_shorter = parse_duration(whole["maxDelay"]) < parse_duration(whole["initialDelay"])
+    except ValueError:
+        return  # this is another fault
+    if is_shorter:
+        yield Fault(f"{prefix}retry.maxDelay", "OUT_OF_RANGE", "must not be shorter than initialDelay")
 
 
 def _texts_of_node(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
@@ -323,34 +273,3 @@ def _texts_of_node(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, st
                 yield text, where
             elif expression is not None and expression.fullmatch(where, len(path)):
                 yield "{{ " + text + " }}", where
-
-
-def _examine_texts(
-    texts: Iterable[tuple[str, str]],
-    reader: str,
-    before: int,
-    parser: templates.TemplateParser,
-    graph: _Graph,
-    verdict: Verdict,
-) -> None:
-    """`reader` has these templates. `before`: the nodes that they may read, as bits."""
-    seen: set[str | None] = set()
-    for text, where in texts:
-        if len(verdict.faults) >= FAULTS_MAX:
-            return
-        for reference in parser.references(text, where, verdict.faults.append):
-            seen.add(reference.node)
-            verdict.faults.extend(_reference_faults(reference, before, graph))
-    if seen:
-        verdict.references[reader] = None if None in seen else sorted(name for name in seen if name)
-
-
-def _reference_faults(reference: templates.Reference, before: int, graph: _Graph) -> Iterator[Fault]:
-    if reference.node is None:
-        return
-    node = graph.by_id.get(reference.node)
-    if node is None:
-        yield Fault(reference.path, "TEMPLATE_REFERENCE", f"there is no node {reference.node[:63]!r}")
-    elif not before >> node & 1:
-        message = f"{reference.node!r} does not come before this node: its output may not exist yet"
-        yield Fault(reference.path, "TEMPLATE_REFERENCE", message)

@@ -39,7 +39,7 @@ def module_faults(module: Any, path: str) -> Iterator[Fault]:
 
 
 def is_own(module: str) -> bool:
-    """Whether it is a user's own module, which a runner has to announce."""
+    """True for a user's own module, which a runner has to announce."""
     return "." in module and module.partition("@")[0] not in _OWN_FORBIDDEN
 
 

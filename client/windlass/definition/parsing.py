@@ -28,7 +28,7 @@ def _nowhere(path: str) -> int:
 class Parsed(NamedTuple):
     document: Any
     # The faults of the text itself. The document is None when the text could not be parsed.
-    faults: Faults
+    faults: Sequence[Fault] = ()
     line_of: LineOf = _nowhere
 
 

@@ -26,10 +26,6 @@ _SUBSCRIPT: Final = re.compile(
 )
 
 
-class TemplateSyntax(Exception):
-    """A template does not parse, or is too long. The text is for its author."""
-
-
 class Reference(NamedTuple):
     """A template reads the output of a node."""
 
@@ -51,10 +47,15 @@ class TemplateParser:
 
     def references(self, template: str, path: str, tell: Callable[[Fault], None]) -> Iterator[Reference]:
         """The nodes that a template reads. The template's own faults go to `tell`."""
+        if excess := self._allowance.excess_of(template):
+            tell(Fault(path, "TEMPLATE_SYNTAX", excess))
+            return
+        subscripts, attributes = _with_attributes(template) if "[" in template else ({}, template)
         try:
-            subscripts, names = self._names(template)
-        except TemplateSyntax as fault:
-            tell(Fault(path, "TEMPLATE_SYNTAX", str(fault)))
+            # The dotted names that the template reads and does not set itself, like `nodes.fetch.output.id`.
+            names = self._environment.undeclared_variables_in_str(attributes, nested=True)
+        except self._engine.TemplateError as failure:
+            tell(Fault(path, "TEMPLATE_SYNTAX", str(failure).splitlines()[0][:300]))
             return
         for name in sorted(names):
             root, _, rest = name.partition(".")
@@ -63,17 +64,6 @@ class TemplateParser:
                 yield Reference(path, subscripts.get(node, node) if rest else None)
             elif root not in ROOTS and root not in _FUNCTIONS:
                 tell(Fault(path, "TEMPLATE_REFERENCE", f"{root!r} is unknown; templates see {_KNOWN}"))
-
-    def _names(self, template: str) -> tuple[dict[str, str], set[str]]:
-        """The dotted names that a template reads and does not set itself, like `nodes.fetch.output.id`, after the nodes
-        that are meant by those attributes of `nodes` that stand for subscripts."""
-        if excess := self._allowance.excess_of(template):
-            raise TemplateSyntax(excess)
-        subscripts, attributes = _with_attributes(template) if "[" in template else ({}, template)
-        try:
-            return subscripts, self._environment.undeclared_variables_in_str(attributes, nested=True)
-        except self._engine.TemplateError as failure:
-            raise TemplateSyntax(str(failure).splitlines()[0][:300]) from None
 
 
 def _with_attributes(template: str) -> tuple[dict[str, str], str]:

@@ -8,8 +8,8 @@ from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from windlass.api.v1.resources_pb2 import Run
-from windlass.cli.executions import run_state, show_runs
-from windlass.cli.render import as_json, coloured, date, span, timeline
+from windlass.cli.executions import show_runs
+from windlass.cli.render import coloured, date, print_json, span, timeline
 
 
 def run_from(node: str, began_ms: int, ended_ms: int, *, state: str = "SUCCESS", attempt: int = 1) -> Run:
@@ -20,7 +20,7 @@ def run_from(node: str, began_ms: int, ended_ms: int, *, state: str = "SUCCESS",
 
 
 def test_bars_lie_on_one_scale(capsys: pytest.CaptureFixture[str]) -> None:
-    timeline([run_from("first", 0, 500), run_from("second", 500, 1000)], run_state)
+    timeline([run_from("first", 0, 500), run_from("second", 500, 1000)])
     first, second = capsys.readouterr().out.splitlines()
     assert first.count("━") == second.count("━") == 20
     assert first.index("━") + 20 == second.index("━")
@@ -47,19 +47,19 @@ def test_date_is_shown_wherever_one_is(zone: str) -> None:
 
 
 def test_instant_run_is_still_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    timeline([run_from("instant", 0, 0), run_from("long", 0, 1000), run_from("last", 1000, 1000)], run_state)
+    timeline([run_from("instant", 0, 0), run_from("long", 0, 1000), run_from("last", 1000, 1000)])
     assert [line.count("━") for line in capsys.readouterr().out.splitlines()] == [1, 40, 1]
 
 
 def test_failed_attempt_and_its_retry_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    timeline([run_from("a", 0, 10, state="FAILED"), run_from("a", 20, 30, attempt=2)], run_state)
+    timeline([run_from("a", 0, 10, state="FAILED"), run_from("a", 20, 30, attempt=2)])
     failed, retried = capsys.readouterr().out.splitlines()
     assert "FAILED attempt 1" in failed
     assert "SUCCESS attempt 2" in retried
 
 
 def test_run_that_has_not_begun_has_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    timeline([Run(node="waiting")], run_state)
+    timeline([Run(node="waiting")])
     assert capsys.readouterr().out == ""
 
 
@@ -80,7 +80,7 @@ def test_run_that_renders_the_output_is_no_node(capsys: pytest.CaptureFixture[st
 def test_numbers_are_shown_as_they_were_written(capsys: pytest.CaptureFixture[str]) -> None:
     struct = Struct()
     struct.update({"whole": 4, "part": 4.5, "large": 1e300, "inner": [{"least": -(2**53)}]})
-    as_json(struct)
+    print_json(struct)
     # A Struct keeps no order.
     shown = {line.strip().rstrip(",") for line in capsys.readouterr().out.splitlines()}
     assert {'"whole": 4', '"part": 4.5', '"large": 1e+300', '"least": -9007199254740992'} <= shown
