@@ -1,5 +1,7 @@
 """Runs end in many ways: retries, deaths, hand-backs, late reports, timeouts, take-overs."""
 
+from typing import Any
+
 import pytest
 
 from services.coordinator.core.commands import (
@@ -290,7 +292,7 @@ def test_what_a_runner_says_is_brought_within_bounds():
     assert (news.progress, news.message) == (0.0, "\ufffd!")
     assert story.when(ReportProgress(1, epoch, float("nan"), "\0!", b"{}")).events == []
     far = 10**18
-    measured = {"start_time": -5, "end_time": far, "inputs_hash": b"h" * 99, "cost_tokens": far}
+    measured: dict[str, Any] = {"start_time": -5, "end_time": far, "inputs_hash": b"h" * 99, "cost_tokens": far}
     done = story.when(ReportSuccess(1, epoch, b"{}", "l\0", **measured)).events[0]
     assert (done.branch, done.start_time, done.end_time) == ("l\ufffd", 0, story.now + 86_400 * SECOND)
     assert (len(done.inputs_hash), done.cost_tokens) == (32, 10**12)
