@@ -11,15 +11,15 @@ from services.runner.app.module_threads import ModuleThreads
 async def test_thread_that_returns_when_its_call_is_cancelled_frees_no_second_place() -> None:
     threads, counts = ModuleThreads(), list[int]()
     threads.on_return = lambda: counts.append(threads.abandoned)
-    begun, may_return = threading.Event(), threading.Event()
+    begun: asyncio.Future[threading.Thread] = asyncio.get_running_loop().create_future()
+    may_return = threading.Event()
 
     def work() -> None:
-        begun.set()
+        begun.get_loop().call_soon_threadsafe(begun.set_result, threading.current_thread())
         may_return.wait()
 
     call = asyncio.create_task(threads.call(work))
-    await asyncio.to_thread(begun.wait)
-    (thread,) = (each for each in threading.enumerate() if each.name == "module")
+    thread = await begun
     may_return.set()
     thread.join()  # it tells the event loop, which is held up here until after the cancellation
     call.cancel()
