@@ -224,7 +224,11 @@ class StoringSettings(ProcessSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.database_url and self.database_url_file is not None:
-            url = self.database_url_file.read_text(encoding="utf-8").strip()
+            try:
+                url = self.database_url_file.read_text(encoding="utf-8").strip()
+            except OSError as failure:
+                fault = f"{variable('database_url_file')} cannot be read: {failure.strerror}"
+                raise InvalidSettings([fault]) from None
             object.__setattr__(self, "database_url", url)
 
     def faults(self) -> list[str]:

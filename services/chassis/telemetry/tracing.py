@@ -10,6 +10,7 @@ which has a time limit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
 import threading
@@ -20,6 +21,7 @@ from typing import Final, NamedTuple
 
 AttributeValue = str | int | float | bool
 TRACEPARENT: Final = "traceparent"
+_FLUSHED_POLL_SECONDS: Final = 0.02
 _TRACEPARENT_FORM: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 # Seeded by the system at import. The ids of spans must be distinct, but not secret.
 _random: Final = random.Random()
@@ -170,5 +172,9 @@ async def flush_tracing(seconds: float = 2.0) -> bool:
     # A daemon thread, so that an exporter that hangs does not keep the process alive.
     thread = threading.Thread(target=_flush, name="flush-spans", daemon=True)
     thread.start()
-    await asyncio.to_thread(thread.join, seconds)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            # Not by `to_thread`, whose threads may all be held by modules.
+            while thread.is_alive():  # noqa: ASYNC110 - a thread sets no event
+                await asyncio.sleep(_FLUSHED_POLL_SECONDS)
     return not thread.is_alive()

@@ -31,8 +31,8 @@ class ModuleThreads:
 
         def returned(value: Any, error: BaseException | None) -> None:
             if over.cancelled():
-                self.abandoned -= 1
-                self.on_return()
+                # Later, because the cancelled call may not have counted its thread yet.
+                loop.call_soon(self._came_back)
             else:
                 over.set_result((value, error))
 
@@ -56,3 +56,7 @@ class ModuleThreads:
         if error is not None:
             raise error
         return value
+
+    def _came_back(self) -> None:
+        self.abandoned -= 1
+        self.on_return()

@@ -43,6 +43,18 @@ def test_a_service_with_tables_says_which_settings_it_misses(
     ]
 
 
+def test_a_file_that_cannot_be_read_hides_no_other_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("WINDLASS_DATABASE_URL", raising=False)
+    monkeypatch.setenv("WINDLASS_DATABASE_URL_FILE", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("WINDLASS_LEASE_SCALE", "x")
+    with pytest.raises(InvalidSettings) as caught:
+        StoringSettings.from_environment()
+    assert caught.value.faults == [
+        "WINDLASS_DATABASE_URL_FILE cannot be read: No such file or directory",
+        "WINDLASS_LEASE_SCALE must be a number",
+    ]
+
+
 class ShopSettings(ProcessSettings):
     grpc_address: str = "127.0.0.1:80"
     tills: int = Field(default=2, ge=1, le=9)

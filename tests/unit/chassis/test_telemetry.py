@@ -3,13 +3,16 @@
 import asyncio
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
-from services.chassis.telemetry.tracing import Sampler, TraceContext, new_trace, parse_traceparent
+from services.chassis.telemetry import tracing
+from services.chassis.telemetry.tracing import Sampler, TraceContext, flush_tracing, new_trace, parse_traceparent
 from tests.support.probe import some
 
 HEADER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -124,3 +127,16 @@ async def test_a_collector_that_is_down_keeps_nobody_waiting() -> None:
     output, _ = await asyncio.wait_for(process.communicate(), 30)
     assert output.decode().split()[2] == "False"
     assert process.returncode == 0
+
+
+async def test_flushing_needs_no_thread_that_others_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "_flush", lambda: None)
+    loop, may_return = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    held = loop.run_in_executor(None, may_return.wait)
+    try:
+        async with asyncio.timeout(10):
+            assert await flush_tracing(5)
+    finally:
+        may_return.set()
+        await held
