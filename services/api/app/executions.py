@@ -149,13 +149,12 @@ class Executions:
 
     async def _waiting(self, asked: ExecutionQuery) -> list[Execution]:
         """The first rows of the queue that match."""
-        workspace, matches, from_id = asked.workspace, asked.filter.matches, asked.from_id
+        workspace, filter_, from_id = asked.workspace, asked.filter, asked.from_id
         found: list[Execution] = []
         for _ in range(_QUEUE_PAGES_MAX):
             rows = await self._queue.page(workspace, from_id, _QUEUE_PAGE, ascending=asked.ascending)
-            # A row that was given up does not say when the execution started; its coordinator does.
-            fitting = [row for row in rows if row.workspace == workspace and (row.is_given_up or matches(row))]
-            found += [execution for execution in await self._unknown_there(fitting) if matches(execution)]
+            fitting = [row for row in rows if row.workspace == workspace and filter_.may_match(row)]
+            found += [execution for execution in await self._unknown_there(fitting) if filter_.matches(execution)]
             if len(rows) < _QUEUE_PAGE or len(found) >= asked.limit:
                 return found[: asked.limit]
             from_id = rows[-1].id

@@ -162,6 +162,11 @@ class Filter(Protocol):
 
     def matches(self, execution: Execution) -> bool: ...
 
+    def may_match(self, row: Execution) -> bool:
+        """Whether the execution of a row of the queue may match, judged without asking its coordinator. A row that was
+        given up does not say when the execution started."""
+        ...
+
 
 class ExecutionQuery(NamedTuple):
     """One page of a list of executions."""

@@ -8,6 +8,7 @@ order is refused, because it would silently skip rows.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -77,16 +78,17 @@ class Page:
         return base64.urlsafe_b64encode(canonical([self._mark, after])).rstrip(b"=").decode()
 
     def _read(self, token: str) -> str:
-        malformed = "is not a page token of this service; send next_page_token unchanged"
-        if len(token) > _TOKEN_CHARACTERS_MAX:
-            raise _bad_token(malformed)
-        try:
-            mark, after = map(str, json.loads(base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))))
-        except (ValueError, TypeError, RecursionError):
-            raise _bad_token(malformed) from None
-        if mark != self._mark:
-            raise _bad_token("is a token of another list, filter or order")
-        return after
+        content = None
+        if len(token) <= _TOKEN_CHARACTERS_MAX:
+            with contextlib.suppress(ValueError, RecursionError):
+                content = json.loads(base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4)))
+        match content:
+            case [str(mark), str(after)] if mark == self._mark:
+                return after
+            case [str(), str()]:
+                raise _bad_token("is a token of another list, filter or order")
+            case _:
+                raise _bad_token("is not a page token of this service; send next_page_token unchanged")
 
 
 def _bad_token(message: str) -> Refusal:

@@ -184,6 +184,25 @@ async def test_execution_that_was_given_up_is_listed_by_its_shown_fields(text: s
     assert found == [(id_of(1), Execution.FAILED)] * is_found
 
 
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [("state = RUNNING", 0), ("workflow = other", 0), ("start_time:*", 900), ("NOT start_time:*", 900)],
+)
+async def test_coordinators_are_asked_for_executions_that_may_match(text: str, asked: int) -> None:
+    """Rows that were given up stay in the queue, and each record carries an input and an output."""
+
+    class Counting(MemoryPlaces):
+        asked = 0
+
+        async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+            self.asked += len(execution_ids)
+            return await super().executions(execution_ids)
+
+    places = Counting(dict.fromkeys(map(id_of, range(900)), FAILED))
+    await executions(places).page(ExecutionQuery("team", parse(text), "", ascending=True, limit=1_000))
+    assert places.asked == asked
+
+
 async def test_largest_page_does_not_end_the_list_where_some_were_given_up() -> None:
     places = dict.fromkeys(map(id_of, range(2_500)), STARTED) | {id_of(7): GIVEN_UP, id_of(1_700): GIVEN_UP}
     found = await walked(MemoryPlaces(places), "state = RUNNING", PAGE_SIZE_MAX, ascending=True)

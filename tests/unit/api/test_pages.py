@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -74,6 +76,14 @@ def test_other_token_is_refused(token: str, fault: str) -> None:
         Page(ListRunsRequest(page_token=token), "executions", "state = SUCCESS")
     assert [each.reason for each in refused.value.violations] == ["BAD_PAGE_TOKEN"]
     assert fault in refused.value.message
+
+
+@pytest.mark.parametrize("content", ['["{}", 5]', '["{}", null]', '["{}", ["place"]]', '{{"{}": 1, "place": 2}}'])
+def test_token_of_the_list_without_a_place_is_refused(content: str) -> None:
+    mark = json.loads(base64.urlsafe_b64decode(Page(ListRunsRequest(), "runs").token("") + "=="))[0]
+    token = base64.urlsafe_b64encode(content.format(mark).encode()).decode()
+    with pytest.raises(Refusal, match="is not a page token"):
+        Page(ListRunsRequest(page_token=token), "runs")
 
 
 @pytest.mark.parametrize(("asked", "size"), [(0, 50), (1, 1), (1000, 1000), (5000, PAGE_SIZE_MAX)])
