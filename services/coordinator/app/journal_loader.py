@@ -127,6 +127,8 @@ class JournalLoader:
         unloaded, self._executions.unloaded = self._executions.unloaded, []
         for owned in unloaded:
             version_id = owned.start.origin.version_id
+            # It may have come since the execution was granted.
+            owned.version = owned.version or self._definitions.cached(version_id)
             if owned.version is not None:
                 self._ready.append(owned)
             elif version_id in self._without:

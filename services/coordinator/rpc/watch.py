@@ -263,7 +263,8 @@ class WatchHub:
         """Brings each subscription up to the tables. Whole rows are read only of executions that have ended."""
         standings = await self._reads.standings(sorted({each.execution_id for each in subscriptions}))
         ended: list[Subscription] = []
-        for each in subscriptions:
+        # A subscription that met several gaps is to catch up several times.
+        for each in dict.fromkeys(subscriptions):
             standing = standings.get(each.execution_id)
             if standing is None:
                 continue

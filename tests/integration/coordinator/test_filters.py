@@ -84,8 +84,8 @@ def asked_for(text: str, **more: Any) -> pb.ListExecutionsRequest:
 
 
 async def listed(reads: PostgresReads, text: str, **more: Any) -> list[str]:
-    found = await reads.list_executions(asked_for(text, **more))
-    return [each["execution_id"] for each in found]
+    found = await ReadServicer(reads, lambda workspace: ()).ListExecutions(asked_for(text, **more), None)
+    return [each.execution.id for each in found.executions]
 
 
 async def test_table_and_memory_are_of_one_mind(reads: PostgresReads) -> None:

@@ -40,6 +40,7 @@ class World:
 
     def __init__(self) -> None:
         self.answers: dict[str, Version | Exception] = {}
+        self.fetched: dict[str, Version] = {}
         self.asked: list[str] = []
         self.begun: list[OwnedExecution] = []
         self.dropped: list[OwnedExecution] = []
@@ -52,6 +53,8 @@ class World:
         self.damaged: set[str] = set()
         # A load of more than these takes longer than it may.
         self.most = 1_000
+        self.may_read = asyncio.Event()
+        self.may_read.set()
         self.may_read_hard = asyncio.Event()
         self.unloaded: list[OwnedExecution] = []
         self.unloaded_level = Level()
@@ -65,18 +68,20 @@ class World:
         )
 
     def cached(self, version_id: str) -> Version | None:
-        return None
+        return self.fetched.get(version_id)
 
     async def get(self, version_id: str) -> Version:
         self.asked.append(version_id)
         answer = self.answers.get(version_id, DependencyUnavailable("api"))
         if isinstance(answer, Exception):
             raise answer
+        self.fetched[version_id] = answer
         return answer
 
     async def load(self, leases: Sequence[Lease], *, is_patient: bool) -> Sequence[Loaded]:
         if is_patient:
             return await self.load_hard(leases)
+        await self.may_read.wait()
         if len(leases) > self.most or not self.giants.isdisjoint(lease.lease_id for lease in leases):
             self.failed.append(len(leases))
             raise DependencyUnavailable("the database")
@@ -161,6 +166,22 @@ async def test_a_definition_is_asked_for_once_by_all_who_need_it_and_not_for_the
         world.answers["never"] = VERSION
         world.arrive("other").is_dropped = True
     assert world.begun == [second]
+
+
+async def test_a_definition_that_comes_while_journals_are_read_is_not_asked_for_again() -> None:
+    world = World()
+    world.may_read.clear()
+    async with world.running():
+        world.take_on(1)
+        first = world.arrive("late")
+        await until(lambda: {"there", "late"} <= set(world.asked))
+        second = world.arrive("late")
+        world.answers["late"] = VERSION
+        await until(lambda: "late" in world.fetched)
+        world.asked.clear()
+        world.may_read.set()
+        await until(lambda: first in world.begun and second in world.begun)
+        assert not world.asked
 
 
 async def test_a_version_that_is_not_there_is_refused_at_once_and_for_good() -> None:

@@ -75,6 +75,15 @@ async def test_a_whole_row_is_read_once_when_an_execution_has_ended() -> None:
     assert not stream.by_execution
 
 
+async def test_a_subscription_with_several_gaps_is_told_of_the_end_once() -> None:
+    tables = Tables()
+    hub, stream = hub_of(tables), WatchStream()
+    hub.subscribe(stream, pb.Subscription(execution_id=ID, events=True, catch_up=True))
+    tables.end()
+    await hub.check([stream.by_execution[ID]] * 2)
+    assert [update.WhichOneof("update") for update in stream.updates] == ["event", "final"]
+
+
 class Call:
     """The context of a call that sends one request, and ends when it has got so many answers."""
 
