@@ -94,9 +94,9 @@ class Catalog(catalog_pb2_grpc.CatalogServiceServicer):
 class StageDispatcher(ServerOwner, sessions_pb2_grpc.CoordinatorSessionsServicer, queue_pb2_grpc.QueueServiceServicer):
     """Grants what it is told to; acknowledges every report."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease_scale: float) -> None:
         super().__init__()
-        timing = EXECUTION.scaled(SCALE)
+        timing = EXECUTION.scaled(lease_scale)
         self.registry = SessionRegistry(
             store=MemorySessionStore(timing),
             timing=timing,
@@ -174,6 +174,7 @@ class StageRunner(HolderOwner):
         capacity: int = 100,
         idempotent: Sequence[str] = (),
         metadata: Metadata,
+        lease_scale: float = SCALE,
     ) -> None:
         super().__init__()
         # Streams that were opened so far.
@@ -191,7 +192,7 @@ class StageRunner(HolderOwner):
                 modules=("noop@1", "transform@1", "x.y@1"),
                 idempotent_modules=idempotent,
             ),
-            timing=RUN.scaled(SCALE),
+            timing=RUN.scaled(lease_scale),
             codec=runner_hop.CODEC,
             open_stream=lambda address: self._open(channel(address), metadata),
             owner=self,
@@ -236,13 +237,14 @@ class StageRunner(HolderOwner):
 class Stage:
     """Peers first; coordinators and runners as the test wants them."""
 
-    def __init__(self, database_url: str, directory: Path) -> None:
+    def __init__(self, database_url: str, directory: Path, lease_scale: float) -> None:
         self.database_url = database_url
         self.directory = directory
         self.secret = directory / "service.secret"
         self.secret.write_text("0123456789abcdef0123456789abcdef\n")
         self.catalog = Catalog()
-        self.dispatcher = StageDispatcher()
+        self.lease_scale = lease_scale
+        self.dispatcher = StageDispatcher(lease_scale)
         self.address = ""
         self._tasks: list[asyncio.Task[Any]] = []
         self._channels: list[grpc.aio.Channel] = []
@@ -287,7 +289,7 @@ class Stage:
             metrics_address="",
             database_url=self.database_url,
             service_secret_file=self.secret,
-            lease_scale=SCALE,
+            lease_scale=self.lease_scale,
             replica=replica,
             dispatchers=self.address,
             apis=self.address,
@@ -320,7 +322,14 @@ class Stage:
         modules."""
         own = ServiceCredential.from_file(self.secret, "runner").metadata
         metadata = (("authorization", f"Bearer {key}"),) if key else own
-        runner = StageRunner(name, self.channel, capacity=capacity, idempotent=idempotent, metadata=metadata)
+        runner = StageRunner(
+            name,
+            self.channel,
+            capacity=capacity,
+            idempotent=idempotent,
+            metadata=metadata,
+            lease_scale=self.lease_scale,
+        )
         self.holders.append(runner.holder)
         runner.attach(address)
         self.spawn(runner.holder.run(runner.addresses.changes()))
@@ -363,8 +372,8 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(database_url: str, directory: Path) -> AsyncIterator[Stage]:
-    made = Stage(database_url, directory)
+async def stage(database_url: str, directory: Path, lease_scale: float = SCALE) -> AsyncIterator[Stage]:
+    made = Stage(database_url, directory, lease_scale)
     await made.open()
     try:
         yield made

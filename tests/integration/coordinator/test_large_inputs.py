@@ -1,14 +1,26 @@
 """Inputs of many megabytes reach a runner as long as they fit into one message. Larger ones fail for good."""
 
 import functools
+from collections.abc import AsyncIterator
+from pathlib import Path
 
-from services.chassis.postgres.database import Database
+import pytest_asyncio
+
+from services.chassis.postgres.database import Database as Connections
 from services.coordinator.core.inputs import INPUTS_BYTES_MAX
 from services.coordinator.core.values import INLINE_BYTES_MAX
-from tests.support.coordinator_stage import Stage, eventually
+from tests.support.coordinator_stage import Stage, eventually, stage
+from tests.support.postgres import Database
 
 LARGE = {"text": "x" * (INLINE_BYTES_MAX - 100)}
 COUNT = INPUTS_BYTES_MAX // INLINE_BYTES_MAX + 2
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def on_stage(database: Database, tmp_path: Path) -> AsyncIterator[Stage]:
+    """Leases at full length: all sides share one process here, which is busy with the inputs for seconds."""
+    async with stage(database.url("coordinator"), tmp_path, lease_scale=1.0) as made:
+        yield made
 
 
 def summing(count: int) -> dict[str, object]:
@@ -27,7 +39,7 @@ def has_finished(on_stage: Stage, count: int) -> bool:
     return len(on_stage.dispatcher.finished) == count
 
 
-async def test_inputs_that_no_runner_can_be_handed_fail_alone(on_stage: Stage, tables: Database) -> None:
+async def test_inputs_that_no_runner_can_be_handed_fail_alone(on_stage: Stage, tables: Connections) -> None:
     version = on_stage.catalog.add("v-too-large", **summing(COUNT))
     # If one of the three places were lost with each grant that is not made, the last execution would wait for ever.
     session, runner = await on_stage.with_runner(capacity=3)
