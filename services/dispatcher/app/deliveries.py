@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from services.chassis.grpc.errors import Refusal
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.batcher import Batcher
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
@@ -55,7 +55,11 @@ class Deliveries:
     async def _flush(self, messages: list[MailboxMessage]) -> Sequence[Answer]:
         answers: list[Answer] = []
         for piece in _pieces(messages):
-            answers += await self._bring(piece)
+            try:
+                answers += await self._bring(piece)
+            except DependencyUnavailable as failure:
+                # The other pieces are stored, and their senders must hear of it.
+                answers += [failure] * len(piece)
         return answers
 
     async def _bring(self, messages: Sequence[MailboxMessage]) -> list[Answer]:
