@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
@@ -28,6 +27,7 @@ from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_loop import AdmissionLoop
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
+from services.dispatcher.app.backlog import Loop
 from services.dispatcher.app.deliveries import Deliveries
 from services.dispatcher.app.dispatched_marks import DispatchedMarks
 from services.dispatcher.app.measures import Measures
@@ -193,19 +193,20 @@ class DispatcherService:
         add_QueueServiceServicer_to_server(queue, self.server)
         add_CoordinatorSessionsServicer_to_server(CoordinatorSessionsService(self.registry), self.server)
 
-    def loops(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+    def loops(self) -> Sequence[Loop]:
         """The background loops by name. A loop that dies takes the process with it."""
         return (
             ("admission_loop", self.admission_loop.run),
-            ("returns", self.returns.run),
-            ("deliveries", self.deliveries.run),
+            *self.returns.loops,
+            *self.deliveries.loops,
             ("marks", self.marks.run),
             ("waking", self.waking.run),
             ("poll loop", self.poll_loop.run),
             ("replica_notices", self.replica_notices.run),
             ("notice listener", self.notice_listener.run),
             ("beats", self.registry.run_beats),
-            ("reaper", self.registry.run_reaper),
+            ("ticks", self.registry.run_ticks),
+            ("sweeps", self.registry.run_sweeps),
             ("measures", self.measures.run),
             ("retention", self.retention.run),
             ("health", lambda: self.server.health.follow(self.database.probe)),

@@ -279,7 +279,8 @@ class Stage:
         queue_pb2_grpc.add_QueueServiceServicer_to_server(self.dispatcher, self.server)
         self.address = f"127.0.0.1:{await self.server.start()}"
         self.spawn(self.dispatcher.registry.run_beats())
-        self.spawn(self.dispatcher.registry.run_reaper())
+        self.spawn(self.dispatcher.registry.run_ticks())
+        self.spawn(self.dispatcher.registry.run_sweeps())
 
     async def coordinator(self, replica: str = "0", port: int = 0) -> tuple[str, Any]:
         """Its address and its dispatcher session, attached."""

@@ -171,7 +171,9 @@ class Replica:
         return f"127.0.0.1:{self.port}"
 
     def start_loops(self) -> None:
-        self._loops = [asyncio.create_task(self.registry.run_beats()), asyncio.create_task(self.registry.run_reaper())]
+        registry = self.registry
+        runs = (registry.run_beats, registry.run_ticks, registry.run_sweeps)
+        self._loops = [asyncio.create_task(run()) for run in runs]
 
     async def stop_loops(self) -> None:
         for loop in self._loops:

@@ -68,10 +68,6 @@ class Holder:
 
 
 class LeaseWorld(RuleBasedStateMachine):
-    # How much work all stories together have begun and done.
-    begun_in_all = 0
-    done_in_all = 0
-
     def __init__(self) -> None:
         super().__init__()
         self.now = 100.0
@@ -227,25 +223,6 @@ class LeaseWorld(RuleBasedStateMachine):
         if is_heard:
             self.holder_reads(h, s)
 
-    @precondition(lambda self: not self.is_away)
-    @rule(h=holders, s=servers, count=st.integers(1, 5))
-    def they_work(self, h: int, s: str, count: int) -> None:
-        """Leases are granted, begun and ended, so that long stories are busy ones."""
-        self.they_say_all(h, s)
-        self.server_grants(h, s, count, is_heard=True)
-        for _ in range(count):
-            self.holder_starts(h, 0)
-            self.holder_finishes(h, 0)
-        self.they_say_all(h, s)
-
-    @rule()
-    def new_work(self) -> None:
-        """Finished work makes room for new work under its name; its epochs go on rising."""
-        for name, row in self.rows.items():
-            if row.is_done and all(name not in holder.rules.leases for holder in self.holders):
-                row.is_done = False
-                self.results[name] = 0
-
     @rule(h=holders, pick=st.integers(0, 100))
     def holder_starts(self, h: int, pick: int) -> None:
         holder = self.holders[h]
@@ -257,7 +234,6 @@ class LeaseWorld(RuleBasedStateMachine):
         item = ready[pick % len(ready)]
         holder.started.add(item)
         self.starts[item] += 1
-        LeaseWorld.begun_in_all += 1
         assert self.starts[item] == 1, "the same grant was started twice"
         assert item not in self.freed, "started although the work was given to another"
 
@@ -400,7 +376,6 @@ class LeaseWorld(RuleBasedStateMachine):
             if row.epoch == report.epoch and (row.is_done or row.instance_id is not None):
                 if not row.is_done:
                     self.results[report.lease_id] += 1
-                    LeaseWorld.done_in_all += 1
                 row.is_done, row.instance_id = True, None
                 stream.rules.acknowledge([report.report_id])
             else:

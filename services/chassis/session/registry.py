@@ -2,7 +2,7 @@
 
 Durable effects go through the store. An attach opens the instance. All beats that have gathered are renewed in
 one statement (`run_beats`). An instance ends when its stream has closed and no replica has heard it for the
-grace (closed_streams.py), or by the sweep (`run_reaper`). While the store is away, beats wait unanswered and no
+grace (closed_streams.py), or by the sweep (`run_sweeps`). While the store is away, beats wait unanswered and no
 instance is judged.
 
 A stream that has no room for more unanswered reports (room.py) is not read, and its next beat may be behind the
@@ -250,13 +250,8 @@ class SessionRegistry:
 
     # ── time ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def run_reaper(self) -> None:
-        """For ever: tick the sessions, and sweep. These are two tasks, so that a slow database delays no tick."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._run_ticks())
-            group.create_task(self._run_sweeps())
-
-    async def _run_ticks(self) -> None:
+    async def run_ticks(self) -> None:
+        """For ever: tick the sessions. This is no part of `run_sweeps`, so that a slow database delays no tick."""
         seconds = self._timing.beat / 4
         while True:
             due = self._clock.monotonic() + seconds
@@ -265,7 +260,8 @@ class SessionRegistry:
             self._guard.woke(due, now)
             self.tick(now)
 
-    async def _run_sweeps(self) -> None:
+    async def run_sweeps(self) -> None:
+        """For ever: end the instances that nobody hears."""
         while True:
             await self._clock.sleep(self._timing.second_look / 2)
             await self._reaper.run_once()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.backoff import Backoff
@@ -15,6 +15,8 @@ from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 Item = TypeVar("Item")
+# A loop of the process by its name. The process goes down when any of them ends, so that none ends unnoticed.
+Loop = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
 class Backlog(Generic[Item]):
@@ -22,6 +24,7 @@ class Backlog(Generic[Item]):
         self, what: str, commit: Callable[[list[Item]], Awaitable[None]], clock: Clock, *, items_per_batch: int = 500
     ) -> None:
         """`what` names the items in the log. A batch whose `commit` raises DependencyUnavailable is tried again."""
+        self.what = what
         self._away = f"{what} wait for the database"
         self._commit = commit
         self._clock = clock

@@ -6,16 +6,15 @@ that is lost, app/poll_loop.py sends them again. A full mailbox takes no message
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from services.chassis.grpc.errors import Refusal
+from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.batcher import Batcher
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
 from services.dispatcher.app.admission_inbox import AdmissionInbox
-from services.dispatcher.app.backlog import Backlog
+from services.dispatcher.app.backlog import Backlog, Loop
 from services.dispatcher.app.ports import Mailbox
 from services.dispatcher.core.items import Delivery, MailboxMessage
 
@@ -49,15 +48,18 @@ class Deliveries:
     def journalled(self, message_ids: Iterable[str]) -> None:
         self._journalled.add(message_ids)
 
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._batcher.run())
-            group.create_task(self._journalled.run())
+    @property
+    def loops(self) -> Sequence[Loop]:
+        return [("deliveries", self._batcher.run), (self._journalled.what, self._journalled.run)]
 
     async def _flush(self, messages: list[MailboxMessage]) -> Sequence[Answer]:
         answers: list[Answer] = []
         for piece in _pieces(messages):
-            answers += await self._bring(piece)
+            try:
+                answers += await self._bring(piece)
+            except DependencyUnavailable as failure:
+                # The other pieces are stored, and their senders must hear of it.
+                answers += [failure] * len(piece)
         return answers
 
     async def _bring(self, messages: Sequence[MailboxMessage]) -> list[Answer]:

@@ -6,8 +6,7 @@ lease alone that another holder has by now, so the order does not matter here.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from services.chassis.lease.frames import RefusedReport
@@ -15,7 +14,7 @@ from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
-from services.dispatcher.app.backlog import Backlog
+from services.dispatcher.app.backlog import Backlog, Loop
 from services.dispatcher.app.ports import CoordinatorSession, Leases, PendingReport
 from services.dispatcher.core.items import LeaseReleased, State
 
@@ -27,9 +26,9 @@ class Returns:
         self._leases = leases
         self._inbox = inbox
         self._metrics = metrics
-        self._ended = Backlog("returns", self._end, clock)
-        self._handed_back = Backlog("returns", self._hand_back, clock)
-        self._released = Backlog("returns", self._release, clock)
+        self._ended = Backlog("leases of ended instances", self._end, clock)
+        self._handed_back = Backlog("grants to return", self._hand_back, clock)
+        self._released = Backlog("releases", self._release, clock)
         # After the releases, which add to it.
         self._late: Backlog[PendingReport[Any]] = Backlog("late reports", self._answer_late, clock)
         self._backlogs: tuple[Backlog[Any], ...] = (self._ended, self._handed_back, self._released, self._late)
@@ -53,10 +52,9 @@ class Returns:
         for each in self._backlogs:
             await each.idle()
 
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for each in self._backlogs:
-                group.create_task(each.run())
+    @property
+    def loops(self) -> Sequence[Loop]:
+        return [(each.what, each.run) for each in self._backlogs]
 
     async def run_once(self) -> None:
         for each in self._backlogs:

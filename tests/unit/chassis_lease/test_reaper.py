@@ -1,8 +1,15 @@
 """The reaper and its guard judge which instances are dead, on a clock that stands still."""
 
+import asyncio
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any, cast
+
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import EXECUTION
+from services.chassis.process.lifecycle import Process
 from services.chassis.session.reaper import SessionReaper, SweepGuard
+from services.chassis.session.registry import SessionRegistry
 from services.chassis.session.store import EndedInstance
 from tests.support.manual_clock import ManualClock
 from tests.support.session_store import MemorySessionStore
@@ -122,3 +129,28 @@ async def test_process_that_was_stopped_itself_has_no_opinion():
     assert world.guard.may_sweep(now)
     world.guard.woke(now - BEAT - 0.1, now)
     assert not world.guard.may_sweep(now)
+
+
+class CancelledStore(MemorySessionStore):
+    """Each of its answers is cancelled."""
+
+    async def ended_among(self, instance_ids: Iterable[str]) -> list[EndedInstance]:
+        answer: asyncio.Future[list[EndedInstance]] = asyncio.get_running_loop().create_future()
+        answer.cancel()
+        return await answer
+
+
+async def test_no_process_goes_on_without_its_sweeps():
+    timing = EXECUTION.scaled(0.01)
+    registry = SessionRegistry(
+        store=CancelledStore(timing),
+        timing=timing,
+        server="server-0",
+        codec=cast("Any", None),
+        owner=cast("Any", SimpleNamespace(watched=list)),
+    )
+    process = Process("dispatcher")
+    process.loop("ticks", registry.run_ticks)
+    process.loop("sweeps", registry.run_sweeps)
+    async with asyncio.timeout(10):
+        assert await process.run(lambda _: asyncio.sleep(0)) == 1

@@ -308,6 +308,16 @@ def test_leases_are_counted_from_the_attach_on_and_gone_with_the_stream():
     assert [*counts, session.held_count] == [0, 2, 1, 0]
 
 
+def test_unanswered_reports_of_all_frames_count_together():
+    session, half = live(), HolderFrame(reports=[REPORT] * (REPORTS_FLOOD // 2))
+    assert [len(session.receive(half, 0.0).reports) for _ in range(2)] == [REPORTS_FLOOD // 2] * 2
+    session.acknowledge([REPORT.report_id])
+    one = HolderFrame(reports=[REPORT])
+    assert session.receive(one, 0.0).reports == [REPORT]
+    assert session.receive(one, 0.0) == ServerEffects()
+    assert some(session.fault).reason == "FLOOD"
+
+
 @pytest.mark.parametrize("end", [lambda session: session.close("NO", "no"), ServerSessionRules.lost])
 def test_leases_of_an_attach_that_is_never_accepted_are_forgotten(end: Callable[[ServerSessionRules], object]):
     session = new()
