@@ -1,8 +1,8 @@
 """How each event is stored: one row per event, made from its dataclass.
 
 The message of an event has the name of its dataclass and the same field names. The type of a field decides its form
-(`FORMS`). A field that is empty (None, 0, "") is left out of the message and read back as the same. The time of an
-event is that of its append.
+(`FORMS`). A field that is empty (None, 0, "") is left out of the message and read back as the same. Where None is
+possible, only None is left out. The time of an event is that of its append.
 
 To add an event: its dataclass in `core/events.py` and its message in `protos/windlass/journal/v1/events.proto`. A type
 that no event had before needs its form here. A stored field keeps its form and its meaning for ever.
@@ -29,6 +29,8 @@ class Form(NamedTuple):
 
     put: Callable[[Any, str, Any], None] = setattr
     take: Callable[[Any, str], Any] = getattr
+    # An empty value is put too, because a field that is left out is read back as None.
+    may_be_none: bool = False
 
 
 class Row(NamedTuple):
@@ -50,7 +52,8 @@ def _codec(forms: Mapping[str, Form]) -> tuple[Write, Read]:
         # Present even if all its fields are empty.
         message.SetInParent()
         for name, form in forms.items():
-            if item := getattr(value, name):
+            item = getattr(value, name)
+            if item or (form.may_be_none and item is not None):
                 form.put(message, name, item)
 
     def read(message: Any) -> dict[str, Any]:
@@ -131,7 +134,10 @@ def _nested(make: type, **own_forms: Form) -> Form:
 
 
 def _or_none(form: Form) -> Form:
-    return Form(form.put, lambda message, name: form.take(message, name) if message.HasField(name) else None)
+    def take(message: Any, name: str) -> Any:
+        return form.take(message, name) if message.HasField(name) else None
+
+    return Form(form.put, take, may_be_none=True)
 
 
 def _enum(names: type[StrEnum], numbers: Any) -> Form:

@@ -1,14 +1,15 @@
 """Events to stored bytes and back."""
 
 import zlib
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.coordinator.core.events import Event, RunLeased, WaitEnded
+from services.coordinator.core.events import Event, ExecutionFinished, RunLeased, WaitEnded
+from services.coordinator.core.values import OutputRef
 from services.coordinator.store.codec import (
     SCHEMA_VERSION,
     CorruptRecord,
@@ -37,6 +38,12 @@ def sealed(*events):
 def test_every_event_comes_back_as_it_was(kind, variant):
     event = sample(kind, variant)
     assert unseal(sealed(event)) == [Stored(EXECUTION_ID, 12, EPOCH, event)]
+
+
+@pytest.mark.parametrize("output", [None, b"", OutputRef("", "", 0)])
+def test_an_empty_output_is_not_the_same_as_none(output):
+    event = replace(sample(ExecutionFinished, 0), output=output)
+    assert [each.event for each in unseal(sealed(event))] == [event]
 
 
 def test_all_events_of_an_append_come_back_in_order():

@@ -4,6 +4,7 @@ from typing import cast
 
 import pytest
 
+from services.coordinator.core.commands import ReportProgress
 from services.coordinator.rpc.run_messages import run_grant
 from tests.support.story import BEGIN, SECOND, Story, edge, node
 from windlass.coordinator.v1 import sessions_pb2 as pb
@@ -48,6 +49,24 @@ def test_a_grant_has_what_its_templates_see() -> None:
     assert (grant.execution_input, grant.state) == (b'{"i":1}', b'{"r":"eu"}')
     assert {name: output.json for name, output in grant.outputs.items()} == {"a": b'{"ok":true}'}
     assert (story.run("b").number, grant.module, grant.may_have_run_before) == (3, "noop@1", False)
+
+
+def test_a_grant_after_a_lost_runner_says_so_and_has_its_cursor() -> None:
+    story = Story([node("a", idempotent=True)])
+    story.start()
+    story.assign("a")
+    first = granted(story)
+    assert (first.attempt, first.may_have_run_before, first.idempotent, first.cursor) == (1, False, True, b"")
+    story.when(ReportProgress(1, story.run("a").epoch, 0.5, "", b'{"row":7}'))
+    story.lose()
+    story.assign("a")
+    second = granted(story)
+    assert (second.attempt, second.may_have_run_before, second.idempotent, second.cursor) == (
+        2,
+        True,
+        True,
+        b'{"row":7}',
+    )
 
 
 def test_the_renderer_of_a_control_node_is_granted_its_config_as_inputs() -> None:

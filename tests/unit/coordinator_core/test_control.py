@@ -91,6 +91,7 @@ def test_a_config_that_makes_no_sense_fails_the_node(output):
     assert names(decision)[-2:] == ["RunFailed", "ExecutionFinished"]
     failed = decision.events[-2]
     assert (failed.run, failed.reason, failed.error.type) == (1, FailureReason.PERMANENT_ERROR, "INVALID_CONFIG")
+    assert (failed.retry_time, failed.is_reported) == (0, True)
     assert len(story.execution.runs) == 1
 
 

@@ -56,6 +56,10 @@ def test_budget_ends_the_attempts():
     assert forever == NOW + 365 * 86_400 * SECOND, "a stored time has a range"
 
 
+def test_an_open_circuit_before_any_failure_waits_like_the_first_failure():
+    assert judge(RetryPolicy(attempts=1), ErrorClass.CIRCUIT_OPEN, failures=0) == NOW + SECOND
+
+
 def test_node_overrides_workflow_overrides_default():
     policy = RetryOverrides(attempts=5, budget=0).over(RetryPolicy(attempts=2, factor=3.0))
     assert (policy.attempts, policy.factor, policy.budget) == (5, 3.0, 0)

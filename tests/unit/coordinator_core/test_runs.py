@@ -292,19 +292,23 @@ def test_what_a_runner_says_is_brought_within_bounds():
     assert (news.progress, news.message) == (0.0, "\ufffd!")
     assert story.when(ReportProgress(1, epoch, float("nan"), "\0!", b"{}")).events == []
     far = 10**18
-    measured: dict[str, Any] = {"start_time": -5, "end_time": far, "inputs_hash": b"h" * 99, "cost_tokens": far}
-    done = story.when(ReportSuccess(1, epoch, b"{}", "l\0", **measured)).events[0]
-    assert (done.branch, done.start_time, done.end_time) == ("l\ufffd", 0, story.now + 86_400 * SECOND)
-    assert (len(done.inputs_hash), done.cost_tokens) == (32, 10**12)
+    measured: dict[str, Any] = {"start_time": -5, "end_time": far, "inputs_hash": b"h" * 99, "config_hash": b"c" * 99}
+    done = story.when(ReportSuccess(1, epoch, b"{}", "l\0", **measured, cost_tokens=far)).events[0]
+    assert (done.branch, done.cost_tokens) == ("l\ufffd", 10**12)
     error = Error(ErrorClass.PERMANENT, "A\0", "b\0")
-    failed = story.when(ReportFailure(2, story.run("b").epoch, error, 0.5, cost_tokens=-1)).events[0]
+    report = ReportFailure(2, story.run("b").epoch, error, 0.5, **measured, cost_tokens=-1)
+    failed = story.when(report).events[0]
     assert (failed.error.type, failed.error.message, failed.cost_tokens) == ("A\ufffd", "b\ufffd", 0)
+    for ended in (done, failed):
+        assert (ended.start_time, ended.end_time) == (0, story.now + 86_400 * SECOND)
+        assert (ended.inputs_hash, ended.config_hash) == (b"h" * 32, b"c" * 32)
 
 
 def test_a_run_that_stopped_unasked_is_tried_again():
     story = begun()
     run = story.run("a")
-    assert names(story.when(ReportStopped(1, run.epoch))) == ["RunFailed"]
+    (failed,) = story.when(ReportStopped(1, run.epoch)).events
+    assert fields(failed, "reason", "is_reported", "retry_time") == (None, True, story.now + SECOND)
     assert story.state == "WAITING"
     assert story.when(ReportStopped(9, 9)).refusal.reason is RefusalReason.LEASE_UNKNOWN
 
@@ -325,9 +329,17 @@ def test_the_backstop_counts_from_the_start_of_the_work():
     story = begun(node("a", timeout="30s"))
     story.later(10)
     story.when(ReportStarted(1, 2, story.now))
-    assert story.execution.next_wake() == story.now + 35 * SECOND
+    started = story.now
+    assert story.execution.next_wake() == started + 35 * SECOND
     story.later(25)
     assert story.tick().events == []
+    failed = story.wake().events[0]
+    assert (failed.start_time, failed.end_time) == (started, started + 35 * SECOND)
+
+
+def test_a_run_that_ended_has_no_backstop_any_more():
+    story = begun(node("a", timeout="30s"))
+    story.when(ReportStarted(1, 2, story.now))
     story.succeed("a")
     assert story.execution.next_wake() == 0
 
