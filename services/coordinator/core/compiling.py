@@ -1,7 +1,8 @@
 """Compiles the document of a workflow version to the `Definition` that the core walks.
 
 Hazards: the api validated the document when it was applied. A document that is broken here was changed in the database
-or let through by a bug, so it raises `BrokenInvariant`. Unknown fields are ignored, so that a newer api may add some.
+or let through by a bug, so it raises `BrokenInvariant`. Cycles alone are not looked for again; the api refuses them.
+Unknown fields are ignored, so that a newer api may add some.
 """
 
 import json

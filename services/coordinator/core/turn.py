@@ -80,6 +80,7 @@ class Turn:
 
     def fail(self, work: Work, error_type: str, message: str) -> None:
         """The work failed finally, before a runner could do it or while the core did it."""
+        # No runner measured it, so the report has times alone, and an epoch that nobody compares.
         report = ReportOfEnd(self._run_of(work), 0, start_time=self._start_time_of(work), end_time=self.now)
         self.fail_run(work, report, Error(ErrorClass.PERMANENT, error_type, message))
 

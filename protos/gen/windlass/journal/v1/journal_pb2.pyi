@@ -53,7 +53,9 @@ class Append(_message.Message):
     epoch: _builtins.int
     """The epoch of the lease under which it was appended. It never falls within a journal."""
     time: _builtins.int
-    """When it was decided, by the holder's clock, in µs since the epoch. It is for people and timers; the order is by number alone."""
+    """When it was decided, by the holder's clock, in µs since 1970. It is for people and timers; the order is by number
+    alone.
+    """
     checksum: _builtins.int
     """CRC-32 (as in zlib) of the bytes before this field. It is always the last field."""
     @_builtins.property
