@@ -29,8 +29,8 @@ from services.api.peers.enqueue_streams import EnqueueStreams
 from services.api.peers.limits import LimitsConfigurer
 from services.api.peers.replicas import Replicas
 from services.api.peers.watch_streams import WatchStreams
+from services.api.rpc.allowed_callers import RULES
 from services.api.rpc.executions import ExecutionServicer
-from services.api.rpc.rules import RULES
 from services.api.rpc.runs import RunServicer
 from services.api.rpc.starting import Starting
 from services.api.rpc.workflows import CatalogServicer, WorkflowServicer

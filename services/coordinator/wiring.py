@@ -49,8 +49,8 @@ from services.coordinator.peers.catalog import KEY_SECONDS, ApiReplicas, Catalog
 from services.coordinator.peers.dispatch import SessionDispatch
 from services.coordinator.peers.mailbox import DispatcherMailbox
 from services.coordinator.rpc import runners as runner_hop
+from services.coordinator.rpc.allowed_callers import RULES
 from services.coordinator.rpc.reads import ReadServicer
-from services.coordinator.rpc.rules import RULES
 from services.coordinator.rpc.run_messages import forwarded_command, run_grant
 from services.coordinator.rpc.runners import RunnerSessionsService, SessionRunners
 from services.coordinator.rpc.watch import WatchHub

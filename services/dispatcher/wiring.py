@@ -37,9 +37,9 @@ from services.dispatcher.app.retention import Retention
 from services.dispatcher.app.returns import Returns
 from services.dispatcher.app.waking import Waking
 from services.dispatcher.config import LOST_GRANT_SECONDS, POLL_SECONDS, REDELIVER_SECONDS, SERVICE, DispatcherSettings
+from services.dispatcher.rpc.allowed_callers import RULES
 from services.dispatcher.rpc.enqueue import EnqueueServicer
 from services.dispatcher.rpc.queue import QueueServicer
-from services.dispatcher.rpc.rules import RULES
 from services.dispatcher.rpc.sessions import CODEC, CoordinatorSessionOwner, CoordinatorSessionsService
 from services.dispatcher.rpc.translate import grant_of
 from services.dispatcher.store.housekeeping import PostgresHousekeeping

@@ -10,12 +10,12 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from services.api.rpc.rules import RULES as API_RULES
+from services.api.rpc.allowed_callers import RULES as API_RULES
 from services.chassis.grpc.errors import remote_error
 from services.chassis.identity.callers import CallerKind, Identity, Rule
 from services.chassis.identity.tls import Tls
-from services.coordinator.rpc.rules import RULES as COORDINATOR_RULES
-from services.dispatcher.rpc.rules import RULES as DISPATCHER_RULES
+from services.coordinator.rpc.allowed_callers import RULES as COORDINATOR_RULES
+from services.dispatcher.rpc.allowed_callers import RULES as DISPATCHER_RULES
 from tests.support.api import Client
 from tests.support.certificates import Authority
 from tests.support.command_line import windlass

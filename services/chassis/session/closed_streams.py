@@ -1,15 +1,17 @@
-"""Judges the instance of a closed stream after a grace period, and settles the grants that were sent on it.
+"""Follows up the end of a stream: judges the holder's instance after a grace period, and settles its grants.
 
-The instance ends after a grace period, unless any replica has heard it since the close. If the store is away then, the
-sweep judges the instance (reaper.py).
+Grants that were not sent go back to the hop at once. The instance ends after the grace period, unless it has attached
+again here or any replica has heard it since the close. If the store is away then, the sweep judges the instance
+(reaper.py). The hop hears of the end in `SessionOwner.on_ended`.
 
 A grant that was sent on the stream and not counted is in doubt until the instance attaches again or ends. Nothing else
 can settle it, because the holder may be at work while its other streams are open.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.lease.frames import Grant, Refused
@@ -43,33 +45,62 @@ class ClosedStreams:
         guard: SweepGuard,
         owner: SessionOwner,
         clock: Clock,
-        attached: Mapping[str, ServerSession],
+        attached: dict[str, ServerSession],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """`attached` has the present session of each instance. The registry keeps it."""
+        """`attached` has the present session of each instance. The registry adds the sessions to it."""
         self._store = store
         self._timing = timing
         self._guard = guard
         self._owner = owner
         self._clock = clock
         self._attached = attached
+        self._spawn = spawn
         self._doubts: dict[str, list[_Doubt]] = {}
 
-    async def end_unheard(self, instance_id: str, closed_at: float) -> EndedInstance | None:
-        """End the instance after the grace. None: it has attached again, or another replica has heard it."""
+    def closed(self, session: ServerSession, *, is_stopping: bool) -> None:
+        """The stream of this session is over. A server that stops judges no instance."""
+        closed_at = self._clock.monotonic()
+        withdrawn, in_doubt = session.lost()
+        if withdrawn:
+            self._owner.on_withdrawn(session, withdrawn)
+        if in_doubt:
+            self._put_in_doubt(session, in_doubt)
+        if not session.was_attached:
+            return
+        self._owner.on_closed(session)
+        if self._attached.get(session.instance_id) is session:
+            del self._attached[session.instance_id]
+            if not is_stopping:
+                self._spawn(self._end_unheard(session.instance_id, closed_at))
+
+    async def _end_unheard(self, instance_id: str, closed_at: float) -> None:
+        """End the instance after the grace, unless it has attached again or another replica has heard it."""
         try:
             asked_time = await self._store.now()
             # The stream closed earlier by this. Otherwise a beat that came in between would not count.
             late = self._clock.monotonic() - closed_at
             await self._clock.sleep(max(0.0, self._timing.closed_grace - late))
             if instance_id in self._attached:
-                return None
-            return await self._store.end_if_unheard(instance_id, since=asked_time - timedelta(seconds=late))
+                return
+            ended = await self._store.end_if_unheard(instance_id, since=asked_time - timedelta(seconds=late))
         except DependencyUnavailable as away:
             self._guard.failed(self._clock.monotonic())
             log.warning("the sweep will judge a closed instance", instance_id=instance_id, error=str(away))
-            return None
+            return
+        if ended is not None:
+            self.ended([ended])
 
-    def put_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
+    def ended(self, ended: list[EndedInstance]) -> None:
+        """These instances have ended, here or by the judgement of another replica."""
+        for each in ended:
+            self._doubts.pop(each.instance_id, None)
+            session = self._attached.get(each.instance_id)
+            if session is not None:
+                session.ended()
+        self._owner.on_ended(ended)
+
+    def _put_in_doubt(self, session: ServerSession, grants: list[Grant]) -> None:
         due = self._clock.monotonic() + self._timing.grant_answer
         self._doubts.setdefault(session.instance_id, []).append(_Doubt(session, grants, due))
         newer = self._attached.get(session.instance_id)
@@ -91,9 +122,6 @@ class ClosedStreams:
                 self._owner.on_taken(session, held)
             if denied:
                 self._owner.on_refused(session, denied)
-
-    def ended(self, instance_id: str) -> None:
-        self._doubts.pop(instance_id, None)
 
     def in_doubt(self) -> Iterable[str]:
         """The instances of which a grant is in doubt."""

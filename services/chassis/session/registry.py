@@ -28,7 +28,7 @@ from services.chassis.session.codec import HopCodec
 from services.chassis.session.owners import AttachRefused, SessionOwner
 from services.chassis.session.reaper import SessionReaper, SweepGuard
 from services.chassis.session.server import Conversation, ServerSession
-from services.chassis.session.store import EndedInstance, SessionStore
+from services.chassis.session.store import SessionStore
 from services.chassis.session.stream_limits import SessionLimits, StreamLimits
 from services.chassis.telemetry.logs import logger
 
@@ -56,12 +56,18 @@ class SessionRegistry:
         self._clock: Clock = SystemClock()
         self._limits = StreamLimits(limits or SessionLimits())
         self._guard = SweepGuard(timing, self._clock.monotonic())
-        self._reaper = SessionReaper(store, self._guard, self._clock, self._watched, self._instances_ended)
         self._conversations: dict[ServerSession, Conversation] = {}
         self._by_instance: dict[str, ServerSession] = {}
         self._closed_streams = ClosedStreams(
-            store=store, timing=timing, guard=self._guard, owner=owner, clock=self._clock, attached=self._by_instance
+            store=store,
+            timing=timing,
+            guard=self._guard,
+            owner=owner,
+            clock=self._clock,
+            attached=self._by_instance,
+            spawn=self._spawn,
         )
+        self._reaper = SessionReaper(store, self._guard, self._clock, self._watched, self._closed_streams.ended)
         # The beats to renew: each session with the number to answer.
         self._beats: dict[ServerSession, int] = {}
         self._beats_wanted = asyncio.Event()
@@ -109,7 +115,8 @@ class SessionRegistry:
             await conversation.run()
         finally:
             del self._conversations[session]
-            self._closed(session)
+            self._beats.pop(session, None)
+            self._closed_streams.closed(session, is_stopping=self._is_stopping)
             if refusal is None:
                 self._limits.closed(who, context, is_unread=conversation.writing_since is not None)
 
@@ -216,37 +223,6 @@ class SessionRegistry:
             else:
                 session.renewed(number)
         return True
-
-    # ── the end of a stream, the end of an instance ───────────────────────────────────────────────────────
-
-    def _closed(self, session: ServerSession) -> None:
-        closed_at = self._clock.monotonic()
-        self._beats.pop(session, None)
-        withdrawn, in_doubt = session.lost()
-        if withdrawn:
-            self._owner.on_withdrawn(session, withdrawn)
-        if in_doubt:
-            self._closed_streams.put_in_doubt(session, in_doubt)
-        if not session.was_attached:
-            return
-        self._owner.on_closed(session)
-        if self._by_instance.get(session.instance_id) is session:
-            del self._by_instance[session.instance_id]
-            if not self._is_stopping:
-                self._spawn(self._end_unheard(session.instance_id, closed_at))
-
-    async def _end_unheard(self, instance_id: str, closed_at: float) -> None:
-        ended = await self._closed_streams.end_unheard(instance_id, closed_at)
-        if ended is not None:
-            self._instances_ended([ended])
-
-    def _instances_ended(self, ended: list[EndedInstance]) -> None:
-        for each in ended:
-            self._closed_streams.ended(each.instance_id)
-            session = self._by_instance.get(each.instance_id)
-            if session is not None:
-                session.ended()
-        self._owner.on_ended(ended)
 
     # ── time ──────────────────────────────────────────────────────────────────────────────────────────────
 

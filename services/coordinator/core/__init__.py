@@ -62,7 +62,7 @@ Reading order
     events, commands, decision      what happened, what is asked, what is answered
     state, fold                     what the events add up to
     graph, turn, advance            the rules: edges and joins, emitting events, what follows by itself
-    handlers/                       what each command does, one file per family of commands
+    late_reports, handlers/         which reports count; what each command does, one file per family of commands
     controls/                       the control nodes
     effects, projection             what is to be done after the commit, and the rows that show the state
     run_ids, results, effect_keys   ids, the checks of what a runner brought, keys that name one effect

@@ -20,6 +20,7 @@ from services.dispatcher.core.batch import AdmissionBatch, BatchResult
 from services.dispatcher.core.composing import reach
 from services.dispatcher.core.items import Admission, Claim, EnqueueOutcome, LeaseParked, WorkspaceLimits, WorkspaceView
 from services.dispatcher.store import admission_statements as sql
+from services.dispatcher.store.claim_statements import CLAIM, CLAIM_ENDING
 from services.dispatcher.store.slots import LOCK_WORKSPACES
 from services.dispatcher.store.tables import lease_arrays
 
@@ -109,9 +110,9 @@ def _plan(batch: AdmissionBatch) -> tuple[list[HotStatement], list[Read]]:
     if batch.workspaces:
         rows_each = reach(len(batch.claim_holders), len(batch.workspaces))
         claim = (Texts(batch.workspaces), Ints(batch.claim_holders), rows_each, Texts(batch.holders))
-        add(sql.CLAIM, claim, _read_claimed)
+        add(CLAIM, claim, _read_claimed)
     if batch.ending_holders:
-        add(sql.CLAIM_ENDING, (Ints(batch.ending_holders), Texts(batch.holders)), _read_ending)
+        add(CLAIM_ENDING, (Ints(batch.ending_holders), Texts(batch.holders)), _read_ending)
     return statements, reads
 
 

@@ -16,7 +16,7 @@ from google.protobuf import message_factory
 
 from services.api.app.key_material import key_hash
 from services.api.app.ports import NewKey
-from services.api.rpc.rules import RULES
+from services.api.rpc.allowed_callers import RULES
 from services.api.store.keys import PostgresKeys
 from services.chassis.grpc.errors import RemoteError, remote_error
 from services.chassis.identity.callers import CallerKind, Identity

@@ -18,8 +18,8 @@ from services.api.rpc.filter_text import parse
 from services.chassis.grpc.errors import Refusal
 from services.chassis.postgres.compiled import compiled
 from services.chassis.postgres.database import Database
+from services.coordinator.rpc.public_records import execution_record
 from services.coordinator.rpc.reads import ReadServicer
-from services.coordinator.rpc.translate import execution_record
 from services.coordinator.store.conditions import ConditionUnknown, execution_list
 from services.coordinator.store.reads import PostgresReads
 from tests.support.filters import LABEL_KEYS, TEXTS, TIMES, trees, written

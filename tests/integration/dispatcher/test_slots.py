@@ -11,7 +11,7 @@ import psycopg
 
 from services.chassis.postgres.arrays import Ints, Texts
 from services.chassis.postgres.connection import connect
-from services.dispatcher.store import admission_statements
+from services.dispatcher.store.claim_statements import CLAIM
 from services.dispatcher.store.slots import LOCK_WORKSPACES
 from tests.integration.dispatcher.conftest import Rig, new_start, slots_in_use
 from tests.support.probe import eventually
@@ -59,15 +59,15 @@ async def filled(rig: Rig, workspace: str) -> None:
 
 async def test_second_claim_counts_what_the_first_has_committed(rig: Rig) -> None:
     await filled(rig, "raced")
-    statements = [LOCK_WORKSPACES, admission_statements.CLAIM]
+    statements = [LOCK_WORKSPACES, CLAIM]
     assert await race_two_claims(rig.url, "raced", statements) == SLOTS
 
 
 async def test_one_statement_that_locks_and_counts_would_overfill(rig: Rig) -> None:
     """Why LOCK_WORKSPACES is a statement of its own: the count of the naive form is older than its lock."""
     join = b"JOIN dispatcher.tenants t USING (workspace)"
-    assert join in admission_statements.CLAIM
-    naive = admission_statements.CLAIM.replace(join, b"JOIN locked t USING (workspace)").replace(
+    assert join in CLAIM
+    naive = CLAIM.replace(join, b"JOIN locked t USING (workspace)").replace(
         b"WITH tenant AS MATERIALIZED",
         b"WITH locked AS MATERIALIZED (SELECT * FROM dispatcher.tenants WHERE workspace = ANY($1) FOR UPDATE)"
         b", tenant AS MATERIALIZED",

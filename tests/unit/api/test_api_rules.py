@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.api.rpc.rules import RULES
+from services.api.rpc.allowed_callers import RULES
 from services.chassis.identity.callers import CallerKind, Identity
 from windlass.api.v1 import executions_pb2, runs_pb2, workflows_pb2, workspaces_pb2
 from windlass.catalog.v1 import catalog_pb2

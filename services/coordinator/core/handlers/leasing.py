@@ -7,8 +7,8 @@ attempt of the retry policy.
 from services.coordinator.core.commands import Assign, Grant, LoseRunner, Release
 from services.coordinator.core.decision import Refusal, RefusalReason
 from services.coordinator.core.events import NOTHING_FOLLOWS, Consequences, RunLeased, RunLost, RunReleased
-from services.coordinator.core.handlers.reporting import live_run
 from services.coordinator.core.inputs import INPUTS_BYTES_MAX, excess_bytes
+from services.coordinator.core.late_reports import live_run
 from services.coordinator.core.retry import BACKSTOP_MARGIN, DEATHS_MAX, death_error
 from services.coordinator.core.state import Run, Work
 from services.coordinator.core.turn import Turn

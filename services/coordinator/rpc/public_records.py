@@ -1,4 +1,4 @@
-"""Rows and events, translated to the messages that api reads.
+"""Translates rows and events to the public messages (`windlass.api.v1`), which api passes on to clients.
 
 A row is a mapping by column name (core/projection.py). It is read from the table or made from the state in memory; both
 are translated in the same way.
