@@ -48,7 +48,7 @@ from services.chassis.postgres.database import Database
 from services.chassis.postgres.notifications import Notifications
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import SystemClock
-from services.chassis.process.lifecycle import Hook, Process
+from services.chassis.process.lifecycle import Loop, Process
 from services.chassis.telemetry.logs import setup_logging
 from services.chassis.telemetry.metrics import serve_metrics
 from services.chassis.telemetry.tracing import Sampler, flush_tracing, setup_tracing
@@ -184,7 +184,7 @@ class ApiService:
 
     # ── loops ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def loops(self) -> list[tuple[str, Hook]]:
+    def loops(self) -> list[tuple[str, Loop]]:
         changes = Changes(self._authenticator, self._startables, self._limits_changed)
         listener = Notifications(self._settings.database_url, [CHANNEL], changes.heard, name="api-listen")
         limits = LimitsConfigurer(self._workspaces, self.dispatchers, self._limits_changed)
@@ -202,5 +202,5 @@ class ApiService:
 
 def _key_mint(settings: ApiSettings) -> KeyMint:
     file = settings.key_secret_file or settings.service_secret_file
-    # Without either file only clients call api, and a repeat is recognised within this process only.
+    # Without either file only clients call api, and only this process can answer a repeat.
     return KeyMint(secrets.token_bytes(32)) if file is None else KeyMint.from_file(file)

@@ -1,12 +1,12 @@
 """Identities of callers, the rule that each RPC declares, and the credential between services.
 
-A method without a rule is never served: server.py refuses to start with one. A service credential is
-`<service>:<hex hmac-sha256(secret, "<product>-service:" + service)>`, so that the secret itself never travels. The
-secret file may hold several lines. The first one signs and all are accepted, so that the secret can be changed without
-an outage.
-Hazards: anyone who reads the wire can replay the credential, so use mTLS across machines. The identity is then the
-common name of the client's certificate, and the header is not accepted. Every certificate of the authority makes its
-owner a service, so the authority must sign no other certificates (docs/security.md).
+A method without a rule is never served: the guard refuses to register it (grpc/guard.py). A service credential is
+`<service>:<hex hmac-sha256(secret, "<product>-service:" + service)>`, so that the secret itself is never sent. The
+secret file may have several secrets, one per line. The first one signs and all are accepted, so that the secret can be
+changed without an outage.
+Hazards: anyone who reads the traffic can replay the credential, so use mTLS between machines. The identity is then the
+common name of the client's certificate, and the header is not accepted. Every certificate that the authority signs
+makes its owner a service, so the authority must sign no other certificates (docs/security.md).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class CallerKind(StrEnum):
     ANONYMOUS = "anonymous"
     MEMBER = "member"  # a key of one workspace, with a role
     SYSTEM = "system"  # the operator of the installation
-    RUNNER = "runner"  # a worker that holds no other right
+    RUNNER = "runner"  # a process that runs modules, and may do nothing else
     SERVICE = "service"  # one of our own processes
 
 
 class Identity(NamedTuple):
     kind: CallerKind
     name: str  # id of the key (never the key), or name of the service
-    workspace: str = ""  # "": none, or for a runner all of them
+    workspace: str = ""  # "": no workspace; for a runner, all of them
     role: str = ""
-    title: str = ""  # of the key, for people
+    title: str = ""  # the title of the key, for people
 
     @property
     def grade(self) -> str:
@@ -57,7 +57,7 @@ def caller() -> Identity:
 
 
 def set_caller(identity: Identity) -> None:
-    """For the guard. Each RPC is a task with its own context, so that nothing has to be reset."""
+    """Called by the guard. Each RPC is a task with its own context, so that nothing has to be reset."""
     _caller.set(identity)
 
 
@@ -71,7 +71,8 @@ class KeyReader(Protocol):
 class Rule:
     """The callers that may call one method, and how long a call or a whole stream may take (None: without limit).
 
-    `is_open`: the method needs no key, and has at most OPEN_CALLS_MAX calls at once (guard.py).
+    `is_open`: the method needs no key, and has at most OPEN_CALLS_MAX calls at once (grpc/guard.py). The methods below
+    explain the other fields.
     """
 
     allow: frozenset[str]
@@ -92,14 +93,14 @@ class Rule:
         return replace(self, is_traced=True)
 
     def judging_text(self) -> Rule:
-        """The handler checks texts for NUL itself. This is for streams of batches between services, where the search
-        costs more than the rest of the decoding, and where one bad item would fail its whole batch.
+        """The handler itself checks texts for NUL. This is for long documents and batches: the guard's search would
+        cost more than the rest of the decoding, and one bad item would fail its whole batch.
         """
         return replace(self, judges_text=True)
 
     def holding(self, items_max: int) -> Rule:
-        """Limit the members of all lists of one message together. This is for streams of batches, whose proto has no
-        rule for each list. They are counted before anything else looks at them.
+        """Limit how many members all lists of one message may have together. This is for streams of batches, whose
+        proto has no rule for each list. The members are counted before anything else reads them.
         """
         return replace(self, items_max=items_max)
 
@@ -136,7 +137,7 @@ class ServiceCredential:
 
     def __init__(self, secrets: Sequence[bytes], service: str) -> None:
         if not secrets or any(len(secret) < 16 for secret in secrets):
-            raise ValueError("a service secret has at least 16 characters")
+            raise ValueError("a service secret has at least 16 bytes")
         self._secrets = tuple(secrets)
         self._header = f"{service}:{_signature(self._secrets[0], service)}"
         self._expected: dict[str, tuple[bytes, ...]] = {}
@@ -151,7 +152,7 @@ class ServiceCredential:
         return ((SERVICE_CREDENTIAL_KEY, self._header),)
 
     def verify(self, header: str) -> str | None:
-        """The service that signed, or None."""
+        """The name of the service that signed. None: the signature is wrong."""
         service, _, signature = header.partition(":")
         given = signature.encode("utf-8", "replace")
         expected = self._expected.get(service)

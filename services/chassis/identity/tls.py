@@ -1,10 +1,10 @@
 """The certificates of a process: one pair for both directions, and the authority that signed those of its peers.
 
 With a pair and an authority both sides must show a certificate (mTLS), and the common name in the caller's certificate
-is its identity. With a pair alone the traffic is encrypted, and callers are known by their keys. A process that only
-calls needs the authority alone. On one port gRPC demands a certificate from all callers or from none, so callers
-without one have an address of their own (`PublicAddress`). The files are read at start: restart a process to renew its
-certificate.
+is its identity. With a pair alone the traffic is encrypted, and callers are identified by their keys. A process that
+only calls others needs the authority alone. On one port gRPC demands a certificate from all callers or from none, so
+callers without one have an address of their own (`PublicAddress`). The files are read at start: restart a process to
+renew its certificate.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import grpc
 
 
 class Pair(NamedTuple):
-    """A certificate, with the chain to its authority, and its key."""
+    """A certificate with the chain to its authority, and its private key."""
 
     certificate_file: Path
     key_file: Path
 
     def fault(self) -> str | None:
-        """The fault of the files, if any. gRPC itself would only say that it cannot listen."""
+        """What is wrong with the files. None: they can be used. gRPC itself would only say that it cannot listen."""
         try:
-            # An empty passphrase, because otherwise OpenSSL would ask for one.
+            # Without this empty passphrase, OpenSSL would ask for one at the terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self, password="")
         except (OSError, ValueError) as failure:
-            return f"{self.certificate_file} and {self.key_file} are no pair: {failure}"
+            return f"{self.certificate_file} and {self.key_file} cannot be used as certificate and key: {failure}"
         return None
 
     def read(self) -> tuple[bytes, bytes]:
@@ -39,7 +39,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PublicAddress:
-    """The address at which callers without a certificate are served, over TLS and by their keys."""
+    """The address for callers without a certificate. They use TLS, and are identified by their keys."""
 
     address: str
     pair: Pair
@@ -71,9 +71,9 @@ class Tls:
 
 
 def authority_fault(file: Path) -> str | None:
-    """The fault of the file, if any. gRPC itself would only fail every handshake."""
+    """What is wrong with the file. None: it can be used. gRPC itself would only fail every handshake."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
     except (OSError, ValueError) as failure:
-        return f"{file} holds no authority's certificate: {failure}"
+        return f"{file} contains no CA certificate: {failure}"
     return None

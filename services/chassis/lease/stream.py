@@ -19,7 +19,7 @@ class StreamState(Enum):
 
 @dataclass(slots=True, eq=False)
 class HolderStream:
-    """The rules are in holder.py."""
+    """One stream of a holder to a server. The rules are in lease/holder.py."""
 
     address: str
     # The instance under which the stream attaches. An answer to an older one says nothing about the present one.

@@ -1,7 +1,7 @@
 """Number and size of the reports of a session that are not answered yet.
 
-An id may arrive several times, because a report is repeated until it is answered. An answer then takes off the
-smallest size that arrived under the id, so that the total is never too low.
+An id may arrive several times, because a report is repeated until it is answered. An answer subtracts the smallest size
+that arrived under its id: the total may be too high, never too low.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ class Unanswered:
     def __init__(self) -> None:
         self.count = 0
         self.size_bytes = 0
-        # The sizes by report id, as a heap.
+        # The sizes that arrived under each report id, as a heap.
         self._sizes: dict[str, list[int]] = {}
 
     def add(self, reports: Iterable[Report]) -> None:

@@ -1,14 +1,15 @@
 """The lifecycle of a process: its loops, its drain and its end.
 
 All background work runs in one TaskGroup. When a loop raises, or returns although the process was not asked to stop,
-the process ends with exit code 1 and its supervisor starts it again. Half a process that still answers is worse.
+the process ends with exit code 1 and its supervisor starts it again. A process that still answers although a part of it
+has ended would be worse.
 
     wiring ──► running ──SIGTERM──► draining ──hooks done or time over──► closing ──► exit 0
                   └──a loop dies──────────────────────────────────────────► closing ──► exit 1
 
 Drain hooks run one after another in the order of registration, with one time limit for all. Close hooks always run,
 in reverse order. A second signal ends the process at once. A task that swallows its cancellation, or a thread that
-hangs, cannot keep the process alive much longer than these times.
+hangs, cannot keep the process alive much longer than the drain and close limits together.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 
+Loop = Callable[[], Awaitable[object]]
 Hook = Callable[[], Awaitable[object]]
 Wire = Callable[["Process"], Awaitable[object]]
 _CLOSE_SECONDS: Final = 3.0
@@ -34,7 +36,7 @@ _LAST_RESORT_SECONDS: Final = 3.0
 
 
 class LoopEnded(Exception):
-    """A loop has returned that should run as long as the process."""
+    """A loop has returned although the process was not asked to stop."""
 
 
 class Process:
@@ -44,13 +46,13 @@ class Process:
         self._drain_seconds = drain_seconds
         self._drain_hooks: list[tuple[str, Hook]] = []
         self._close_hooks: list[tuple[str, Hook]] = []
-        self._loops: list[tuple[str, Hook]] = []
+        self._loops: list[tuple[str, Loop]] = []
         self._group: asyncio.TaskGroup | None = None
         self._stop_asked = asyncio.Event()
         self._owns_interpreter = False
 
-    def loop(self, name: str, run: Hook) -> None:
-        """Run it until the process ends. This may be called before the start and at any time afterwards."""
+    def loop(self, name: str, run: Loop) -> None:
+        """Run this loop until the process ends. It may be added before the start and at any time afterwards."""
         if self._group is None:
             self._loops.append((name, run))
         else:
@@ -87,8 +89,8 @@ class Process:
         code = 0
         try:
             async with asyncio.TaskGroup() as group:
-                lives = group.create_task(self._live(wire, group), name="process")
-                await lives
+                life = group.create_task(self._live(wire, group), name="process")
+                await life
                 for task in list(group._tasks):
                     task.cancel()
         except* Exception as died:
@@ -115,7 +117,7 @@ class Process:
             log.warning("the time for draining is over", process=self.name)
 
     async def _wired(self, wire: Wire) -> bool:
-        """False when the process was asked to stop before the wiring was done."""
+        """Wire the process. Returns False when it was asked to stop before that was done."""
         wiring = asyncio.ensure_future(wire(self))
         stop = asyncio.ensure_future(self._stop_asked.wait())
         try:
@@ -129,7 +131,7 @@ class Process:
                 task.cancel()
             await asyncio.gather(wiring, stop, return_exceptions=True)
 
-    async def _guarded(self, name: str, run: Hook) -> None:
+    async def _guarded(self, name: str, run: Loop) -> None:
         try:
             await run()
             if not self.draining.is_set():
@@ -137,7 +139,8 @@ class Process:
         except asyncio.CancelledError:
             if is_being_cancelled() or self.draining.is_set():
                 raise
-            # The loop awaited something that was cancelled. The group would take that for an orderly end.
+            # The loop awaited something that was cancelled. A TaskGroup ignores CancelledError, so the loop would end
+            # unnoticed.
             self._limit_the_end(0.0)
             raise LoopEnded(name) from None
         except Exception:
@@ -145,7 +148,7 @@ class Process:
             raise
 
     def _limit_the_end(self, drain_seconds: float) -> None:
-        """Make sure that the process ends, also when a task swallows its cancellation or a hook blocks the loop."""
+        """Make sure that the process ends, even if a task swallows its cancellation or a hook blocks the event loop."""
         if self._owns_interpreter:
             _exit_after(drain_seconds + _CLOSE_SECONDS + _LAST_RESORT_SECONDS, 1)
 
@@ -157,7 +160,7 @@ class Process:
 
 
 async def _attempt_all(hooks: Sequence[tuple[str, Hook]], seconds: float) -> bool:
-    """Run the hooks one after another. False: the time was over before the last one ended."""
+    """Run the hooks one after another. Returns False when the time was over before the last one ended."""
     try:
         async with asyncio.timeout(seconds):
             for name, hook in hooks:
@@ -176,7 +179,7 @@ async def _attempt(name: str, hook: Hook) -> None:
 
 
 def is_being_cancelled() -> bool:
-    """Tells a cancellation of this task from one of what it awaits: both raise the same."""
+    """True: this task is being cancelled. False: only something that it awaits was."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -1,10 +1,10 @@
-"""The sessions of one hop in PostgreSQL. The table belongs to the service (`tables.py`).
+"""Stores the sessions of one hop in PostgreSQL. The table belongs to the service (`store/tables.py`).
 
 All times are the database's. Renewals are HOT updates, because they touch no indexed column and pages are half filled.
-The statements are plain SQL, because beats are on the hot path and the others are one protocol with them.
+The statements are plain SQL, because beats are on the hot path and the others must be read together with them.
 
-Hazard: several replicas renew the same rows. They lock them in the order of their ids, and the sweep skips locked rows
-(they are being renewed), so that there is no deadlock.
+Hazard: several replicas renew the same rows. Each replica locks rows in the order of their ids, and the sweep skips
+locked rows (they are being renewed), so that there is no deadlock.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,8 @@ from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
 from services.chassis.session.store import EndedInstance
 
-# How long an ENDED row is kept for people to look at. Without it the instance is unknown, and is refused as well.
+# How long an ENDED row is kept for people to look at. After that the instance is unknown, and an unknown instance is
+# refused too.
 _KEPT = "1 day"
 
 
@@ -28,7 +29,7 @@ class PostgresSessionStore:
     def __init__(self, database: Database | PgConnection, table: str, timing: LeaseTiming) -> None:
         """`table` is our own identifier with its schema: "dispatcher.coordinator_sessions"."""
         self._database = database
-        # The answer of a statement that takes longer than a beat is too old.
+        # Time limit of a statement: an answer older than a beat is useless.
         self._seconds = max(1.0, timing.beat)
         self._second_look = timing.second_look
         self._term = timing.term

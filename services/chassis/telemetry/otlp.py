@@ -1,7 +1,7 @@
 """The pipeline to an OTLP/gRPC collector. It sends batches from its own thread, and drops spans when its queue is full.
 
-OpenTelemetry's batch processor gets finished spans, without a Tracer or a context stack, because the ids are chosen
-before a span ends. Only tracing.py imports this, and only when an endpoint is configured.
+We choose span ids ourselves (they are sent to peers before the span ends), so no Tracer is used: OpenTelemetry's batch
+processor gets finished spans. Only tracing.py imports this module, and only when an endpoint is configured.
 When the collector is away, spans are lost, but no work waits: the exporter retries on its own thread.
 """
 
@@ -33,7 +33,8 @@ _EXPORT_SECONDS = 3.0
 def open_pipeline(
     *, service: str, version: str, instance: str, endpoint: str
 ) -> tuple[Callable[[FinishedSpan], None], Callable[[], object]]:
-    # It would complain every few seconds about a collector that is down.
+    """Returns (emit, flush)."""
+    # OpenTelemetry's logger would report a collector that is down every few seconds.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     exporter = OTLPSpanExporter(
         endpoint=endpoint, insecure=not endpoint.startswith("https://"), timeout=_EXPORT_SECONDS

@@ -60,6 +60,13 @@ def new_trace(sampled: bool) -> TraceContext:
     return TraceContext(_random.getrandbits(128) or 1, _random.getrandbits(64) or 1, sampled)
 
 
+def may_be_sampled(traceparent: str) -> bool:
+    """Whether this traceparent is worth parsing, by its last character: the header of a sampled context ends in 01.
+    Most are not sampled, and parsing costs far more than this.
+    """
+    return traceparent.endswith("1")
+
+
 def parse_traceparent(text: str) -> TraceContext | None:
     """Parse the W3C form. None for any other text, which is treated as no context."""
     parts = _TRACEPARENT_FORM.fullmatch(text)

@@ -1,9 +1,9 @@
-"""Spans of the queue. The last character of a traceparent tells whether it is sampled; others are not parsed."""
+"""Spans of the queue. Only traceparents that may be sampled are parsed."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from services.chassis.telemetry.tracing import TraceContext, emit_span, parse_traceparent, tracing_is_on
+from services.chassis.telemetry.tracing import TraceContext, emit_span, may_be_sampled, parse_traceparent, tracing_is_on
 from services.dispatcher.core.items import Claim
 from windlass.types.v1 import start_pb2
 
@@ -11,7 +11,7 @@ _NS_PER_US = 1_000
 
 
 def sampled_context(traceparent: str) -> TraceContext | None:
-    if not traceparent.endswith("1") or not tracing_is_on():
+    if not may_be_sampled(traceparent) or not tracing_is_on():
         return None
     context = parse_traceparent(traceparent)
     return context if context is not None and context.sampled else None

@@ -11,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.chassis.grpc.errors import Refusal
 from services.chassis.lease.frames import Grant
+from services.chassis.telemetry.tracing import may_be_sampled
 from services.dispatcher.core.items import (
     Claim,
     LeaseFinished,
@@ -92,7 +93,7 @@ def grant_of(claim: Claim) -> Grant:
     _write_us(grant.grant_time, claim.granted_us)
     for body in claim.messages:
         grant.messages.add().ParseFromString(body)
-    if order.traceparent.endswith("1"):
+    if may_be_sampled(order.traceparent):
         traceparent = emit_grant(order, claim, time.time_ns())
         if traceparent is not None:
             order.traceparent = traceparent

@@ -7,7 +7,13 @@ from __future__ import annotations
 from services.chassis.process.clock import Clock
 from services.chassis.telemetry.logs import logger
 from services.chassis.telemetry.metrics import counter
-from services.chassis.telemetry.tracing import AttributeValue, TraceContext, emit_span, parse_traceparent
+from services.chassis.telemetry.tracing import (
+    AttributeValue,
+    TraceContext,
+    emit_span,
+    may_be_sampled,
+    parse_traceparent,
+)
 from services.runner.app.attempt import Attempt, failure_of
 from services.runner.app.ports import Holder
 from services.runner.core.failures import ErrorClass, Failure
@@ -60,7 +66,7 @@ class RunReports:
 
 def span_of(job: Job) -> TraceContext | None:
     """A new span for the run; None when its execution is not sampled."""
-    parent = parse_traceparent(job.traceparent) if job.traceparent.endswith("1") else None
+    parent = parse_traceparent(job.traceparent) if may_be_sampled(job.traceparent) else None
     return None if parent is None else parent.child()
 
 

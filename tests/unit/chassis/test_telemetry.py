@@ -12,7 +12,14 @@ import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 from services.chassis.telemetry import tracing
-from services.chassis.telemetry.tracing import Sampler, TraceContext, flush_tracing, new_trace, parse_traceparent
+from services.chassis.telemetry.tracing import (
+    Sampler,
+    TraceContext,
+    flush_tracing,
+    may_be_sampled,
+    new_trace,
+    parse_traceparent,
+)
 from tests.support.probe import some
 
 HEADER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -26,6 +33,12 @@ def test_a_traceparent_is_read_and_written() -> None:
     unsampled = some(parse_traceparent(HEADER[:-2] + "00"))
     assert not unsampled.sampled
     assert unsampled.header().endswith("-00")
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_sampled_headers_can_be_told_without_parsing(sampled: bool) -> None:
+    assert may_be_sampled(new_trace(sampled).header()) is sampled
+    assert not may_be_sampled("")
 
 
 @pytest.mark.parametrize(

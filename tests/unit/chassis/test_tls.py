@@ -172,11 +172,11 @@ def test_settings_that_contradict_each_other_are_refused(
     secret.write_text("sixteen characters and more\n")
     with pytest.raises(InvalidSettings, match="two ways to know the peers"):
         settings_of(authority, pair, service_secret_file=secret)
-    with pytest.raises(InvalidSettings, match="are no pair"):
+    with pytest.raises(InvalidSettings, match="cannot be used as certificate and key"):
         settings_of(authority, Pair(pair.certificate_file, other.key_file))
-    with pytest.raises(InvalidSettings, match="are no pair"):
+    with pytest.raises(InvalidSettings, match="cannot be used as certificate and key"):
         settings_of(authority, Pair(tmp_path / "missing", pair.key_file))
-    with pytest.raises(InvalidSettings, match="holds no authority's certificate"):
+    with pytest.raises(InvalidSettings, match="contains no CA certificate"):
         CallingSettings(tls_authority_file=secret)
     with pytest.raises(InvalidSettings, match="needs public_grpc_address"):
         settings_of(
