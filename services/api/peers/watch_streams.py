@@ -1,19 +1,20 @@
 """Subscribes to executions at the coordinators: one stream to each coordinator, with many executions on it.
 
 A subscription is sent to every coordinator, because any of them may hold the execution or take it over. A new start
-needs no subscription message: it carries our name (StartOrder.watcher), and the coordinator that is granted it
-subscribes us. Each coordinator pushes what it commits. The first final record ends the watch.
+needs no subscription message: it carries our name (StartOrder.watcher), and the coordinator that is granted the start
+subscribes us to it. Each coordinator pushes what it commits. The first final record ends the watch.
 
 After a lost stream, all subscriptions are sent again, to all coordinators: only the lost one knew of the subscriptions
-that a start carried. Coordinators then catch up from the journal, and readers of events read it themselves.
+that starts had carried to it. Coordinators then catch up from the journal, and readers of events read it themselves.
 
-A subscription that a start carries is lost when the coordinator that is granted it has no stream to us. So while a
-listed coordinator has no stream, starts are subscribed to at the others as usual. A coordinator may also not be
-listed: after CARRIED_SECONDS, a start is subscribed to at one more coordinator. Coordinators look at the rows of
-executions that they do not hold, so each end is found within 2 s.
+A subscription that a start carries is lost when the coordinator that is granted the start has no stream to us. So while
+any known coordinator has no stream, we also send normal subscriptions for new starts to all the others. We may also not
+know that coordinator yet: when a start has not ended after CARRIED_SECONDS, we subscribe to it at one more coordinator.
+Coordinators read the rows of executions that they do not hold, so each end is found within 2 s.
 
-When the last watch of an execution closes, it is cancelled at all coordinators. Its start may be granted after that,
-so a coordinator tells which subscriptions it took from starts, and those without a watch are cancelled.
+When the last watch of an execution closes, its subscription is cancelled at all coordinators. Its start may be granted
+only after that, so a coordinator names the executions to which starts have subscribed us, and we cancel those that
+nobody watches.
 
 Hazard: updates come in the order of arrival, with repeats and gaps; `app/watching.py` puts them in sequence.
 """
@@ -60,7 +61,7 @@ class OpenWatch:
 
     async def next(self, seconds: float) -> Event | Execution | None:
         while not self._arrived and not self._watches.is_draining:
-            # The level may also be set for an update that was taken already.
+            # The level may still be set for an update that was taken already.
             if not await self.level.wait(seconds):
                 break
         if self._watches.is_draining:
@@ -79,47 +80,47 @@ class OpenWatch:
         self._watches.forget(self)
 
 
-class WatchStream:
-    """The messages to one coordinator: for each execution, only the latest is sent."""
+class CoordinatorStream:
+    """The messages that wait to be sent to one coordinator: for each execution only the latest one."""
 
     def __init__(self) -> None:
         self.subscriptions: dict[str, reads_pb2.Subscription] = {}
         self.cancelled: set[str] = set()
         self.level = Level()
-        # It subscribes us to starts that carry our name.
+        # The coordinator subscribes us to starts that carry our name.
         self.knows_us = False
         self.owes_name = True
-        # Executions that it follows for us, as far as is known here.
-        self.told: set[str] = set()
+        # Executions that the coordinator follows for us, as far as is known here.
+        self.followed: set[str] = set()
 
     def subscribe(self, subscription: reads_pb2.Subscription) -> None:
         self.cancelled.discard(subscription.execution_id)
         self.subscriptions[subscription.execution_id] = subscription
-        self.told.add(subscription.execution_id)
+        self.followed.add(subscription.execution_id)
 
     def cancel(self, execution_id: str) -> None:
         # A cancel is needed even if this subscription was not sent yet, because an earlier one may have been.
         self.subscriptions.pop(execution_id, None)
-        self.told.discard(execution_id)
+        self.followed.discard(execution_id)
         self.cancelled.add(execution_id)
         self.level.set()
 
     def ended(self, execution_id: str, *, is_known: bool) -> None:
-        """The execution has ended. A coordinator that does not know it yet is told, if it was subscribed to there."""
+        """The execution has ended. If this coordinator follows it for us and does not know of the end, cancel that."""
         if is_known:
             self.subscriptions.pop(execution_id, None)
-            self.told.discard(execution_id)
-        elif execution_id in self.told:
+            self.followed.discard(execution_id)
+        elif execution_id in self.followed:
             self.cancel(execution_id)
 
 
 class WatchStreams:
     def __init__(self) -> None:
-        # Unique for this process: no subscription of an earlier process counts.
+        # It is unique to this process, so that starts of an earlier process do not subscribe this one.
         self.name: Final = str(uuid4())
         self.is_draining = False
         self._watches: dict[str, list[OpenWatch]] = {}
-        self.streams: list[WatchStream] = []
+        self.streams: list[CoordinatorStream] = []
         # The number of coordinators that should have a stream.
         self.listed = 0
         # Starts that rely on the subscription that they carry, with the time of their watch; oldest first.
@@ -143,14 +144,14 @@ class WatchStreams:
         return watch
 
     def flush(self) -> None:
-        """Send the subscriptions of new starts. They were kept until now, because no execution runs before its start is
+        """Send the subscriptions of new starts. They are kept until now, because no execution runs before its start is
         sent, and one message carries many of them."""
         for stream in self.streams:
             if stream.subscriptions:
                 stream.level.set()
 
     def forget(self, watch: OpenWatch) -> None:
-        """Close a watch. One that got its final record is closed already."""
+        """Close a watch. A watch that got its final record is closed already."""
         watches = self._watches.get(watch.execution_id)
         if watches is None or watch not in watches:
             return
@@ -165,13 +166,13 @@ class WatchStreams:
         """Executions that have been watched since `time` (by the loop's clock) or longer."""
         return [id_ for id_, watches in self._watches.items() if watches[0].opened_at <= time]
 
-    def final(self, execution: Execution, told_by: WatchStream | None = None) -> None:
+    def final(self, execution: Execution, reported_by: CoordinatorStream | None = None) -> None:
         """The execution is final: every watch of it ends."""
         self._carried.pop(execution.id, None)
         for watch in self._watches.pop(execution.id, ()):
             watch.put(execution)
         for stream in self.streams:
-            stream.ended(execution.id, is_known=stream is told_by)
+            stream.ended(execution.id, is_known=stream is reported_by)
 
     async def drain(self) -> None:
         """Refuse all waiting callers, so that they ask another replica."""
@@ -189,56 +190,58 @@ class WatchStreams:
             self.listed -= 1
 
     async def sweep(self) -> None:
-        """Subscribe to starts that have relied on their own subscription for long. One timer serves all."""
+        """Subscribe to starts that have long relied on the subscription that they carry. One timer serves all."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            self.run_once(asyncio.get_running_loop().time() - CARRIED_SECONDS)
+            self.subscribe_late_starts(asyncio.get_running_loop().time() - CARRIED_SECONDS)
 
-    def run_once(self, time: float) -> None:
-        """The coordinator of a start older than `time` may have no stream to us: subscribe at one more coordinator."""
+    def subscribe_late_starts(self, opened_before: float) -> None:
+        """The coordinator of a start that has not ended by now may have no stream to us, so subscribe to the start at
+        one more coordinator.
+        """
         _watched.set(len(self._watches))
         if not self.streams:
             return  # the next stream gets all subscriptions
-        late = list(itertools.takewhile(lambda id_: self._carried[id_] <= time, self._carried))
+        late = list(itertools.takewhile(lambda id_: self._carried[id_] <= opened_before, self._carried))
         for execution_id in late:
             del self._carried[execution_id]
             # Round robin, so that coordinators share the reads of rows.
             self.streams.append(self.streams.pop(0))
-            untold = next((each for each in self.streams if execution_id not in each.told), None)
-            if untold is not None:
-                untold.subscribe(self._subscription(execution_id, catch_up=True))
-                untold.level.set()
+            another = next((each for each in self.streams if execution_id not in each.followed), None)
+            if another is not None:
+                another.subscribe(self._subscription(execution_id, catch_up=True))
+                another.level.set()
 
-    def opened(self) -> WatchStream:
-        stream = WatchStream()
-        self._tell_all(stream)
+    def opened(self) -> CoordinatorStream:
+        stream = CoordinatorStream()
+        self._subscribe_all(stream)
         self.streams.append(stream)
         return stream
 
-    def _tell_all(self, stream: WatchStream) -> None:
+    def _subscribe_all(self, stream: CoordinatorStream) -> None:
         for execution_id in self._watches:
             stream.subscribe(self._subscription(execution_id, catch_up=True))
         stream.level.set()
 
-    def lost(self, stream: WatchStream) -> None:
+    def lost(self, stream: CoordinatorStream) -> None:
         self.streams.remove(stream)
         for other in self.streams:
-            self._tell_all(other)
+            self._subscribe_all(other)
         for watches in self._watches.values():
             for watch in watches:
                 if watch.events:
                     watch.put(None)
 
-    def heard(self, stream: WatchStream, response: reads_pb2.WatchResponse) -> None:
+    def heard(self, stream: CoordinatorStream, response: reads_pb2.WatchResponse) -> None:
         stream.knows_us = stream.knows_us or response.knows_watcher
         for execution_id in response.followed:
             if execution_id in self._watches:
-                stream.told.add(execution_id)
+                stream.followed.add(execution_id)
             else:
                 stream.cancel(execution_id)
         for update in response.updates:
             if update.WhichOneof("update") == "final":
-                self.final(execution_of(update.final), told_by=stream)
+                self.final(execution_of(update.final), reported_by=stream)
                 continue
             for watch in self._watches.get(update.execution_id, ()):
                 if watch.events:
@@ -255,7 +258,7 @@ class WatchStreams:
             catch_up=catch_up,
         )
 
-    async def write(self, stream: WatchStream, call: Any) -> None:
+    async def write(self, stream: CoordinatorStream, call: Any) -> None:
         while True:
             await stream.level.wait()
             while stream.subscriptions or stream.cancelled or stream.owes_name:

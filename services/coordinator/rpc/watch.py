@@ -1,12 +1,12 @@
-"""The subscriptions of api replicas to executions, and what feeds them.
+"""The subscriptions of api replicas to executions, and the two sources of their updates.
 
-A subscription has two sources. Commits of this coordinator are pushed at once. The tables are read when a subscription
-asks to catch up, and every 2 s for all executions that are not owned here. Both may bring the same event; the
-subscription knows how far it is and passes each event on once, in order.
+Commits of this coordinator are pushed at once. The tables are read when a subscription asks to catch up, and every 2 s
+for all executions that are not owned here. Both sources may bring the same event; the subscription knows the last one
+that it has sent, and sends each event once, in order.
 
 Hazards: nothing waits for a slow reader. A stream that is not read fast enough is cut, and its api subscribes again
-from where it is. If a bug keeps an update of one execution from being sent, the next commit or the next look at the
-tables tries again, and the other subscriptions are not affected.
+from the last event that it has. If a bug keeps an update of one execution from being sent, the next commit or the next
+read of the tables tries again, and the other subscriptions are not affected.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from windlass.coordinator.v1 import reads_pb2 as pb
 log = logger(__name__)
 
 _POLL_SECONDS: Final = 2.0
-_LOOKS_UNTIL_TOLD: Final = 2
-# How many updates may wait for the reader of a stream, and as many ids of followed executions.
+_POLLS_UNTIL_TOLD: Final = 2
+# The most updates that may wait for one stream; the same limit holds for `followed`.
 _WAITING_MAX: Final = 20_000
 _SUBSCRIPTIONS_MAX: Final = 100_000
 _EVENTS_READ_MAX: Final = 1_000
@@ -46,18 +46,18 @@ _ITEMS_PER_MESSAGE: Final = 500
 _MESSAGE_BYTES_MAX: Final = 3 * 1024 * 1024
 
 _subscriptions = gauge("coordinator_watch_subscriptions", "Executions followed here.")
-_untold = counter("coordinator_watch_untold_total", "Updates that a bug kept from being sent.")
+_failed_updates = counter("coordinator_watch_failed_updates_total", "Updates that a bug kept from being sent.")
 
 
 @contextmanager
-def _apart(execution_id: str) -> Iterator[None]:
+def _isolated(execution_id: str) -> Iterator[None]:
     """A bug in one execution must not harm the others."""
     try:
         yield
     except DependencyUnavailable:
         raise
     except Exception as failure:
-        _untold.inc()
+        _failed_updates.inc()
         log.error("an update of an execution cannot be sent", execution_id=execution_id, exc_info=failure)
 
 
@@ -67,12 +67,13 @@ class Subscription:
     execution_id: str
     after_seq: int = 0
     events: bool = False
-    # After so many more looks the watcher is told of it. 0: the watcher asked for it, or was told.
-    looks_left: int = 0
+    # After this many more polls, the watcher is told that we follow the execution for it. 0: it asked for that itself,
+    # or was told.
+    polls_until_told: int = 0
 
 
 class WatchStream:
-    """One stream: its subscriptions, and what waits to be written."""
+    """One stream of an api replica: its subscriptions, and the updates that wait to be written."""
 
     def __init__(self) -> None:
         self.updates: deque[pb.Update] = deque()
@@ -82,7 +83,7 @@ class WatchStream:
         # The name of the api process at the other end; "" until it gives one.
         self.watcher = ""
         self.owes_answer = False
-        # Ids of executions that are followed for it without a subscription, to be told.
+        # Ids of executions that we follow for it although it did not ask, to be sent to it.
         self.followed: list[str] = []
 
     def push(self, update: pb.Update) -> None:
@@ -132,31 +133,31 @@ class WatchHub:
         subscriptions = list(self._by_execution.get(id_, ()))
         if any(each.events for each in subscriptions):
             # If this fails, the events are a gap, which is closed from the journal.
-            with _apart(id_):
+            with _isolated(id_):
                 records = [event_record(event, id_, seq, epoch) for seq, event in enumerate(events, from_seq + 1)]
                 for each in subscriptions:
                     self._push_events(each, records)
         if execution.is_final:
-            with _apart(id_):
+            with _isolated(id_):
                 row: dict[str, Any] = dict(zip(EXECUTION_COLUMNS, execution_row(execution), strict=True))
                 row["summary"] = summary(execution)._asdict()
                 self._finish(subscriptions, row)
 
     # ── subscriptions ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def name(self, stream: WatchStream, watcher: str) -> None:
-        """From now on, executions that are granted here and name this watcher are followed without a subscription."""
+    def name_watcher(self, stream: WatchStream, watcher: str) -> None:
+        """From now on, we follow each execution that is granted here and names this watcher, without being asked."""
         stream.watcher, stream.owes_answer = watcher, True
         self._by_watcher[watcher] = stream
         stream.level.set()
 
     def granted(self, execution_id: str, watcher: str) -> None:
-        """Follows an execution for the watcher that its start names. A watcher without a stream here subscribes at some
-        other coordinator, which finds the end in the tables."""
+        """Follows an execution for the watcher that its start names. A watcher without a stream here subscribes at
+        another coordinator, which finds the end in the tables."""
         stream = self._by_watcher.get(watcher)
         # A subscription that was made while the execution was queued may ask for more than its end.
         if stream is not None and execution_id not in stream.by_execution:
-            self._add(Subscription(stream, execution_id, looks_left=_LOOKS_UNTIL_TOLD))
+            self._add(Subscription(stream, execution_id, polls_until_told=_POLLS_UNTIL_TOLD))
 
     def subscribe(self, stream: WatchStream, wanted: pb.Subscription) -> None:
         if not is_execution_id(wanted.execution_id):
@@ -189,7 +190,7 @@ class WatchHub:
             self.cancel(stream, execution_id)
 
     def _push_events(self, subscription: Subscription, records: Sequence[pb.EventRecord]) -> None:
-        """Pushes events that follow the last one. A gap is closed by reading the journal."""
+        """Pushes the events that come after the last one sent. A gap is closed by reading the journal."""
         if not subscription.events:
             return
         for record in records:
@@ -207,7 +208,7 @@ class WatchHub:
         fill_execution(update.final, row)
         for each in subscriptions:
             if each.events and each.after_seq < row["last_seq"]:
-                # Events are missing in between. They come first, from the journal.
+                # Events before the end are missing. They are read from the journal and sent first.
                 self._catch_up(each)
                 continue
             each.stream.push(update)
@@ -229,23 +230,23 @@ class WatchHub:
                     self._to_catch_up.extend(batch)
 
     async def run_polling(self, scale: float) -> None:
-        """Finds what another coordinator finished, or what was missed in a take-over."""
+        """Finds executions that another coordinator has finished, and ends that were missed in a take-over."""
         while True:
             await asyncio.sleep(_POLL_SECONDS * scale)
             self.tell_followed()
             owned = self._owned()
-            apart = [each for id_, all_ in self._by_execution.items() if id_ not in owned for each in all_]
-            for start in range(0, len(apart), _CHECKED_AT_ONCE):
-                await self._try_check(apart[start : start + _CHECKED_AT_ONCE])
+            not_owned = [each for id_, all_ in self._by_execution.items() if id_ not in owned for each in all_]
+            for start in range(0, len(not_owned), _CHECKED_AT_ONCE):
+                await self._try_check(not_owned[start : start + _CHECKED_AT_ONCE])
 
     def tell_followed(self) -> None:
-        """Tells watchers which executions are followed for them, so that they can cancel those that nobody waits for.
-        An execution is told at the second look, because nearly all have ended by then."""
+        """Tells watchers which executions we follow for them, so that they can cancel those that nobody waits for. An
+        execution is sent at the second poll, because nearly all have ended by then."""
         for stream in self._by_watcher.values():
             for each in stream.by_execution.values():
-                if each.looks_left and len(stream.followed) < _WAITING_MAX:
-                    each.looks_left -= 1
-                    if not each.looks_left:
+                if each.polls_until_told and len(stream.followed) < _WAITING_MAX:
+                    each.polls_until_told -= 1
+                    if not each.polls_until_told:
                         stream.followed.append(each.execution_id)
             if stream.followed:
                 stream.level.set()
@@ -260,15 +261,16 @@ class WatchHub:
         return True
 
     async def check(self, subscriptions: Sequence[Subscription]) -> None:
-        """Brings each subscription up to the tables. Whole rows are read only of executions that have ended."""
+        """Sends each subscription what the tables have beyond its last event. Whole rows are read only for executions
+        that have ended."""
         standings = await self._reads.standings(sorted({each.execution_id for each in subscriptions}))
         ended: list[Subscription] = []
-        # A subscription that met several gaps is to catch up several times.
+        # A subscription that found several gaps is in the list several times.
         for each in dict.fromkeys(subscriptions):
             standing = standings.get(each.execution_id)
             if standing is None:
                 continue
-            with _apart(each.execution_id):
+            with _isolated(each.execution_id):
                 await self._bring_up(each, standing.last_seq)
             is_behind = each.events and each.after_seq < standing.last_seq
             if standing.is_final and not is_behind and self._is_live(each):
@@ -276,7 +278,7 @@ class WatchHub:
         for start in range(0, len(ended), _ROWS_AT_ONCE):
             part = ended[start : start + _ROWS_AT_ONCE]
             for row in await self._reads.executions(sorted({each.execution_id for each in part})):
-                with _apart(row["execution_id"]):
+                with _isolated(row["execution_id"]):
                     mine = [each for each in part if each.execution_id == row["execution_id"] and self._is_live(each)]
                     self._finish(mine, row)
 

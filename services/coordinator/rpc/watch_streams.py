@@ -42,7 +42,7 @@ class WatchServicer(WatchServiceServicer):
     async def _read(self, stream: WatchStream, context: Any) -> None:
         while (request := await context.read()) is not grpc.aio.EOF:
             if request.watcher:
-                self._hub.name(stream, request.watcher)
+                self._hub.name_watcher(stream, request.watcher)
             for execution_id in request.cancelled:
                 self._hub.cancel(stream, execution_id)
             for wanted in request.subscriptions:

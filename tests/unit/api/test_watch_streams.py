@@ -145,7 +145,7 @@ async def test_end_is_told_of_a_start_that_is_granted_to_a_coordinator_unknown_h
     watch = api.start()
     unknown.watches.granted(ID, api.watches.name)
     tables.end()
-    api.watches.run_once(math.inf)
+    api.watches.subscribe_late_starts(math.inf)
     assert await is_told(watch)
 
 
@@ -182,7 +182,7 @@ async def test_end_is_told_to_who_waits_on_when_it_is_granted_elsewhere_again(
     watch = api.start()
     for each in coordinators:
         each.watches.granted(ID, api.watches.name)
-    await until(lambda: all(ID in each.told for each in api.watches.streams), SECONDS, "both are known to follow")
+    await until(lambda: all(ID in each.followed for each in api.watches.streams), SECONDS, "both are known to follow")
     assert all(each.follows() for each in coordinators), "somebody waits"
     tables.end()
     assert await is_told(watch)

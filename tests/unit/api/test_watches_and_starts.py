@@ -116,10 +116,10 @@ async def test_start_that_is_waited_for_long_is_subscribed_to_at_one_more_coordi
     watches.open("gone", is_new=True).close()
     watches.open("ended", is_new=True)
     watches.final(final("ended"))
-    watches.run_once(begin - 1)
+    watches.subscribe_late_starts(begin - 1)
     assert [len(stream.subscriptions) for stream in streams] == [0, 0], "they are too new"
     for _ in range(2):
-        watches.run_once(math.inf)
+        watches.subscribe_late_starts(math.inf)
         assert [len(stream.subscriptions) for stream in streams] == [2, 2], "once, and each coordinator gets its share"
     assert all(each.catch_up for stream in streams for each in stream.subscriptions.values())
 
@@ -130,11 +130,11 @@ async def test_subscription_that_nobody_waits_for_is_cancelled() -> None:
     watches.open(ID, is_new=True)
     watches.heard(follower, reads_pb2.WatchResponse(followed=[ID, "given up"]))
     assert follower.cancelled == {"given up"}
-    watches.run_once(math.inf)
+    watches.subscribe_late_starts(math.inf)
     assert (follower.subscriptions.keys(), other.subscriptions.keys()) == (set(), {ID}), (
         "one more coordinator is enough"
     )
-    watches.final(final(), told_by=other)
+    watches.final(final(), reported_by=other)
     assert follower.cancelled == {"given up", ID}
 
 
@@ -143,7 +143,7 @@ async def test_execution_that_is_subscribed_to_is_not_subscribed_to_again() -> N
     (stream,) = knowing(watches, 1)
     watches.open(ID, is_new=True)
     watches.open(ID, after_seq=7, events=True)
-    watches.run_once(math.inf)
+    watches.subscribe_late_starts(math.inf)
     assert not stream.subscriptions[ID].catch_up
 
 
@@ -155,14 +155,14 @@ async def test_new_stream_has_no_subscription_to_an_execution_that_ended_before(
     watches.final(final())
     again = watches.opened()
     assert not again.subscriptions
-    assert not again.told
+    assert not again.followed
 
 
 async def test_end_cancels_the_subscriptions_at_other_coordinators() -> None:
     watches = WatchStreams()
     (teller, unasked), asked = knowing(watches), watches.opened()
     watches.open(ID, is_new=True)
-    watches.final(final(), told_by=teller)
+    watches.final(final(), reported_by=teller)
     assert (teller.cancelled, asked.cancelled, unasked.cancelled) == (set(), {ID}, set())
 
 

@@ -127,7 +127,7 @@ async def test_a_watch_whose_caller_goes_just_ends() -> None:
 async def test_what_is_granted_for_a_named_watcher_is_followed_without_a_subscription() -> None:
     hub, stream = hub_of(Tables()), WatchStream()
     hub.granted(ID, "api")
-    hub.name(stream, "api")
+    hub.name_watcher(stream, "api")
     assert not stream.by_execution, "it subscribes by itself to what was before its stream"
     hub.granted(ID, "another")
     hub.granted(ID, "api")
@@ -140,7 +140,7 @@ async def test_what_is_granted_for_a_named_watcher_is_followed_without_a_subscri
 
 async def test_a_grant_takes_nothing_from_who_wants_every_event() -> None:
     hub, stream = hub_of(Tables()), WatchStream()
-    hub.name(stream, "api")
+    hub.name_watcher(stream, "api")
     hub.subscribe(stream, pb.Subscription(execution_id=ID, events=True))
     hub.granted(ID, "api")
     assert stream.by_execution[ID].events
@@ -149,11 +149,11 @@ async def test_a_grant_takes_nothing_from_who_wants_every_event() -> None:
 async def test_a_watcher_is_told_once_of_what_is_followed_for_long_without_its_asking() -> None:
     hub, stream = hub_of(Tables()), WatchStream()
     asked, left = (ID[:-1] + digit for digit in "01")
-    hub.name(stream, "api")
+    hub.name_watcher(stream, "api")
     for execution_id in (ID, asked, left):
         hub.granted(execution_id, "api")
     hub.tell_followed()
-    assert not stream.followed, "nearly all end before the next look"
+    assert not stream.followed, "nearly all end before the next poll"
     hub.subscribe(stream, pb.Subscription(execution_id=asked, events=True))
     hub.cancel(stream, left)
     hub.granted(ID, "api")
@@ -164,8 +164,8 @@ async def test_a_watcher_is_told_once_of_what_is_followed_for_long_without_its_a
 
 async def test_a_newer_stream_of_a_watcher_stays_its_own_when_the_older_ends() -> None:
     hub, older, newer = hub_of(Tables()), WatchStream(), WatchStream()
-    hub.name(older, "api")
-    hub.name(newer, "api")
+    hub.name_watcher(older, "api")
+    hub.name_watcher(newer, "api")
     hub.leave(older)
     hub.granted(ID, "api")
     assert ID in newer.by_execution
