@@ -221,7 +221,7 @@ def check(story: Story) -> None:
     assert rows(again) == rows(execution), "the fold shows other rows"
     assert again.next_wake() == execution.next_wake()
     assert list(again.live) == list(execution.live)
-    assert (list(execution.begun), list(execution.passed_over)) == ([], []), "the decision is not complete"
+    assert (list(execution.to_begin), list(execution.passed_over)) == ([], []), "the decision is not complete"
     _check_counts(execution)
     assert [type(event) for event in story.journal].count(ExecutionFinished) == int(execution.is_final)
     if execution.is_final and execution.stop is None:

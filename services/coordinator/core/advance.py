@@ -1,6 +1,6 @@
-"""Emits what follows by itself from the events of a command, until nothing more does.
+"""After a command, emits all further events that need no new command.
 
-Edges of work that was passed over resolve, control nodes begin, and the execution ends when nothing is going any more.
+The edges of skipped or blocked work are resolved, control nodes begin, and the execution ends when no work is left.
 """
 
 from services.coordinator.core.controls import begin
@@ -17,8 +17,8 @@ def advance(turn: Turn) -> None:
     while True:
         if execution.passed_over:
             _pass_over(turn, execution.passed_over[0])
-        elif execution.begun:
-            begin(turn, execution.begun[0])
+        elif execution.to_begin:
+            begin(turn, execution.to_begin[0])
         else:
             break
     if not execution.is_going and not execution.is_final:
@@ -42,7 +42,7 @@ def _finish(turn: Turn) -> None:
         return
     remaining = len(definition.graph) - execution.settled
     if remaining > 0:
-        raise BrokenInvariant(f"nothing is ready, yet {remaining} nodes remain and no failure holds them")
+        raise BrokenInvariant(f"the execution is stuck: {remaining} nodes are not settled, but nothing is under way")
     if execution.first_failure is not None:
         _finish_as(turn, ExecutionState.FAILED, error=execution.first_failure)
     elif definition.output_node is None:

@@ -112,12 +112,12 @@ def _execution_started(execution: Execution, event: ev.ExecutionStarted) -> None
 def _stop_ordered(execution: Execution, event: ev.StopOrdered) -> None:
     execution.stop = Stop(event.outcome, event.error)
     _set_timer(execution, event.answer_by_time, TimerKind.ANSWER)
-    for work in (*execution.ready, *execution.backoffs.values(), *execution.begun):
+    for work in (*execution.ready, *execution.backoffs.values(), *execution.to_begin):
         work.state = WorkState.CANCELLED
         work.timer = 0
     execution.ready.clear()
     execution.backoffs.clear()
-    execution.begun.clear()
+    execution.to_begin.clear()
     execution.passed_over.clear()
 
 
@@ -322,7 +322,7 @@ def _pass_over(execution: Execution, work: Work, state: WorkState) -> None:
 
 def _begin(execution: Execution, work: Work) -> None:
     work.state = WorkState.BEGUN
-    execution.begun.append(work)
+    execution.to_begin.append(work)
 
 
 # Parts
@@ -338,9 +338,9 @@ def _ended_run(execution: Execution, event: ev.RunEvent) -> Run:
 def _run(execution: Execution, event: ev.RunEvent) -> Run:
     """A run of a control node: the one that the node has, or a new one."""
     work = execution.work_of(event.key)
-    if execution.begun and execution.begun[0] is work:
+    if execution.to_begin and execution.to_begin[0] is work:
         # The control node has begun: it says so with its first event.
-        execution.begun.popleft()
+        execution.to_begin.popleft()
     if event.run <= len(execution.runs):
         return execution.runs[event.run - 1]
     work.attempts += 1

@@ -1,14 +1,15 @@
 """Decides whether and when a piece of work is tried again.
 
-A *failure* is an answer: the module ran and said no. A *death* is silence: the runner went away while it had the work.
-They are counted apart, because a flaky target deserves its retries whatever happens to machines, and work that kills
-its runner must be set apart however many retries it has. Hand-backs and an open circuit are neither.
+A *failure* is an answer: the module ran and reported an error. A *death* is silence: the runner went away while it had
+the work. They are counted separately, because a flaky target deserves its retries whatever happens to machines, and
+work that kills its runner must not run again however many retries it has. Hand-backs and an open circuit are neither.
 
     delay before attempt n+1 = random × min(cap, initial × factor^(n−1)), n = failures so far   (full jitter)
     never earlier than the target asked for (Retry-After)
-    never later than first grant + budget: then it is not tried again
+    if that would be later than first grant + budget, it is not tried again
 
-Hazards: the random number arrives in the call, in [0, 1). The policy in force is the one recorded at the start.
+Hazards: the random number is given in the call and lies in [0, 1). The policy in force is the one recorded at the start
+of the execution.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +17,7 @@ from typing import TypeVar, assert_never
 
 from services.coordinator.core.values import SECOND, SPAN_MAX, Error, ErrorClass, FailureReason, Instant, Span
 
-# After so many deaths of runners on the same work it is set apart.
+# After this many deaths of runners on the same work, the work fails with POISON and is not tried again.
 DEATHS_MAX = 3
 # A runner ends a run at its timeout by itself. The coordinator does so when it has heard nothing for this much longer.
 BACKSTOP_MARGIN: Span = 5 * SECOND
@@ -24,13 +25,13 @@ BACKSTOP_MARGIN: Span = 5 * SECOND
 
 @dataclass(slots=True, frozen=True)
 class RetryPolicy:
-    """`attempts` counts the first one: 1 = never again."""
+    """`attempts` includes the first one: 1 = no retry."""
 
     attempts: int = 3
     initial_delay: Span = SECOND
     factor: float = 2.0
     max_delay: Span = 300 * SECOND
-    # It runs from the first grant of the work to its last. 0: unlimited.
+    # The most time from the first grant of the work to its last. 0: unlimited.
     budget: Span = 3600 * SECOND
 
 
@@ -42,7 +43,7 @@ _Policy = TypeVar("_Policy", RetryPolicy, "RetryOverrides")
 
 @dataclass(slots=True, frozen=True)
 class RetryOverrides:
-    """A node or its workflow sets these differently. None: the value of the policy is used."""
+    """The values that a node or its workflow sets itself. None: the value of the policy is used."""
 
     attempts: int | None = None
     initial_delay: Span | None = None
@@ -51,7 +52,7 @@ class RetryOverrides:
     budget: Span | None = None
 
     def over(self, policy: _Policy) -> _Policy:
-        """`policy` may itself be one of overrides: those of the workflow below those of a node."""
+        """`policy` may be overrides too: a node's overrides are laid over its workflow's."""
         return replace(policy, **{name: value for name, value in asdict(self).items() if value is not None})
 
 
@@ -60,7 +61,7 @@ def backoff(policy: RetryPolicy, failures: int, random: float) -> Span:
     try:
         ceiling = policy.initial_delay * policy.factor ** (failures - 1)
     except OverflowError:
-        # 10.0 ** 400 is no float. The cap decides anyway.
+        # A float cannot hold 10.0 ** 400. The result would be far above the cap.
         ceiling = policy.max_delay
     return int(random * min(policy.max_delay, ceiling))
 

@@ -193,9 +193,9 @@ class Execution:
     live: dict[int, Run] = field(default_factory=dict)
     backoffs: dict[WorkKey, Work] = field(default_factory=dict)
     waits: dict[WorkKey, Wait] = field(default_factory=dict)
-    # Control nodes that have to begin, and skipped or blocked work whose own edges have to resolve. Both are empty when
-    # a decision is complete.
-    begun: deque[Work] = field(default_factory=deque)
+    # Control nodes that have yet to begin, and skipped or blocked work whose own edges have yet to resolve. Both are
+    # empty when a decision is complete.
+    to_begin: deque[Work] = field(default_factory=deque)
     passed_over: deque[Work] = field(default_factory=deque)
     # Run n is at n - 1: nothing is ever taken out.
     runs: list[Run] = field(default_factory=list)
@@ -219,7 +219,7 @@ class Execution:
     @property
     def is_going(self) -> bool:
         """Something is under way or waited for: the execution cannot end yet."""
-        return bool(self.live or self.ready or self.backoffs or self.waits or self.begun or self.passed_over)
+        return bool(self.live or self.ready or self.backoffs or self.waits or self.to_begin or self.passed_over)
 
     @property
     def only_waits(self) -> bool:

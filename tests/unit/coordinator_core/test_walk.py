@@ -240,5 +240,5 @@ def test_nothing_ready_but_work_remains_is_a_broken_invariant():
     story.start()
     story.assign("a")
     story.work("b").unresolved = 2
-    with pytest.raises(BrokenInvariant, match="remain"):
+    with pytest.raises(BrokenInvariant, match="stuck"):
         handle(story.execution, _success(story, "a", b"{}"), story.now)
