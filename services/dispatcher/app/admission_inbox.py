@@ -114,8 +114,8 @@ class AdmissionInbox:
         if is_ends_only:
             self.has_ending = True
         else:
-            self.queues.work(workspace)
-            self.queues.slot(workspace)
+            self.queues.work_arrived(workspace)
+            self.queues.slot_freed(workspace)
         self.wake.set()
 
     def requeued(self, rows: Iterable[Requeued]) -> None:
@@ -124,7 +124,7 @@ class AdmissionInbox:
 
     def work_elsewhere(self, workspace: str) -> None:
         """Another replica cannot place an execution of this workspace. This says nothing about slots in use."""
-        self.queues.work(workspace)
+        self.queues.work_arrived(workspace)
         self.wake.set()
 
     def polled(self, workspaces: Sequence[str], has_ending: bool) -> None:

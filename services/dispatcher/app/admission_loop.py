@@ -1,9 +1,9 @@
-"""The admission loop: one transaction commits everything that has gathered, then the next batch begins.
+"""The admission loop: one transaction commits all items that have arrived, then the next batch begins.
 
 Each replica has one loop. A batch has one item on an idle system and hundreds under load; under load the loop also
-rests between batches (`AdaptivePacer`). Answers to starts, grants and acknowledgements leave after the commit.
+pauses between batches (`AdaptivePacer`). Answers to starts, grants and acknowledgements are sent after the commit.
 
-    gather ──► reserve credit ──► one transaction ──► answer, grant, give back
+    gather ──► reserve credit ──► one transaction ──► answer, grant, give back credit
        ▲                                                   │
        └──────── new starts, reports, credit, workspaces ◄─┘
 
@@ -12,7 +12,7 @@ for. Unused credit is given back afterwards.
 
 Hazards: when the outcome of a commit is unknown, the same items are committed again, because every statement of a batch
 is safe to repeat (store/queue.py). A batch that the database refuses is split (splitting.py): a start at fault is
-rejected, a report at fault is tried again later (retry_later.py), a workspace at fault is left alone for a while.
+rejected, a report at fault is tried again later (retry_later.py), a workspace at fault is not served for a while.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from services.dispatcher.core.workspace_queues import ASIDE_SECONDS
 
 log = logger(__name__)
 
-# The demand reported to holders for each workspace that lacks only credit: as much as it could use at once.
+# How much credit we ask holders for, per workspace that has work and slots but no credit.
 DEMAND_PER_WORKSPACE: Final = 100
 
 
@@ -182,7 +182,7 @@ class AdmissionLoop:
         now = self._clock.monotonic()
         if batch.ending_holders:
             granted = [claim for claim in result.claims if claim.is_ends_only]
-            # More may wait when the number of holders or the size of the mailboxes limited the claim.
+            # More may wait when the number of holders or the size of the messages limited the claim.
             carried = sum(len(body) for claim in granted for body in claim.messages)
             is_cut = len(granted) == len(batch.ending_holders) or carried >= CLAIM_BYTES_MAX
             self._inbox.has_ending = is_cut or result.is_ending_refused
@@ -191,28 +191,28 @@ class AdmissionLoop:
         for refused in result.refused_workspaces:
             self._queues.set_aside(refused, now)
         for view in result.workspaces:
-            if self._queues.saw(view, now):
+            if self._queues.update_from(view, now):
                 self._metrics.at_capacity(view)
             if view.has_more:
                 self._replica_notices.waits_in(view.workspace)
         self._forget_unknown(batch, result)
         for workspace in result.took_effect.values():
-            self._queues.slot(workspace)
+            self._queues.slot_freed(workspace)
         for workspace in result.woken:
-            self._queues.work(workspace)
+            self._queues.work_arrived(workspace)
         for parked in batch.parked:
             if parked.wake_time is not None:
-                self._waking.due(parked.wake_time)
+                self._waking.wake_at(parked.wake_time)
         for new_start, admission in zip(batch.new_starts, result.admissions, strict=True):
             if admission.outcome is EnqueueOutcome.QUEUED and new_start.deadline_time is not None:
-                self._waking.due(new_start.deadline_time)
+                self._waking.wake_at(new_start.deadline_time)
 
     def _forget_unknown(self, batch: AdmissionBatch, result: BatchResult) -> None:
-        """A workspace without a row of limits would otherwise stay in the line for ever."""
+        """A workspace without a row of limits would otherwise stay in the round-robin of ready queues for ever."""
         seen = {view.workspace for view in result.workspaces}.union(result.refused_workspaces)
         for workspace in batch.workspaces:
             if workspace not in seen:
-                self._queues.is_unknown(workspace)
+                self._queues.forget(workspace)
                 log.warning("workspace not found", workspace=workspace)
 
     def _hand_out(self, claims: Sequence[Claim], reserved: Sequence[Reserved]) -> None:

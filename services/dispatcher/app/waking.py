@@ -31,7 +31,7 @@ class Waking:
         self._next = _NEVER
         self._sooner = Level()
 
-    def due(self, time: datetime) -> None:
+    def wake_at(self, time: datetime) -> None:
         """An execution has to be woken at this time, by the clock of this process."""
         if time < self._next:
             self._next = time
@@ -51,7 +51,7 @@ class Waking:
         self._inbox.requeued(woken)
         if following is not None:
             time = self._clock.now() + timedelta(seconds=min(following, self._poll_seconds))
-            # `due` may have set an earlier time during the statement.
+            # `wake_at` may have set an earlier time during the statement.
             self._next = min(self._next, time)
 
     @property

@@ -1,13 +1,13 @@
-"""Why a report that matched no lease changed nothing, judged by the row as it is now.
+"""Says why a report had no effect, from the present row of its execution.
 
 | the row                 | LeaseFinished | LeaseParked, LeaseReleased |
 |-------------------------|---------------|----------------------------|
-| is gone                 | it had effect | LEASE_UNKNOWN              |
-| has the report's epoch  | EPOCH_STALE   | it had effect              |
+| is gone                 | a repeat      | LEASE_UNKNOWN              |
+| has the report's epoch  | EPOCH_STALE   | a repeat                   |
 | has another epoch       | EPOCH_STALE   | EPOCH_STALE                |
 
-A finished execution leaves no row, so a repeated `LeaseFinished` finds none; a parked or released one keeps its epoch
-until it is granted again.
+A repeat: the first copy of the report took effect. A finished execution leaves no row, so a repeated `LeaseFinished`
+finds none; a parked or released one keeps its epoch until it is granted again.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from services.dispatcher.core.items import LateReason, LeaseFinished, LeaseRepor
 
 
 class LeasedRow(NamedTuple):
-    """A row as it is now."""
+    """The present row of an execution."""
 
     epoch: int
     state: State
@@ -28,7 +28,7 @@ class LeasedRow(NamedTuple):
 
 
 def late_reason(report: LeaseReport, row: LeasedRow | None) -> LateReason | None:
-    """None: the report had its effect when it was delivered before."""
+    """None: the report is a repeat, and its first copy took effect."""
     if isinstance(report, LeaseFinished):
         return None if row is None else LateReason.EPOCH_STALE
     if row is None:
@@ -37,7 +37,7 @@ def late_reason(report: LeaseReport, row: LeasedRow | None) -> LateReason | None
 
 
 def lease_refusal(epoch: int, instance_id: str, row: LeasedRow | None) -> LateReason | None:
-    """Why a lease that a holder names at its attach is not its own. None: it is."""
+    """Why a lease that a holder names at its attach does not belong to the holder. None: it does."""
     if row is None:
         return LateReason.LEASE_UNKNOWN
     if row.epoch != epoch or not row.is_leased or row.holder != instance_id:

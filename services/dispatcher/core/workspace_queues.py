@@ -1,12 +1,12 @@
 """One queue per workspace: which of them may have work for a claim, in which order.
 
-A queue is *ready* when executions wait in it and its slots are not known to be in use. Ready queues are served round
-robin: a queue that a claim has looked at goes to the end of the line, so that ten thousand executions of one workspace
-delay no other workspace. A full queue leaves the line until a slot may be free. A queue whose claim the database
-refuses leaves the line for ASIDE_SECONDS: it is *aside*.
+A queue is *ready* when executions wait in it and its slots are not known to be all in use. Ready queues are served
+round robin: a queue that a claim has looked at goes to the end of the line, so that ten thousand executions of one
+workspace delay no other workspace. A full queue leaves the line until a slot may be free. A queue whose claim the
+database refuses leaves the line for ASIDE_SECONDS: it is *aside*.
 
-All of this is a hint, raised by an enqueue, a freed slot or a notice from another replica. The poll, which names every
-workspace with work again, makes up for a lost one.
+All of this is a hint, given by an enqueue, a freed slot or a notice from another replica. A lost hint does no lasting
+harm, because the poll names every workspace with work again.
 """
 
 from collections.abc import Iterable
@@ -64,12 +64,12 @@ class WorkspaceQueues:
     def ready_count(self) -> int:
         return len(self._ready)
 
-    def work(self, workspace: str) -> None:
+    def work_arrived(self, workspace: str) -> None:
         """An execution waits in this workspace."""
         self._waiting.add(workspace)
         self._line_up(workspace, self._queue_of(workspace))
 
-    def slot(self, workspace: str) -> None:
+    def slot_freed(self, workspace: str) -> None:
         """A slot of this workspace may be free."""
         queue = self._queues.get(workspace)
         if queue is not None:
@@ -79,8 +79,8 @@ class WorkspaceQueues:
     def polled(self, workspaces: Iterable[str]) -> None:
         """These workspaces have waiting executions, as just read. Look at each again, even if it is full."""
         for workspace in workspaces:
-            self.work(workspace)
-            self.slot(workspace)
+            self.work_arrived(workspace)
+            self.slot_freed(workspace)
 
     def takes_new_starts(self, workspace: str) -> bool:
         """Whether a new start may go ahead: no execution is known to wait, nor the slots to be in use."""
@@ -95,8 +95,10 @@ class WorkspaceQueues:
             self._ready[workspace] = None
         return taken
 
-    def saw(self, view: WorkspaceView, now: float) -> bool:
-        """Learn from a committed batch. True when the queue has just become full with executions waiting."""
+    def update_from(self, view: WorkspaceView, now: float) -> bool:
+        """Take over what a committed batch has read. Returns True when the queue has just become full with executions
+        waiting.
+        """
         queue = self._queue_of(view.workspace)
         if view.has_more:
             self._waiting.add(view.workspace)
@@ -115,7 +117,7 @@ class WorkspaceQueues:
     def set_aside(self, workspace: str, now: float) -> None:
         """Leave this workspace alone for a while: the database refuses to claim from it."""
         self._aside[workspace] = now + ASIDE_SECONDS
-        self.work(workspace)
+        self.work_arrived(workspace)
 
     def end_aside(self, now: float) -> None:
         """Look again at the workspaces that have been aside for long enough."""
@@ -123,8 +125,8 @@ class WorkspaceQueues:
             del self._aside[workspace]
             self._line_up(workspace, self._queue_of(workspace))
 
-    def is_unknown(self, workspace: str) -> None:
-        """The database has no such workspace, so nothing can be claimed from it."""
+    def forget(self, workspace: str) -> None:
+        """Drop the queue of a workspace that the database does not have. Nothing can be claimed from it."""
         self._ready.pop(workspace, None)
         self._waiting.discard(workspace)
         self._queues.pop(workspace, None)
@@ -139,7 +141,7 @@ class WorkspaceQueues:
         if revision > queue.revision:
             queue.revision, queue.queued_max = revision, queued_max
             # A raised limit may have opened slots.
-            self.slot(workspace)
+            self.slot_freed(workspace)
 
     def waiting(self, workspace: str, arriving: int, now: float) -> int | None:
         """How many executions wait. None: the batch has to count them."""

@@ -1,7 +1,7 @@
 """EnqueueService: each stream has a reader that brings starts to the admission loop, and a writer that sends answers.
 
-The answers of one batch leave together. Starts of a broken stream are admitted nevertheless; api sends those without an
-answer again, under the same ids.
+The answers of one batch are sent together. When a stream breaks, the starts that it brought are still admitted. Api
+repeats the unanswered ones, under the same ids.
 Backpressure: the readers stop while too many starts wait for a batch.
 """
 
@@ -16,6 +16,7 @@ import grpc
 
 from services.chassis.process.crash import crash_point
 from services.chassis.telemetry.logs import logger
+from services.chassis.telemetry.tracing import may_be_sampled
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.ports import Arrival
 from services.dispatcher.core.items import Admission, EnqueueOutcome, NewStart
@@ -65,14 +66,14 @@ class _EnqueueStream:
         self._answers: deque[queue_pb2.EnqueueAnswer] = deque()
         self._outstanding = 0
         self._is_closed = False
-        self._wanted = asyncio.Event()
+        self._wake_writer = asyncio.Event()
         # The arrival time of sampled starts, by execution id.
-        self._came_ns: dict[str, int] = {}
+        self._arrived_ns: dict[str, int] = {}
 
     def close(self) -> None:
         """Take no more starts. Those that were taken are still answered."""
         self._is_closed = True
-        self._wanted.set()
+        self._wake_writer.set()
 
     async def read(self, inbox: AdmissionInbox) -> None:
         """Read until api half-closes the stream."""
@@ -82,20 +83,21 @@ class _EnqueueStream:
             if request is grpc.aio.EOF:
                 return
             if not self._is_closed:
-                self.bring(request.items, inbox)
+                self.enqueue(request.items, inbox)
 
-    def bring(self, items: Any, inbox: AdmissionInbox) -> None:
+    def enqueue(self, items: Any, inbox: AdmissionInbox) -> None:
         arrivals: list[Arrival] = []
         for item in items:
             try:
                 new_start = new_start_of(item)
             except (Malformed, ValueError) as failure:
                 execution_id = item.start.execution_id
+                # The text of this log event is published (tests/integration/dispatcher/test_log_events.py).
                 log.error("error processing item", execution_id=execution_id, error=str(failure))
-                self._say(execution_id, Admission(EnqueueOutcome.REJECTED, message=str(failure)))
+                self._queue_answer(execution_id, Admission(EnqueueOutcome.REJECTED, message=str(failure)))
                 continue
-            if item.start.traceparent.endswith("1"):
-                self._came_ns[new_start.execution_id] = time.time_ns()
+            if may_be_sampled(item.start.traceparent):
+                self._arrived_ns[new_start.execution_id] = time.time_ns()
             arrivals.append(Arrival(new_start, self))
         self._outstanding += len(arrivals)
         if arrivals:
@@ -103,11 +105,11 @@ class _EnqueueStream:
 
     def answered(self, new_start: NewStart, admission: Admission) -> None:
         self._outstanding -= 1
-        if self._came_ns:
+        if self._arrived_ns:
             self._trace(new_start, admission)
-        self._say(new_start.execution_id, admission)
+        self._queue_answer(new_start.execution_id, admission)
 
-    def _say(self, execution_id: str, admission: Admission) -> None:
+    def _queue_answer(self, execution_id: str, admission: Admission) -> None:
         answer = queue_pb2.EnqueueAnswer(
             execution_id=execution_id, outcome=queue_pb2.EnqueueAnswer.Outcome.ValueType(int(admission.outcome))
         )
@@ -116,19 +118,20 @@ class _EnqueueStream:
         if admission.message:
             answer.message = admission.message
         self._answers.append(answer)
-        self._wanted.set()
+        self._wake_writer.set()
 
     def _trace(self, new_start: NewStart, admission: Admission) -> None:
-        came_ns = self._came_ns.pop(new_start.execution_id, None)
+        arrived_ns = self._arrived_ns.pop(new_start.execution_id, None)
         order: Any = new_start.order
-        if came_ns is not None and (context := sampled_context(order.traceparent)) is not None:
+        if arrived_ns is not None and (context := sampled_context(order.traceparent)) is not None:
             attributes = {"execution.id": new_start.execution_id, "outcome": admission.outcome.name}
-            emit("dispatcher.enqueue", context, came_ns, time.time_ns(), attributes)
+            emit("dispatcher.enqueue", context, arrived_ns, time.time_ns(), attributes)
 
     async def write(self) -> None:
+        """Send answers until the stream is closed and each start that was taken has its answer."""
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._wake_writer.wait()
+            self._wake_writer.clear()
             while self._answers:
                 count = min(len(self._answers), ANSWERS_PER_MESSAGE)
                 batch = [self._answers.popleft() for _ in range(count)]

@@ -36,7 +36,7 @@ def test_new_starts_go_ahead_while_there_is_credit() -> None:
 
 def test_new_start_of_a_workspace_where_others_wait_does_not_go_ahead() -> None:
     queues = WorkspaceQueues()
-    queues.work("busy")
+    queues.work_arrived("busy")
     batch = composed(queues, [start("a", "busy"), start("b", "idle")], rooms={"h": 4})
     assert batch.new_start_holders == [-1, 0]
     assert (batch.workspaces, batch.claim_holders) == (["busy"], [0, 0, 0])
@@ -44,7 +44,7 @@ def test_new_start_of_a_workspace_where_others_wait_does_not_go_ahead() -> None:
 
 def test_while_others_wait_new_starts_take_at_most_half_of_the_credit() -> None:
     queues = WorkspaceQueues()
-    queues.work("busy")
+    queues.work_arrived("busy")
     batch = composed(queues, [start(name, "idle") for name in "abcd"], rooms={"h": 4})
     assert batch.new_start_holders == [0, 0, -1, -1]
     assert batch.claim_holders == [0, 0]
@@ -52,7 +52,7 @@ def test_while_others_wait_new_starts_take_at_most_half_of_the_credit() -> None:
 
 def test_executions_to_be_ended_are_served_first() -> None:
     queues = WorkspaceQueues()
-    queues.work("busy")
+    queues.work_arrived("busy")
     batch = composed(queues, rooms={"h": ENDING_PER_BATCH}, is_ending_ready=True)
     assert batch.ending_holders == [0] * ENDING_PER_BATCH
     assert not batch.workspaces
@@ -61,7 +61,7 @@ def test_executions_to_be_ended_are_served_first() -> None:
 def test_known_number_of_waiting_executions_goes_along() -> None:
     queues = WorkspaceQueues()
     queues.limits_stored("w", 1, 1_000)
-    queues.saw(WorkspaceView("w", 5, 1, 1, True, queued=7), 0.0)
+    queues.update_from(WorkspaceView("w", 5, 1, 1, True, queued=7), 0.0)
     assert composed(queues, [start("a"), start("b", "other")]).waiting == {"w": 7}
 
 

@@ -152,9 +152,9 @@ async def test_waking_wakes_the_admission_loop_and_sleeps_until_the_next_time() 
     assert inbox.queues.take(9) == ["a"]
     assert inbox.is_ending_ready
     assert 1.0 < waking.pause_seconds < 1.1
-    waking.due(NOW + timedelta(seconds=0.5))
+    waking.wake_at(NOW + timedelta(seconds=0.5))
     assert waking.pause_seconds < 0.6
-    waking.due(NOW + timedelta(seconds=1.5))
+    waking.wake_at(NOW + timedelta(seconds=1.5))
     assert waking.pause_seconds < 0.6
     store.next_wake = None
     await waking.run_once()

@@ -25,7 +25,7 @@ def busy(workspace: str) -> WorkspaceView:
 def queues_with(*workspaces: str) -> WorkspaceQueues:
     queues = WorkspaceQueues()
     for workspace in workspaces:
-        queues.work(workspace)
+        queues.work_arrived(workspace)
     return queues
 
 
@@ -39,8 +39,8 @@ def test_queues_are_served_in_turn() -> None:
 def test_queue_that_is_aside_is_left_alone_for_a_while() -> None:
     queues = queues_with("a", "b")
     queues.set_aside("a", 5.0)
-    queues.work("a")
-    queues.slot("a")
+    queues.work_arrived("a")
+    queues.slot_freed("a")
     queues.polled(["a"])
     queues.end_aside(5.0 + ASIDE_SECONDS - 1)
     assert queues.take(9) == ["b"]
@@ -51,54 +51,54 @@ def test_queue_that_is_aside_is_left_alone_for_a_while() -> None:
 
 def test_full_queue_leaves_the_line_until_a_slot_may_be_free() -> None:
     queues = queues_with("a", "b")
-    queues.saw(full("a"), 0.0)
+    queues.update_from(full("a"), 0.0)
     assert queues.take(9) == ["b"]
-    queues.work("a")
+    queues.work_arrived("a")
     assert queues.take(9) == ["b"]
-    queues.slot("a")
+    queues.slot_freed("a")
     assert queues.take(9) == ["b", "a"]
 
 
 def test_empty_queue_leaves_the_line_until_something_waits() -> None:
     queues = queues_with("a")
-    queues.saw(dry("a"), 0.0)
+    queues.update_from(dry("a"), 0.0)
     assert not queues.has_ready
-    queues.slot("a")
+    queues.slot_freed("a")
     assert not queues.has_ready
-    queues.work("a")
+    queues.work_arrived("a")
     assert queues.take(1) == ["a"]
 
 
 def test_poll_has_every_queue_with_work_looked_at_again() -> None:
     queues = queues_with("a")
-    queues.saw(full("a"), 0.0)
+    queues.update_from(full("a"), 0.0)
     queues.polled(["a", "b"])
     assert queues.ready_count == 2
 
 
 def test_capacity_is_told_once_per_change() -> None:
     queues = queues_with("a")
-    assert queues.saw(full("a"), 0.0)
-    assert not queues.saw(full("a"), 1.0)
-    assert not queues.saw(busy("a"), 2.0)
-    assert queues.saw(full("a"), 3.0)
-    assert not WorkspaceQueues().saw(WorkspaceView("a", 5, free=1, taken=1, has_more=False), 0.0)
+    assert queues.update_from(full("a"), 0.0)
+    assert not queues.update_from(full("a"), 1.0)
+    assert not queues.update_from(busy("a"), 2.0)
+    assert queues.update_from(full("a"), 3.0)
+    assert not WorkspaceQueues().update_from(WorkspaceView("a", 5, free=1, taken=1, has_more=False), 0.0)
 
 
 def test_new_starts_go_ahead_where_nobody_waits_and_slots_may_be_free() -> None:
     queues = WorkspaceQueues()
     assert queues.takes_new_starts("unknown")
-    queues.work("a")
+    queues.work_arrived("a")
     assert not queues.takes_new_starts("a")
-    queues.saw(dry("a"), 0.0)
+    queues.update_from(dry("a"), 0.0)
     assert queues.takes_new_starts("a")
-    queues.saw(WorkspaceView("a", 5, free=1, taken=1, has_more=False), 0.0)
+    queues.update_from(WorkspaceView("a", 5, free=1, taken=1, has_more=False), 0.0)
     assert not queues.takes_new_starts("a")
 
 
 def test_slot_of_an_unknown_workspace_changes_nothing() -> None:
     queues = WorkspaceQueues()
-    queues.slot("never heard of")
+    queues.slot_freed("never heard of")
     assert not queues.has_ready
 
 
@@ -113,10 +113,10 @@ def test_limits_are_known_from_their_revision_on() -> None:
 
 def test_changed_limits_may_have_opened_slots() -> None:
     queues = queues_with("a")
-    queues.saw(full("a"), 0.0)
+    queues.update_from(full("a"), 0.0)
     queues.limits_stored("a", 1, 100)
     assert queues.take(1) == ["a"]
-    queues.saw(full("a"), 0.0)
+    queues.update_from(full("a"), 0.0)
     queues.limits_stored("a", 1, 100)
     assert not queues.has_ready
 
@@ -125,7 +125,7 @@ def counted(waiting: int, queued_max: int) -> WorkspaceQueues:
     """A workspace whose waiting rows were counted at 0.0."""
     queues = WorkspaceQueues()
     queues.limits_stored("a", 1, queued_max)
-    queues.saw(WorkspaceView("a", 5, free=5, taken=0, has_more=True, queued=waiting), 0.0)
+    queues.update_from(WorkspaceView("a", 5, free=5, taken=0, has_more=True, queued=waiting), 0.0)
     return queues
 
 
@@ -151,16 +151,16 @@ def test_near_the_limit_counting_goes_at_most_over_so_many_rows_a_second() -> No
 
 def test_changes_of_a_batch_are_added_to_the_count() -> None:
     queues = counted(10, queued_max=1_000_000)
-    queues.saw(WorkspaceView("a", 5, free=5, taken=2, has_more=True, added=3), 0.1)
-    queues.saw(WorkspaceView("a", 5, free=5, taken=5, has_more=True, added=-5), 0.1)
+    queues.update_from(WorkspaceView("a", 5, free=5, taken=2, has_more=True, added=3), 0.1)
+    queues.update_from(WorkspaceView("a", 5, free=5, taken=5, has_more=True, added=-5), 0.1)
     assert queues.waiting("a", 1, 0.2) == 8
-    queues.saw(WorkspaceView("a", 5, free=5, taken=5, has_more=True, added=-50), 0.1)
+    queues.update_from(WorkspaceView("a", 5, free=5, taken=5, has_more=True, added=-50), 0.1)
     assert queues.waiting("a", 1, 0.2) == 0
 
 
 def test_queue_of_an_unknown_workspace_is_dropped() -> None:
     queues = queues_with("a")
-    queues.is_unknown("a")
+    queues.forget("a")
     assert not queues.has_ready
     assert not queues.has_waiting
 
@@ -169,10 +169,10 @@ def test_a_slot_is_wanted_while_anything_waits_in_a_full_queue_too() -> None:
     queues = WorkspaceQueues()
     queues.limits_stored("a", 1, 10)
     queues.polled(["a", "b"])
-    queues.saw(full("a"), 0.0)
-    queues.saw(dry("b"), 0.0)
+    queues.update_from(full("a"), 0.0)
+    queues.update_from(dry("b"), 0.0)
     assert queues.has_waiting
-    queues.saw(dry("a"), 0.0)
+    queues.update_from(dry("a"), 0.0)
     assert not queues.has_waiting
 
 
