@@ -154,8 +154,8 @@ class _Examination:
             self._tell_all(field_faults("edge", edge, f"edges[{place}]"))
             if isinstance(edge, dict):
                 self._examine_edge(edge, place)
-        for circle in cycles(len(self._nodes), self._edges):
-            names = " → ".join(str(self._nodes[node]["id"]) for node in circle)
+        for cycle in cycles(len(self._nodes), self._edges):
+            names = " → ".join(str(self._nodes[node]["id"]) for node in cycle)
             self._tell(Fault("edges", "CYCLE", f"these nodes wait for each other: {names}"))
 
     def _examine_node(self, node: Mapping[str, Any], place: int) -> None:

@@ -1,7 +1,8 @@
-"""The shape of a graph: which nodes come before which, and which nodes form a circle.
+"""The shape of a graph: which nodes come before which, and which nodes form a cycle.
 
 Everything is linear in nodes and edges, except `ancestors`: it keeps one integer per node as a set of bits, so 2,000
-nodes cost 2,000 integers of 250 bytes and one union per edge. Nothing recurses: a chain of 2,000 nodes is too deep.
+nodes cost 2,000 integers of 250 bytes and one union per edge. No function is recursive, because a chain of 2,000 nodes
+would exceed Python's recursion limit.
 """
 
 from collections import deque
@@ -11,26 +12,28 @@ Edges = Sequence[tuple[int, int]]
 
 
 def cycles(count: int, edges: Edges) -> list[list[int]]:
-    """One circle from each strongly connected part with more than one node, in the order of its edges."""
+    """One cycle from each strongly connected component with more than one node, in the order of its edges. The first
+    node is repeated at the end.
+    """
     after = _successors(count, edges)
-    return [_circle(part, after) for part in _strong_parts(count, edges) if len(part) > 1]
+    return [_cycle_through(component, after) for component in _components(count, edges) if len(component) > 1]
 
 
 def ancestors(count: int, edges: Edges) -> list[int]:
-    """For each node the set of nodes before it, as bits. A node on a circle comes before itself."""
+    """For each node the set of nodes before it, as bits. A node on a cycle comes before itself."""
     after = _successors(count, edges)
     before = [0] * count
-    for part in _strong_parts(count, edges):
+    for component in _components(count, edges):
         union = 0
-        for node in part:
+        for node in component:
             union |= before[node]
-        if len(part) > 1:  # within a circle every node is before every other
-            for node in part:
+        if len(component) > 1:  # within a component every node comes before every other
+            for node in component:
                 union |= 1 << node
-        for node in part:
+        for node in component:
             before[node] = union
             for successor in after[node]:
-                if successor not in part:
+                if successor not in component:
                     before[successor] |= union | 1 << node
     return before
 
@@ -38,32 +41,34 @@ def ancestors(count: int, edges: Edges) -> list[int]:
 def _successors(count: int, edges: Iterable[tuple[int, int]]) -> Sequence[list[int]]:
     after: list[list[int]] = [[] for _ in range(count)]
     for start, end in edges:
-        if start != end:  # a self edge is a fault of its own
+        if start != end:  # an edge from a node to itself is reported as a fault of its own
             after[start].append(end)
     return after
 
 
-def _strong_parts(count: int, edges: Edges) -> list[set[int]]:
-    """Kosaraju's strongly connected parts. A part comes before those that its edges lead to."""
+def _components(count: int, edges: Edges) -> list[set[int]]:
+    """The strongly connected components, by Kosaraju's algorithm. A component comes before those that its edges lead
+    to.
+    """
     before = _successors(count, ((end, start) for start, end in edges))
-    parts: list[set[int]] = []
+    components: list[set[int]] = []
     placed: set[int] = set()
     for root in reversed(_finished(_successors(count, edges))):
-        part: set[int] = set()
+        component: set[int] = set()
         work = [root]
         while work:
             node = work.pop()
             if node not in placed:
                 placed.add(node)
-                part.add(node)
+                component.add(node)
                 work.extend(before[node])
-        if part:
-            parts.append(part)
-    return parts
+        if component:
+            components.append(component)
+    return components
 
 
 def _finished(after: Sequence[Sequence[int]]) -> list[int]:
-    """All nodes in the order in which a search in depth has finished with them."""
+    """All nodes in the order in which a depth-first search finishes them."""
     finished: list[int] = []
     seen: set[int] = set()
     work = list(range(len(after)))
@@ -73,23 +78,23 @@ def _finished(after: Sequence[Sequence[int]]) -> list[int]:
             finished.append(~node)
         elif node not in seen:
             seen.add(node)
-            work.append(~node)  # this comes up again when everything after the node is finished
+            work.append(~node)  # popped again when everything after the node is finished
             work.extend(after[node])
     return finished
 
 
-def _circle(part: set[int], after: Sequence[Sequence[int]]) -> list[int]:
-    """A shortest circle through the first node of the part."""
-    start = min(part)
+def _cycle_through(component: set[int], after: Sequence[Sequence[int]]) -> list[int]:
+    """A shortest cycle through the first node of the component."""
+    start = min(component)
     came_from: dict[int, int] = {}
     ahead = deque([start])
     while start not in came_from:
         node = ahead.popleft()
         for successor in after[node]:
-            if successor in part and successor not in came_from:
+            if successor in component and successor not in came_from:
                 came_from[successor] = node
                 ahead.append(successor)
-    circle = [start, came_from[start]]
-    while circle[-1] != start:
-        circle.append(came_from[circle[-1]])
-    return circle[::-1]
+    cycle = [start, came_from[start]]
+    while cycle[-1] != start:
+        cycle.append(came_from[cycle[-1]])
+    return cycle[::-1]

@@ -1,4 +1,4 @@
-"""Circles and ancestors against a slow and obvious reading of the same words."""
+"""Cycles and ancestors against a slow and obvious reading of the same words."""
 
 from __future__ import annotations
 
@@ -39,22 +39,24 @@ def test_ancestors_are_those_from_whom_a_node_can_be_reached(graph: tuple[int, l
 
 
 @given(graphs)
-def test_each_circle_is_one_and_every_node_on_a_circle_is_in_its_part(graph: tuple[int, list[tuple[int, int]]]) -> None:
+def test_each_cycle_is_one_and_every_node_on_a_cycle_is_in_its_component(
+    graph: tuple[int, list[tuple[int, int]]],
+) -> None:
     count, edges = graph
-    circles = cycles(count, edges)
-    for circle in circles:
-        assert circle[0] == circle[-1]
-        assert len(set(circle)) == len(circle) - 1 > 1
-        assert all(step in edges for step in pairwise(circle))
-    on_circles = {node for node in range(count) if node in reachable(count, edges, node)}
-    parts = {
-        frozenset(o for o in on_circles if o in reachable(count, edges, n) and n in reachable(count, edges, o))
-        for n in on_circles
+    found = cycles(count, edges)
+    for cycle in found:
+        assert cycle[0] == cycle[-1]
+        assert len(set(cycle)) == len(cycle) - 1 > 1
+        assert all(step in edges for step in pairwise(cycle))
+    on_a_cycle = {node for node in range(count) if node in reachable(count, edges, node)}
+    components = {
+        frozenset(o for o in on_a_cycle if o in reachable(count, edges, n) and n in reachable(count, edges, o))
+        for n in on_a_cycle
     }
-    assert len(circles) == len(parts)
+    assert len(found) == len(components)
 
 
-def test_long_chain_and_long_circle_need_no_recursion() -> None:
+def test_long_chain_and_long_cycle_need_no_recursion() -> None:
     chain = [(node, node + 1) for node in range(4_999)]
     assert cycles(5_000, chain) == []
     assert len(cycles(5_000, [*chain, (4_999, 0)])[0]) == 5_001
