@@ -21,7 +21,7 @@ from services.chassis.telemetry.logs import setup_logging
 
 CONNECT_SECONDS = 10
 # Errors that are no bug: a person sees their text and no traceback.
-EXPECTED = (HomeTaken, provision.TooOld, SchemaMismatch, DependencyUnavailable, psycopg.Error, OSError)
+EXPECTED_ERRORS = (HomeTaken, provision.TooOld, SchemaMismatch, DependencyUnavailable, psycopg.Error, OSError)
 Say = Callable[[str], None]
 
 
@@ -84,7 +84,7 @@ def _run(home: Home, work: Coroutine[Any, Any, None], say: Say) -> int:
     try:
         home.take(MIGRATING)
         asyncio.run(work)
-    except EXPECTED as error:
+    except EXPECTED_ERRORS as error:
         work.close()
         say(str(error))
         return 1

@@ -220,7 +220,7 @@ async def test_another_server_serves_and_a_dead_child_is_left_so_on_request(home
     assert not stack.home.operator_url_file.exists()
     # The file is there again, as it is after a kill of everything.
     stack.home.operator_url_file.write_text(address)
-    assert "nothing runs on" in windlass("admin", "verify", "--home", home).stderr
+    assert "no stack runs in" in windlass("admin", "verify", "--home", home).stderr
 
 
 def when_ended(pid: int, look: Callable[[], list[int]]) -> asyncio.Future[list[int]]:

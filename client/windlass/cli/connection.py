@@ -168,12 +168,12 @@ def _address_of(home: Path) -> str:
         found = json.loads((home / "up.json").read_text())
     except FileNotFoundError:
         raise Unusable(
-            f"nothing runs on {home}; start it with: {as_typed('windlass up', home)}\n"
+            f"no stack runs in {home.absolute()}; start one with: {as_typed('windlass up', home)}\n"
             "or name an api with --address host:port"
         ) from None
     apis = [each["grpc"] for each in found["processes"] if each["service"] == "api"]
     if not apis:
-        raise Unusable(f"no api runs on {home}; see: {as_typed('windlass status', home)}")
+        raise Unusable(f"no api runs in {home.absolute()}; see: {as_typed('windlass status', home)}")
     return str(apis[0])
 
 

@@ -24,7 +24,7 @@ from windlass.cli import messages
 from windlass.cli.connection import Api
 from windlass.cli.executions import events_of, show_runs
 from windlass.cli.invocation import program
-from windlass.cli.local_stack import EXPECTED, explain, leaves
+from windlass.cli.local_stack import EXPECTED_ERRORS, errors_in, explain
 from windlass.cli.render import cell, plain
 from windlass.definition.parsing import Format, parse
 
@@ -39,13 +39,13 @@ def demo() -> int:
     code = 1
     try:
         code = asyncio.run(_run(supervisor))
-    except* EXPECTED as errors:
-        for error in leaves(errors):
+    except* EXPECTED_ERRORS as errors:
+        for error in errors_in(errors):
             _say(explain(error, supervisor.home))
     except* asyncio.CancelledError:
         _say("interrupted")
     except* grpc.RpcError as errors:
-        for error in leaves(errors):
+        for error in errors_in(errors):
             _say(str(error))
     finally:
         shutil.rmtree(place, ignore_errors=True)

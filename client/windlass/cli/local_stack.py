@@ -1,6 +1,7 @@
-"""The commands of the local stack: start it, stop it from elsewhere, look at it.
+"""The commands of the local stack: start it, stop it from another terminal, show its state.
 
-Hazard: `down` trusts the home's lock, not up.json: the pid in a killed stack's file may belong to another process.
+Hazard: `down` trusts the home's lock and not up.json, because the pid that a killed stack leaves in up.json may belong
+to another process by now.
 """
 
 import asyncio
@@ -26,11 +27,11 @@ from windlass.cli.render import grid
 
 DONE, FAILED = 0, 1
 _say = partial(typer.echo, err=True)
-# A stop is promised within this time.
+# `down` gives up after this time.
 DOWN_SECONDS = 15.0
 POLL_SECONDS = 0.1
 
-EXPECTED = (*installation.EXPECTED, PortTaken, PostgresFailed, ChildFailed)
+EXPECTED_ERRORS = (*installation.EXPECTED_ERRORS, PortTaken, PostgresFailed, ChildFailed)
 
 
 def up(options: Options) -> int:
@@ -41,14 +42,14 @@ def up(options: Options) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, supervisor.stop)
-        await supervisor.run(lambda: _show_up(supervisor.home))
+        await supervisor.run(lambda: _show_running(supervisor.home))
 
     failed = False
     try:
         asyncio.run(run())
-    except* EXPECTED as errors:
+    except* EXPECTED_ERRORS as errors:
         failed = True
-        for error in leaves(errors):
+        for error in errors_in(errors):
             _say(explain(error, supervisor.home))
     return FAILED if failed else DONE
 
@@ -63,14 +64,14 @@ def down(root: Path) -> int:
     home = Home(root)
     pid = home.holder()
     if not pid:
-        _say(f"nothing runs on {home.root}")
+        _say(f"no stack runs in {home.root}")
         return DONE
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
         pass  # the stack has ended by itself just now
     except PermissionError:
-        _say(f"{home.root} is run by process {pid}, which is not yours to stop")
+        _say(f"no permission to stop process {pid}, which runs the stack in {home.root}")
         return FAILED
     until = time.monotonic() + DOWN_SECONDS
     while home.holder() == pid:
@@ -78,20 +79,22 @@ def down(root: Path) -> int:
             _say(f"process {pid} has not ended within {DOWN_SECONDS:g} s")
             return FAILED
         time.sleep(POLL_SECONDS)
-    _say(f"stopped {home.root}")
+    _say(f"stopped the stack in {home.root}")
     return DONE
 
 
 def status(root: Path, *, as_json: bool) -> int:
-    """Show the content of up.json while its stack is up, otherwise the state of the home."""
+    """Show the content of up.json if the stack is up. Otherwise say what the process of the home is doing, if there is
+    one.
+    """
     home = Home(root)
     pid = home.holder()
     if pid is None:
-        _say(f"nothing runs on {root}; start it with: {as_typed('windlass up', root)}")
+        _say(f"no stack runs in {home.root}; start one with: {as_typed('windlass up', root)}")
         return FAILED
     found, doing = home.read_up(), home.doing()
     if found is None or doing == STOPPING:
-        _say(f"{root} is {doing} (process {pid})")
+        _say(f"the stack in {home.root} is {doing} (process {pid})")
         return FAILED
     if as_json:
         typer.echo(json.dumps(found, indent=1))
@@ -100,17 +103,17 @@ def status(root: Path, *, as_json: bool) -> int:
     return DONE
 
 
-def leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
+def errors_in(group: BaseExceptionGroup[Any]) -> list[BaseException]:
     """The errors in a group and in all groups inside it."""
     found: list[BaseException] = []
     for error in group.exceptions:
-        found.extend(leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+        found.extend(errors_in(error) if isinstance(error, BaseExceptionGroup) else [error])
     return found
 
 
-def _show_up(home: Any) -> None:
+def _show_running(home: Home) -> None:
     found = home.read_up()
-    assert found is not None, "up.json is written before the stack is shown"
+    assert found is not None, "up.json is written before this is called"
     _show_processes(found)
     grpc = next(each["grpc"] for each in found["processes"] if each["service"] == "api")
     typer.echo(f"\nWindlass is up; Ctrl-C stops it. In another terminal:\n\n  {as_typed('windlass list', home.root)}")
@@ -127,7 +130,7 @@ def _show_processes(found: dict[str, Any]) -> None:
 
 
 def _postgres_row(entry: dict[str, Any]) -> tuple[str, ...]:
-    """A server that the stack did not start has no start_time."""
+    """The row of the database server. A server that the stack did not start has no start_time."""
     is_own = "start_time" in entry
     pid = str(entry["pid"] or ("" if is_own else "elsewhere"))
     host = f"[{entry['host']}]" if ":" in entry["host"] else entry["host"]

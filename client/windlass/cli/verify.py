@@ -20,11 +20,12 @@ _say = partial(typer.echo, err=True)
 def verify(root: Path, url: str | None) -> int:
     """Verify the database at `url`, or that of the home's stack."""
     setup_logging(service="verify", level="WARNING")  # a person reads what is said, not the log
+    home = Home(root)
     try:
-        found = url or _of_stack(Home(root))
+        found = url or _of_stack(home)
     except (FileNotFoundError, NotADirectoryError):
         start = as_typed("windlass up", root)
-        _say(f"nothing runs on {root}; start it with: {start}, or give --database-url")
+        _say(f"no stack runs in {home.root}; start one with: {start}, or give --database-url")
         return FAILED
     except OSError as error:
         _say(f"cannot read {error.filename}: {error.strerror}")
@@ -37,7 +38,7 @@ def verify(root: Path, url: str | None) -> int:
 
 
 def _of_stack(home: Home) -> str:
-    """The operator's address of the stack that runs on the home. A killed stack leaves its file behind."""
+    """The operator's address of the stack that runs in the home. A killed stack leaves its file behind."""
     if not home.holder():
         raise FileNotFoundError
     return home.operator_url_file.read_text().strip()

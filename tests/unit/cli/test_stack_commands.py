@@ -42,7 +42,7 @@ def test_status_says_what_the_owner_of_the_home_is_doing(tmp_path: Path, doing: 
     home.take(doing)
     shown = windlass("status", "--home", tmp_path)
     assert shown.returncode == 1
-    assert shown.stderr == f"{tmp_path} is {doing} (process {os.getpid()})\n"
+    assert shown.stderr == f"the stack in {tmp_path} is {doing} (process {os.getpid()})\n"
 
 
 def test_status_of_a_stack_that_stops_is_not_what_ran(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def running_on(place: Path, database_url: str) -> None:
 def test_verify_says_that_nothing_runs(tmp_path: Path) -> None:
     refused = windlass("admin", "verify", "--home", tmp_path)
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert f"nothing runs on {tmp_path}" in refused.stderr
+    assert f"no stack runs in {tmp_path}" in refused.stderr
     assert "--database-url" in refused.stderr
 
 
