@@ -45,7 +45,7 @@ _ROWS_AT_ONCE: Final = 50
 _ITEMS_PER_MESSAGE: Final = 500
 _MESSAGE_BYTES_MAX: Final = 3 * 1024 * 1024
 
-_subscriptions = gauge("coordinator_watch_subscriptions", "Executions followed here.")
+_subscriptions = gauge("coordinator_watch_subscriptions", "Subscriptions of api replicas that are open here.")
 _failed_updates = counter("coordinator_watch_failed_updates_total", "Updates that a bug kept from being sent.")
 
 
