@@ -30,6 +30,7 @@ ROW_NODES = 60
 @pytest.mark.timeout(180)
 async def test_the_executions_of_a_killed_coordinator_move_on(ledger: Path) -> None:
     async with _stack(coordinators=2) as stack:
+        await _both_attached(stack, to="dispatcher")
         client = Client(stack)
         nodes = [{"id": f"n{n}", "module": "ledger.put@1", "config": {"seconds": 0.2}} for n in range(ROW_NODES)]
         edges = [{"from": f"n{n}", "to": f"n{n + 1}"} for n in range(ROW_NODES - 1)]
@@ -55,6 +56,7 @@ async def test_the_executions_of_a_killed_coordinator_move_on(ledger: Path) -> N
 )
 async def test_the_work_of_a_killed_runner_is_elsewhere(ledger: Path, module: str, bound: float) -> None:
     async with _stack(runners=2) as stack:
+        await _both_attached(stack, to="coordinator")
         client = Client(stack)
         is_idempotent = bound == RUNNER_IDEMPOTENT_SECONDS
         work = {"id": "work", "module": module, "idempotent": is_idempotent, "config": {"seconds": 3.0}}
@@ -107,6 +109,11 @@ async def test_a_killed_dispatcher_costs_no_lease_and_little_time(ledger: Path) 
 
 def _stack(coordinators: int = 1, runners: int = 1) -> Any:
     return running_stack(coordinators=coordinators, runners=runners, modules=[MODULES], lease_scale=1.0)
+
+
+async def _both_attached(stack: Stack, to: str) -> None:
+    """Without this the one that attached first may get all the work. Killing the other one would then prove nothing."""
+    await until(lambda: stack.log(to, 0).count("holder attached") >= 2, 20, f"both holders to attach to the {to}")
 
 
 def _begun(ledger: Path) -> list[dict[str, Any]]:
