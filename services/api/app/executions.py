@@ -67,7 +67,7 @@ class Executions:
         return _own(workspace, execution, execution_id)
 
     async def given_up(self, execution_ids: Sequence[str]) -> Sequence[Execution]:
-        """Those that dispatchers have given up, with their end."""
+        """Return the executions that dispatchers have given up, with their end."""
         failed = {row.id: row for row in await self._queue.queued(execution_ids) if row.is_given_up}
         if not failed:
             return ()

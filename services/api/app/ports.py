@@ -214,7 +214,7 @@ class Workspaces(Protocol):
     async def close(self, actor: Identity, workspace: str) -> bool: ...
 
     async def unconfirmed(self) -> Sequence[WorkspaceRecord]:
-        """Those whose newest revision the dispatchers have not confirmed."""
+        """Return the workspaces whose newest revision the dispatchers have not confirmed."""
         ...
 
     async def confirm(self, workspace: str, revision: int) -> None: ...
@@ -272,7 +272,7 @@ class ExecutionReads(Protocol):
     async def events(self, execution_id: str, after_seq: int, limit: int, *, as_of_seq: int = 0) -> Sequence[Event]: ...
 
     async def modules(self, workspace: str) -> Sequence[str]:
-        """Those that runners have announced."""
+        """Return the modules that runners have announced for this workspace."""
         ...
 
 

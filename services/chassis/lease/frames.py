@@ -85,7 +85,7 @@ class Attach:
     held: Sequence[Lease] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     modules: Sequence[str] = ()
-    # Those of the modules whose work may be done twice.
+    # The modules whose work may be done twice. They are in `modules` too.
     idempotent_modules: Sequence[str] = ()
 
 

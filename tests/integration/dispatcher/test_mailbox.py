@@ -114,7 +114,7 @@ async def test_what_is_resent_at_once_is_bounded_and_goes_round(empty_rig: Rig) 
     # The oldest of each, then the second of as many as there is room for; of none the third.
     assert await resent(empty_rig) == [1] * 10 + [2] * 6
     await empty_rig.mailbox.forget([f"{execution_id}:1" for execution_id in ids[6:]])
-    # Those that have had no second have it first.
+    # The executions whose second message has not been sent yet have it sent first.
     assert await resent(empty_rig) == [2] * 4 + [1] * 6 + [3] * 4 + [2] * 2
 
 
