@@ -9,7 +9,7 @@ from services.chassis.grpc.errors import Refusal
 from services.coordinator.app.ports import Row, RunPage, Standing
 from services.coordinator.core.events import Event
 from services.coordinator.core.run_ids import is_execution_id, split_run_id
-from services.coordinator.rpc.public_records import event_record, execution_record, run_record
+from services.coordinator.rpc.public_executions import event_record, execution_record, run_record
 from windlass.api.v1 import resources_pb2 as api
 from windlass.coordinator.v1 import reads_pb2 as pb
 from windlass.coordinator.v1.reads_pb2_grpc import ReadServiceServicer

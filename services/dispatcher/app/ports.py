@@ -21,7 +21,7 @@ from services.dispatcher.core.items import (
     Requeued,
     WorkspaceLimits,
 )
-from services.dispatcher.core.late_reports import LeasedRow
+from services.dispatcher.core.late_reasons import LeasedRow
 from services.dispatcher.core.releases import Fate
 
 Report = TypeVar("Report", bound=LeaseReport)

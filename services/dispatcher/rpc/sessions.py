@@ -20,7 +20,7 @@ from services.dispatcher.app.dispatched_marks import DispatchedMarks
 from services.dispatcher.app.ports import BatchReport, Leases, PendingReport
 from services.dispatcher.app.returns import Returns
 from services.dispatcher.core.items import LeaseReleased
-from services.dispatcher.core.late_reports import lease_refusal
+from services.dispatcher.core.late_reasons import lease_refusal
 from services.dispatcher.rpc.translate import is_execution_id, report_of
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionMessage, SessionRequest, SessionResponse
 from windlass.dispatcher.v1.sessions_pb2_grpc import CoordinatorSessionsServicer

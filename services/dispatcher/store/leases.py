@@ -16,7 +16,7 @@ from services.chassis.postgres.connection import Connection
 from services.chassis.postgres.database import Database
 from services.chassis.process.crash import crash_point
 from services.dispatcher.core.items import LateReason, LeaseReleased, LeaseReport, Requeued, State
-from services.dispatcher.core.late_reports import LeasedRow, late_reason
+from services.dispatcher.core.late_reasons import LeasedRow, late_reason
 from services.dispatcher.core.releases import Fate, fate_of
 from services.dispatcher.store.tables import epochs, execution_id_text, is_asked_for, is_held, lease_arrays, queue
 

@@ -18,7 +18,7 @@ from services.api.rpc.filter_text import parse
 from services.chassis.grpc.errors import Refusal
 from services.chassis.postgres.compiled import compiled
 from services.chassis.postgres.database import Database
-from services.coordinator.rpc.public_records import execution_record
+from services.coordinator.rpc.public_executions import execution_record
 from services.coordinator.rpc.reads import ReadServicer
 from services.coordinator.store.conditions import ConditionUnknown, execution_list
 from services.coordinator.store.reads import PostgresReads

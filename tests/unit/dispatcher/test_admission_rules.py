@@ -19,7 +19,7 @@ from services.dispatcher.core.items import (
     State,
     WorkspaceLimits,
 )
-from services.dispatcher.core.late_reports import LeasedRow, late_reason, lease_refusal
+from services.dispatcher.core.late_reasons import LeasedRow, late_reason, lease_refusal
 from services.dispatcher.core.releases import BACKOFF_SECONDS, fate_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

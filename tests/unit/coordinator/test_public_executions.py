@@ -9,7 +9,7 @@ from services.coordinator.core.events import Consequences, ExecutionStarted, Run
 from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEATHS_MAX, DEFAULT_RETRY
 from services.coordinator.core.values import ErrorClass, Origin, OutputRef, WorkKey
-from services.coordinator.rpc.public_records import details, event_record, put_time, run_record
+from services.coordinator.rpc.public_executions import details, event_record, put_time, run_record
 from tests.support.story import Story, edge, node
 from windlass.api.v1 import resources_pb2 as api
 
