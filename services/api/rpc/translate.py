@@ -1,9 +1,9 @@
 """Translates requests to commands, and records to the messages of the public API.
 
 An execution that has started is shown as its coordinator says, which fills the public message
-(services/coordinator/rpc/public_executions.py). Before that it is PENDING, by its row in the dispatchers' queue. The row
-also has the end of an execution that was given up, because it could not be admitted, or because no coordinator could go
-on with it. Its journal has no final event; `_last_event` stands for it.
+(services/coordinator/rpc/public_executions.py). Before that it is PENDING, by its row in the dispatchers' queue. The
+row also has the end of an execution that was given up, because it could not be admitted, or because no coordinator
+could go on with it. Its journal has no final event; `_last_event` stands for it.
 
 Hazard: all watches of an execution share one record, so no function here changes a record.
 """
