@@ -9,9 +9,9 @@ Grants and stops may go out in any order. `ReportFinished` comes last, and with 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
-from services.coordinator.core.events import Event, ExecutionFinished, RunFailed, RunLeased, StopOrdered
+from services.coordinator.core import events as ev
 from services.coordinator.core.inputs import seen_outputs
 from services.coordinator.core.state import Execution, Obligation, Run
 from services.coordinator.core.values import SECOND, ExecutionState, Instant, Span, Value
@@ -44,29 +44,50 @@ class StopRun:
 Effect: TypeAlias = GrantRun | StopRun | Obligation
 
 
-def effects(execution: Execution, event: Event) -> Sequence[Effect]:
+def effects(execution: Execution, event: ev.Event) -> Sequence[Effect]:
     """Asked after all events of the decision were applied. Most events have no effect outside."""
     match event:
-        case RunLeased():
+        case ev.RunLeased():
             run = execution.runs[event.run - 1]
             return (GrantRun(run, seen_outputs(execution, run.work.node)),) if run.instance_id else ()
-        case RunFailed() if not event.is_reported:
+        case ev.RunFailed() if not event.is_reported:
             run = execution.runs[event.run - 1]
             return (StopRun(run.number, run.epoch, run.instance_id, NODE_TIMEOUT),) if run.instance_id else ()
-        case StopOrdered():
+        case ev.StopOrdered():
             return _stops(execution, event.outcome)
-        case ExecutionFinished():
+        case ev.ExecutionFinished():
             return list(execution.obligations)
-        case _:
+        case (
+            ev.ExecutionStarted()
+            | ev.ExecutionAdopted()
+            | ev.OutputRequested()
+            | ev.RunStarted()
+            | ev.RunProgressed()
+            | ev.RunSucceeded()
+            | ev.RunFailed()
+            | ev.RunLost()
+            | ev.RunReleased()
+            | ev.RunCancelled()
+            | ev.LateReportRejected()
+            | ev.ControlRendered()
+            | ev.BackoffEnded()
+            | ev.WaitStarted()
+            | ev.WaitEnded()
+            | ev.WorkSkipped()
+            | ev.WorkBlocked()
+        ):
             return ()
+        case _:
+            assert_never(event)
 
 
 def resume_effects(execution: Execution) -> Sequence[Effect]:
     """The effects that the last holder may have left undone. Grants are not among them: live runs are adopted, and a
     runner that never got its grant says so when it is asked."""
+    stops: list[Effect] = []
     if execution.stop is not None and not execution.is_final:
-        return _stops(execution, execution.stop.outcome)
-    return list(execution.obligations)
+        stops = _stops(execution, execution.stop.outcome)
+    return [*stops, *execution.obligations]
 
 
 def parking(execution: Execution, now: Instant) -> Instant | None:

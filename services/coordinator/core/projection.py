@@ -8,11 +8,10 @@ Instants are integers (µs) or None, hashes and payloads bytes or None. An empty
 Hazard: the order of the columns is that of the statements in `store/`. Both name them, and a test compares.
 """
 
-from dataclasses import fields
 from operator import attrgetter
 
 from services.coordinator.core.state import Execution, Run
-from services.coordinator.core.values import Failure, Origin, OutputRef, RunState, Value
+from services.coordinator.core.values import Failure, OutputRef, RunState, Value
 
 # The row of a run that was granted and nothing more: all other columns keep their defaults.
 RUN_LEASE = (
@@ -67,7 +66,22 @@ RUN_RESULT = (
     "cost_tokens",
 )
 
-_ORIGIN = tuple(field.name for field in fields(Origin))
+# The fields of Origin that people may ask for have a column. A field without one is in the journal alone.
+_ORIGIN = (
+    "workspace",
+    "workflow",
+    "version",
+    "version_id",
+    "input",
+    "labels",
+    "priority",
+    "trigger_type",
+    "caller",
+    "request_id",
+    "parent_execution_id",
+    "create_time",
+    "traceparent",
+)
 _origin = attrgetter(*_ORIGIN)
 _EXECUTION_FIXED = ("execution_id", *_ORIGIN, "grant_time", "start_time", "deadline_time")
 _EXECUTION_CHANGES = (

@@ -128,7 +128,8 @@ class WorkKey(NamedTuple):
 class Origin:
     """Everything that was asked for when the execution was started. It passes unchanged from the start order through
     the journal into the execution's row. A new field is declared here and, under the same name, in StartOrder
-    (`protos/windlass/types/v1/start.proto`); if people may ask for it, its column is added as well."""
+    (`protos/windlass/types/v1/start.proto`). If people may ask for it, it also gets a column (`core/projection.py`,
+    `store/tables.py` and the migration)."""
 
     workspace: str
     workflow: str
