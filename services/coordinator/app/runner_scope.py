@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 from services.chassis.identity.callers import CallerKind, Identity
 from services.chassis.lease.frames import Attach
+from services.coordinator.core.controls import CONTROLS
+from windlass.definition.config_schemas import CONFIG_SCHEMAS
 
-# The modules of a runner that names none.
-DEFAULT_MODULES: Final = frozenset(
-    f"{name}@1" for name in ("noop", "transform", "condition", "switch", "delay", "fail", "http.request")
-)
+# The modules of a runner that names none: the built-in ones, except those that the coordinator carries out itself.
+DEFAULT_MODULES: Final = frozenset(CONFIG_SCHEMAS).difference(CONTROLS)
 
 
 class Requirement(NamedTuple):
