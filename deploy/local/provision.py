@@ -53,7 +53,7 @@ def service_url(superuser_url: str, service: str, password: str, database: str =
 
 
 def address_of(url: str) -> tuple[str, int]:
-    """Host and port to show to a person, without any secret. Of several servers: all hosts, and the first port."""
+    """Return host and port for a person, without any secret. Several servers give all hosts and the first port."""
     given = conninfo_to_dict(url)
     host = given.get("host") or given.get("hostaddr") or "localhost"
     return str(host), int(str(given.get("port") or POSTGRES_PORT_USUAL).split(",")[0])

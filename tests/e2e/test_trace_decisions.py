@@ -1,4 +1,4 @@
-"""Which executions are traced is decided once, at their start, and holds wherever they go on."""
+"""An execution is traced or not from its start, and this decision holds wherever it goes on."""
 
 import asyncio
 from collections.abc import AsyncIterator

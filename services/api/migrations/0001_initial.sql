@@ -1,4 +1,4 @@
--- What api owns: tenants, their keys, their workflows, and the record of who changed what.
+-- api owns the tenants, their keys, their workflows, and the record of who changed what.
 
 CREATE TABLE workspaces (
     workspace text PRIMARY KEY,

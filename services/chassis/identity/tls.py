@@ -24,7 +24,7 @@ class Pair(NamedTuple):
     key_file: Path
 
     def fault(self) -> str | None:
-        """What is wrong with the files. None: they can be used. gRPC itself would only say that it cannot listen."""
+        """Say what is wrong with the files. None: they can be used. gRPC would only say that it cannot listen."""
         try:
             # Without this empty passphrase, OpenSSL would ask for one at the terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self, password="")
@@ -71,7 +71,7 @@ class Tls:
 
 
 def authority_fault(file: Path) -> str | None:
-    """What is wrong with the file. None: it can be used. gRPC itself would only fail every handshake."""
+    """Say what is wrong with the file. None: it can be used. gRPC would only fail every handshake."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
     except (OSError, ValueError) as failure:

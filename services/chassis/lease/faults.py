@@ -1,4 +1,4 @@
-"""Which contents of a frame are faults in every state. Such text could not go into a database or a log."""
+"""Finds the contents of a frame that are faults in every state. Such text could not go into a database or a log."""
 
 from services.chassis.lease.frames import HELD_MAX, LABELS_MAX, MODULES_MAX, NAME_MAX, Attach, HolderFrame, StreamFault
 

@@ -1,4 +1,4 @@
-"""Which templates a runner resolves itself: only those that cannot grow."""
+"""A runner itself resolves only the templates whose values cannot grow."""
 
 import pytest
 
