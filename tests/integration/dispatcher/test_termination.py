@@ -32,6 +32,7 @@ async def test_dispatcher_that_is_told_to_go_answers_first_and_exits_cleanly(dat
     address = f"127.0.0.1:{free_port()}"
     settings = {
         "WINDLASS_GRPC_ADDRESS": address,
+        "WINDLASS_METRICS_ADDRESS": "127.0.0.1:0",
         "WINDLASS_DATABASE_URL": database.url("dispatcher"),
         "WINDLASS_SERVICE_SECRET_FILE": str(secret_file()),
         "WINDLASS_LEASE_SCALE": str(SCALE),
