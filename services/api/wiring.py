@@ -1,12 +1,7 @@
-"""The composition root of api: the only file that names concrete classes. Read it from the top down.
-
-Hazard: hooks run in their order here. First the waiting callers are told to ask another api, then the server finishes
-the calls that are under way, then the streams and connections are closed.
-"""
+"""The composition root of api: the only file that names concrete classes. Read it from the top down."""
 
 from __future__ import annotations
 
-import gc
 import secrets
 from pathlib import Path
 from typing import Final
@@ -48,58 +43,29 @@ from services.chassis.postgres.database import Database
 from services.chassis.postgres.notifications import Notifications
 from services.chassis.process.batcher import Level
 from services.chassis.process.clock import SystemClock
-from services.chassis.process.lifecycle import Loop, Process
-from services.chassis.telemetry.logs import setup_logging
-from services.chassis.telemetry.metrics import serve_metrics
-from services.chassis.telemetry.tracing import Sampler, flush_tracing, setup_tracing
+from services.chassis.process.lifecycle import Loops, Steps
+from services.chassis.process.service import run_service
+from services.chassis.telemetry.tracing import Sampler
 from windlass.api.v1 import executions_pb2_grpc, runs_pb2_grpc, workflows_pb2_grpc, workspaces_pb2_grpc
 from windlass.catalog.v1 import catalog_pb2_grpc
 
 SERVICE: Final = "api"
-VERSION: Final = "0.1.0"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
+# The share of the drain's time in which the calls that are under way may finish.
+FINISHING_SHARE: Final = 0.8
 
 
 def main(settings: ApiSettings) -> int:
-    setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
-    setup_tracing(
-        service=SERVICE, version=VERSION, instance=f"{SERVICE}-{settings.replica}", endpoint=settings.otlp_endpoint
-    )
-
-    async def wired(process: Process) -> None:
-        await wire(settings, process)
-        # The objects made so far live as long as the process, and requests leave no cycles: collections can be rare.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
-
-    # A fifth of the time of a start is spent in the event loop itself.
-    return Process(SERVICE, drain_seconds=settings.drain_seconds).main(wired, new_loop=uvloop.new_event_loop)
-
-
-async def wire(settings: ApiSettings, process: Process) -> int:
-    """Start everything. Returns the gRPC port that was bound."""
-    await migrations.check(settings.database_url, SERVICE, MIGRATIONS)
-    service = ApiService(settings)
-    for name, run in service.loops():
-        process.loop(name, run)
-    process.on_close("database", service.database.close)
-    process.on_close("dispatchers", service.dispatchers.close)
-    process.on_close("coordinators", service.coordinators.close)
-    process.on_close("checkers", service.checkers.close)
-    await serve_metrics(process, settings.metrics_address)
-    port = await service.server.start()
-    process.on_drain("waiting callers", service.watches.drain)
-    process.on_drain("server", lambda: service.server.stop(settings.drain_seconds * 0.8))
-    process.on_close("spans", flush_tracing)
-    return port
+    # A fifth of the time of a start is spent in the event loop itself. Requests leave no cycles.
+    return run_service(SERVICE, settings, ApiService, new_loop=uvloop.new_event_loop, collects_rarely=True)
 
 
 class ApiService:
-    """The parts of one api, joined; nothing runs yet."""
+    """The parts of one api, joined. Nothing runs yet."""
 
     def __init__(self, settings: ApiSettings) -> None:
         self._settings = settings
+        self.name = f"{SERVICE}-{settings.replica}"
         self._clock = SystemClock()
         self._sampler = Sampler(settings.traces_per_second)
         self._limits_changed = Level()
@@ -108,21 +74,17 @@ class ApiService:
         self._join_use_cases()
         self._serve()
 
-    # ── database and stores ──────────────────────────────────────────────────────────────────────────────────────
-
     def _connect(self) -> None:
         settings = self._settings
-        self.database = Database(settings.database_url, name=SERVICE, connections=settings.database_connections)
-        self._keys = PostgresKeys(self.database)
-        self._workspaces = PostgresWorkspaces(self.database)
-        self._workflows = PostgresWorkflows(self.database)
-
-    # ── peers ────────────────────────────────────────────────────────────────────────────────────────────────────
+        self._database = Database(settings.database_url, name=SERVICE, connections=settings.database_connections)
+        self._keys = PostgresKeys(self._database)
+        self._workspaces = PostgresWorkspaces(self._database)
+        self._workflows = PostgresWorkflows(self._database)
 
     def _join_peers(self) -> None:
         settings = self._settings
         # Each service has a channel pool of its own, so that neither affects the connections of the other.
-        self.dispatchers, self.coordinators = (
+        self._dispatchers, self._coordinators = (
             Replicas(
                 name,
                 AddressBook(source),
@@ -131,33 +93,29 @@ class ApiService:
             )
             for name, source in (("the dispatcher", settings.dispatchers), ("the coordinator", settings.coordinators))
         )
-        self.watches = WatchStreams()
+        self._watches = WatchStreams()
         # A caller that waits for a start subscribes just before the start is sent.
-        self._enqueuer = EnqueueStreams(before_send=self.watches.flush)
-        self._queue = DispatcherQueue(self.dispatchers)
-        self._reads = CoordinatorReads(self.coordinators)
-        self.dispatchers.keep(self._enqueuer.serve)
-        self.coordinators.keep(self.watches.serve)
-
-    # ── use cases ────────────────────────────────────────────────────────────────────────────────────────────────
+        self._enqueuer = EnqueueStreams(before_send=self._watches.flush)
+        self._queue = DispatcherQueue(self._dispatchers)
+        self._reads = CoordinatorReads(self._coordinators)
+        self._dispatchers.keep(self._enqueuer.serve)
+        self._coordinators.keep(self._watches.serve)
 
     def _join_use_cases(self) -> None:
         self._authenticator = Authenticator(self._keys, self._clock)
         self._startables = Startables(self._workflows, self._clock)
-        self._executions = Executions(self._reads, self._queue, self.watches, self._clock)
-        self._watcher = EventWatcher(self._executions, self._reads, self.watches)
-        self.checkers = Checkers(self._settings.checkers)
+        self._executions = Executions(self._reads, self._queue, self._watches, self._clock)
+        self._watcher = EventWatcher(self._executions, self._reads, self._watches)
+        self._checkers = Checkers(self._settings.checkers)
         self._starter = Starter(
-            self._startables,
-            self._enqueuer,
-            self._queue,
-            self.checkers,
-            Identifiers(self._clock),
-            self._clock,
+            startables=self._startables,
+            enqueuer=self._enqueuer,
+            queue=self._queue,
+            checker=self._checkers,
+            identifiers=Identifiers(self._clock),
+            clock=self._clock,
             enqueue_seconds=self._settings.enqueue_seconds,
         )
-
-    # ── servicers ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _serve(self) -> None:
         settings, authenticator = self._settings, self._authenticator
@@ -168,9 +126,9 @@ class ApiService:
             tls=settings.tls,
             public=settings.public,
         )
-        starting = Starting(self._starter, self._executions, self.watches, self._sampler, self._clock)
+        starting = Starting(self._starter, self._executions, self._watches, self._sampler, self._clock)
         executions = ExecutionServicer(starting, self._executions, self._watcher, self._reads)
-        workflows = WorkflowServicer(self._workflows, self._startables, self._reads, self.checkers)
+        workflows = WorkflowServicer(self._workflows, self._startables, self._reads, self._checkers)
         workspaces = WorkspaceServicer(self._workspaces, self._startables, authenticator, self._limits_changed)
         keys = ApiKeyServicer(self._keys, self._workspaces, authenticator, _key_mint(settings), self._clock)
         runs = RunServicer(self._executions, self._reads)
@@ -182,22 +140,38 @@ class ApiService:
         catalog = CatalogServicer(self._workflows, authenticator)
         catalog_pb2_grpc.add_CatalogServiceServicer_to_server(catalog, server)
 
-    # ── loops ────────────────────────────────────────────────────────────────────────────────────────────────────
+    async def prepare(self) -> None:
+        await migrations.check(self._settings.database_url, SERVICE, MIGRATIONS)
 
-    def loops(self) -> list[tuple[str, Loop]]:
+    def loops(self) -> Loops:
         changes = Changes(self._authenticator, self._startables, self._limits_changed)
         listener = Notifications(self._settings.database_url, [CHANNEL], changes.heard, name="api-listen")
-        limits = LimitsConfigurer(self._workspaces, self.dispatchers, self._limits_changed)
-        return [
-            ("dispatchers", self.dispatchers.run),
-            ("coordinators", self.coordinators.run),
+        limits = LimitsConfigurer(self._workspaces, self._dispatchers, self._limits_changed)
+        return (
+            ("dispatchers", self._dispatchers.run),
+            ("coordinators", self._coordinators.run),
             ("late starts", self._enqueuer.sweep),
-            ("long waits", self.watches.sweep),
+            ("long waits", self._watches.sweep),
             ("admissions", self._watcher.run),
             ("changes", listener.run),
             ("limits", limits.run),
-            ("health", lambda: self.server.health.follow(self.database.probe)),
-        ]
+            ("health", lambda: self.server.health.follow(self._database.probe)),
+        )
+
+    def drain_steps(self) -> Steps:
+        return (
+            # Waiting callers are told to ask another api, or the server would wait for them.
+            ("waiting callers", self._watches.drain),
+            ("server", lambda: self.server.stop(self._settings.drain_seconds * FINISHING_SHARE)),
+        )
+
+    def close_steps(self) -> Steps:
+        return (
+            ("checkers", self._checkers.close),
+            ("coordinators", self._coordinators.close),
+            ("dispatchers", self._dispatchers.close),
+            ("database", self._database.close),
+        )
 
 
 def _key_mint(settings: ApiSettings) -> KeyMint:

@@ -1,16 +1,6 @@
 """The dispatcher's settings, each with its reason."""
 
-from typing import Final
-
 from services.chassis.process.config import Field, StoringSettings
-
-SERVICE: Final = "dispatcher"
-# The poll behind every wake-up: the longest wait when every notification is lost. Multiplied by the lease scale.
-POLL_SECONDS: Final = 2.0
-# A committed grant without an acknowledgement is asked about after this time. Multiplied by the lease scale.
-LOST_GRANT_SECONDS: Final = 1.0
-# A message without an acknowledgement is sent again after this time. Multiplied by the lease scale.
-REDELIVER_SECONDS: Final = 1.0
 
 
 class DispatcherSettings(StoringSettings):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 import uvloop
 
@@ -18,16 +16,13 @@ from services.chassis.postgres import migrations
 from services.chassis.postgres.database import Database, PgConnection
 from services.chassis.postgres.notifications import Notifications
 from services.chassis.process.clock import SystemClock
-from services.chassis.process.lifecycle import Process
+from services.chassis.process.lifecycle import Loops, Steps
+from services.chassis.process.service import run_service
 from services.chassis.session.postgres import PostgresSessionStore
 from services.chassis.session.registry import SessionRegistry
-from services.chassis.telemetry.logs import setup_logging
-from services.chassis.telemetry.metrics import serve_metrics
-from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_loop import AdmissionLoop
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
-from services.dispatcher.app.backlog import Loop
 from services.dispatcher.app.deliveries import Deliveries
 from services.dispatcher.app.dispatched_marks import DispatchedMarks
 from services.dispatcher.app.measures import Measures
@@ -36,7 +31,7 @@ from services.dispatcher.app.replica_notices import CHANNEL, ReplicaNotices
 from services.dispatcher.app.retention import Retention
 from services.dispatcher.app.returns import Returns
 from services.dispatcher.app.waking import Waking
-from services.dispatcher.config import LOST_GRANT_SECONDS, POLL_SECONDS, REDELIVER_SECONDS, SERVICE, DispatcherSettings
+from services.dispatcher.config import DispatcherSettings
 from services.dispatcher.rpc.allowed_callers import RULES
 from services.dispatcher.rpc.enqueue import EnqueueServicer
 from services.dispatcher.rpc.queue import QueueServicer
@@ -47,139 +42,121 @@ from services.dispatcher.store.leases import PostgresLeases
 from services.dispatcher.store.mailbox import PostgresMailbox
 from services.dispatcher.store.queue import SETTINGS, PostgresQueue
 from services.dispatcher.store.reads import PostgresQueueReads
-from windlass.dispatcher.v1.queue_pb2_grpc import (
-    add_EnqueueServiceServicer_to_server,
-    add_QueueServiceServicer_to_server,
-)
-from windlass.dispatcher.v1.sessions_pb2_grpc import add_CoordinatorSessionsServicer_to_server
+from windlass.dispatcher.v1 import queue_pb2_grpc, sessions_pb2_grpc
 
-MIGRATIONS = Path(__file__).parent / "migrations"
+SERVICE: Final = "dispatcher"
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+# The poll behind every wake-up: the longest wait when every notification is lost. Multiplied by the lease scale.
+POLL_SECONDS: Final = 2.0
+# A committed grant without an acknowledgement is asked about after this time. Multiplied by the lease scale.
+LOST_GRANT_SECONDS: Final = 1.0
+# A message without an acknowledgement is sent again after this time. Multiplied by the lease scale.
+REDELIVER_SECONDS: Final = 1.0
 
 
 def main(settings: DispatcherSettings) -> int:
-    setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
-    setup_tracing(
-        service=SERVICE,
-        version=version("windlass"),
-        instance=f"{SERVICE}-{settings.replica}",
-        endpoint=settings.otlp_endpoint,
-    )
-
-    process = Process(SERVICE, drain_seconds=settings.drain_seconds)
-    return process.main(lambda process: wire(settings, process), new_loop=uvloop.new_event_loop)
-
-
-async def wire(settings: DispatcherSettings, process: Process) -> None:
-    process.on_close("spans", flush_tracing)
-    await migrations.check(settings.database_url, SERVICE, MIGRATIONS)
-    service = DispatcherService(settings)
-    process.on_close("service", service.close)
-    for name, run in service.loops():
-        process.loop(name, run)
-    await serve_metrics(process, settings.metrics_address)
-    # The objects made so far live as long as the process, and items leave no cycles: collections can be rare.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    await service.server.start()
-    process.on_drain("service", service.drain)
+    # Items leave no cycles, so collections can be rare.
+    return run_service(SERVICE, settings, DispatcherService, new_loop=uvloop.new_event_loop, collects_rarely=True)
 
 
 class DispatcherService:
     """The parts of one dispatcher, joined. Nothing runs yet."""
 
     def __init__(self, settings: DispatcherSettings) -> None:
+        self._settings = settings
         self.name = f"{SERVICE}-{settings.replica}"
-        self.poll_seconds = POLL_SECONDS * settings.lease_scale
-        self.clock = SystemClock()
-        self.metrics = AdmissionMetrics()
-        self.inbox = AdmissionInbox(self.clock)
-        self._open_database(settings)
-        self._look_after(settings)
-        self._hold_sessions(settings)
-        self._admit()
-        self._serve(settings)
+        self._poll_seconds = POLL_SECONDS * settings.lease_scale
+        self._clock = SystemClock()
+        self._metrics = AdmissionMetrics()
+        self._inbox = AdmissionInbox(self._clock)
+        self._connect()
+        self._join_housekeeping()
+        self._join_coordinators()
+        self._join_admission()
+        self._serve()
 
-    def _open_database(self, settings: DispatcherSettings) -> None:
+    def _connect(self) -> None:
+        settings = self._settings
         scale, url = settings.lease_scale, settings.database_url
-        self.database = Database(url, name=self.name, connections=settings.database_connections)
-        self.connection = PgConnection(url, name=f"{self.name}-admission_loop", settings=SETTINGS)
-        self.leases = PostgresLeases(self.database, lease_scale=scale)
-        self.mailbox = PostgresMailbox(self.database, redeliver_seconds=REDELIVER_SECONDS * scale)
-        self.housekeeping = PostgresHousekeeping(
-            self.database,
+        self._database = Database(url, name=self.name, connections=settings.database_connections)
+        self._connection = PgConnection(url, name=f"{self.name}-admission_loop", settings=SETTINGS)
+        self._leases = PostgresLeases(self._database, lease_scale=scale)
+        self._mailbox = PostgresMailbox(self._database, redeliver_seconds=REDELIVER_SECONDS * scale)
+        self._housekeeping = PostgresHousekeeping(
+            self._database,
             lost_grant_seconds=LOST_GRANT_SECONDS * scale,
             request_key_seconds=settings.request_key_seconds,
         )
 
-    def _look_after(self, settings: DispatcherSettings) -> None:
+    def _join_housekeeping(self) -> None:
         """The loops that change leases outside of the batches, or read the queue from time to time."""
-        self.returns = Returns(leases=self.leases, inbox=self.inbox, metrics=self.metrics, clock=self.clock)
-        self.marks = DispatchedMarks(housekeeping=self.housekeeping, clock=self.clock)
-        self.waking = Waking(
-            housekeeping=self.housekeeping, inbox=self.inbox, clock=self.clock, poll_seconds=self.poll_seconds
+        self._returns = Returns(leases=self._leases, inbox=self._inbox, metrics=self._metrics, clock=self._clock)
+        self._marks = DispatchedMarks(housekeeping=self._housekeeping, clock=self._clock)
+        self._waking = Waking(
+            housekeeping=self._housekeeping, inbox=self._inbox, clock=self._clock, poll_seconds=self._poll_seconds
         )
-        self.measures = Measures(housekeeping=self.housekeeping, clock=self.clock)
-        self.retention = Retention(housekeeping=self.housekeeping, mailbox=self.mailbox, clock=self.clock)
-        self.replica_notices = ReplicaNotices(
-            housekeeping=self.housekeeping,
+        self._measures = Measures(housekeeping=self._housekeeping, clock=self._clock)
+        self._retention = Retention(housekeeping=self._housekeeping, mailbox=self._mailbox, clock=self._clock)
+        self._replica_notices = ReplicaNotices(
+            housekeeping=self._housekeeping,
             replica=f"{self.name}-{os.getpid()}",
-            heard=self.inbox.work_elsewhere,
-            clock=self.clock,
+            heard=self._inbox.work_elsewhere,
+            clock=self._clock,
         )
-        self.notice_listener = Notifications(
-            settings.database_url, [CHANNEL], self.replica_notices.on_notice, name=f"{self.name}-notices"
+        self._notice_listener = Notifications(
+            self._settings.database_url, [CHANNEL], self._replica_notices.on_notice, name=f"{self.name}-notices"
         )
 
-    def _hold_sessions(self, settings: DispatcherSettings) -> None:
+    def _join_coordinators(self) -> None:
         """The coordinators' sessions, and the parts that send over them."""
-        timing = EXECUTION.scaled(settings.lease_scale)
-        self.session_owner = CoordinatorSessionOwner(
-            inbox=self.inbox,
-            returns=self.returns,
-            marks=self.marks,
-            leases=self.leases,
-            metrics=self.metrics,
-            clock=self.clock,
+        timing = EXECUTION.scaled(self._settings.lease_scale)
+        self._session_owner = CoordinatorSessionOwner(
+            inbox=self._inbox,
+            returns=self._returns,
+            marks=self._marks,
+            leases=self._leases,
+            metrics=self._metrics,
+            clock=self._clock,
         )
-        self.deliveries = Deliveries(
-            mailbox=self.mailbox, inbox=self.inbox, post=self.session_owner.post, clock=self.clock
+        self._deliveries = Deliveries(
+            mailbox=self._mailbox, inbox=self._inbox, post=self._session_owner.post, clock=self._clock
         )
-        self.registry = SessionRegistry(
-            store=PostgresSessionStore(self.database, "dispatcher.coordinator_sessions", timing),
+        self._registry = SessionRegistry(
+            store=PostgresSessionStore(self._database, "dispatcher.coordinator_sessions", timing),
             timing=timing,
             server=self.name,
             codec=CODEC,
-            owner=self.session_owner,
+            owner=self._session_owner,
         )
-        self.session_owner.deliveries, self.session_owner.registry = self.deliveries, self.registry
+        self._session_owner.deliveries, self._session_owner.registry = self._deliveries, self._registry
 
-    def _admit(self) -> None:
+    def _join_admission(self) -> None:
         """The admission loop, and the poll that feeds it."""
-        self.admission_loop = AdmissionLoop(
-            inbox=self.inbox,
-            store=PostgresQueue(self.connection),
-            coordinators=self.registry,
-            returns=self.returns,
-            waking=self.waking,
-            replica_notices=self.replica_notices,
+        self._admission_loop = AdmissionLoop(
+            inbox=self._inbox,
+            store=PostgresQueue(self._connection),
+            coordinators=self._registry,
+            returns=self._returns,
+            waking=self._waking,
+            replica_notices=self._replica_notices,
             grant_of=grant_of,
-            metrics=self.metrics,
-            clock=self.clock,
-            poll_seconds=self.poll_seconds,
+            metrics=self._metrics,
+            clock=self._clock,
+            poll_seconds=self._poll_seconds,
         )
-        self.poll_loop = PollLoop(
-            housekeeping=self.housekeeping,
-            mailbox=self.mailbox,
-            polled=self.inbox.polled,
-            ended=self.returns.ended,
-            ask_holder=self.session_owner.ask,
-            post=self.session_owner.post,
-            clock=self.clock,
-            every_seconds=self.poll_seconds,
+        self._poll_loop = PollLoop(
+            housekeeping=self._housekeeping,
+            mailbox=self._mailbox,
+            polled=self._inbox.polled,
+            ended=self._returns.ended,
+            ask_holder=self._session_owner.ask,
+            post=self._session_owner.post,
+            clock=self._clock,
+            every_seconds=self._poll_seconds,
         )
 
-    def _serve(self, settings: DispatcherSettings) -> None:
+    def _serve(self) -> None:
+        settings = self._settings
         self.server = GrpcServer(
             settings.grpc_address,
             guard=Guard(RULES, keys=SystemKey(settings.system_key_hash_file), credential=settings.credential(SERVICE)),
@@ -187,40 +164,47 @@ class DispatcherService:
             tls=settings.tls,
             public=settings.public,
         )
-        self.enqueues = EnqueueServicer(self.inbox)
-        queue = QueueServicer(reads=PostgresQueueReads(self.database), deliveries=self.deliveries, inbox=self.inbox)
-        add_EnqueueServiceServicer_to_server(self.enqueues, self.server)
-        add_QueueServiceServicer_to_server(queue, self.server)
-        add_CoordinatorSessionsServicer_to_server(CoordinatorSessionsService(self.registry), self.server)
-
-    def loops(self) -> Sequence[Loop]:
-        """The background loops by name. A loop that dies takes the process with it."""
-        return (
-            ("admission_loop", self.admission_loop.run),
-            *self.returns.loops,
-            *self.deliveries.loops,
-            ("marks", self.marks.run),
-            ("waking", self.waking.run),
-            ("poll loop", self.poll_loop.run),
-            ("replica_notices", self.replica_notices.run),
-            ("notice listener", self.notice_listener.run),
-            ("beats", self.registry.run_beats),
-            ("ticks", self.registry.run_ticks),
-            ("sweeps", self.registry.run_sweeps),
-            ("measures", self.measures.run),
-            ("retention", self.retention.run),
-            ("health", lambda: self.server.health.follow(self.database.probe)),
+        self._enqueues = EnqueueServicer(self._inbox)
+        queue = QueueServicer(reads=PostgresQueueReads(self._database), deliveries=self._deliveries, inbox=self._inbox)
+        queue_pb2_grpc.add_EnqueueServiceServicer_to_server(self._enqueues, self.server)
+        queue_pb2_grpc.add_QueueServiceServicer_to_server(queue, self.server)
+        sessions_pb2_grpc.add_CoordinatorSessionsServicer_to_server(
+            CoordinatorSessionsService(self._registry), self.server
         )
 
-    async def drain(self) -> None:
-        """Send coordinators and api to other replicas, then commit and answer what has arrived."""
-        self.server.health.close()
-        self.enqueues.drain()
-        await self.registry.stop()
-        await self.admission_loop.idle()
-        await self.returns.idle()
+    async def prepare(self) -> None:
+        await migrations.check(self._settings.database_url, SERVICE, MIGRATIONS)
 
-    async def close(self) -> None:
-        await self.server.stop(0.5)
-        await self.connection.close()
-        await self.database.close()
+    def loops(self) -> Loops:
+        return (
+            ("admission loop", self._admission_loop.run),
+            *self._returns.loops,
+            *self._deliveries.loops,
+            ("marks", self._marks.run),
+            ("waking", self._waking.run),
+            ("poll loop", self._poll_loop.run),
+            ("replica notices", self._replica_notices.run),
+            ("notice listener", self._notice_listener.run),
+            ("beats", self._registry.run_beats),
+            ("ticks", self._registry.run_ticks),
+            ("sweeps", self._registry.run_sweeps),
+            ("measures", self._measures.run),
+            ("retention", self._retention.run),
+            ("health", lambda: self.server.health.follow(self._database.probe)),
+        )
+
+    def drain_steps(self) -> Steps:
+        """Send coordinators and api to other replicas, then commit and answer what has arrived."""
+        return (
+            ("health", self._stop_serving),
+            ("sessions with coordinators", self._registry.stop),
+            ("admissions", self._admission_loop.idle),
+            ("returns", self._returns.idle),
+        )
+
+    async def _stop_serving(self) -> None:
+        self.server.health.close()
+        self._enqueues.drain()
+
+    def close_steps(self) -> Steps:
+        return (("connection of the admission loop", self._connection.close), ("database", self._database.close))

@@ -1,11 +1,12 @@
-"""Composition root of the runner: it has no database, serves only health, and has a session to every coordinator."""
+"""The composition root of a runner: the only file that names concrete classes. Read it from the top down.
+
+A runner has no database, serves only health, and has a session with every coordinator.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
 from services.chassis.grpc.addresses import AddressBook
 from services.chassis.grpc.client import ChannelPool
@@ -15,11 +16,10 @@ from services.chassis.identity.system_key import SystemKey
 from services.chassis.lease.frames import Attach
 from services.chassis.lease.timing import RUN
 from services.chassis.process.clock import SystemClock
-from services.chassis.process.lifecycle import Process
+from services.chassis.process.lifecycle import Loops, Steps
+from services.chassis.process.service import VERSION, run_service
 from services.chassis.session.holder import SessionHolder
-from services.chassis.telemetry.logs import logger, setup_logging
-from services.chassis.telemetry.metrics import serve_metrics
-from services.chassis.telemetry.tracing import flush_tracing, setup_tracing
+from services.chassis.telemetry.logs import logger
 from services.runner.app.attempt import MODULE_LOG
 from services.runner.app.modules import built_in, import_files
 from services.runner.app.rendering import Rendering
@@ -33,7 +33,6 @@ from windlass.sdk import registry
 log = logger(__name__)
 
 SERVICE: Final = "runner"
-VERSION: Final = version("windlass")
 # The share of the drain's time in which going runs may finish. In the rest they are handed back and acknowledged.
 FINISHING_SHARE: Final = 0.7
 # Health under this name says whether new work can arrive and begin: a coordinator has answered lately, and hung
@@ -42,68 +41,58 @@ SESSIONS: Final = "windlass.coordinator.v1.RunnerSessions"
 
 
 def main(settings: RunnerSettings) -> int:
-    setup_logging(service=SERVICE, replica=settings.replica, level=settings.log_level)
-    # The lines of modules are shown at our level, those of libraries from WARNING on.
-    MODULE_LOG.setLevel(settings.log_level.upper())
-    return Process(SERVICE, drain_seconds=settings.drain_seconds).main(lambda process: wire(settings, process))
-
-
-async def wire(settings: RunnerSettings, process: Process) -> None:
-    setup_tracing(service=SERVICE, version=VERSION, instance=settings.name, endpoint=settings.otlp_endpoint)
-    process.on_close("spans", flush_tracing)
-    modules = load_modules(settings)
-    service = RunnerService(settings, modules)
-    process.on_close("service", service.close)
-    await service.outputs.sweep()
-    await serve_metrics(process, settings.metrics_address)
-    await service.server.start()
-    for name, run in service.loops():
-        process.loop(name, run)
-    process.on_drain("work", service.drain)
-    log.info("runner ready", runner=settings.name, modules=len(modules))
-
-
-def load_modules(settings: RunnerSettings) -> list[str]:
-    """Register the built-in modules and the user's; return all their names."""
-    for module in built_in():
-        registry.add(module)
-    import_files(settings.module_files)
-    return list(registry)
+    # The user's modules run in this process, so it keeps the event loop and the collections that they expect.
+    return run_service(SERVICE, settings, RunnerService)
 
 
 class RunnerService:
     """The parts of one runner, joined. Nothing runs yet."""
 
-    def __init__(self, settings: RunnerSettings, modules: Sequence[str]) -> None:
+    def __init__(self, settings: RunnerSettings) -> None:
         self._settings = settings
-        self.outputs = DirectoryOutputs(settings.output_store)
-        clock = SystemClock()
-        self._sessions = CoordinatorSessions(clock)
-        self._rendering = Rendering()
-        concurrency = settings.runner_concurrency
-        self._worker = Worker(registry, self._rendering, self.outputs, self._sessions, clock, concurrency)
-        self._join_coordinators(modules)
+        self.name = settings.name
+        self._clock = SystemClock()
+        self._modules = load_modules(settings)
+        self._connect()
+        self._join_coordinators()
+        self._join_work()
         self._serve()
 
-    def _join_coordinators(self, modules: Sequence[str]) -> None:
+    def _connect(self) -> None:
         settings = self._settings
         key = settings.runner_key_file.read_text(encoding="utf-8").strip() if settings.runner_key_file else None
-        self._channels = channels = ChannelPool(credential=None, bearer=key, tls=settings.tls)
+        self._channels = ChannelPool(credential=None, bearer=key, tls=settings.tls)
+        self._outputs = DirectoryOutputs(settings.output_store)
+
+    def _join_coordinators(self) -> None:
+        settings = self._settings
         attach = Attach(
-            holder=settings.name,
+            holder=self.name,
             capacity=settings.runner_concurrency,
             version=VERSION,
             labels=settings.labels,
-            modules=modules,
+            modules=self._modules,
             idempotent_modules=registry.idempotent,
         )
+        self._sessions = CoordinatorSessions(self._clock)
         self._holder = SessionHolder(
             attach=attach,
             timing=RUN.scaled(settings.lease_scale),
             codec=CODEC,
-            open_stream=lambda address: RunnerSessionsStub(channels.get(address)).Session(),
+            open_stream=lambda address: RunnerSessionsStub(self._channels.get(address)).Session(),
             owner=self._sessions,
-            forget=channels.forget,
+            forget=self._channels.forget,
+        )
+
+    def _join_work(self) -> None:
+        self._rendering = Rendering()
+        self._worker = Worker(
+            registry=registry,
+            rendering=self._rendering,
+            outputs=self._outputs,
+            holder=self._sessions,
+            clock=self._clock,
+            concurrency=self._settings.runner_concurrency,
         )
         self._sessions.join(self._holder, self._worker)
 
@@ -117,8 +106,11 @@ class RunnerService:
         )
         self.server.health.set(SESSIONS, False)
 
-    def loops(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
-        """Each loop with its name. One that dies takes the process with it."""
+    async def prepare(self) -> None:
+        await self._outputs.sweep()
+        log.info("modules are loaded", runner=self.name, modules=len(self._modules))
+
+    def loops(self) -> Loops:
         return (
             ("sessions", lambda: self._holder.run(AddressBook(self._settings.coordinators).changes())),
             ("worker", self._worker.run),
@@ -128,7 +120,10 @@ class RunnerService:
     async def _can_work(self) -> bool:
         return self._worker.can_work()
 
-    async def drain(self) -> None:
+    def drain_steps(self) -> Steps:
+        return (("work", self._finish_or_hand_back),)
+
+    async def _finish_or_hand_back(self) -> None:
         """Let going runs finish, hand back the rest, and return when everything is acknowledged."""
         self._worker.drain()
         try:
@@ -138,8 +133,19 @@ class RunnerService:
             self._worker.hand_back_going()
             await self._holder.drain()
 
-    async def close(self) -> None:
-        await self.server.stop(1.0)
-        await self._holder.stop()
-        await asyncio.to_thread(self._rendering.close)
-        await self._channels.close()
+    def close_steps(self) -> Steps:
+        return (
+            ("sessions", self._holder.stop),
+            ("rendering", lambda: asyncio.to_thread(self._rendering.close)),
+            ("channels", self._channels.close),
+        )
+
+
+def load_modules(settings: RunnerSettings) -> list[str]:
+    """Register the built-in modules and the user's; return all their names."""
+    # The lines of modules are shown at our level, those of libraries from WARNING on.
+    MODULE_LOG.setLevel(settings.log_level.upper())
+    for module in built_in():
+        registry.add(module)
+    import_files(settings.module_files)
+    return list(registry)

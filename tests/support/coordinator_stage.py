@@ -25,16 +25,16 @@ from services.chassis.identity.callers import ServiceCredential, services
 from services.chassis.lease.frames import Attach, Grant, Report
 from services.chassis.lease.timing import EXECUTION, RUN
 from services.chassis.process.clock import SystemClock
-from services.chassis.process.lifecycle import Process
 from services.chassis.session.holder import SessionHolder
 from services.chassis.session.registry import SessionRegistry
 from services.coordinator.config import CoordinatorSettings
 from services.coordinator.peers import dispatch as dispatch_hop
 from services.coordinator.rpc import runners as runner_hop
-from services.coordinator.wiring import wire
+from services.coordinator.wiring import CoordinatorService
 from tests.support.holder_owner import HolderOwner
 from tests.support.lease_hop import Addresses, ServerOwner
 from tests.support.probe import eventually as probe_until
+from tests.support.running_services import RunningService, started
 from tests.support.session_store import MemorySessionStore
 from windlass.api.v1.workspaces_pb2 import Role
 from windlass.catalog.v1 import catalog_pb2, catalog_pb2_grpc
@@ -249,7 +249,7 @@ class Stage:
         self._tasks: list[asyncio.Task[Any]] = []
         self._channels: list[grpc.aio.Channel] = []
         self.holders: list[SessionHolder] = []
-        self.processes: list[tuple[Process, asyncio.Task[int]]] = []
+        self.coordinators: list[RunningService] = []
 
     def spawn(self, work: Any) -> None:
         self._tasks.append(asyncio.ensure_future(work))
@@ -296,19 +296,11 @@ class Stage:
             apis=self.address,
             drain_seconds=5.0,
         )
-        process = Process(f"coordinator-{replica}", drain_seconds=5.0)
-        ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        async def wired(process: Process) -> None:
-            ready.set_result(await wire(settings, process))
-
-        task = asyncio.ensure_future(process.run(wired))
-        await eventually(lambda: ready.done() or task.done())
-        assert ready.done(), "the coordinator did not start"
-        self.processes.append((process, task))
+        service = await started("coordinator", settings, CoordinatorService)
+        self.coordinators.append(service)
         sessions = self.dispatcher.registry.sessions
         fresh = await eventually(lambda: [s for s in sessions if s.instance_id not in known and s.credit > 0])
-        return f"127.0.0.1:{ready.result()}", fresh[0]
+        return service.address, fresh[0]
 
     async def runner(
         self,
@@ -357,10 +349,10 @@ class Stage:
         await eventually(lambda: runner.holder.sessions_live == len(runner.present))
 
     async def close(self) -> None:
-        for process, _ in self.processes:
-            process.stop()
-        for _, task in self.processes:
-            await task
+        for service in self.coordinators:
+            service.process.stop()
+        for service in self.coordinators:
+            await service.ended
         for holder in self.holders:
             await holder.stop()
         for task in self._tasks:

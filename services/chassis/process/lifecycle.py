@@ -29,6 +29,9 @@ log = logger(__name__)
 
 Loop = Callable[[], Awaitable[object]]
 Hook = Callable[[], Awaitable[object]]
+# Each with its name, by which the log speaks of it.
+Loops = Sequence[tuple[str, Loop]]
+Steps = Sequence[tuple[str, Hook]]
 Wire = Callable[["Process"], Awaitable[object]]
 _CLOSE_SECONDS: Final = 3.0
 # Executors and exporters join their threads at exit without a time limit.
@@ -159,7 +162,7 @@ class Process:
         self.stop()
 
 
-async def _attempt_all(hooks: Sequence[tuple[str, Hook]], seconds: float) -> bool:
+async def _attempt_all(hooks: Steps, seconds: float) -> bool:
     """Run the hooks one after another. Returns False when the time was over before the last one ended."""
     try:
         async with asyncio.timeout(seconds):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from services.chassis.grpc.errors import DependencyUnavailable
 from services.chassis.process.backoff import Backoff
@@ -15,8 +15,6 @@ from services.chassis.telemetry.logs import logger
 
 log = logger(__name__)
 Item = TypeVar("Item")
-# A loop of the process by its name. The process goes down when any of them ends, so that none ends unnoticed.
-Loop = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
 class Backlog(Generic[Item]):

@@ -12,9 +12,10 @@ from typing import Final
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.process.batcher import Batcher
 from services.chassis.process.clock import Clock
+from services.chassis.process.lifecycle import Loops
 from services.chassis.telemetry.logs import logger
 from services.dispatcher.app.admission_inbox import AdmissionInbox
-from services.dispatcher.app.backlog import Backlog, Loop
+from services.dispatcher.app.backlog import Backlog
 from services.dispatcher.app.ports import Mailbox
 from services.dispatcher.core.items import Delivery, MailboxMessage
 
@@ -49,7 +50,7 @@ class Deliveries:
         self._journalled.add(message_ids)
 
     @property
-    def loops(self) -> Sequence[Loop]:
+    def loops(self) -> Loops:
         return [("deliveries", self._batcher.run), (self._journalled.what, self._journalled.run)]
 
     async def _flush(self, messages: list[MailboxMessage]) -> Sequence[Answer]:

@@ -6,15 +6,16 @@ lease alone that another holder has by now, so the order does not matter here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from services.chassis.lease.frames import RefusedReport
 from services.chassis.process.clock import Clock
+from services.chassis.process.lifecycle import Loops
 from services.chassis.telemetry.logs import logger
 from services.dispatcher.app.admission_inbox import AdmissionInbox
 from services.dispatcher.app.admission_metrics import AdmissionMetrics
-from services.dispatcher.app.backlog import Backlog, Loop
+from services.dispatcher.app.backlog import Backlog
 from services.dispatcher.app.ports import CoordinatorSession, Leases, PendingReport
 from services.dispatcher.core.items import LeaseReleased, State
 
@@ -53,7 +54,7 @@ class Returns:
             await each.idle()
 
     @property
-    def loops(self) -> Sequence[Loop]:
+    def loops(self) -> Loops:
         return [(each.what, each.run) for each in self._backlogs]
 
     async def run_once(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ import pytest_asyncio
 
 from services.api.config import ApiSettings
 from services.api.store.bootstrap import FirstKeys, bootstrap
-from services.api.wiring import wire
+from services.api.wiring import ApiService
 from services.chassis.identity.callers import ServiceCredential
-from services.chassis.process.lifecycle import Process
 from tests.support.postgres import Database, PostgresCluster
+from tests.support.running_services import started
 
 SECRET = "a secret of the tests, long enough"
 
@@ -56,19 +55,11 @@ async def running_api(
         # Without peers there is nothing to wait for.
         read_seconds=5.0 if coordinators else 0.2,
     )
-    process = Process("api", drain_seconds=1.0)
-    served: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    async def wired(process: Process) -> None:
-        served.set_result(await wire(settings, process))
-
-    running = asyncio.create_task(process.run(wired))
+    service = await started("api", settings, ApiService)
     try:
-        await asyncio.wait({running, served}, return_when=asyncio.FIRST_COMPLETED)
-        yield RunningApi(served.result(), keys, database.url("api"))
+        yield RunningApi(service.port, keys, database.url("api"))
     finally:
-        process.stop()
-        assert await running == 0
+        await service.stop()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

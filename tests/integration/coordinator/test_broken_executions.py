@@ -18,7 +18,7 @@ SLEEP = {"id": "rest", "module": "sleep@1"}
 
 
 def goes_on(on_stage: Stage) -> bool:
-    return not any(task.done() for _, task in on_stage.processes)
+    return not any(each.ended.done() for each in on_stage.coordinators)
 
 
 def reports_of(on_stage: Stage, order: Any, kind: str) -> list[Any]:

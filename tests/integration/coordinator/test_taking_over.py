@@ -285,9 +285,7 @@ async def test_a_result_on_its_way_by_the_mailbox_is_awaited(on_stage: Stage, ta
 async def test_a_drain_hands_every_execution_back_unharmed(on_stage: Stage, tables: Database) -> None:
     session, runner = await on_stage.with_runner(is_silent=True)
     orders = [await going(on_stage, runner, session) for _ in range(3)]
-    process, ended = on_stage.processes[0]
-    process.stop()
-    assert await ended == 0
+    await on_stage.coordinators[0].stop()
     reports = {report.head.lease_id: report.released for report in on_stage.dispatcher.reports}
     assert set(reports) == {order.lease.lease_id for order in orders}
     assert all(each.reason == "DRAINING" and not each.failed for each in reports.values())

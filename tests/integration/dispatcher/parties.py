@@ -21,6 +21,7 @@ from services.dispatcher.wiring import DispatcherService
 from tests.support.holder_owner import HolderOwner
 from tests.support.postgres import reachable_directory
 from tests.support.probe import until
+from tests.support.running_services import started
 from windlass.dispatcher.v1 import queue_pb2, queue_pb2_grpc, sessions_pb2, sessions_pb2_grpc
 from windlass.types.v1 import session_pb2
 
@@ -50,19 +51,11 @@ async def running_dispatcher(url: str, replica: str = "0") -> AsyncIterator[str]
         replica=replica,
         service_secret_file=secret_file(),
     )
-    service = DispatcherService(settings)
-    loops = [asyncio.create_task(run()) for _, run in service.loops()]
-    port = await service.server.start()
+    service = await started("dispatcher", settings, DispatcherService)
     try:
-        yield f"127.0.0.1:{port}"
+        yield service.address
     finally:
-        await service.drain()
-        for task in loops:
-            task.cancel()
-        ended = await asyncio.gather(*loops, return_exceptions=True)
-        await service.close()
-        broken = [each for each in ended if isinstance(each, Exception)]
-        assert not broken, broken
+        await service.stop()
 
 
 class Coordinator(HolderOwner):

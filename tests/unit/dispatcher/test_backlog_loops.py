@@ -92,7 +92,7 @@ async def test_messages_that_are_stored_are_answered_though_others_of_their_batc
     size = 5 * 1024 * 1024  # two do not fit into a statement
     asked = [asyncio.create_task(deliveries.deliver(message(number, size))) for number in (1, 2, 3)]
     await asyncio.sleep(0)
-    running = [asyncio.create_task(run()) for _, run in deliveries.loops]
+    running = [asyncio.ensure_future(run()) for _, run in deliveries.loops]
     answers = await asyncio.gather(*asked, return_exceptions=True)
     for task in running:
         task.cancel()
