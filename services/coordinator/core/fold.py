@@ -184,7 +184,6 @@ def _run_succeeded(execution: Execution, event: ev.RunSucceeded) -> None:
         execution.cost_tokens += event.cost_tokens
     run.output = work.output = event.output
     work.state = _SUCCEEDED
-    execution.settled += 1
     _apply_consequences(execution, work, event.then)
 
 
@@ -282,7 +281,6 @@ def _fail(execution: Execution, work: Work, event: ev.RunFailed | ev.RunLost) ->
     work.state = WorkState.FAILED
     if not event.is_handled and execution.first_failure is None:
         execution.first_failure = Failure(work.node.id, event.error.type, event.error.message)
-    execution.settled += 1
     _apply_consequences(execution, work, event.then)
 
 
@@ -316,7 +314,6 @@ def _make_ready(execution: Execution, work: Work) -> None:
 
 def _pass_over(execution: Execution, work: Work, state: WorkState) -> None:
     work.state = state
-    execution.settled += 1
     execution.passed_over.append(work)
 
 

@@ -185,8 +185,6 @@ class Execution:
     # All work that was mentioned so far; and of each node the work of the newest generation.
     work: dict[WorkKey, Work] = field(default_factory=dict)
     current: dict[str, Work] = field(default_factory=dict)
-    # How many pieces of work have an outcome.
-    settled: int = 0
     # Work that wants a runner, first come first. Ordered so that taking from any place costs the same.
     ready: OrderedDict[Work, None] = field(default_factory=OrderedDict)
     # Runs that a runner has, by number.
@@ -273,6 +271,17 @@ def is_stale(execution: Execution, timer: Timer) -> bool:
             return not execution.live
         case _:
             assert_never(timer.kind)
+
+
+def unsettled(execution: Execution) -> list[str]:
+    """The nodes of the graph whose newest work has no outcome yet. The items of a loop and the work of an earlier
+    generation do not count, since only the newest work decides about the node."""
+    current = execution.current
+    return [
+        node.id
+        for node in execution.definition.graph
+        if (work := current.get(node.id)) is None or work.state not in SETTLED
+    ]
 
 
 class Summary(NamedTuple):
