@@ -14,6 +14,7 @@ from services.coordinator.core.events import (
     ExecutionStarted,
     RunLeased,
     RunSucceeded,
+    StopOrdered,
     WorkBlocked,
 )
 from services.coordinator.core.fold import apply, fold
@@ -21,7 +22,7 @@ from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEFAULT_RETRY
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
-from services.coordinator.core.values import BrokenInvariant, ExecutionState, Origin, WorkKey
+from services.coordinator.core.values import BrokenInvariant, ExecutionState, Failure, Origin, WorkKey
 from tests.support.story import EXECUTION_ID, Story, chain, fields, names, node
 
 
@@ -46,6 +47,13 @@ def started(*ready):
     )  # fmt: skip
 
 
+def stop_ordered(*cancelled):
+    return StopOrdered(
+        time=1, outcome=ExecutionState.CANCELLED, error=Failure("", "CANCELLED", ""), answer_by_time=2, message_id="",
+        caller="", cancelled=cancelled, passed_over=(),
+    )  # fmt: skip
+
+
 def running():
     story = Story([node("a"), node("b")], chain("a", "b"))
     story.start()
@@ -59,12 +67,24 @@ def running():
         (leased(WorkKey("b"), 1), KeyError),
         (leased(WorkKey("a", 0, 2), 1), KeyError),
         (WorkBlocked(1, WorkKey("b"), NOTHING_FOLLOWS), IndexError),
+        (stop_ordered(WorkKey("b")), KeyError),
+        (stop_ordered(WorkKey("a"), WorkKey("a")), BrokenInvariant),
         (ExecutionFinished(1, ExecutionState.SUCCESS, b"{}", None, 0), BrokenInvariant),
     ],
 )
 def test_an_event_that_contradicts_the_state_crashes(event, fault):
     with pytest.raises(fault):
         apply(running().execution, event)
+
+
+def test_a_stop_cancels_the_work_that_it_names_and_no_other():
+    """Whether work is cancelled is not decided again when the journal is folded."""
+    execution = Story([node("a"), node("b")]).execution
+    fold(execution, [started(WorkKey("a"), WorkKey("b")), stop_ordered(WorkKey("b"))])
+    assert [(key.node, work.state.value) for key, work in execution.work.items()] == [
+        ("a", "READY"),
+        ("b", "CANCELLED"),
+    ]
 
 
 def test_work_that_is_passed_over_out_of_turn_crashes():
