@@ -15,8 +15,8 @@ The life of work that a runner does:
                      └───BackoffEnded── BACKOFF ◄──RunFailed with a retry time
 
 A control node goes from IDLE (or LIVE, if a runner rendered its config) to BEGUN, perhaps to WAITING and back to
-BEGUN, and then to SUCCEEDED or FAILED. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. CANCELLED is what
-the end of the execution leaves of the rest.
+BEGUN, and then to SUCCEEDED or FAILED. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. If the execution
+is ended first, work without an outcome becomes CANCELLED, or stays IDLE if its turn had not come.
 
 Hazard: the timers are a heap with stale entries, which are recognised when they come up. `next_timer` throws stale
 entries away. That is the one change that reading makes, and nobody can see it.
