@@ -18,8 +18,9 @@ A control node goes from IDLE (or LIVE, if a runner rendered its config) to BEGU
 BEGUN, and then to SUCCEEDED or FAILED. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. If the execution
 is ended first, work without an outcome becomes CANCELLED, or stays IDLE if its turn had not come.
 
-Hazard: the timers are a heap with stale entries, which are recognised when they come up. `next_timer` throws stale
-entries away. That is the one change that reading makes, and nobody can see it.
+Hazards: the timers are a heap with stale entries, which are recognised when they come up. `next_timer` throws stale
+entries away, and `target_of` makes the idle work of a node that is mentioned for the first time. These are the only
+changes that reading makes, and no later answer depends on them.
 """
 
 from collections import OrderedDict, deque
