@@ -65,11 +65,18 @@ def _failed(story: Story) -> None:
 
 def _cancelled(story: Story) -> None:
     story.start()
-    story.assign("a", "b")
+    story.assign("a", "b", "d")
+    story.fail("d", ErrorClass.TRANSIENT)
     story.cancel()
     run = story.run("a")
     story.when(ReportStopped(run.number, run.epoch, start_time=story.now - 5, end_time=story.now))
     story.wake()
+
+
+def _out_of_time(story: Story) -> None:
+    story.start()
+    story.later(120)
+    story.tick()
 
 
 def _asleep(story: Story) -> None:
@@ -112,8 +119,14 @@ STORIES = {
         },
         _failed,
     ),
-    "cancelled": Scene(
-        {"nodes": [node("a"), node("b"), node("c"), node("s", "sleep@1", config={"duration": "60s"})]}, _cancelled
+    "cancelled": Scene({"nodes": [*map(node, "abcd"), node("s", "sleep@1", config={"duration": "60s"})]}, _cancelled),
+    "out_of_time": Scene(
+        {
+            "nodes": [node("s", "sleep@1", config={"duration": "60s"}), node("j", "join@1"), node("rescue"), node("z")],
+            "edges": [*chain("s", "j"), edge("s", "rescue", "failure"), *chain("rescue", "z")],
+            "timeout": "90s",
+        },
+        _out_of_time,
     ),
     "join": Scene(
         {"nodes": [node("j", "join@1"), node("k", "join@1", join="ANY")], "edges": chain("j", "k")},

@@ -28,7 +28,7 @@ from services.coordinator.core.events import Event, ExecutionFinished, LateRepor
 from services.coordinator.core.fold import fold
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.projection import Row, execution_row, run_row
-from services.coordinator.core.state import SETTLED, Execution, WorkState, summary
+from services.coordinator.core.state import Execution, WorkState, summary, unsettled
 from services.coordinator.core.values import Error, ErrorClass, Origin, ReleaseReason, Value
 from services.coordinator.store.codec import encode_event, seal, unseal
 from windlass.definition.examination import examine
@@ -226,6 +226,7 @@ def check(story: Story) -> None:
     assert [type(event) for event in story.journal].count(ExecutionFinished) == int(execution.is_final)
     if execution.is_final and execution.stop is None:
         assert execution.error == execution.first_failure
+        assert unsettled(execution) == []
     summed = sorted(id for ids in summary(execution) for id in ids)
     assert summed == sorted(node.id for node in story.definition.graph)
 
@@ -236,7 +237,6 @@ def _check_counts(execution: Execution) -> None:
     assert len(execution.live) == states.count(WorkState.LIVE)
     assert len(execution.waits) == states.count(WorkState.WAITING)
     assert len(execution.backoffs) == states.count(WorkState.BACKOFF)
-    assert execution.settled == sum(state in SETTLED for state in states)
     going = len(execution.ready) + len(execution.live) + len(execution.waits) + len(execution.backoffs)
     assert execution.is_final == (going == 0), "it stands still"
     if going and not execution.live and not execution.ready:

@@ -22,10 +22,10 @@ raises before it, the caller throws the execution away and reads it again.
 Events carry their consequences
 -------------------------------
 An event says what was decided and what followed from it: how the edges out of the node resolved, which work became
-ready, was skipped or is blocked. `graph.judge` decides this once, before the event is emitted. Applying an event is
-bookkeeping. It asks no question whose answer could change when the rules do, so a journal that is written today folds
-to the same state after the rules have changed. A test folds every stored journal with `judge` replaced by a function
-that raises.
+ready, was skipped or is blocked. `graph.judge` decides this once, before the event is emitted. In the same way the
+order to stop (`StopOrdered`) names the work that it cancels. Applying an event is bookkeeping. It asks no question
+whose answer could change when the rules do, so a journal that is written today folds to the same state after the rules
+have changed. A test folds every stored journal with all rules replaced by a function that raises.
 
 Work, runs and waits
 --------------------
@@ -34,9 +34,10 @@ one attempt at a piece of work; runs are numbered through the whole execution, a
 makes that run. Work is created in the state when it is first mentioned, so a large definition costs only what is used.
 
 A control node (`controls/`) is done by the core itself. It begins when its join holds. It may succeed or fail at once,
-or it starts a wait: `WaitStarted` says what is waited for and, if time can end it, until when. `WaitEnded` says how
-the wait ended, and the control goes on from there. All waits work in this way. An execution that only waits can be
-parked: it gives back its slot and its memory until a message or the time wakes it.
+or it starts a wait: `WaitStarted` says what is waited for and, if time can end it, until when. Whatever ends a wait
+calls `controls.end_wait`: `WaitEnded` says how the wait ended, and the control goes on from there. All waits work in
+this way. An execution that only waits can be parked: it gives back its slot and its memory until a message or the time
+wakes it.
 
 Obligations
 -----------

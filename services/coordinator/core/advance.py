@@ -7,7 +7,7 @@ from services.coordinator.core.controls import begin
 from services.coordinator.core.events import ExecutionFinished, OutputRequested, WorkBlocked, WorkSkipped
 from services.coordinator.core.graph import Outcome, judge
 from services.coordinator.core.outputs import leaf_outputs
-from services.coordinator.core.state import Work, WorkState
+from services.coordinator.core.state import Work, WorkState, unsettled
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant, ExecutionState, Failure, Value
 
@@ -40,17 +40,17 @@ def _finish(turn: Turn) -> None:
     if execution.stop is not None:
         _finish_as(turn, execution.stop.outcome, error=execution.stop.error)
         return
-    remaining = len(definition.graph) - execution.settled
-    if remaining > 0:
-        raise BrokenInvariant(f"the execution is stuck: {remaining} nodes are not settled, but nothing is under way")
+    if stuck := unsettled(execution):
+        nodes = f"{len(stuck)} nodes ({stuck[0]} is the first)"
+        raise BrokenInvariant(f"the execution is stuck: {nodes} have no outcome, but nothing is under way")
     if execution.first_failure is not None:
         _finish_as(turn, ExecutionState.FAILED, error=execution.first_failure)
     elif definition.output_node is None:
         _finish_as(turn, ExecutionState.SUCCESS, output=leaf_outputs(execution))
-    elif (rendered := execution.current.get(definition.output_node.id)) is not None:
-        _finish_as(turn, ExecutionState.SUCCESS, output=rendered.output)
+    elif (rendering := execution.target_of(definition.output_node.id)).state is WorkState.SUCCEEDED:
+        _finish_as(turn, ExecutionState.SUCCESS, output=rendering.output)
     else:
-        turn.emit(OutputRequested(turn.now, definition.output_node.key))
+        turn.emit(OutputRequested(turn.now, rendering.key))
 
 
 def _finish_as(turn: Turn, state: ExecutionState, *, output: Value | None = None, error: Failure | None = None) -> None:

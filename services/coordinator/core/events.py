@@ -278,9 +278,8 @@ class OutputRequested(WorkEvent):
 
 @dataclass(slots=True)
 class StopOrdered:
-    """The execution is ending: no new work begins, and what only waits for a runner or for its next attempt is
-    cancelled. Runners that are at work are told to stop and awaited until `answer_by_time`. Then the execution ends
-    as `outcome`."""
+    """The execution is ending, and no new work begins. Runners that are at work are told to stop and awaited until
+    `answer_by_time`. Then the execution ends as `outcome`. A RunCancelled follows for each wait."""
 
     time: Instant
     outcome: ExecutionState
@@ -288,6 +287,10 @@ class StopOrdered:
     answer_by_time: Instant
     message_id: str
     caller: str
+    # Work that is cancelled: it was ready for a runner, awaited its next attempt, or was to begin as a control node.
+    cancelled: tuple[WorkKey, ...]
+    # Work that was skipped or blocked in the same decision. No WorkSkipped and no WorkBlocked follows for it any more.
+    passed_over: tuple[WorkKey, ...]
 
 
 @dataclass(slots=True)

@@ -112,13 +112,10 @@ def _execution_started(execution: Execution, event: ev.ExecutionStarted) -> None
 def _stop_ordered(execution: Execution, event: ev.StopOrdered) -> None:
     execution.stop = Stop(event.outcome, event.error)
     _set_timer(execution, event.answer_by_time, TimerKind.ANSWER)
-    for work in (*execution.ready, *execution.backoffs.values(), *execution.to_begin):
-        work.state = WorkState.CANCELLED
-        work.timer = 0
-    execution.ready.clear()
-    execution.backoffs.clear()
-    execution.to_begin.clear()
-    execution.passed_over.clear()
+    for key in event.cancelled:
+        _cancel(execution, execution.work[key])
+    for key in event.passed_over:
+        _passed_over(execution, key)
 
 
 def _execution_finished(execution: Execution, event: ev.ExecutionFinished) -> None:
@@ -184,7 +181,6 @@ def _run_succeeded(execution: Execution, event: ev.RunSucceeded) -> None:
         execution.cost_tokens += event.cost_tokens
     run.output = work.output = event.output
     work.state = _SUCCEEDED
-    execution.settled += 1
     _apply_consequences(execution, work, event.then)
 
 
@@ -282,7 +278,6 @@ def _fail(execution: Execution, work: Work, event: ev.RunFailed | ev.RunLost) ->
     work.state = WorkState.FAILED
     if not event.is_handled and execution.first_failure is None:
         execution.first_failure = Failure(work.node.id, event.error.type, event.error.message)
-    execution.settled += 1
     _apply_consequences(execution, work, event.then)
 
 
@@ -316,8 +311,23 @@ def _make_ready(execution: Execution, work: Work) -> None:
 
 def _pass_over(execution: Execution, work: Work, state: WorkState) -> None:
     work.state = state
-    execution.settled += 1
     execution.passed_over.append(work)
+
+
+def _cancel(execution: Execution, work: Work) -> None:
+    """No run of the work is live."""
+    match work.state:
+        case WorkState.READY:
+            del execution.ready[work]
+        case WorkState.BACKOFF:
+            del execution.backoffs[work.key]
+            work.timer = 0
+        case WorkState.BEGUN:
+            # The keys have the order of the queue, so each is found at its head.
+            execution.to_begin.remove(work)
+        case _:
+            raise BrokenInvariant(f"{work.key} is {work.state.value} and cannot be cancelled")
+    work.state = WorkState.CANCELLED
 
 
 def _begin(execution: Execution, work: Work) -> None:

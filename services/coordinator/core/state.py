@@ -15,11 +15,12 @@ The life of work that a runner does:
                      └───BackoffEnded── BACKOFF ◄──RunFailed with a retry time
 
 A control node goes from IDLE (or LIVE, if a runner rendered its config) to BEGUN, perhaps to WAITING and back to
-BEGUN, and then to SUCCEEDED or FAILED. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. CANCELLED is what
-the end of the execution leaves of the rest.
+BEGUN, and then to SUCCEEDED or FAILED. Work that is never begun goes from IDLE to SKIPPED or BLOCKED. If the execution
+is ended first, work without an outcome becomes CANCELLED, or stays IDLE if its turn had not come.
 
-Hazard: the timers are a heap with stale entries, which are recognised when they come up. `next_timer` throws stale
-entries away. That is the one change that reading makes, and nobody can see it.
+Hazards: the timers are a heap with stale entries, which are recognised when they come up. `next_timer` throws stale
+entries away, and `target_of` makes the idle work of a node that is mentioned for the first time. These are the only
+changes that reading makes, and no later answer depends on them.
 """
 
 from collections import OrderedDict, deque
@@ -185,8 +186,6 @@ class Execution:
     # All work that was mentioned so far; and of each node the work of the newest generation.
     work: dict[WorkKey, Work] = field(default_factory=dict)
     current: dict[str, Work] = field(default_factory=dict)
-    # How many pieces of work have an outcome.
-    settled: int = 0
     # Work that wants a runner, first come first. Ordered so that taking from any place costs the same.
     ready: OrderedDict[Work, None] = field(default_factory=OrderedDict)
     # Runs that a runner has, by number.
@@ -273,6 +272,17 @@ def is_stale(execution: Execution, timer: Timer) -> bool:
             return not execution.live
         case _:
             assert_never(timer.kind)
+
+
+def unsettled(execution: Execution) -> list[str]:
+    """The nodes of the graph whose newest work has no outcome yet. The items of a loop and the work of an earlier
+    generation do not count, since only the newest work decides about the node."""
+    current = execution.current
+    return [
+        node.id
+        for node in execution.definition.graph
+        if (work := current.get(node.id)) is None or work.state not in SETTLED
+    ]
 
 
 class Summary(NamedTuple):

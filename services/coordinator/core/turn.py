@@ -62,9 +62,11 @@ class Turn:
             self.order_stop(ExecutionState.FAILED, execution.first_failure)
 
     def order_stop(self, outcome: ExecutionState, error: Failure, message_id: str = "", caller: str = "") -> None:
-        answer_by = self.now + ANSWER_TERM
-        self.emit(ev.StopOrdered(self.now, outcome, error, answer_by, message_id, caller))
-        for wait in list(self.execution.waits.values()):
+        execution, answer_by = self.execution, self.now + ANSWER_TERM
+        idle = (*execution.ready, *execution.backoffs.values(), *execution.to_begin)
+        cancelled, passed_over = tuple([work.key for work in idle]), tuple([work.key for work in execution.passed_over])
+        self.emit(ev.StopOrdered(self.now, outcome, error, answer_by, message_id, caller, cancelled, passed_over))
+        for wait in list(execution.waits.values()):
             assert wait.work.run is not None
             self.emit(ev.RunCancelled(self.now, wait.work.key, wait.work.run.number, 0, 0, False))
 

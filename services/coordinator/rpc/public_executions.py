@@ -27,8 +27,9 @@ _EXECUTION_STATES: Final = dict(api.Execution.State.items())
 _RUN_STATES: Final = dict(api.Run.State.items())
 _ERROR_CLASSES: Final = dict(api.Run.ErrorClass.items())
 _SPANS: Final = frozenset({"initial_delay", "max_delay", "budget", "duration"})
-# A runner's instance is the secret by which its reports are known to be its own.
-_HIDDEN: Final = frozenset({"time", "traceparent", "instance_id"})
+# A runner's instance is the secret by which its reports are known to be its own. The work that a stop cancels is left
+# out because the summary of the execution names all nodes that were not done.
+_HIDDEN: Final = frozenset({"time", "traceparent", "instance_id", "cancelled", "passed_over"})
 _HASHES: Final = frozenset({"inputs_hash", "config_hash"})
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # The last microsecond of the year 9999.

@@ -158,6 +158,7 @@ _VALUE: Final = _message(_write_value, _read_value)
 FORMS: Final[dict[Any, Form]] = {
     **dict.fromkeys((bool, int, float, str, bytes), Form()),
     values.WorkKey: _message(_write_key, _read_key),
+    tuple[values.WorkKey, ...]: _message(_write_keys, _read_keys),
     ev.Consequences: _message(_write_consequences, _read_consequences),
     values.Value: _VALUE,
     values.Value | None: _or_none(_VALUE),

@@ -69,6 +69,14 @@ def test_time_that_no_timestamp_holds_is_put_as_the_last() -> None:
     assert message.ToJsonString() == "9999-12-31T23:59:59.999999Z"
 
 
+def test_the_work_that_a_stop_leaves_undone_is_not_in_the_history() -> None:
+    story = Story([node("a")])
+    story.start()
+    (ordered, _) = story.cancel().events
+    assert ordered.cancelled == (WorkKey("a"),)
+    assert orjson.loads(details(ordered)).keys() == {"outcome", "error", "answerByTime", "messageId", "caller"}
+
+
 def test_event_names_the_node_and_the_run() -> None:
     output = OutputRef("k", "ab" * 32, 300_000)
     event = RunSucceeded(5, WorkKey("c"), 3, output, "", 1, 2, b"\x01\x02", b"", 0, Consequences(b"\0"))

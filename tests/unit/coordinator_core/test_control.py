@@ -4,7 +4,7 @@ import pytest
 
 from services.coordinator.core.advance import advance
 from services.coordinator.core.commands import ReportSuccess
-from services.coordinator.core.controls import CONTROLS, resume
+from services.coordinator.core.controls import CONTROLS, end_wait
 from services.coordinator.core.controls.control import Control
 from services.coordinator.core.effects import parking
 from services.coordinator.core.events import WaitEnded, WaitKind, WaitOutcome
@@ -122,6 +122,11 @@ class Messenger(Control):
         turn.succeed(work, f'"{end.outcome}"'.encode())
 
 
+class Forgetful(Messenger):
+    def resume(self, turn, work, end):
+        """It breaks the same promise as the silent one, later."""
+
+
 def with_control(monkeypatch, control):
     monkeypatch.setitem(CONTROLS, control.module, control)
     return Story([node("m", control.module), node("b")], chain("m", "b"))
@@ -130,6 +135,10 @@ def with_control(monkeypatch, control):
 def test_a_control_that_emits_nothing_or_resumes_what_never_waited_is_a_bug(monkeypatch):
     with pytest.raises(BrokenInvariant, match="without an event"):
         with_control(monkeypatch, Silent()).start()
+    story = with_control(monkeypatch, Forgetful())
+    story.start()
+    with pytest.raises(BrokenInvariant, match="without an event"):
+        arrive(story, "m")
     story = with_control(monkeypatch, Messenger())
     story.start()
     turn = Turn(story.execution, story.now)
@@ -154,11 +163,9 @@ def test_an_execution_that_waits_for_a_message_alone_parks_and_wakes(monkeypatch
 def arrive(story, id):
     """Does what a handler of messages will do."""
     turn = Turn(story.execution, story.now)
-    work = story.work(id)
-    end = WaitEnded(turn.now, work.key, work.run.number, WaitOutcome.ARRIVED)
-    turn.emit(end)
-    resume(turn, work, end)
+    end_wait(turn, story.work(id), WaitOutcome.ARRIVED)
     advance(turn)
+    assert names(turn) == ["WaitEnded", "RunSucceeded"]
     story.take(turn.events)
 
 

@@ -1,9 +1,12 @@
 """The fold: bookkeeping by key, at the cost of the edges that an event names. What it cannot apply is a bug."""
 
+import re
 import sys
+from contextlib import nullcontext
 
 import pytest
 
+from services.coordinator.core.advance import advance
 from services.coordinator.core.events import (
     NOTHING_FOLLOWS,
     Consequences,
@@ -11,14 +14,16 @@ from services.coordinator.core.events import (
     ExecutionStarted,
     RunLeased,
     RunSucceeded,
+    StopOrdered,
     WorkBlocked,
 )
 from services.coordinator.core.fold import apply, fold
 from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEFAULT_RETRY
 from services.coordinator.core.state import Execution
-from services.coordinator.core.values import BrokenInvariant, ExecutionState, Origin, WorkKey
-from tests.support.story import EXECUTION_ID, Story, chain, names, node
+from services.coordinator.core.turn import Turn
+from services.coordinator.core.values import BrokenInvariant, ExecutionState, Failure, Origin, WorkKey
+from tests.support.story import EXECUTION_ID, Story, chain, fields, names, node
 
 
 def leased(key, run, attempt=1):
@@ -42,6 +47,13 @@ def started(*ready):
     )  # fmt: skip
 
 
+def stop_ordered(*cancelled):
+    return StopOrdered(
+        time=1, outcome=ExecutionState.CANCELLED, error=Failure("", "CANCELLED", ""), answer_by_time=2, message_id="",
+        caller="", cancelled=cancelled, passed_over=(),
+    )  # fmt: skip
+
+
 def running():
     story = Story([node("a"), node("b")], chain("a", "b"))
     story.start()
@@ -55,12 +67,24 @@ def running():
         (leased(WorkKey("b"), 1), KeyError),
         (leased(WorkKey("a", 0, 2), 1), KeyError),
         (WorkBlocked(1, WorkKey("b"), NOTHING_FOLLOWS), IndexError),
+        (stop_ordered(WorkKey("b")), KeyError),
+        (stop_ordered(WorkKey("a"), WorkKey("a")), BrokenInvariant),
         (ExecutionFinished(1, ExecutionState.SUCCESS, b"{}", None, 0), BrokenInvariant),
     ],
 )
 def test_an_event_that_contradicts_the_state_crashes(event, fault):
     with pytest.raises(fault):
         apply(running().execution, event)
+
+
+def test_a_stop_cancels_the_work_that_it_names_and_no_other():
+    """Whether work is cancelled is not decided again when the journal is folded."""
+    execution = Story([node("a"), node("b")]).execution
+    fold(execution, [started(WorkKey("a"), WorkKey("b")), stop_ordered(WorkKey("b"))])
+    assert [(key.node, work.state.value) for key, work in execution.work.items()] == [
+        ("a", "READY"),
+        ("b", "CANCELLED"),
+    ]
 
 
 def test_work_that_is_passed_over_out_of_turn_crashes():
@@ -93,6 +117,34 @@ def test_a_node_may_be_worked_on_many_times():
     assert [(row["node"], row["iteration"], row["generation"]) for row in shown] == [
         keys[1], keys[0], keys[2],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("done", "stuck"),
+    [
+        ([WorkKey("a", 1), WorkKey("a", 2)], "2 nodes (a is the first)"),
+        ([WorkKey("a"), WorkKey("a", 0, 2)], "1 nodes (b is the first)"),
+        ([WorkKey("a"), WorkKey("b")], ""),
+        ([WorkKey("a", 1), WorkKey("a"), WorkKey("b"), WorkKey("b", 0, 2)], ""),
+    ],
+)
+def test_an_execution_ends_when_the_newest_work_of_each_node_has_an_outcome(done, stuck):
+    """However much work of a node is done: items of a loop, or an earlier generation."""
+    events = [each for run, key in enumerate(done, 1) for each in (leased(key, run), succeeded(key, run))]
+    turn = Turn(fold(Story([node("a"), node("b")]).execution, [started(*done), *events]), 3)
+    with pytest.raises(BrokenInvariant, match=re.escape(stuck)) if stuck else nullcontext():
+        advance(turn)
+    assert names(turn) == ([] if stuck else ["ExecutionFinished"])
+
+
+def test_the_output_is_rendered_anew_in_its_newest_generation():
+    first, second = WorkKey("$output"), WorkKey("$output", 0, 2)
+    execution = Story(output={"x": "{{ input }}"}).execution
+    turn = Turn(fold(execution, [started(first), leased(first, 1), succeeded(first, 1)]), 3)
+    assert execution.work_of(second).state.value == "IDLE"
+    advance(turn)
+    assert [fields(event, "key") for event in turn.events] == [(second,)]
+    assert list(execution.ready) == [execution.work[second]]
 
 
 def journal_of_a_loop(turns):

@@ -5,6 +5,7 @@ import pytest
 from services.coordinator.core.commands import Cancel, ReportStopped
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun, parking, resume_effects
+from services.coordinator.core.events import StopOrdered
 from services.coordinator.core.state import ReportFinished, summary
 from services.coordinator.core.values import ErrorClass, FailureReason
 from tests.support.story import BEGIN, SECOND, Story, chain, edge, names, node
@@ -19,11 +20,18 @@ def running(*more, **document):
     return story
 
 
+def stopped_by(decision):
+    """The nodes whose work the order cancelled, and those that were skipped or blocked and go no further."""
+    (order,) = (event for event in decision.events if isinstance(event, StopOrdered))
+    return [key.node for key in order.cancelled], [key.node for key in order.passed_over]
+
+
 def test_cancel_with_nothing_running_is_final_at_once():
     story = Story([node("a"), SLEEP, node("z")], chain("a", "z"))
     story.start()
     decision = story.cancel()
     assert names(decision) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
+    assert stopped_by(decision) == (["a"], [])
     assert (story.state, story.execution.error.message) == ("CANCELLED", "enough")
     assert story.run("s").state.value == "CANCELLED"
     assert summary(story.execution) == ((), (), (), ("a", "s", "z"))
@@ -72,7 +80,9 @@ def test_cancel_in_backoff_is_final_at_once():
     story = running()
     story.fail("a", ErrorClass.TRANSIENT)
     story.succeed("b")
-    assert names(story.cancel()) == ["StopOrdered", "ExecutionFinished"]
+    decision = story.cancel()
+    assert names(decision) == ["StopOrdered", "ExecutionFinished"]
+    assert stopped_by(decision) == (["a"], [])
 
 
 def test_cancelled_while_it_waited_in_the_queue():
@@ -124,7 +134,9 @@ def test_what_was_skipped_in_the_tick_that_ends_it_has_no_run():
     story = Story([SLEEP, node("t"), node("u")], [edge("s", "t", "failure"), edge("t", "u")], timeout="61s")
     story.start()
     story.later(70)
-    assert names(story.tick()) == ["WaitEnded", "RunSucceeded", "StopOrdered", "ExecutionFinished"]
+    decision = story.tick()
+    assert names(decision) == ["WaitEnded", "RunSucceeded", "StopOrdered", "ExecutionFinished"]
+    assert stopped_by(decision) == ([], ["t"])
     assert story.states == {"s": "SUCCEEDED", "t": "SKIPPED", "u": "IDLE"}
 
 
@@ -147,6 +159,7 @@ def test_what_would_begin_in_the_decision_that_fails_fast_never_begins():
     decision = story.lose()
     assert names(decision) == ["RunLost", "RunLost", "StopOrdered", "ExecutionFinished"]
     assert [key.node for key in decision.events[0].then.begun] == ["s"]
+    assert stopped_by(decision) == (["s"], [])
     assert story.states == {"h": "FAILED", "s": "CANCELLED", "bad": "FAILED"}
 
 

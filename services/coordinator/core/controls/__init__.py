@@ -10,7 +10,7 @@ stands with those of all modules, in `windlass.definition`.
 from services.coordinator.core.controls.control import Control, InvalidConfig
 from services.coordinator.core.controls.join import Join
 from services.coordinator.core.controls.sleep import Sleep
-from services.coordinator.core.events import WaitEnded
+from services.coordinator.core.events import WaitEnded, WaitOutcome
 from services.coordinator.core.state import Work
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant
@@ -19,14 +19,26 @@ CONTROLS: dict[str, Control] = {control.module: control for control in (Join(), 
 
 
 def begin(turn: Turn, work: Work) -> None:
-    seq = turn.execution.seq
+    count = len(turn.events)
     try:
         CONTROLS[work.node.module].begin(turn, work)
     except InvalidConfig as fault:
         turn.fail(work, "INVALID_CONFIG", str(fault))
-    if turn.execution.seq == seq:
-        raise BrokenInvariant(f"{work.node.module} began {work.key} without an event")
+    _assert_went_on(turn, work, count)
 
 
-def resume(turn: Turn, work: Work, end: WaitEnded) -> None:
+def end_wait(turn: Turn, work: Work, outcome: WaitOutcome) -> None:
+    """The wait of this work is over, and its control goes on. Every command that ends a wait does so here, whether the
+    time is over or a message has come."""
+    assert work.run is not None
+    end = WaitEnded(turn.now, work.key, work.run.number, outcome)
+    turn.emit(end)
+    count = len(turn.events)
     CONTROLS[work.node.module].resume(turn, work, end)
+    _assert_went_on(turn, work, count)
+
+
+def _assert_went_on(turn: Turn, work: Work, count: int) -> None:
+    """Work that neither waits nor has an outcome would never be looked at again."""
+    if len(turn.events) == count:
+        raise BrokenInvariant(f"{work.node.module} left {work.key} without an event")

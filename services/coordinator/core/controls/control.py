@@ -25,7 +25,7 @@ class Control(ABC):
         before it emits anything."""
 
     def resume(self, turn: Turn, work: Work, end: WaitEnded) -> None:
-        """A wait that the control started is over. It succeeds, fails or waits again."""
+        """A wait that the control started is over. It emits at least one event: it succeeds, fails or waits again."""
         raise BrokenInvariant(f"{self.module} never waits")
 
 

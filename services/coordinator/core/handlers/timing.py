@@ -3,9 +3,9 @@
 from typing import assert_never
 
 from services.coordinator.core.commands import ReportOfEnd, Tick
-from services.coordinator.core.controls import resume
+from services.coordinator.core.controls import end_wait
 from services.coordinator.core.decision import Refusal
-from services.coordinator.core.events import BackoffEnded, RunCancelled, WaitEnded, WaitOutcome
+from services.coordinator.core.events import BackoffEnded, RunCancelled, WaitOutcome
 from services.coordinator.core.handlers.stopping import order_timeout
 from services.coordinator.core.state import Run, Timer, TimerKind, Wait, Work
 from services.coordinator.core.turn import Turn
@@ -27,7 +27,7 @@ def _fire(turn: Turn, timer: Timer, random: float) -> None:
             turn.emit(BackoffEnded(turn.now, subject.key))
         case TimerKind.WAIT:
             assert isinstance(subject, Wait)
-            _expire(turn, subject.work)
+            end_wait(turn, subject.work, WaitOutcome.EXPIRED)
         case TimerKind.BACKSTOP:
             assert isinstance(subject, Run)
             _time_out(turn, subject, random)
@@ -38,13 +38,6 @@ def _fire(turn: Turn, timer: Timer, random: float) -> None:
                 turn.emit(RunCancelled(turn.now, run.work.key, run.number, 0, 0, False))
         case _:
             assert_never(timer.kind)
-
-
-def _expire(turn: Turn, work: Work) -> None:
-    assert work.run is not None
-    end = WaitEnded(turn.now, work.key, work.run.number, WaitOutcome.EXPIRED)
-    turn.emit(end)
-    resume(turn, work, end)
 
 
 def _time_out(turn: Turn, run: Run, random: float) -> None:

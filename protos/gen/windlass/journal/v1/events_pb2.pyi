@@ -1145,7 +1145,9 @@ Global___Failure: _TypeAlias = Failure  # noqa: Y015
 
 @_typing.final
 class StopOrdered(_message.Message):
-    """No new work begins from here on. Runners that are at work are told to stop, and awaited until `answer_by_time`."""
+    """No new work begins from here on. Runners that are at work are told to stop, and awaited until `answer_by_time`. A
+    RunCancelled follows for each wait.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1154,6 +1156,8 @@ class StopOrdered(_message.Message):
     ANSWER_BY_TIME_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     CALLER_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    PASSED_OVER_FIELD_NUMBER: _builtins.int
     outcome: Global___FinalState.ValueType
     answer_by_time: _builtins.int
     message_id: _builtins.str
@@ -1161,6 +1165,14 @@ class StopOrdered(_message.Message):
     caller: _builtins.str
     @_builtins.property
     def error(self) -> Global___Failure: ...
+    @_builtins.property
+    def cancelled(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """Work that is cancelled: it was ready for a runner, awaited its next attempt, or was to begin as a control node."""
+
+    @_builtins.property
+    def passed_over(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkKey]:
+        """Work that was skipped or blocked in the same append. No WorkSkipped and no WorkBlocked follows for it any more."""
+
     def __init__(
         self,
         *,
@@ -1169,10 +1181,12 @@ class StopOrdered(_message.Message):
         answer_by_time: _builtins.int = ...,
         message_id: _builtins.str = ...,
         caller: _builtins.str = ...,
+        cancelled: _abc.Iterable[Global___WorkKey] | None = ...,
+        passed_over: _abc.Iterable[Global___WorkKey] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_by_time", b"answer_by_time", "caller", b"caller", "error", b"error", "message_id", b"message_id", "outcome", b"outcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_by_time", b"answer_by_time", "caller", b"caller", "cancelled", b"cancelled", "error", b"error", "message_id", b"message_id", "outcome", b"outcome", "passed_over", b"passed_over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
