@@ -10,7 +10,7 @@ from services.coordinator.core.effects import parking
 from services.coordinator.core.events import WaitEnded, WaitKind, WaitOutcome
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant, FailureReason, OutputRef
-from tests.support.story import BEGIN, SECOND, Story, chain, edge, fields, names, node
+from tests.support.story import BEGIN, SECOND, Story, chain, edge, events, fields, names, node, the_event
 
 
 def test_a_join_passes_at_once():
@@ -50,9 +50,9 @@ def test_sleeps_due_together_end_together_in_order():
     story = Story([node(id, "sleep@1", config={"duration": d}) for id, d in (("x", "2s"), ("y", "1s"), ("z", "9s"))])
     story.start()
     story.later(3)
-    decision = story.tick()
-    assert names(decision) == ["WaitEnded", "RunSucceeded"] * 2
-    assert [event.run for event in decision.events] == [2, 2, 1, 1]
+    assert events(story.tick(), "node", "run") == [
+        ("WaitEnded", "y", 2), ("RunSucceeded", "y", 2), ("WaitEnded", "x", 1), ("RunSucceeded", "x", 1),
+    ]  # fmt: skip
 
 
 def test_a_templated_config_is_rendered_by_a_runner_first():
@@ -89,7 +89,7 @@ def test_a_config_that_makes_no_sense_fails_the_node(output):
     story.assign("s")
     decision = story.succeed("s", output)
     assert names(decision)[-2:] == ["RunFailed", "ExecutionFinished"]
-    failed = decision.events[-2]
+    failed = the_event("RunFailed", decision)
     assert (failed.run, failed.reason, failed.error.type) == (1, FailureReason.PERMANENT_ERROR, "INVALID_CONFIG")
     assert (failed.retry_time, failed.is_reported) == (0, True)
     assert len(story.execution.runs) == 1
@@ -133,14 +133,16 @@ def test_a_control_that_emits_nothing_or_resumes_what_never_waited_is_a_bug(monk
     story = with_control(monkeypatch, Messenger())
     story.start()
     turn = Turn(story.execution, story.now)
+    end = WaitEnded(time=1, key=story.work("m").key, run=1, outcome=WaitOutcome.ARRIVED)
     with pytest.raises(BrokenInvariant, match="never waits"):
-        CONTROLS["join@1"].resume(turn, story.work("m"), WaitEnded(1, story.work("m").key, 1, WaitOutcome.ARRIVED))
+        CONTROLS["join@1"].resume(turn, story.work("m"), end)
 
 
 def test_an_execution_that_waits_for_a_message_alone_parks_and_wakes(monkeypatch):
     story = with_control(monkeypatch, Messenger())
-    (waiting,) = story.start().events[1:]
-    assert fields(waiting, "node", "run", "kind", "due_time") == ("m", 1, WaitKind.SIGNAL, 0)
+    started = story.start()
+    assert names(started) == ["ExecutionStarted", "WaitStarted"]
+    assert fields(the_event("WaitStarted", started), "run", "kind", "due_time") == (1, WaitKind.SIGNAL, 0)
     assert (story.state, story.execution.next_wake()) == ("WAITING", 0)
     assert parking(story.execution, story.now) == 0, "no time wakes it"
     story.later(10**6)
@@ -155,7 +157,7 @@ def arrive(story, id):
     """Does what a handler of messages will do."""
     turn = Turn(story.execution, story.now)
     work = story.work(id)
-    end = WaitEnded(turn.now, work.key, work.run.number, WaitOutcome.ARRIVED)
+    end = WaitEnded(time=turn.now, key=work.key, run=work.run.number, outcome=WaitOutcome.ARRIVED)
     turn.emit(end)
     resume(turn, work, end)
     advance(turn)

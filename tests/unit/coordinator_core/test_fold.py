@@ -54,8 +54,8 @@ def running():
         (leased(WorkKey("a"), 2), BrokenInvariant),
         (leased(WorkKey("b"), 1), KeyError),
         (leased(WorkKey("a", 0, 2), 1), KeyError),
-        (WorkBlocked(1, WorkKey("b"), NOTHING_FOLLOWS), IndexError),
-        (ExecutionFinished(1, ExecutionState.SUCCESS, b"{}", None, 0), BrokenInvariant),
+        (WorkBlocked(time=1, key=WorkKey("b"), then=NOTHING_FOLLOWS), IndexError),
+        (ExecutionFinished(time=1, state=ExecutionState.SUCCESS, output=None, error=None, duration=0), BrokenInvariant),
     ],
 )
 def test_an_event_that_contradicts_the_state_crashes(event, fault):
@@ -68,7 +68,7 @@ def test_work_that_is_passed_over_out_of_turn_crashes():
     apply(execution, started())
     execution.passed_over.append(execution.work_of(WorkKey("a")))
     with pytest.raises(BrokenInvariant, match="before"):
-        apply(execution, WorkBlocked(1, WorkKey("b"), NOTHING_FOLLOWS))
+        apply(execution, WorkBlocked(time=1, key=WorkKey("b"), then=NOTHING_FOLLOWS))
 
 
 def test_a_node_may_be_worked_on_many_times():

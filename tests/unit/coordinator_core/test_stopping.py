@@ -7,7 +7,7 @@ from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun, parking, resume_effects
 from services.coordinator.core.state import ReportFinished, summary
 from services.coordinator.core.values import ErrorClass, FailureReason
-from tests.support.story import BEGIN, SECOND, Story, chain, edge, names, node
+from tests.support.story import BEGIN, SECOND, Story, chain, edge, names, node, the_event
 
 SLEEP = node("s", "sleep@1", config={"duration": "60s"})
 
@@ -55,8 +55,7 @@ def test_nothing_follows_from_what_is_reported_while_it_ends():
     story.cancel()
     assert names(story.release("b")) == ["RunReleased"]
     assert story.ready == []
-    decision = story.fail("a", ErrorClass.TRANSIENT)
-    assert decision.events[0].reason is FailureReason.STOPPED
+    assert the_event("RunFailed", story.fail("a", ErrorClass.TRANSIENT)).reason is FailureReason.STOPPED
     assert story.state == "CANCELLED"
 
 
@@ -146,7 +145,7 @@ def test_what_would_begin_in_the_decision_that_fails_fast_never_begins():
     # One runner dies with both: the failure of h lets the sleep begin, and that of bad ends it all.
     decision = story.lose()
     assert names(decision) == ["RunLost", "RunLost", "StopOrdered", "ExecutionFinished"]
-    assert [key.node for key in decision.events[0].then.begun] == ["s"]
+    assert [key.node for key in the_event("RunLost", decision, "h").then.begun] == ["s"]
     assert story.states == {"h": "FAILED", "s": "CANCELLED", "bad": "FAILED"}
 
 
