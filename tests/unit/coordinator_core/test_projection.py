@@ -24,7 +24,7 @@ def shown(story, id):
     return dict(zip(RUN_COLUMNS, run_row(story.execution, story.run(id)), strict=True))
 
 
-def test_a_successful_run():
+def test_row_of_a_successful_run_has_its_output_and_measures():
     story = Story([node("a")])
     story.start()
     story.assign()
@@ -37,7 +37,7 @@ def test_a_successful_run():
     assert (row["inputs_hash"], row["cost_tokens"], row["error_type"]) == (b"i" * 32, 3, None)
 
 
-def test_a_failed_run_and_an_output_kept_outside():
+def test_row_of_a_run_has_its_error_or_where_its_output_is_kept():
     story = Story([node("a"), node("b")])
     story.start()
     story.assign()
@@ -54,7 +54,7 @@ def shown_execution(story):
     return dict(zip(EXECUTION_COLUMNS, execution_row(story.execution), strict=True))
 
 
-def test_an_execution():
+def test_row_of_an_execution_follows_it_to_its_end():
     story = Story([node("a")])
     story.start(priority=4)
     row = shown_execution(story)

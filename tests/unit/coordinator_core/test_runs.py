@@ -312,7 +312,7 @@ def test_a_run_that_stopped_unasked_is_tried_again():
     assert story.when(ReportStopped(9, 9)).refusal.reason is RefusalReason.LEASE_UNKNOWN
 
 
-def test_the_backstop_behind_the_node_timeout():
+def test_a_run_fails_when_its_runner_is_silent_beyond_the_node_timeout():
     story = begun(node("a", timeout="30s"))
     assert story.execution.next_wake() == story.now + 35 * SECOND
     failed = the_event("RunFailed", story.wake())

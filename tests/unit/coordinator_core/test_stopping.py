@@ -74,20 +74,20 @@ def test_cancel_in_backoff_is_final_at_once():
     assert names(story.cancel()) == ["StopOrdered", "ExecutionFinished"]
 
 
-def test_cancelled_while_it_waited_in_the_queue():
+def test_execution_that_was_cancelled_in_the_queue_does_no_work():
     story = Story([node("a"), SLEEP])
     decision = story.start(cancel=Cancel("m", "changed my mind", "ann"))
     assert names(decision) == ["ExecutionStarted", "StopOrdered", "ExecutionFinished"]
     assert (story.state, len(story.execution.runs)) == ("CANCELLED", 0)
 
 
-def test_out_of_time_before_it_started():
+def test_execution_whose_time_is_over_before_it_starts_does_no_work():
     story = Story([node("a")])
     assert names(story.start(deadline=story.now)) == ["ExecutionStarted", "StopOrdered", "ExecutionFinished"]
     assert story.state == "TIMEOUT"
 
 
-def test_out_of_time_while_it_runs():
+def test_execution_whose_time_is_over_ends_when_its_runners_have_answered():
     story = running(SLEEP, timeout="10s")
     assert story.execution.next_wake() == BEGIN + 10 * SECOND
     decision = story.wake()

@@ -28,7 +28,7 @@ def test_a_linear_step_is_two_events():
     assert names(story.succeed("c")) == ["RunSucceeded", "ExecutionFinished"]
 
 
-def test_all_ready_nodes_at_once_in_order():
+def test_all_roots_are_ready_at_once_in_the_order_of_the_definition():
     story = Story([node("a"), node("b"), node("c"), node("z")], [edge("z", "c")])
     story.start()
     assert story.ready == ["a", "b", "z"]
@@ -54,7 +54,7 @@ def test_join_any_starts_with_the_first_and_only_once():
     assert len(story.execution.runs) == 3
 
 
-def test_branch_taken_and_branch_skipped_meet_again():
+def test_node_where_a_taken_and_a_skipped_branch_meet_is_done():
     story = Story(
         [node("if", "condition@1"), node("yes"), node("no"), node("deep"), node("end")],
         [edge("if", "yes", "true"), edge("if", "no", "false"), *chain("no", "deep", "end"), edge("yes", "end")],
@@ -129,7 +129,7 @@ def test_two_edges_from_one_node_to_the_same_target_both_count(branch, state):
     assert (target.taken, target.blocked) == ({"READY": 1}.get(state, 0), {"BLOCKED": 2}.get(state, 0))
 
 
-def test_skipped_and_blocked_in_turn():
+def test_work_behind_a_failure_is_skipped_or_blocked_by_its_own_edges():
     story = Story(
         [node("a"), node("b"), node("c"), node("d"), node("e")],
         [edge("a", "b", "success"), edge("b", "c", "failure"), edge("a", "d", "label"), edge("c", "e")],
@@ -216,7 +216,7 @@ def test_no_output_is_rendered_after_a_failure():
     assert names(story.fail("a")) == ["RunFailed", "ExecutionFinished"]
 
 
-def test_a_fan_out_of_1000_and_its_join():
+def test_a_fan_out_of_1000_is_joined():
     ids = [f"n{number}" for number in range(1000)]
     story = Story(
         [node("root"), *map(node, ids), node("all", "join@1")],
