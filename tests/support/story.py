@@ -225,6 +225,14 @@ class Story:
         return {id: current[id].state.value if id in current else "IDLE" for id in self.definition.nodes}
 
 
+def begun(*nodes: Document, edges: Sequence[Document] = (), **more: Any) -> Story:
+    """An execution of these nodes, or of one node `a`. All that is ready at first is leased."""
+    story = Story(nodes or [node("a")], edges, **more)
+    story.start()
+    story.assign()
+    return story
+
+
 def check(story: Story) -> None:
     execution = story.execution
     if execution.seq == 0:

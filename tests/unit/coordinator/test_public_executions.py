@@ -10,7 +10,7 @@ from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEATHS_MAX, DEFAULT_RETRY
 from services.coordinator.core.values import ErrorClass, Origin, OutputRef, WorkKey
 from services.coordinator.rpc.public_executions import details, event_record, put_time, run_record
-from tests.support.story import Story, edge, node, the_event
+from tests.support.story import Story, begun, edge, node, the_event
 from windlass.api.v1 import resources_pb2 as api
 
 LAST_SECOND = 253_402_300_799_000_000
@@ -84,9 +84,7 @@ def test_event_names_the_node_and_the_run() -> None:
 
 
 def test_an_error_is_spelt_out() -> None:
-    story = Story([node("a")])
-    story.start()
-    story.assign("a")
+    story = begun(node("a"))
     shown = orjson.loads(details(the_event("RunFailed", story.fail("a"))))
     assert shown["error"] == {"errorClass": "PERMANENT", "type": "BOOM", "message": "a went wrong 42 times"}
     assert (shown["reason"], shown["key"]) == ("PERMANENT_ERROR", {"node": "a", "iteration": 0, "generation": 1})
@@ -105,9 +103,7 @@ def test_event_shows_running_until_the_one_that_ends_the_execution() -> None:
 
 @pytest.mark.parametrize("error_class", ErrorClass)
 def test_class_of_an_error_is_shown_in_the_word_it_was_given_in(error_class: ErrorClass) -> None:
-    story = Story([node("a")])
-    story.start()
-    story.assign("a")
+    story = begun(node("a"))
     story.fail("a", error_class)
     assert MessageToDict(shown_error(story, "a"))["class"] == error_class.value
 
@@ -140,8 +136,6 @@ def test_death_and_poison_have_fingerprints_of_their_own_whichever_runner_it_was
 
 
 def test_failure_keeps_the_fingerprint_of_its_record() -> None:
-    story = Story([node("a")])
-    story.start()
-    story.assign("a")
+    story = begun(node("a"))
     story.fail("a")
     assert shown_error(story, "a").fingerprint == story.run("a").fingerprint != ""

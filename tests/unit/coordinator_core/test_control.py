@@ -10,13 +10,11 @@ from services.coordinator.core.effects import parking
 from services.coordinator.core.events import WaitEnded, WaitKind, WaitOutcome
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant, FailureReason, OutputRef
-from tests.support.story import BEGIN, SECOND, Story, chain, edge, events, fields, names, node, the_event
+from tests.support.story import BEGIN, SECOND, Story, begun, chain, edge, events, fields, names, node, the_event
 
 
 def test_a_join_passes_at_once():
-    story = Story([node("a"), node("j", "join@1"), node("b")], chain("a", "j", "b"))
-    story.start()
-    story.assign("a")
+    story = begun(node("a"), node("j", "join@1"), node("b"), edges=chain("a", "j", "b"))
     assert names(story.succeed("a")) == ["RunSucceeded", "RunSucceeded"]
     assert story.ready == ["b"]
     assert (story.run("j").state.value, story.run("j").attempt, story.run("j").output) == ("SUCCESS", 1, b"{}")
@@ -84,9 +82,7 @@ def test_a_templated_config_is_rendered_by_a_runner_first():
     ],
 )
 def test_a_config_that_makes_no_sense_fails_the_node(output):
-    story = Story([node("s", "sleep@1", config={"duration": "{{ input }}"})])
-    story.start()
-    story.assign("s")
+    story = begun(node("s", "sleep@1", config={"duration": "{{ input }}"}))
     decision = story.succeed("s", output)
     assert names(decision)[-2:] == ["RunFailed", "ExecutionFinished"]
     failed = the_event("RunFailed", decision)
@@ -96,9 +92,7 @@ def test_a_config_that_makes_no_sense_fails_the_node(output):
 
 
 def test_a_lost_renderer_is_replaced_at_once():
-    story = Story([node("s", "sleep@1", config={"duration": "{{ input }}"})])
-    story.start()
-    story.assign("s")
+    story = begun(node("s", "sleep@1", config={"duration": "{{ input }}"}))
     story.lose(is_idempotent_only=True)
     assert story.ready == ["s"]
 

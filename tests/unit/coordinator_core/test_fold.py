@@ -18,7 +18,7 @@ from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEFAULT_RETRY
 from services.coordinator.core.state import Execution
 from services.coordinator.core.values import BrokenInvariant, ExecutionState, Origin, WorkKey
-from tests.support.story import EXECUTION_ID, Story, chain, names, node
+from tests.support.story import EXECUTION_ID, Story, begun, chain, names, node
 
 
 def leased(key, run, attempt=1):
@@ -143,9 +143,7 @@ def test_a_timer_that_is_over_is_passed_by_among_those_that_are_due():
 
 
 def test_the_second_failure_does_not_replace_the_first():
-    story = Story([node("a"), node("b")])
-    story.start()
-    story.assign()
+    story = begun(node("a"), node("b"))
     story.fail("b")
     story.fail("a")
     assert story.execution.error.node == "b"

@@ -17,7 +17,7 @@ from services.coordinator.core.projection import (
     run_row,
 )
 from services.coordinator.core.values import ErrorClass, OutputRef
-from tests.support.story import EXECUTION_ID, Story, node
+from tests.support.story import EXECUTION_ID, Story, begun, node
 
 
 def shown(story, id):
@@ -25,9 +25,7 @@ def shown(story, id):
 
 
 def test_row_of_a_successful_run_has_its_output_and_measures():
-    story = Story([node("a")])
-    story.start()
-    story.assign()
+    story = begun(node("a"))
     story.succeed("a")
     row = shown(story, "a")
     assert (row["execution_id"], row["number"]) == (EXECUTION_ID, 1)
@@ -38,9 +36,7 @@ def test_row_of_a_successful_run_has_its_output_and_measures():
 
 
 def test_row_of_a_run_has_its_error_or_where_its_output_is_kept():
-    story = Story([node("a"), node("b")])
-    story.start()
-    story.assign()
+    story = begun(node("a"), node("b"))
     story.fail("a", ErrorClass.TRANSIENT)
     story.succeed("b", OutputRef("key", "ff", 300_000))
     a, b = shown(story, "a"), shown(story, "b")
@@ -77,9 +73,7 @@ def test_a_change_is_the_changing_part_of_a_row():
 
 
 def test_a_plain_lease_is_the_row_without_its_defaults():
-    story = Story([node("a")])
-    story.start()
-    story.assign()
+    story = begun(node("a"))
     run = story.run("a")
     assert is_plain_lease(run)
     whole = shown(story, "a")
@@ -93,9 +87,7 @@ def test_a_plain_lease_is_the_row_without_its_defaults():
 
 
 def test_a_plain_result_is_the_change_without_its_defaults():
-    story = Story([node("a"), node("b"), node("c")])
-    story.start()
-    story.assign()
+    story = begun(node("a"), node("b"), node("c"))
     before = shown(story, "a")
     story.succeed("a")
     run = story.run("a")

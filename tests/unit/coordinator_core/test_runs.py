@@ -20,14 +20,7 @@ from services.coordinator.core.handlers import handle
 from services.coordinator.core.retry import RetryPolicy
 from services.coordinator.core.state import summary
 from services.coordinator.core.values import Error, ErrorClass, FailureReason, ReleaseReason
-from tests.support.story import SECOND, Story, edge, events, names, node, the_event
-
-
-def begun(*nodes, edges=(), **more):
-    story = Story(nodes or [node("a")], edges, **more)
-    story.start()
-    story.assign()
-    return story
+from tests.support.story import SECOND, Story, begun, edge, events, names, node, the_event
 
 
 def test_a_lease_says_whose_attempt_it_is():

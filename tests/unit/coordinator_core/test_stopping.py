@@ -7,7 +7,7 @@ from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun, parking, resume_effects
 from services.coordinator.core.state import ReportFinished, summary
 from services.coordinator.core.values import ErrorClass, FailureReason
-from tests.support.story import BEGIN, SECOND, Story, chain, edge, names, node, the_event
+from tests.support.story import BEGIN, SECOND, Story, begun, chain, edge, names, node, the_event
 
 SLEEP = node("s", "sleep@1", config={"duration": "60s"})
 
@@ -60,9 +60,7 @@ def test_nothing_follows_from_what_is_reported_while_it_ends():
 
 
 def test_a_rendered_config_comes_too_late():
-    story = Story([node("s", "sleep@1", config={"duration": "{{ input }}"})])
-    story.start()
-    story.assign("s")
+    story = begun(node("s", "sleep@1", config={"duration": "{{ input }}"}))
     story.cancel()
     assert names(story.succeed("s", b'{"duration":"1s"}')) == ["RunCancelled", "ExecutionFinished"]
 

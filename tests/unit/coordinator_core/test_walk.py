@@ -8,7 +8,7 @@ from services.coordinator.core.commands import Assign, Grant, ReportSuccess, Sta
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.state import summary
 from services.coordinator.core.values import BrokenInvariant, Failure, Origin, OutputRef
-from tests.support.story import Story, chain, edge, events, fields, names, node, the_event
+from tests.support.story import Story, begun, chain, edge, events, fields, names, node, the_event
 
 
 def test_empty_graph_succeeds_at_once():
@@ -104,9 +104,7 @@ def test_a_failure_edge_handles_the_failure():
 
 
 def test_always_cleans_up_after_a_failure_further_up_but_does_not_absolve():
-    story = Story([node("a"), node("b"), node("cleanup")], [edge("a", "b"), edge("b", "cleanup", "always")])
-    story.start()
-    story.assign("a")
+    story = begun(node("a"), node("b"), node("cleanup"), edges=[edge("a", "b"), edge("b", "cleanup", "always")])
     assert names(story.fail("a")) == ["RunFailed", "WorkBlocked"]
     assert story.ready == ["cleanup"]
     story.do("cleanup")
@@ -117,9 +115,7 @@ def test_always_cleans_up_after_a_failure_further_up_but_does_not_absolve():
     ("branch", "state"), [("left", "READY"), ("right", "READY"), ("neither", "SKIPPED"), (None, "BLOCKED")]
 )
 def test_two_edges_from_one_node_to_the_same_target_both_count(branch, state):
-    story = Story([node("if", "switch@1"), node("t")], [edge("if", "t", "left"), edge("if", "t", "right")])
-    story.start()
-    story.assign("if")
+    story = begun(node("if", "switch@1"), node("t"), edges=[edge("if", "t", "left"), edge("if", "t", "right")])
     if branch is None:
         story.fail("if")
     else:
@@ -189,9 +185,7 @@ def _success(story, id, output):
 
 
 def test_output_template_is_rendered_by_a_runner():
-    story = Story([node("a")], output={"x": "{{ nodes.a.output }}"})
-    story.start()
-    story.assign("a")
+    story = begun(node("a"), output={"x": "{{ nodes.a.output }}"})
     assert names(story.succeed("a")) == ["RunSucceeded", "OutputRequested"]
     story.assign("$output")
     grant = story.effects[0]
@@ -210,9 +204,7 @@ def test_an_output_that_cannot_be_rendered_fails_the_execution():
 
 
 def test_no_output_is_rendered_after_a_failure():
-    story = Story([node("a")], output={"x": "1"})
-    story.start()
-    story.assign("a")
+    story = begun(node("a"), output={"x": "1"})
     assert names(story.fail("a")) == ["RunFailed", "ExecutionFinished"]
 
 
@@ -233,9 +225,7 @@ def test_a_fan_out_of_1000_is_joined():
 
 
 def test_nothing_ready_but_work_remains_is_a_broken_invariant():
-    story = Story([node("a"), node("b")], chain("a", "b"))
-    story.start()
-    story.assign("a")
+    story = begun(node("a"), node("b"), edges=chain("a", "b"))
     story.work("b").unresolved = 2
     with pytest.raises(BrokenInvariant, match="stuck"):
         handle(story.execution, _success(story, "a", b"{}"), story.now)
