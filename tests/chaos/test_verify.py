@@ -266,7 +266,8 @@ async def s5_a_key_is_answered_with_what_another_asked_for(false: Falsifier) -> 
 
 @breach_in("row")
 def s7_something_after_the_end(events: list[ev.Event]) -> list[ev.Event]:
-    return [*events, ev.LateReportRejected(events[-1].time, WorkKey("a"), 1, 2, "RunSucceeded")]
+    late = ev.LateReportRejected(time=events[-1].time, key=WorkKey("a"), run=1, epoch=2, report="RunSucceeded")
+    return [*events, late]
 
 
 @breach_in("row")
@@ -312,7 +313,7 @@ def s11_a_run_leased_twice(events: list[ev.Event]) -> list[ev.Event]:
 @breach_in("held")
 def s11_two_holders_under_one_epoch(events: list[ev.Event]) -> list[ev.Event]:
     start = first(events, ev.ExecutionStarted)
-    return [*events, ev.ExecutionAdopted(events[-1].time, start.epoch, "coordinator-9")]
+    return [*events, ev.ExecutionAdopted(time=events[-1].time, epoch=start.epoch, holder="coordinator-9")]
 
 
 @breach
@@ -344,7 +345,11 @@ def s26_a_live_run_is_called_lost(events: list[ev.Event]) -> list[ev.Event]:
     lease = first(events, ev.RunLeased)
     error = Error(ErrorClass.TRANSIENT, "RUNNER_LOST", "")
     then = ev.Consequences(ready=(lease.key,))
-    return [*events, ev.RunLost(events[-1].time, lease.key, lease.run, error, "", None, False, then)]
+    lost = ev.RunLost(
+        time=events[-1].time, key=lease.key, run=lease.run, error=error, fingerprint="", reason=None,
+        is_handled=False, then=then,
+    )  # fmt: skip
+    return [*events, lost]
 
 
 PERMITTED: dict[str, Falsify] = {

@@ -131,7 +131,7 @@ EXECUTIONS_AND_RUNS: Final = [
     Mutant(
         "cancelled_after_its_success",
         *(_COORDINATOR, "cancel", never_refused("EXECUTION_FINAL")),
-        "test_every_command_in_every_situation",
+        "test_every_command_leads_in_every_situation_to_what_the_table_says",
     ),
 ]
 

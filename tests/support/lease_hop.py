@@ -146,14 +146,17 @@ class Worker(HolderOwner):
 
 
 class _Servicer(sessions_pb2_grpc.RunnerSessionsServicer):
-    def __init__(self, registry: SessionRegistry) -> None:
-        self._registry = registry
+    def __init__(self, replica: "Replica") -> None:
+        self._replica = replica
 
     async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         said = dict(context.invocation_metadata())
         if "kind" in said:
             set_caller(Identity(CallerKind(said["kind"]), said["name"]))
-        await self._registry.serve(context)
+        # This callback comes before those of the registry, in the same step of the loop.
+        self._replica.streams.add(context)
+        context.add_done_callback(lambda _: self._replica.streams.discard(context))
+        await self._replica.registry.serve(context)
 
 
 class Replica:
@@ -163,6 +166,8 @@ class Replica:
         self.registry = registry
         self.owner = owner
         self.port = port
+        # The streams that gRPC has not yet finished.
+        self.streams: set[Any] = set()
         self._server = server
         self._loops: list[asyncio.Task[None]] = []
 
@@ -199,8 +204,8 @@ async def serving(
     owner = ServerOwner()
     registry = SessionRegistry(store=store, timing=timing, server="server-0", codec=CODEC, owner=owner, limits=limits)
     server = grpc.aio.server()
-    sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(_Servicer(registry), server)
     replica = Replica(registry, owner, server, server.add_insecure_port(f"127.0.0.1:{port}"))
+    sessions_pb2_grpc.add_RunnerSessionsServicer_to_server(_Servicer(replica), server)
     await server.start()
     if with_loops:
         replica.start_loops()

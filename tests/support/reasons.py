@@ -1,7 +1,8 @@
 """The reasons and types that the services give, read from their syntax trees: docs/errors.md has to know them.
 
-A reason is a text in upper case in the call of `Refusal`; the type of a run's error is one in the making of an error.
-Either may stand behind a name of the module, or have a hole: `HTTP_{status}` is read as `HTTP_<>`.
+A reason is a text in upper case in the call of `Refusal`; the type of a run's error is one in the making of an error,
+or in the call of a function of the same module that returns one. Either may stand behind a name of the module, or have
+a hole: `HTTP_{status}` is read as `HTTP_<>`.
 
 Hazard: a reason that comes from elsewhere (a message of another service, a module's own) is in no tree, and is not
 looked for.
@@ -11,16 +12,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-ERRORS = {
-    "Error",
-    "Failure",
-    "ModuleError",
-    "PermanentError",
-    "TransientError",
-    "ModuleTimeout",
-    "CircuitOpenError",
-    "_permanent",
-}
+ERRORS = {"Error", "Failure", "ModuleError", "PermanentError", "TransientError", "ModuleTimeout", "CircuitOpenError"}
 UPPER_SNAKE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9<>]+)*")
 
 
@@ -42,6 +34,8 @@ def _given(text: str, makers: set[str], names: set[str]) -> set[str]:
     """The texts in calls of the makers, and those that get one of these names or a name that stands in such a call:
     too many are better than too few."""
     nodes = list(ast.walk(ast.parse(text)))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    makers = makers | {made.name for made in functions if made.returns is not None and _name(made.returns) in makers}
     calls = [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) in makers]
     spots: list[ast.AST] = [value for call in calls for value in (*call.args, *call.keywords)]
     wanted = names | {_name(node) for spot in spots for node in ast.walk(spot) if isinstance(node, ast.Name)}

@@ -63,9 +63,21 @@ def names(decision: Any) -> list[str]:
     return [type(event).__name__ for event in decision.events]
 
 
+def the_event(name: str, decision: Any, node: str = "") -> Any:
+    """The one event of this name in the decision, or the one that is about this node."""
+    named = [event for event in decision.events if type(event).__name__ == name]
+    (event,) = [event for event in named if not node or event.key.node == node]
+    return event
+
+
 def fields(event: Any, *names: str) -> tuple[Any, ...]:
     """The fields of an event that a test is about. `node` is that of its key."""
     return tuple(event.key.node if name == "node" else getattr(event, name) for name in names)
+
+
+def events(decision: Any, *names: str) -> list[tuple[Any, ...]]:
+    """All events of the decision, each by its name and these fields."""
+    return [(type(event).__name__, *fields(event, *names)) for event in decision.events]
 
 
 class Story:
@@ -211,6 +223,14 @@ class Story:
         """By node. A node that was never mentioned is idle."""
         current = self.execution.current
         return {id: current[id].state.value if id in current else "IDLE" for id in self.definition.nodes}
+
+
+def begun(*nodes: Document, edges: Sequence[Document] = (), **more: Any) -> Story:
+    """An execution of these nodes, or of one node `a`. All that is ready at first is leased."""
+    story = Story(nodes or [node("a")], edges, **more)
+    story.start()
+    story.assign()
+    return story
 
 
 def check(story: Story) -> None:

@@ -22,7 +22,7 @@ from services.chassis.postgres.connection import (
 __all__ = ["CommitUnknown", "Database", "DatabaseAway", "PgConnection", "Statement"]
 
 Result = TypeVar("Result")
-_WAITING_MAX: Final = 10_000
+WAITING_MAX: Final = 10_000
 _PROBE_SECONDS: Final = 2.0
 
 
@@ -63,7 +63,7 @@ class Database(Statements):
         return await asyncio.shield(task)
 
     async def _take_turn(self) -> None:
-        if self._waiting == _WAITING_MAX:
+        if self._waiting == WAITING_MAX:
             raise DatabaseAway("too many calls wait for a connection")
         self._waiting += 1
         try:

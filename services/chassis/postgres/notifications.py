@@ -22,8 +22,8 @@ from services.chassis.telemetry.logs import logger
 log = logger(__name__)
 
 # A quiet connection is tested this often. Otherwise a stopped server would never be noticed.
-_PROVE_SECONDS: Final = 15.0
-_STATEMENT_SECONDS: Final = 5.0
+PROVE_SECONDS: Final = 15.0
+STATEMENT_SECONDS: Final = 5.0
 
 
 class Notifications:
@@ -39,7 +39,7 @@ class Notifications:
         backoff = Backoff()
         while True:
             try:
-                connection = await connect(self._url, name=self._name, statement_seconds=_STATEMENT_SECONDS)
+                connection = await connect(self._url, name=self._name, statement_seconds=STATEMENT_SECONDS)
                 try:
                     await self._listen(connection)
                     backoff.reset()
@@ -53,7 +53,7 @@ class Notifications:
             await asyncio.sleep(backoff.next())
 
     async def _listen(self, connection: Connection) -> None:
-        async with asyncio.timeout(_STATEMENT_SECONDS):
+        async with asyncio.timeout(STATEMENT_SECONDS):
             for channel in self._channels:
                 await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         for channel in self._channels:
@@ -61,7 +61,7 @@ class Notifications:
 
     async def _hear(self, connection: Connection) -> None:
         while True:
-            async for notice in connection.notifies(timeout=_PROVE_SECONDS):
+            async for notice in connection.notifies(timeout=PROVE_SECONDS):
                 self._heard(notice.channel, notice.payload)
-            async with asyncio.timeout(_STATEMENT_SECONDS):
+            async with asyncio.timeout(STATEMENT_SECONDS):
                 await connection.execute("SELECT 1")

@@ -211,7 +211,7 @@ class SessionHolder:
         try:
             while (message := await link.call.read()) is not grpc.aio.EOF:
                 frame = self._codec.decode_server_frame(message)
-                self._perform(address, self._rules.receive(address, frame, self._clock.monotonic()))
+                self.perform(address, self._rules.receive(address, frame, self._clock.monotonic()))
                 self._kick()
         except grpc.RpcError as error:
             # A server that is not there yet is dialled many times, which is not worth a log line each.
@@ -249,7 +249,7 @@ class SessionHolder:
             await self._clock.sleep(interval)
             now = self._clock.monotonic()
             self._rules.loop_lag = max(0.0, now - due)
-            self._perform("", self._rules.tick(now))
+            self.perform("", self._rules.tick(now))
             self._kick()
 
     def _kick(self) -> None:
@@ -273,7 +273,8 @@ class SessionHolder:
         self._rules.count_grants()
         self._kick()
 
-    def _perform(self, address: str, effects: HolderEffects) -> None:
+    def perform(self, address: str, effects: HolderEffects) -> None:
+        """Do what the rules ask for, in the order of the fields."""
         owner = self._owner
         if effects.reports_taken:
             owner.on_reports_taken(effects.reports_taken)

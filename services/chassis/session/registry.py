@@ -103,7 +103,7 @@ class SessionRegistry:
         room = self._limits.room(who)
         session = ServerSession(self._server, self._timing, room, self._clock)
         room.forget_with(session)
-        conversation = Conversation(session, context, self._codec, self._clock, self._perform)
+        conversation = Conversation(session, context, self._codec, self._clock, self.perform)
         refusal = STOPPING if self._is_stopping else self._limits.refusal(who)
         if refusal is None:
             self._limits.opened(who)
@@ -120,7 +120,8 @@ class SessionRegistry:
             if refusal is None:
                 self._limits.closed(who, context, is_unread=conversation.writing_since is not None)
 
-    def _perform(self, session: ServerSession, effects: ServerEffects) -> None:
+    def perform(self, session: ServerSession, effects: ServerEffects) -> None:
+        """Do what one frame of this session asks for, in the order of the fields."""
         owner = self._owner
         if effects.attach is not None:
             # The reader goes on meanwhile, so that frames before the answer are refused.

@@ -163,7 +163,7 @@ def emit_span(
 def setup_tracing(*, service: str, version: str, instance: str, endpoint: str) -> None:
     """Call this once per process, before it serves. `endpoint` is that of an OTLP/gRPC collector, or "" for none."""
     global _emit, _flush, _service_name
-    _service_name = service
+    _service_name, _emit, _flush = service, None, None
     if not endpoint:
         return
     # Imported here, because OpenTelemetry costs memory.

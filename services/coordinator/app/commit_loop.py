@@ -38,7 +38,7 @@ log = logger(__name__)
 _EXECUTIONS_MAX: Final = 500
 # Bytes of events in one batch. Results have up to 256 KiB each and are written twice, and an append that takes longer
 # than the journal's connection waits would never be written.
-_BYTES_MAX: Final = 8 * 1024 * 1024
+BYTES_MAX: Final = 8 * 1024 * 1024
 _POLL_SECONDS: Final = 1.0
 _NO_ROW: Final = Fence(0, 0)
 
@@ -109,7 +109,7 @@ class CommitLoop:
     def _decide(self, now: int) -> dict[OwnedExecution, PendingAppend]:
         batch: dict[OwnedExecution, PendingAppend] = {}
         dirty = self._executions.dirty
-        room = _BYTES_MAX
+        room = BYTES_MAX
         while dirty and len(batch) < _EXECUTIONS_MAX and room > 0:
             owned, _ = dirty.popitem(last=False)
             execution = owned.execution

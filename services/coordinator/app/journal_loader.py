@@ -44,7 +44,7 @@ _LOADS_MAX: Final = 200
 # A failed batch is split into so many parts. Each read may take its full time, so few reads must find the one to blame.
 _PARTS: Final = 14
 # A newer coordinator may need a moment to start, and a lease that rests here costs less than one that bounces.
-_REST_SECONDS: Final = 5.0
+REST_SECONDS: Final = 5.0
 
 _adopted = counter("coordinator_executions_adopted_total", "Executions taken over from another holder.")
 
@@ -224,7 +224,7 @@ class JournalLoader:
             if not owned.is_dropped:
                 self._executions.return_lease(owned, reason, message, failed=failed)
 
-        asyncio.get_running_loop().call_later(_REST_SECONDS, rested)
+        asyncio.get_running_loop().call_later(REST_SECONDS, rested)
 
     def _corrupt(self, owned: OwnedExecution) -> None:
         self._executions.return_lease(owned, "JOURNAL_CORRUPT", "the journal of this execution cannot be read")

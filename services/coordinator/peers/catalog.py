@@ -34,7 +34,7 @@ _ROLES: Final[Mapping[int, str]] = {number: name for name, number in Role.items(
 _NO_KEY: Final = "API_KEY_NOT_FOUND"
 _NO_VERSION: Final = "VERSION_NOT_FOUND"
 _VERSIONS_MAX: Final = 5_000
-_KEYS_MAX: Final = 10_000
+KEYS_MAX: Final = 10_000
 # After this time a revoked key opens no session any more, and its open sessions are ended.
 KEY_SECONDS: Final = 5.0
 _CALL_SECONDS: Final = 3.0
@@ -149,7 +149,7 @@ class CatalogKeys:
         self._known.move_to_end(key_hash)
         self._hashes.move_to_end(identity.name)
         for kept in (self._known, self._hashes):
-            while len(kept) > _KEYS_MAX:
+            while len(kept) > KEYS_MAX:
                 kept.popitem(last=False)
         return identity
 

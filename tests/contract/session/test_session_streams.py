@@ -299,7 +299,7 @@ async def test_stopping_server_ends_no_instance(store: MemorySessionStore):
 
 
 async def test_grants_in_doubt_are_settled_by_the_next_attach(store: MemorySessionStore):
-    async with serving(store) as replica:
+    async with serving(store, timing=replace(FAST, closed_grace=SECONDS)) as replica:
         async with raw(replica) as holder:
             await granted_to(holder, replica, "got", "lost")
         await until(lambda: replica.owner.closed, SECONDS, "the loss of the stream")

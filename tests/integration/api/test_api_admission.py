@@ -67,19 +67,19 @@ def shown(error: RemoteError) -> tuple[str, str]:
 
 
 @EACH
-async def test_without_a_key(api: RunningApi, method: Method) -> None:
+async def test_call_without_a_key_is_refused(api: RunningApi, method: Method) -> None:
     assert shown(await refusal(api, method, [])) == ("UNAUTHENTICATED", "KEY_MISSING")
 
 
 @pytest.mark.parametrize("key", ["wl_admin_" + "0" * 64, "x", "", "ü" * 20, "k" * 5000])
-async def test_key_that_is_none(api: RunningApi, key: str) -> None:
+async def test_key_that_is_unknown_or_malformed_is_refused(api: RunningApi, key: str) -> None:
     metadata = [("authorization", f"Bearer {key}".encode("ascii", "replace").decode())]
     for method in METHODS:
         assert shown(await refusal(api, method, metadata)) == ("UNAUTHENTICATED", "KEY_INVALID")
 
 
 @pytest.mark.parametrize("scheme", ["Basic", "Token", ""])
-async def test_key_under_another_scheme(api: RunningApi, scheme: str) -> None:
+async def test_key_under_another_scheme_is_refused(api: RunningApi, scheme: str) -> None:
     metadata = [("authorization", f"{scheme} {api.keys.admin}")]
     assert shown(await refusal(api, METHODS[0], metadata)) == ("UNAUTHENTICATED", "KEY_INVALID")
 
@@ -94,7 +94,7 @@ async def make_key(api: RunningApi, key: str, role: str, *, workspace: str = "de
     return made.key_id
 
 
-async def test_expired_key_on_every_method(api: RunningApi) -> None:
+async def test_every_method_refuses_an_expired_key(api: RunningApi) -> None:
     key_id = await make_key(api, "expired", "ADMIN")
     async with await psycopg.AsyncConnection.connect(api.url) as connection:
         past = datetime.now(UTC) - timedelta(seconds=1)
@@ -103,7 +103,7 @@ async def test_expired_key_on_every_method(api: RunningApi) -> None:
         assert shown(await refusal(api, method, api.bearer("expired"))) == ("UNAUTHENTICATED", "KEY_EXPIRED")
 
 
-async def test_revoked_key_on_every_method(api: RunningApi) -> None:
+async def test_every_method_refuses_a_revoked_key(api: RunningApi) -> None:
     key_id = await make_key(api, "revoked", "ADMIN")
     of_members = next(method for method in METHODS if method.name.endswith("/ListWorkflows"))
     assert (await refusal(api, of_members, api.bearer("revoked"))).code is grpc.StatusCode.OK
@@ -149,7 +149,7 @@ async def test_caller_passes_exactly_where_the_rules_let_him(api: RunningApi, ro
             assert answer.metadata["method"] == method.name
 
 
-async def test_forged_service_credential(api: RunningApi) -> None:
+async def test_every_method_refuses_a_forged_service_credential(api: RunningApi) -> None:
     metadata = [("x-windlass-service", "coordinator:" + "0" * 64)]
     for method in METHODS:
         assert shown(await refusal(api, method, metadata)) == ("UNAUTHENTICATED", "KEY_INVALID")

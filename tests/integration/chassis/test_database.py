@@ -75,7 +75,7 @@ async def test_a_caller_that_gives_up_its_place_in_the_queue_passes_it_on(databa
 
 
 async def test_more_than_may_wait_are_refused_at_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.chassis.postgres.database._WAITING_MAX", 1)
+    monkeypatch.setattr("services.chassis.postgres.database.WAITING_MAX", 1)
     calls = [asyncio.create_task(database.fetch("SELECT pg_sleep(0.01)")) for _ in range(4)]
     answers = await asyncio.gather(*calls, return_exceptions=True)
     assert sum(isinstance(answer, DatabaseAway) for answer in answers) == 1

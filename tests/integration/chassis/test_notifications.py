@@ -45,8 +45,8 @@ async def test_each_channel_is_heard_once_after_every_connect(url: str) -> None:
 async def test_a_server_that_stands_still_is_left_for_one_that_answers(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notifications, "_PROVE_SECONDS", 0.2)
-    monkeypatch.setattr(notifications, "_STATEMENT_SECONDS", 0.5)
+    monkeypatch.setattr(notifications, "PROVE_SECONDS", 0.2)
+    monkeypatch.setattr(notifications, "STATEMENT_SECONDS", 0.5)
     heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
     listening = asyncio.create_task(
         Notifications(url, ["shoes"], lambda *notice: heard.put_nowait(notice), name="ear").run()

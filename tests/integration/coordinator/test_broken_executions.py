@@ -1,7 +1,7 @@
 """A bug hits one execution at its commit or after it: that execution goes back, and the others go on."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import pytest
 
@@ -112,6 +112,13 @@ async def test_grant_that_cannot_be_made_costs_nobody_else_anything(
     assert len(runner.taken) == 8
 
 
+class Unanswerable(list[Any]):
+    """Answers of a batch, of which not even the first can be given."""
+
+    def __iter__(self) -> NoReturn:
+        raise RuntimeError("a bug of ours")
+
+
 async def test_report_that_cannot_be_answered_goes_where_the_next_holder_finds_it(
     on_stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,15 +127,16 @@ async def test_report_that_cannot_be_answered_goes_where_the_next_holder_finds_i
     orders = [on_stage.dispatcher.order(version) for _ in range(2)]
     on_stage.dispatcher.grant(session, orders)
     await eventually(lambda: len(runner.grants) == 2)
-    answer = after_commit.AfterCommit._answer
+    run = after_commit.AfterCommit.run
 
-    def answered(self: Any, moved: Any, out: Any) -> None:
-        if moved.answers and moved.owned.execution_id == orders[0].lease.lease_id:
-            raise RuntimeError("a bug of ours")
-        answer(self, moved, out)
+    def run_with_bug(self: after_commit.AfterCommit, batch: Sequence[pending_append.PendingAppend]) -> None:
+        for pending in batch:
+            if pending.answers and pending.owned.execution_id == orders[0].lease.lease_id:
+                pending.answers = Unanswerable(pending.answers)
+        run(self, batch)
 
     with monkeypatch.context() as bug:
-        bug.setattr(after_commit.AfterCommit, "_answer", answered)
+        bug.setattr(after_commit.AfterCommit, "run", run_with_bug)
         first = list(runner.grants)
         runner.work = lambda grant: {}
         for grant in first:

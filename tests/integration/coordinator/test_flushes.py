@@ -103,6 +103,6 @@ async def test_one_append_has_a_bound_in_bytes(on_stage: Stage, monkeypatch: pyt
     await all_answered_in_one_batch(appends, runner, COUNT, LARGE)
     await eventually(lambda: len(on_stage.dispatcher.finished) == len(orders))
     # The last output that fitted may exceed the limit. It may also be stored again as the output of its execution.
-    assert 4 * INLINE_BYTES_MAX < appends.most_bytes <= commit_loop._BYTES_MAX + 2 * INLINE_BYTES_MAX
+    assert 4 * INLINE_BYTES_MAX < appends.most_bytes <= commit_loop.BYTES_MAX + 2 * INLINE_BYTES_MAX
     await eventually(lambda: len(runner.taken) == COUNT)
     assert not runner.refused

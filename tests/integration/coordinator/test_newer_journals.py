@@ -42,7 +42,7 @@ async def append_newer(tables: Database, execution_id: str) -> None:
 async def test_event_of_a_newer_version_gives_its_execution_back_unharmed_and_others_go_on(
     on_stage: Stage, tables: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_loader, "_REST_SECONDS", 0.0)
+    monkeypatch.setattr(journal_loader, "REST_SECONDS", 0.0)
     rest = on_stage.catalog.add("v-rest", name="w", nodes=[{**SLEEP, "config": {"duration": "3600s"}}], edges=[])
     session, _ = await on_stage.with_runner()
     newer = on_stage.dispatcher.order(rest)

@@ -27,7 +27,7 @@ async def finished(on_stage: Stage, **more: Any) -> tuple[str, str]:
     return address, order.lease.lease_id
 
 
-async def test_an_execution_with_its_runs_and_events(on_stage: Stage) -> None:
+async def test_execution_is_read_with_its_runs_and_events(on_stage: Stage) -> None:
     address, id_ = await finished(on_stage)
     reads = ReadServiceStub(on_stage.channel(address))
     as_api: dict[str, Any] = {"metadata": on_stage.api_metadata, "timeout": 5}

@@ -50,7 +50,7 @@ class MemoryPlaces:
         start = start_pb2.StartOrder(execution_id=execution_id, workspace=workspace, workflow="w")
         return queue_pb2.Queued(start=start, state=state, failure_reason="WORKFLOW_NOT_FOUND" * (place == FAILED))
 
-    def _started(self, execution_id: str) -> reads_pb2.ExecutionRecord:
+    def started(self, execution_id: str) -> reads_pb2.ExecutionRecord:
         execution = Execution(id=execution_id, workflow="w", state=Execution.RUNNING, last_seq=7)
         return reads_pb2.ExecutionRecord(execution=execution, workspace="team")
 
@@ -67,14 +67,14 @@ class MemoryPlaces:
 
     async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
         known = self._ids(STARTED, BOTH, GIVEN_UP)
-        return [coordinators.execution_of(self._started(id_)) for id_ in execution_ids if id_ in known]
+        return [coordinators.execution_of(self.started(id_)) for id_ in execution_ids if id_ in known]
 
     async def execution_page(self, asked: ExecutionQuery) -> Sequence[ports.Execution]:
         wanted = {condition.value for condition in asked.filter.conditions if condition.operator}
         limit = min(asked.limit, PAGE_SIZE_MAX)
         ids = self._ids(STARTED, BOTH, GIVEN_UP) if wanted <= {"RUNNING"} and asked.workspace == "team" else []
         return [
-            coordinators.execution_of(self._started(id_))
+            coordinators.execution_of(self.started(id_))
             for id_ in cut(ids, asked.from_id, limit, ascending=asked.ascending)
         ]
 
@@ -98,7 +98,7 @@ class MemoryPlaces:
 
     async def next(self, seconds: float) -> ports.Execution | None:
         (execution_id,) = set(self.cancelled)
-        record = self._started(execution_id)
+        record = self.started(execution_id)
         record.execution.state = Execution.CANCELLED
         return coordinators.execution_of(record)
 
@@ -175,8 +175,8 @@ async def test_long_queue_with_few_that_fit_is_read_to_its_end() -> None:
 )
 async def test_execution_that_was_given_up_is_listed_by_its_shown_fields(text: str, is_found: bool) -> None:
     class Begun(MemoryPlaces):
-        def _started(self, execution_id: str) -> reads_pb2.ExecutionRecord:
-            record = super()._started(execution_id)
+        def started(self, execution_id: str) -> reads_pb2.ExecutionRecord:
+            record = super().started(execution_id)
             record.execution.start_time.FromJsonString("2026-11-01T00:00:00Z")
             return record
 
@@ -294,8 +294,8 @@ async def test_cancel_answers_with_the_cancelled_execution() -> None:
 @pytest.mark.parametrize(("state", "reason"), [(Execution.SUCCESS, "EXECUTION_FINAL"), (Execution.CANCELLED, "")])
 async def test_cancel_of_what_has_ended_delivers_nothing(state: int, reason: str) -> None:
     class Ended(MemoryPlaces):
-        def _started(self, execution_id: str) -> reads_pb2.ExecutionRecord:
-            record = super()._started(execution_id)
+        def started(self, execution_id: str) -> reads_pb2.ExecutionRecord:
+            record = super().started(execution_id)
             record.execution.state = state  # type: ignore[assignment] # by number
             return record
 

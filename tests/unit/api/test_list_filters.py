@@ -31,7 +31,7 @@ def fault(text: str) -> str:
     return ""
 
 
-def test_whole_example_of_the_contract() -> None:
+def test_filter_of_the_contract_is_read_as_its_comparisons() -> None:
     assert parsed("") == parsed(" \n") == []
     text = 'state = FAILED AND workflow = "intake" AND labels.region = "eu" AND create_time > "2026-11-01T00:00:00Z"'
     assert parsed(text) == [

@@ -210,7 +210,9 @@ async def test_two_starts_are_the_same_by_their_content(starter: Starter) -> Non
     assert len(hashes | {first}) == len(others) + 1
 
 
-async def test_refusals_before_the_queue(starter: Starter, startables: Startables, workflows: MemoryWorkflows) -> None:
+async def test_faulty_start_is_never_queued(
+    starter: Starter, startables: Startables, workflows: MemoryWorkflows
+) -> None:
     assert (await refusal(starter, workflow="ghost")).reason == "WORKFLOW_NOT_FOUND"
     assert (await refusal(starter, workspace="rival")).reason == "WORKFLOW_NOT_FOUND"
     assert (await refusal(starter, version=9)).reason == "VERSION_NOT_FOUND"
@@ -277,7 +279,7 @@ async def settled(starter: Starter, queue: MemoryQueue, outcome: str, existing: 
         ("OUTCOME_UNSPECIFIED", "", "DEPENDENCY_UNAVAILABLE"),
     ],
 )
-async def test_answer_of_the_queue(
+async def test_caller_is_told_what_the_queue_answered(
     starter: Starter, queue: MemoryQueue, outcome: str, existing: str, told: str
 ) -> None:
     assert await settled(starter, queue, outcome, existing) == told

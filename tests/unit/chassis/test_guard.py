@@ -11,8 +11,7 @@ from google.protobuf import empty_pb2
 from services.chassis.grpc.guard import OPEN_CALLS_MAX, Guard
 from services.chassis.grpc.server import ServerLimits
 from services.chassis.identity.callers import ServiceCredential, anyone, members, services
-from services.chassis.telemetry import tracing
-from services.chassis.telemetry.tracing import Sampler, new_trace, parse_traceparent
+from services.chassis.telemetry.tracing import FinishedSpan, Sampler, new_trace, parse_traceparent
 from tests.support.nested import nested_struct, with_tag
 from tests.support.probe import eventually, some
 from tests.unit.chassis.shop import SECRET, SHOP_METHODS, Counter, KeyRing, Shop, guard_of, open_shop, refused
@@ -311,10 +310,7 @@ async def test_a_method_may_begin_traces_as_the_sampler_allows(shop: Shop) -> No
     assert [receipt[-2:] for receipt in receipts] == ["01", "00", "00"]
 
 
-async def test_a_sampled_call_is_written_down_as_a_span(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
-    spans: list[tracing.FinishedSpan] = []
-    monkeypatch.setattr(tracing, "_emit", spans.append)
-    monkeypatch.setattr(tracing, "_service_name", "shop")
+async def test_a_sampled_call_is_written_down_as_a_span(counter: Counter, spans: list[FinishedSpan]) -> None:
     stub, parent = counter.stub(bearer="admin"), new_trace(True)
     metadata = (("traceparent", parent.header()),)
     await stub.Buy(counter.order(), metadata=metadata)

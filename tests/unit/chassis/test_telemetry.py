@@ -11,7 +11,6 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
-from services.chassis.telemetry import tracing
 from services.chassis.telemetry.tracing import (
     Sampler,
     TraceContext,
@@ -142,8 +141,8 @@ async def test_a_collector_that_is_down_keeps_nobody_waiting() -> None:
     assert process.returncode == 0
 
 
-async def test_flushing_needs_no_thread_that_others_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "_flush", lambda: None)
+@pytest.mark.usefixtures("spans")
+async def test_flushing_needs_no_thread_that_others_may_hold() -> None:
     loop, may_return = asyncio.get_running_loop(), threading.Event()
     loop.set_default_executor(ThreadPoolExecutor(1))
     held = loop.run_in_executor(None, may_return.wait)

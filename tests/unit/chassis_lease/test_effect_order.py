@@ -42,7 +42,7 @@ def test_holder_stops_what_a_grant_replaces_before_it_begins_the_grant():
         end_reason="RENEWAL_REFUSED",
         has_fenced=True,
     )
-    holder._perform("here:1", effects)
+    holder.perform("here:1", effects)
     assert owner.calls == [
         ("on_reports_taken", effects.reports_taken),
         ("on_reports_refused", effects.reports_refused),
@@ -73,7 +73,7 @@ def test_server_hears_of_grants_before_reports_and_of_a_drain_last():
         has_stated_credit=True,
         has_begun_drain=True,
     )
-    registry._perform(session, effects)
+    registry.perform(session, effects)
     assert owner.calls == [
         ("on_taken", effects.taken),
         ("on_refused", effects.refused),

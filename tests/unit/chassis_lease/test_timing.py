@@ -8,7 +8,7 @@ from services.chassis.lease.timing import EXECUTION, RUN, LeaseTiming
 
 
 @pytest.mark.parametrize(("timing", "seconds"), [(EXECUTION, (10, 2, 6, 12, 1)), (RUN, (15, 3, 8, 16, 1))])
-def test_contract(timing: LeaseTiming, seconds: tuple[float, ...]):
+def test_terms_are_those_of_the_design(timing: LeaseTiming, seconds: tuple[float, ...]):
     assert dataclasses.astuple(timing) == (*seconds, 5.0)
 
 

@@ -152,7 +152,7 @@ async def test_a_key_is_confirmed_by_asking_anew(line: Line, replicas: ApiReplic
 async def test_a_key_that_is_in_use_is_not_forgotten_for_newer_ones(
     line: Line, replicas: ApiReplicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "_KEYS_MAX", 3)
+    monkeypatch.setattr(catalog, "KEYS_MAX", 3)
     keys = CatalogKeys(replicas, SystemClock())
     line.answer = pb.IdentifyKeyResponse(key_id="long here")
     await keys.identify("long here")

@@ -199,12 +199,12 @@ async def test_a_definition_that_a_newer_coordinator_may_know_goes_back_after_a_
 ) -> None:
     world = World()
     world.answers["newer"] = DefinitionRefused("DEFINITION_CORRUPT", "?", is_permanent=False)
-    monkeypatch.setattr(journal_loader, "_REST_SECONDS", 3_600.0)
+    monkeypatch.setattr(journal_loader, "REST_SECONDS", 3_600.0)
     async with world.running():
         world.arrive("newer")
         await until(lambda: world.asked)
         assert not world.refused
-        monkeypatch.setattr(journal_loader, "_REST_SECONDS", 0.0)
+        monkeypatch.setattr(journal_loader, "REST_SECONDS", 0.0)
         world.arrive("newer")
         await until(lambda: world.refused)
     assert world.refused == [("DEFINITION_CORRUPT", False)]

@@ -10,7 +10,7 @@ from services.coordinator.core.projection import RUN_COLUMNS, run_row
 from services.coordinator.core.retry import DEATHS_MAX, DEFAULT_RETRY
 from services.coordinator.core.values import ErrorClass, Origin, OutputRef, WorkKey
 from services.coordinator.rpc.public_executions import details, event_record, put_time, run_record
-from tests.support.story import Story, edge, node
+from tests.support.story import Story, begun, edge, node, the_event
 from windlass.api.v1 import resources_pb2 as api
 
 LAST_SECOND = 253_402_300_799_000_000
@@ -60,7 +60,8 @@ def test_details_are_json_with_payloads_as_they_are() -> None:
     ],
 )
 def test_any_instant_of_a_journal_is_shown(due_time: int, shown: str) -> None:
-    assert orjson.loads(details(WaitStarted(5, WorkKey("s"), 1, WaitKind.TIMER, due_time)))["dueTime"] == shown
+    event = WaitStarted(time=5, key=WorkKey("s"), run=1, kind=WaitKind.TIMER, due_time=due_time)
+    assert orjson.loads(details(event))["dueTime"] == shown
 
 
 def test_time_that_no_timestamp_holds_is_put_as_the_last() -> None:
@@ -79,7 +80,10 @@ def test_the_work_that_a_stop_leaves_undone_is_not_in_the_history() -> None:
 
 def test_event_names_the_node_and_the_run() -> None:
     output = OutputRef("k", "ab" * 32, 300_000)
-    event = RunSucceeded(5, WorkKey("c"), 3, output, "", 1, 2, b"\x01\x02", b"", 0, Consequences(b"\0"))
+    event = RunSucceeded(
+        time=5, key=WorkKey("c"), run=3, output=output, branch="", start_time=1, end_time=2,
+        inputs_hash=b"\x01\x02", config_hash=b"", cost_tokens=0, then=Consequences(edges=b"\0"),
+    )  # fmt: skip
     record = event_record(event, "e1", 9, 7)
     assert (record.event.node, record.event.run_id, record.event.seq) == ("c", "e1.3", 9)
     shown = orjson.loads(record.details)
@@ -88,10 +92,8 @@ def test_event_names_the_node_and_the_run() -> None:
 
 
 def test_an_error_is_spelt_out() -> None:
-    story = Story([node("a")])
-    story.start()
-    story.assign("a")
-    shown = orjson.loads(details(story.fail("a").events[0]))
+    story = begun(node("a"))
+    shown = orjson.loads(details(the_event("RunFailed", story.fail("a"))))
     assert shown["error"] == {"errorClass": "PERMANENT", "type": "BOOM", "message": "a went wrong 42 times"}
     assert (shown["reason"], shown["key"]) == ("PERMANENT_ERROR", {"node": "a", "iteration": 0, "generation": 1})
 
@@ -109,9 +111,7 @@ def test_event_shows_running_until_the_one_that_ends_the_execution() -> None:
 
 @pytest.mark.parametrize("error_class", ErrorClass)
 def test_class_of_an_error_is_shown_in_the_word_it_was_given_in(error_class: ErrorClass) -> None:
-    story = Story([node("a")])
-    story.start()
-    story.assign("a")
+    story = begun(node("a"))
     story.fail("a", error_class)
     assert MessageToDict(shown_error(story, "a"))["class"] == error_class.value
 
@@ -144,8 +144,6 @@ def test_death_and_poison_have_fingerprints_of_their_own_whichever_runner_it_was
 
 
 def test_failure_keeps_the_fingerprint_of_its_record() -> None:
-    story = Story([node("a")])
-    story.start()
-    story.assign("a")
+    story = begun(node("a"))
     story.fail("a")
     assert shown_error(story, "a").fingerprint == story.run("a").fingerprint != ""

@@ -29,7 +29,8 @@ class Tables:
 
     def happen(self, number: int) -> None:
         seq = len(self.events_there) + 1
-        self.events_there.append(Stored(ID, seq, 1, RunStarted(5, WorkKey(f"node{number}"), number, 4, 0)))
+        started = RunStarted(time=5, key=WorkKey(f"node{number}"), run=number, start_time=4, backstop_time=0)
+        self.events_there.append(Stored(ID, seq, 1, started))
 
     def end(self) -> None:
         self.happen(1)

@@ -16,7 +16,7 @@ def compiled(*nodes, edges=(), references=None, **more):
     return compile_definition(document, references or {})
 
 
-def test_everything_a_node_may_say():
+def test_all_that_a_node_may_say_is_compiled():
     definition = compiled(
         node(
             "fetch",
@@ -43,7 +43,7 @@ def test_everything_a_node_may_say():
     assert definition.initial_state == b'{"region":"eu"}'
 
 
-def test_defaults():
+def test_node_that_says_nothing_has_the_defaults():
     definition = compiled(node("a"))
     a = definition.nodes["a"]
     assert (a.timeout, a.is_idempotent, a.join, a.retry) == (0, False, Join.ALL, RetryOverrides())

@@ -10,13 +10,11 @@ from services.coordinator.core.effects import parking
 from services.coordinator.core.events import WaitEnded, WaitKind, WaitOutcome
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant, FailureReason, OutputRef
-from tests.support.story import BEGIN, SECOND, Story, chain, edge, fields, names, node
+from tests.support.story import BEGIN, SECOND, Story, begun, chain, edge, events, fields, names, node, the_event
 
 
 def test_a_join_passes_at_once():
-    story = Story([node("a"), node("j", "join@1"), node("b")], chain("a", "j", "b"))
-    story.start()
-    story.assign("a")
+    story = begun(node("a"), node("j", "join@1"), node("b"), edges=chain("a", "j", "b"))
     assert names(story.succeed("a")) == ["RunSucceeded", "RunSucceeded"]
     assert story.ready == ["b"]
     assert (story.run("j").state.value, story.run("j").attempt, story.run("j").output) == ("SUCCESS", 1, b"{}")
@@ -50,9 +48,9 @@ def test_sleeps_due_together_end_together_in_order():
     story = Story([node(id, "sleep@1", config={"duration": d}) for id, d in (("x", "2s"), ("y", "1s"), ("z", "9s"))])
     story.start()
     story.later(3)
-    decision = story.tick()
-    assert names(decision) == ["WaitEnded", "RunSucceeded"] * 2
-    assert [event.run for event in decision.events] == [2, 2, 1, 1]
+    assert events(story.tick(), "node", "run") == [
+        ("WaitEnded", "y", 2), ("RunSucceeded", "y", 2), ("WaitEnded", "x", 1), ("RunSucceeded", "x", 1),
+    ]  # fmt: skip
 
 
 def test_a_templated_config_is_rendered_by_a_runner_first():
@@ -84,21 +82,17 @@ def test_a_templated_config_is_rendered_by_a_runner_first():
     ],
 )
 def test_a_config_that_makes_no_sense_fails_the_node(output):
-    story = Story([node("s", "sleep@1", config={"duration": "{{ input }}"})])
-    story.start()
-    story.assign("s")
+    story = begun(node("s", "sleep@1", config={"duration": "{{ input }}"}))
     decision = story.succeed("s", output)
     assert names(decision)[-2:] == ["RunFailed", "ExecutionFinished"]
-    failed = decision.events[-2]
+    failed = the_event("RunFailed", decision)
     assert (failed.run, failed.reason, failed.error.type) == (1, FailureReason.PERMANENT_ERROR, "INVALID_CONFIG")
     assert (failed.retry_time, failed.is_reported) == (0, True)
     assert len(story.execution.runs) == 1
 
 
 def test_a_lost_renderer_is_replaced_at_once():
-    story = Story([node("s", "sleep@1", config={"duration": "{{ input }}"})])
-    story.start()
-    story.assign("s")
+    story = begun(node("s", "sleep@1", config={"duration": "{{ input }}"}))
     story.lose(is_idempotent_only=True)
     assert story.ready == ["s"]
 
@@ -142,14 +136,16 @@ def test_a_control_that_emits_nothing_or_resumes_what_never_waited_is_a_bug(monk
     story = with_control(monkeypatch, Messenger())
     story.start()
     turn = Turn(story.execution, story.now)
+    end = WaitEnded(time=1, key=story.work("m").key, run=1, outcome=WaitOutcome.ARRIVED)
     with pytest.raises(BrokenInvariant, match="never waits"):
-        CONTROLS["join@1"].resume(turn, story.work("m"), WaitEnded(1, story.work("m").key, 1, WaitOutcome.ARRIVED))
+        CONTROLS["join@1"].resume(turn, story.work("m"), end)
 
 
 def test_an_execution_that_waits_for_a_message_alone_parks_and_wakes(monkeypatch):
     story = with_control(monkeypatch, Messenger())
-    (waiting,) = story.start().events[1:]
-    assert fields(waiting, "node", "run", "kind", "due_time") == ("m", 1, WaitKind.SIGNAL, 0)
+    started = story.start()
+    assert names(started) == ["ExecutionStarted", "WaitStarted"]
+    assert fields(the_event("WaitStarted", started), "run", "kind", "due_time") == (1, WaitKind.SIGNAL, 0)
     assert (story.state, story.execution.next_wake()) == ("WAITING", 0)
     assert parking(story.execution, story.now) == 0, "no time wakes it"
     story.later(10**6)

@@ -23,7 +23,7 @@ from services.coordinator.core.retry import DEFAULT_RETRY
 from services.coordinator.core.state import Execution
 from services.coordinator.core.turn import Turn
 from services.coordinator.core.values import BrokenInvariant, ExecutionState, Failure, Origin, WorkKey
-from tests.support.story import EXECUTION_ID, Story, chain, fields, names, node
+from tests.support.story import EXECUTION_ID, Story, begun, chain, fields, names, node
 
 
 def leased(key, run, attempt=1):
@@ -66,10 +66,13 @@ def running():
         (leased(WorkKey("a"), 2), BrokenInvariant),
         (leased(WorkKey("b"), 1), KeyError),
         (leased(WorkKey("a", 0, 2), 1), KeyError),
-        (WorkBlocked(1, WorkKey("b"), NOTHING_FOLLOWS), IndexError),
+        (WorkBlocked(time=1, key=WorkKey("b"), then=NOTHING_FOLLOWS), IndexError),
         (stop_ordered(WorkKey("b")), KeyError),
         (stop_ordered(WorkKey("a"), WorkKey("a")), BrokenInvariant),
-        (ExecutionFinished(1, ExecutionState.SUCCESS, b"{}", None, 0), BrokenInvariant),
+        (
+            ExecutionFinished(time=1, state=ExecutionState.SUCCESS, output=b"{}", error=None, duration=0),
+            BrokenInvariant,
+        ),
     ],
 )
 def test_an_event_that_contradicts_the_state_crashes(event, fault):
@@ -92,7 +95,7 @@ def test_work_that_is_passed_over_out_of_turn_crashes():
     apply(execution, started())
     execution.passed_over.append(execution.work_of(WorkKey("a")))
     with pytest.raises(BrokenInvariant, match="before"):
-        apply(execution, WorkBlocked(1, WorkKey("b"), NOTHING_FOLLOWS))
+        apply(execution, WorkBlocked(time=1, key=WorkKey("b"), then=NOTHING_FOLLOWS))
 
 
 def test_a_node_may_be_worked_on_many_times():
@@ -195,9 +198,7 @@ def test_a_timer_that_is_over_is_passed_by_among_those_that_are_due():
 
 
 def test_the_second_failure_does_not_replace_the_first():
-    story = Story([node("a"), node("b")])
-    story.start()
-    story.assign()
+    story = begun(node("a"), node("b"))
     story.fail("b")
     story.fail("a")
     assert story.execution.error.node == "b"

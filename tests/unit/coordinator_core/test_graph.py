@@ -21,7 +21,7 @@ T, S, B = Resolution.TAKEN, Resolution.SKIPPED, Resolution.BLOCKED
         (Outcome.BLOCKED, B, S, T, B, B),
     ],
 )
-def test_every_edge_of_every_outcome(outcome, success, failure, always, matching, other):
+def test_each_kind_of_edge_resolves_by_the_outcome_of_its_source(outcome, success, failure, always, matching, other):
     def on(when, label=""):
         return resolve(outcome, Edge("target", when, label), "left")
 
@@ -30,7 +30,7 @@ def test_every_edge_of_every_outcome(outcome, success, failure, always, matching
 
 
 @pytest.mark.parametrize(("unresolved", "taken", "blocked"), list(itertools.product((0, 1), repeat=3)))
-def test_every_join(unresolved, taken, blocked):
+def test_join_waits_starts_skips_or_blocks_by_the_edges_that_resolved(unresolved, taken, blocked):
     if unresolved:
         assert join_verdict(Join.ALL, unresolved, taken, blocked) is Verdict.WAIT
         assert join_verdict(Join.ANY, unresolved, taken, blocked) is (Verdict.START if taken else Verdict.WAIT)

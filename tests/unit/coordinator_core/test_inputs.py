@@ -3,7 +3,7 @@
 from services.coordinator.core.effects import GrantRun, StopRun
 from services.coordinator.core.inputs import INPUTS_BYTES_MAX
 from services.coordinator.core.values import INLINE_BYTES_MAX, OutputRef
-from tests.support.story import Story, edge, names, node
+from tests.support.story import Story, edge, names, node, the_event
 
 LARGE = b'"' + b"x" * (INLINE_BYTES_MAX - 2) + b'"'
 COUNT = INPUTS_BYTES_MAX // INLINE_BYTES_MAX + 1
@@ -72,7 +72,8 @@ def test_numbers_of_runs_follow_those_of_the_leases():
     )
     decision = story.assign("free", "one", "free_too")
     assert names(decision) == [*["RunLeased"] * 3, "RunFailed", "WorkBlocked"]
-    assert [event.run for event in decision.events[:4]] == [COUNT + 1, COUNT + 2, COUNT + 3, COUNT + 2]
+    assert [the_event("RunLeased", decision, id).run - COUNT for id in ("free", "one", "free_too")] == [1, 2, 3]
+    assert the_event("RunFailed", decision).run == COUNT + 2
     assert [effect.run.number for effect in story.effects] == [COUNT + 1, COUNT + 3]
     assert story.states["not_taken"] == "BLOCKED"
     assert story.ready == ["two"]
@@ -82,10 +83,8 @@ def test_fail_fast_stops_what_was_leased_along_with_it():
     story = gathered("one", "two", others=[node("free")], onFailure="FAIL_FAST")
     decision = story.assign("one", "two", "free")
     assert names(decision) == [*["RunLeased"] * 3, "RunFailed", "StopOrdered", "RunFailed"]
-    assert [event.reason for event in decision.events if hasattr(event, "fingerprint")] == [
-        "PERMANENT_ERROR",
-        "STOPPED",
-    ]
+    reasons = [the_event("RunFailed", decision, id).reason for id in ("one", "two")]
+    assert reasons == ["PERMANENT_ERROR", "STOPPED"]
     assert (story.states["one"], story.states["two"]) == ("FAILED", "CANCELLED")
     told = [effect for effect in story.effects if isinstance(effect, StopRun)]
     assert [effect.number for effect in told] == [story.run("free").number]

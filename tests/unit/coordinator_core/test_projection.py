@@ -17,17 +17,15 @@ from services.coordinator.core.projection import (
     run_row,
 )
 from services.coordinator.core.values import ErrorClass, OutputRef
-from tests.support.story import EXECUTION_ID, Story, node
+from tests.support.story import EXECUTION_ID, Story, begun, node
 
 
 def shown(story, id):
     return dict(zip(RUN_COLUMNS, run_row(story.execution, story.run(id)), strict=True))
 
 
-def test_a_successful_run():
-    story = Story([node("a")])
-    story.start()
-    story.assign()
+def test_row_of_a_successful_run_has_its_output_and_measures():
+    story = begun(node("a"))
     story.succeed("a")
     row = shown(story, "a")
     assert (row["execution_id"], row["number"]) == (EXECUTION_ID, 1)
@@ -37,10 +35,8 @@ def test_a_successful_run():
     assert (row["inputs_hash"], row["cost_tokens"], row["error_type"]) == (b"i" * 32, 3, None)
 
 
-def test_a_failed_run_and_an_output_kept_outside():
-    story = Story([node("a"), node("b")])
-    story.start()
-    story.assign()
+def test_row_of_a_run_has_its_error_or_where_its_output_is_kept():
+    story = begun(node("a"), node("b"))
     story.fail("a", ErrorClass.TRANSIENT)
     story.succeed("b", OutputRef("key", "ff", 300_000))
     a, b = shown(story, "a"), shown(story, "b")
@@ -54,7 +50,7 @@ def shown_execution(story):
     return dict(zip(EXECUTION_COLUMNS, execution_row(story.execution), strict=True))
 
 
-def test_an_execution():
+def test_row_of_an_execution_follows_it_to_its_end():
     story = Story([node("a")])
     story.start(priority=4)
     row = shown_execution(story)
@@ -77,9 +73,7 @@ def test_a_change_is_the_changing_part_of_a_row():
 
 
 def test_a_plain_lease_is_the_row_without_its_defaults():
-    story = Story([node("a")])
-    story.start()
-    story.assign()
+    story = begun(node("a"))
     run = story.run("a")
     assert is_plain_lease(run)
     whole = shown(story, "a")
@@ -93,9 +87,7 @@ def test_a_plain_lease_is_the_row_without_its_defaults():
 
 
 def test_a_plain_result_is_the_change_without_its_defaults():
-    story = Story([node("a"), node("b"), node("c")])
-    story.start()
-    story.assign()
+    story = begun(node("a"), node("b"), node("c"))
     before = shown(story, "a")
     story.succeed("a")
     run = story.run("a")

@@ -20,25 +20,17 @@ from services.coordinator.core.handlers import handle
 from services.coordinator.core.retry import RetryPolicy
 from services.coordinator.core.state import summary
 from services.coordinator.core.values import Error, ErrorClass, FailureReason, ReleaseReason
-from tests.support.story import SECOND, Story, edge, fields, names, node
-
-
-def begun(*nodes, edges=(), **more):
-    story = Story(nodes or [node("a")], edges, **more)
-    story.start()
-    story.assign()
-    return story
+from tests.support.story import SECOND, Story, begun, edge, events, names, node, the_event
 
 
 def test_a_lease_says_whose_attempt_it_is():
     story = Story([node("a"), node("b")])
     story.start()
     decision = story.when(Assign([Grant(story.work("b"), "i7", "r7", "00-t-s-01"), Grant(story.work("a"), "i8", "r8")]))
-    assert names(decision) == ["RunLeased", "RunLeased"]
-    said = [
-        fields(event, "node", "run", "attempt", "instance_id", "runner", "traceparent") for event in decision.events
+    assert events(decision, "node", "run", "attempt", "instance_id", "runner", "traceparent") == [
+        ("RunLeased", "b", 1, 1, "i7", "r7", "00-t-s-01"),
+        ("RunLeased", "a", 2, 1, "i8", "r8", ""),
     ]
-    assert said == [("b", 1, 1, "i7", "r7", "00-t-s-01"), ("a", 2, 1, "i8", "r8", "")]
     # The epoch of a run is the sequence number of its lease.
     assert [run.epoch for run in story.execution.runs] == [2, 3]
     assert story.ready == []
@@ -57,7 +49,7 @@ def test_a_work_is_not_leased_twice():
 
 def test_retries_with_backoff_until_the_attempts_are_used_up():
     story = begun()
-    failed = story.fail("a", ErrorClass.TRANSIENT, random=0.5).events[0]
+    failed = the_event("RunFailed", story.fail("a", ErrorClass.TRANSIENT, random=0.5))
     assert (failed.retry_time, failed.reason) == (story.now + SECOND // 2, None)
     assert (story.state, story.ready) == ("WAITING", [])
     assert story.execution.next_wake() == failed.retry_time
@@ -66,12 +58,13 @@ def test_retries_with_backoff_until_the_attempts_are_used_up():
     assert story.tick().events == [], "never twice"
     story.assign("a")
     assert story.run("a").attempt == 2
-    assert story.fail("a", ErrorClass.TIMEOUT, retry_after=9 * SECOND).events[0].retry_time == (story.now + 9 * SECOND)
+    failed = the_event("RunFailed", story.fail("a", ErrorClass.TIMEOUT, retry_after=9 * SECOND))
+    assert failed.retry_time == story.now + 9 * SECOND
     story.wake()
     story.assign("a")
     last = story.fail("a", ErrorClass.TRANSIENT)
     assert names(last) == ["RunFailed", "ExecutionFinished"]
-    assert last.events[0].reason is FailureReason.MAX_RETRIES
+    assert the_event("RunFailed", last).reason is FailureReason.MAX_RETRIES
     assert [run.state.value for run in story.execution.runs] == ["FAILED"] * 3
     assert (story.execution.retries, story.state) == (2, "FAILED")
 
@@ -83,30 +76,30 @@ def test_a_retry_without_delay_is_due_at_once_and_once():
         assert story.execution.next_wake() == story.now
         assert names(story.tick()) == ["BackoffEnded"]
         story.assign("a")
-    assert story.fail("a", ErrorClass.TRANSIENT).events[0].reason is FailureReason.MAX_RETRIES
+    assert the_event("RunFailed", story.fail("a", ErrorClass.TRANSIENT)).reason is FailureReason.MAX_RETRIES
 
 
 def test_the_budget_counts_from_the_first_grant():
     story = begun(node("a", retry={"attempts": 50, "budget": "10s"}))
     story.later(9.5)
-    assert story.fail("a", ErrorClass.TRANSIENT).events[0].reason is FailureReason.MAX_RETRIES
+    assert the_event("RunFailed", story.fail("a", ErrorClass.TRANSIENT)).reason is FailureReason.MAX_RETRIES
 
 
 def test_the_policy_is_that_of_the_start():
     story = Story([node("a")])
     story.start(retry=RetryPolicy(attempts=1))
     story.assign("a")
-    assert story.fail("a", ErrorClass.TRANSIENT).events[0].reason is FailureReason.MAX_RETRIES
+    assert the_event("RunFailed", story.fail("a", ErrorClass.TRANSIENT)).reason is FailureReason.MAX_RETRIES
 
 
 def test_an_open_circuit_costs_no_attempt():
     story = begun(node("a", retry={"attempts": 1}))
     for _ in range(5):
-        assert story.fail("a", ErrorClass.CIRCUIT_OPEN).events[0].reason is None
+        assert the_event("RunFailed", story.fail("a", ErrorClass.CIRCUIT_OPEN)).reason is None
         story.wake()
         story.assign("a")
     assert story.work("a").failures == 0
-    assert story.fail("a", ErrorClass.TRANSIENT).events[0].reason is FailureReason.MAX_RETRIES
+    assert the_event("RunFailed", story.fail("a", ErrorClass.TRANSIENT)).reason is FailureReason.MAX_RETRIES
 
 
 def test_a_dead_runners_work_is_ready_again_at_once():
@@ -125,8 +118,8 @@ def test_a_dead_runners_work_is_ready_again_at_once():
 def test_work_may_be_done_twice_when_its_node_says_so_or_its_runner_of_its_module():
     story = Story([node("a", idempotent=True), node("b"), node("c")])
     story.start()
-    leased = story.assign("a").events + story.assign("b", is_idempotent=True).events + story.assign("c").events
-    assert [event.is_idempotent for event in leased] == [True, True, False]
+    leased = story.assign("a"), story.assign("b", is_idempotent=True), story.assign("c")
+    assert [the_event("RunLeased", decision).is_idempotent for decision in leased] == [True, True, False]
     assert names(story.lose(is_idempotent_only=True)) == ["RunLost", "RunLost"]
     assert story.ready == ["a", "b"]
     # Another runner may have the module otherwise.
@@ -152,7 +145,7 @@ def test_three_deaths_set_the_work_apart():
         story.assign("a")
     decision = story.lose()
     assert names(decision) == ["RunLost", "WorkBlocked", "ExecutionFinished"]
-    assert decision.events[0].reason is FailureReason.POISON
+    assert the_event("RunLost", decision).reason is FailureReason.POISON
     assert story.run("a").state.value == "DLQ"
     assert story.execution.error.type == "POISON"
     assert summary(story.execution).failed == ("a",)
@@ -167,10 +160,10 @@ def test_failures_and_deaths_are_counted_apart():
         story.wake()
         story.assign("a")
     assert (story.work("a").failures, story.work("a").deaths) == (2, 2)
-    assert story.fail("a", ErrorClass.TRANSIENT).events[0].reason is None
+    assert the_event("RunFailed", story.fail("a", ErrorClass.TRANSIENT)).reason is None
     story.wake()
     story.assign("a")
-    assert story.lose().events[0].reason is FailureReason.POISON
+    assert the_event("RunLost", story.lose()).reason is FailureReason.POISON
 
 
 def test_a_poisoned_work_with_a_failure_edge_is_handled():
@@ -226,8 +219,7 @@ def test_a_late_report_is_refused_after_regrant_and_recorded_once():
     late = ReportSuccess(zombie.number, zombie.epoch, b'{"zombie":true}')
     decision = story.when(late)
     assert decision.refusal.reason is RefusalReason.LATE_REPORT
-    assert names(decision) == ["LateReportRejected"]
-    assert fields(decision.events[0], "run", "epoch", "report") == (1, zombie.epoch, "ReportSuccess")
+    assert events(decision, "run", "epoch", "report") == [("LateReportRejected", 1, zombie.epoch, "ReportSuccess")]
     again = story.when(late)
     assert (again.events, again.refusal.reason) == ([], RefusalReason.LATE_REPORT)
     failed = ReportFailure(zombie.number, zombie.epoch, Error(ErrorClass.TRANSIENT, "T", ""), 0.5)
@@ -256,13 +248,12 @@ def test_an_unknown_run_is_refused(number):
 def test_started_and_progress_are_recorded_when_they_are_news():
     story = begun()
     run = story.run("a")
-    (started,) = story.when(ReportStarted(1, run.epoch, 5)).events
-    assert fields(started, "run", "start_time") == (1, 5)
+    assert events(story.when(ReportStarted(1, run.epoch, 5)), "run", "start_time") == [("RunStarted", 1, 5)]
     assert run.state.value == "RUNNING"
     assert story.when(ReportStarted(1, run.epoch, 5)).events == []
     news = ReportProgress(1, run.epoch, 0.4, "half way", b'{"row":7}')
-    (event,) = story.when(news).events
-    assert fields(event, "run", "progress", "message", "cursor") == (1, 0.4, "half way", b'{"row":7}')
+    told = story.when(news)
+    assert events(told, "run", "progress", "message", "cursor") == [("RunProgressed", 1, 0.4, "half way", b'{"row":7}')]
     assert story.when(news).events == []
     story.lose()
     for late in (ReportStarted(1, run.epoch, 5), news):
@@ -277,8 +268,8 @@ def test_progress_without_a_cursor_leaves_the_last_one_to_the_next_attempt():
     story.lose()
     story.assign("a")
     news = ReportProgress(2, story.run("a").epoch, 0.1, "again", b"")
-    (event,) = story.when(news).events
-    assert fields(event, "run", "progress", "message", "cursor") == (2, 0.1, "again", b'{"row":7}')
+    told = story.when(news)
+    assert events(told, "run", "progress", "message", "cursor") == [("RunProgressed", 2, 0.1, "again", b'{"row":7}')]
     assert story.when(news).events == []
     story.lose()
     story.assign("a")
@@ -288,16 +279,17 @@ def test_progress_without_a_cursor_leaves_the_last_one_to_the_next_attempt():
 def test_what_a_runner_says_is_brought_within_bounds():
     story = begun(node("a"), node("b"))
     epoch = story.run("a").epoch
-    news = story.when(ReportProgress(1, epoch, float("nan"), "\0!", b"{}")).events[0]
+    news = the_event("RunProgressed", story.when(ReportProgress(1, epoch, float("nan"), "\0!", b"{}")))
     assert (news.progress, news.message) == (0.0, "\ufffd!")
     assert story.when(ReportProgress(1, epoch, float("nan"), "\0!", b"{}")).events == []
     far = 10**18
     measured: dict[str, Any] = {"start_time": -5, "end_time": far, "inputs_hash": b"h" * 99, "config_hash": b"c" * 99}
-    done = story.when(ReportSuccess(1, epoch, b"{}", "l\0", **measured, cost_tokens=far)).events[0]
+    report: Any = ReportSuccess(1, epoch, b"{}", "l\0", **measured, cost_tokens=far)
+    done = the_event("RunSucceeded", story.when(report))
     assert (done.branch, done.cost_tokens) == ("l\ufffd", 10**12)
     error = Error(ErrorClass.PERMANENT, "A\0", "b\0")
     report = ReportFailure(2, story.run("b").epoch, error, 0.5, **measured, cost_tokens=-1)
-    failed = story.when(report).events[0]
+    failed = the_event("RunFailed", story.when(report))
     assert (failed.error.type, failed.error.message, failed.cost_tokens) == ("A\ufffd", "b\ufffd", 0)
     for ended in (done, failed):
         assert (ended.start_time, ended.end_time) == (0, story.now + 86_400 * SECOND)
@@ -307,17 +299,16 @@ def test_what_a_runner_says_is_brought_within_bounds():
 def test_a_run_that_stopped_unasked_is_tried_again():
     story = begun()
     run = story.run("a")
-    (failed,) = story.when(ReportStopped(1, run.epoch)).events
-    assert fields(failed, "reason", "is_reported", "retry_time") == (None, True, story.now + SECOND)
+    failed = story.when(ReportStopped(1, run.epoch))
+    assert events(failed, "reason", "is_reported", "retry_time") == [("RunFailed", None, True, story.now + SECOND)]
     assert story.state == "WAITING"
     assert story.when(ReportStopped(9, 9)).refusal.reason is RefusalReason.LEASE_UNKNOWN
 
 
-def test_the_backstop_behind_the_node_timeout():
+def test_a_run_fails_when_its_runner_is_silent_beyond_the_node_timeout():
     story = begun(node("a", timeout="30s"))
     assert story.execution.next_wake() == story.now + 35 * SECOND
-    decision = story.wake()
-    failed = decision.events[0]
+    failed = the_event("RunFailed", story.wake())
     assert (failed.error.error_class, failed.is_reported) == (ErrorClass.TIMEOUT, False)
     assert story.effects == [StopRun(1, 2, "i1", "NODE_TIMEOUT")]
     late = story.when(ReportSuccess(1, 2, b"{}"))
@@ -333,7 +324,7 @@ def test_the_backstop_counts_from_the_start_of_the_work():
     assert story.execution.next_wake() == started + 35 * SECOND
     story.later(25)
     assert story.tick().events == []
-    failed = story.wake().events[0]
+    failed = the_event("RunFailed", story.wake())
     assert (failed.start_time, failed.end_time) == (started, started + 35 * SECOND)
 
 
@@ -410,7 +401,7 @@ def test_an_execution_that_was_ending_ends_if_nobody_is_left():
     story.cancel()
     decision = story.adopt()
     assert names(decision) == ["ExecutionAdopted", "RunLost", "RunLost", "ExecutionFinished"]
-    assert decision.events[1].reason is FailureReason.STOPPED
+    assert the_event("RunLost", decision, "a").reason is FailureReason.STOPPED
 
 
 def test_an_older_holder_is_refused():

@@ -5,10 +5,9 @@ import pytest
 from services.coordinator.core.commands import Cancel, ReportStopped
 from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun, parking, resume_effects
-from services.coordinator.core.events import StopOrdered
 from services.coordinator.core.state import ReportFinished, summary
 from services.coordinator.core.values import ErrorClass, FailureReason
-from tests.support.story import BEGIN, SECOND, Story, chain, edge, names, node
+from tests.support.story import BEGIN, SECOND, Story, begun, chain, edge, names, node, the_event
 
 SLEEP = node("s", "sleep@1", config={"duration": "60s"})
 
@@ -22,7 +21,7 @@ def running(*more, **document):
 
 def stopped_by(decision):
     """The nodes whose work the order cancelled, and those that were skipped or blocked and go no further."""
-    (order,) = (event for event in decision.events if isinstance(event, StopOrdered))
+    order = the_event("StopOrdered", decision)
     return [key.node for key in order.cancelled], [key.node for key in order.passed_over]
 
 
@@ -63,15 +62,12 @@ def test_nothing_follows_from_what_is_reported_while_it_ends():
     story.cancel()
     assert names(story.release("b")) == ["RunReleased"]
     assert story.ready == []
-    decision = story.fail("a", ErrorClass.TRANSIENT)
-    assert decision.events[0].reason is FailureReason.STOPPED
+    assert the_event("RunFailed", story.fail("a", ErrorClass.TRANSIENT)).reason is FailureReason.STOPPED
     assert story.state == "CANCELLED"
 
 
 def test_a_rendered_config_comes_too_late():
-    story = Story([node("s", "sleep@1", config={"duration": "{{ input }}"})])
-    story.start()
-    story.assign("s")
+    story = begun(node("s", "sleep@1", config={"duration": "{{ input }}"}))
     story.cancel()
     assert names(story.succeed("s", b'{"duration":"1s"}')) == ["RunCancelled", "ExecutionFinished"]
 
@@ -85,20 +81,20 @@ def test_cancel_in_backoff_is_final_at_once():
     assert stopped_by(decision) == (["a"], [])
 
 
-def test_cancelled_while_it_waited_in_the_queue():
+def test_execution_that_was_cancelled_in_the_queue_does_no_work():
     story = Story([node("a"), SLEEP])
     decision = story.start(cancel=Cancel("m", "changed my mind", "ann"))
     assert names(decision) == ["ExecutionStarted", "StopOrdered", "ExecutionFinished"]
     assert (story.state, len(story.execution.runs)) == ("CANCELLED", 0)
 
 
-def test_out_of_time_before_it_started():
+def test_execution_whose_time_is_over_before_it_starts_does_no_work():
     story = Story([node("a")])
     assert names(story.start(deadline=story.now)) == ["ExecutionStarted", "StopOrdered", "ExecutionFinished"]
     assert story.state == "TIMEOUT"
 
 
-def test_out_of_time_while_it_runs():
+def test_execution_whose_time_is_over_ends_when_its_runners_have_answered():
     story = running(SLEEP, timeout="10s")
     assert story.execution.next_wake() == BEGIN + 10 * SECOND
     decision = story.wake()
@@ -158,7 +154,7 @@ def test_what_would_begin_in_the_decision_that_fails_fast_never_begins():
     # One runner dies with both: the failure of h lets the sleep begin, and that of bad ends it all.
     decision = story.lose()
     assert names(decision) == ["RunLost", "RunLost", "StopOrdered", "ExecutionFinished"]
-    assert [key.node for key in decision.events[0].then.begun] == ["s"]
+    assert [key.node for key in the_event("RunLost", decision, "h").then.begun] == ["s"]
     assert stopped_by(decision) == (["s"], [])
     assert story.states == {"h": "FAILED", "s": "CANCELLED", "bad": "FAILED"}
 

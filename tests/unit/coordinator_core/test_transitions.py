@@ -135,7 +135,7 @@ def commands(execution):
     yield "tick", Tick(0.5)
 
 
-def test_every_command_in_every_situation():
+def test_every_command_leads_in_every_situation_to_what_the_table_says():
     """Two workflows keep the state space small: runs that fail and are awaited, and a control node beside one."""
     reached: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     _explore(

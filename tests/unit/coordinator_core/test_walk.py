@@ -1,7 +1,6 @@
 """How an execution walks its graph."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -9,7 +8,7 @@ from services.coordinator.core.commands import Assign, Grant, ReportSuccess, Sta
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.state import summary
 from services.coordinator.core.values import BrokenInvariant, Failure, Origin, OutputRef
-from tests.support.story import Story, chain, edge, fields, names, node
+from tests.support.story import Story, begun, chain, edge, events, fields, names, node, the_event
 
 
 def test_empty_graph_succeeds_at_once():
@@ -29,7 +28,7 @@ def test_a_linear_step_is_two_events():
     assert names(story.succeed("c")) == ["RunSucceeded", "ExecutionFinished"]
 
 
-def test_all_ready_nodes_at_once_in_order():
+def test_all_roots_are_ready_at_once_in_the_order_of_the_definition():
     story = Story([node("a"), node("b"), node("c"), node("z")], [edge("z", "c")])
     story.start()
     assert story.ready == ["a", "b", "z"]
@@ -39,7 +38,7 @@ def test_all_ready_nodes_at_once_in_order():
 def test_start_carries_what_was_asked_for():
     story = Story([node("a")], timeout="60s")
     asked = {"input": b'{"x":1}', "labels": (("a", "1"), ("b", "2")), "priority": 5, "caller": "ann"}
-    (started, *_) = story.start(create_time=7, grant_time=9, **asked).events
+    started = the_event("ExecutionStarted", story.start(create_time=7, grant_time=9, **asked))
     assert fields(started.origin, "create_time", *asked) == (7, *asked.values())
     assert fields(started, "epoch", "holder", "grant_time") == (1, "c1", 9)
     assert started.deadline_time == story.execution.deadline == 7 + 60_000_000
@@ -55,16 +54,16 @@ def test_join_any_starts_with_the_first_and_only_once():
     assert len(story.execution.runs) == 3
 
 
-def test_branch_taken_and_branch_skipped_meet_again():
+def test_node_where_a_taken_and_a_skipped_branch_meet_is_done():
     story = Story(
         [node("if", "condition@1"), node("yes"), node("no"), node("deep"), node("end")],
         [edge("if", "yes", "true"), edge("if", "no", "false"), *chain("no", "deep", "end"), edge("yes", "end")],
     )
     story.start()
     story.assign("if")
-    decision = story.succeed("if", branch="true")
-    assert names(decision) == ["RunSucceeded", "WorkSkipped", "WorkSkipped"]
-    assert [fields(event, "node", "run") for event in decision.events[1:]] == [("no", 2), ("deep", 3)]
+    assert events(story.succeed("if", branch="true"), "node", "run") == [
+        ("RunSucceeded", "if", 1), ("WorkSkipped", "no", 2), ("WorkSkipped", "deep", 3),
+    ]  # fmt: skip
     assert story.ready == ["yes"]
     assert [run.state.value for run in story.execution.runs] == ["SUCCESS", "SKIPPED", "SKIPPED"]
     story.do("yes", "end")
@@ -79,14 +78,12 @@ def test_a_failure_blocks_what_needs_its_success_and_nothing_else():
     )
     story.start()
     story.assign("bad")
-    decision = story.fail("bad")
-    assert names(decision) == ["RunFailed", "WorkBlocked", "WorkBlocked"]
-    assert [event.key.node for event in decision.events[1:]] == ["next", "last"]
+    assert events(story.fail("bad"), "node") == [("RunFailed", "bad"), ("WorkBlocked", "next"), ("WorkBlocked", "last")]
     assert story.state == "RUNNING"
     story.assign("free")
     story.succeed("free")
     story.assign("more")
-    finished = story.succeed("more").events[-1]
+    finished = the_event("ExecutionFinished", story.succeed("more"))
     assert story.state == "FAILED"
     assert finished.error == Failure("bad", "BOOM", "bad went wrong 42 times")
     assert summary(story.execution) == (("free", "more"), ("bad",), (), ("next", "last", "both"))
@@ -107,9 +104,7 @@ def test_a_failure_edge_handles_the_failure():
 
 
 def test_always_cleans_up_after_a_failure_further_up_but_does_not_absolve():
-    story = Story([node("a"), node("b"), node("cleanup")], [edge("a", "b"), edge("b", "cleanup", "always")])
-    story.start()
-    story.assign("a")
+    story = begun(node("a"), node("b"), node("cleanup"), edges=[edge("a", "b"), edge("b", "cleanup", "always")])
     assert names(story.fail("a")) == ["RunFailed", "WorkBlocked"]
     assert story.ready == ["cleanup"]
     story.do("cleanup")
@@ -120,9 +115,7 @@ def test_always_cleans_up_after_a_failure_further_up_but_does_not_absolve():
     ("branch", "state"), [("left", "READY"), ("right", "READY"), ("neither", "SKIPPED"), (None, "BLOCKED")]
 )
 def test_two_edges_from_one_node_to_the_same_target_both_count(branch, state):
-    story = Story([node("if", "switch@1"), node("t")], [edge("if", "t", "left"), edge("if", "t", "right")])
-    story.start()
-    story.assign("if")
+    story = begun(node("if", "switch@1"), node("t"), edges=[edge("if", "t", "left"), edge("if", "t", "right")])
     if branch is None:
         story.fail("if")
     else:
@@ -132,7 +125,7 @@ def test_two_edges_from_one_node_to_the_same_target_both_count(branch, state):
     assert (target.taken, target.blocked) == ({"READY": 1}.get(state, 0), {"BLOCKED": 2}.get(state, 0))
 
 
-def test_skipped_and_blocked_in_turn():
+def test_work_behind_a_failure_is_skipped_or_blocked_by_its_own_edges():
     story = Story(
         [node("a"), node("b"), node("c"), node("d"), node("e")],
         [edge("a", "b", "success"), edge("b", "c", "failure"), edge("a", "d", "label"), edge("c", "e")],
@@ -181,7 +174,7 @@ def test_a_default_output_beyond_the_inline_limit_names_its_runs():
     story.do("a")
     story.assign("b")
     story.work("a").output = big = b'"' + b"x" * 200_000 + b'"'
-    finished: Any = handle(story.execution, _success(story, "b", big), story.now).events[-1]
+    finished = the_event("ExecutionFinished", handle(story.execution, _success(story, "b", big), story.now))
     output = json.loads(finished.output)
     assert output == {id: {"$run": story.execution.execution_id + f".{n}"} for id, n in (("a", 1), ("b", 2))}
 
@@ -192,9 +185,7 @@ def _success(story, id, output):
 
 
 def test_output_template_is_rendered_by_a_runner():
-    story = Story([node("a")], output={"x": "{{ nodes.a.output }}"})
-    story.start()
-    story.assign("a")
+    story = begun(node("a"), output={"x": "{{ nodes.a.output }}"})
     assert names(story.succeed("a")) == ["RunSucceeded", "OutputRequested"]
     story.assign("$output")
     grant = story.effects[0]
@@ -213,13 +204,11 @@ def test_an_output_that_cannot_be_rendered_fails_the_execution():
 
 
 def test_no_output_is_rendered_after_a_failure():
-    story = Story([node("a")], output={"x": "1"})
-    story.start()
-    story.assign("a")
+    story = begun(node("a"), output={"x": "1"})
     assert names(story.fail("a")) == ["RunFailed", "ExecutionFinished"]
 
 
-def test_a_fan_out_of_1000_and_its_join():
+def test_a_fan_out_of_1000_is_joined():
     ids = [f"n{number}" for number in range(1000)]
     story = Story(
         [node("root"), *map(node, ids), node("all", "join@1")],
@@ -236,9 +225,7 @@ def test_a_fan_out_of_1000_and_its_join():
 
 
 def test_nothing_ready_but_work_remains_is_a_broken_invariant():
-    story = Story([node("a"), node("b")], chain("a", "b"))
-    story.start()
-    story.assign("a")
+    story = begun(node("a"), node("b"), edges=chain("a", "b"))
     story.work("b").unresolved = 2
     with pytest.raises(BrokenInvariant, match="stuck"):
         handle(story.execution, _success(story, "a", b"{}"), story.now)

@@ -460,14 +460,14 @@ def test_json_is_at_most_30_deep(depth: int, is_good: bool) -> None:
 
 
 @pytest.mark.parametrize(("count", "is_good"), [(2_000, True), (2_001, False)])
-def test_at_most_2000_nodes(count: int, is_good: bool) -> None:
+def test_definition_has_at_most_2000_nodes(count: int, is_good: bool) -> None:
     nodes = [{"id": f"n{number}", "module": "noop@1"} for number in range(count)]
     found = faults({"name": "many", "nodes": nodes})
     assert found == (set() if is_good else {("nodes", "TOO_MANY_NODES")})
 
 
 @pytest.mark.parametrize(("extra", "is_good"), [(0, True), (1, False)])
-def test_at_most_a_mebibyte(extra: int, is_good: bool) -> None:
+def test_definition_has_at_most_a_mebibyte(extra: int, is_good: bool) -> None:
     empty = len(examine({"name": "x", "initialState": {"a": ""}}).canonical)
     text = "x" * (1024 * 1024 - empty + extra)
     found = faults({"name": "x", "initialState": {"a": text}})

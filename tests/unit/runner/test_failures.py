@@ -13,7 +13,7 @@ from services.runner.core.failures import ErrorClass, class_named, of_exception,
         (ErrorClass.TRANSIENT, [408, 425, 429, 500, 502, 503, 504]),
     ],
 )
-def test_http_answers(error_class: ErrorClass | None, statuses: list[int]) -> None:
+def test_class_of_an_http_failure_follows_from_its_status(error_class: ErrorClass | None, statuses: list[int]) -> None:
     assert {of_status(status) for status in statuses} == {error_class}
 
 
@@ -27,7 +27,7 @@ def test_http_answers(error_class: ErrorClass | None, statuses: list[int]) -> No
         (KeyError("absent"), ErrorClass.PERMANENT),
     ],
 )
-def test_raised_errors(error: Exception, error_class: ErrorClass) -> None:
+def test_class_of_a_failure_follows_from_what_was_raised(error: Exception, error_class: ErrorClass) -> None:
     assert of_exception(error).error_class is error_class
 
 

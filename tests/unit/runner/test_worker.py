@@ -39,7 +39,7 @@ def bench(tmp_path: Any) -> Bench:
         (a_job("sleep@1", config={"d": "{{ input.id }}"}, has_templates=True, is_render_only=True), {"d": 7}, ""),
     ],
 )
-async def test_built_in_modules(bench: Bench, job: Job, output: Any, branch: str) -> None:
+async def test_built_in_module_gives_its_output_and_branch(bench: Bench, job: Job, output: Any, branch: str) -> None:
     outcome = await bench.outcome(job)
     assert outcome == Succeeded(orjson.dumps(output), branch)
 
