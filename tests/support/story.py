@@ -225,10 +225,16 @@ class Story:
         return {id: current[id].state.value if id in current else "IDLE" for id in self.definition.nodes}
 
 
-def begun(*nodes: Document, edges: Sequence[Document] = (), **more: Any) -> Story:
-    """An execution of these nodes, or of one node `a`. All that is ready at first is leased."""
+def started(*nodes: Document, edges: Sequence[Document] = (), **more: Any) -> Story:
+    """An execution of these nodes, or of one node `a`, that has begun and has no lease yet."""
     story = Story(nodes or [node("a")], edges, **more)
     story.start()
+    return story
+
+
+def begun(*nodes: Document, edges: Sequence[Document] = (), **more: Any) -> Story:
+    """An execution of these nodes, or of one node `a`. All that is ready at first is leased."""
+    story = started(*nodes, edges=edges, **more)
     story.assign()
     return story
 

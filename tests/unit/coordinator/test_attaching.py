@@ -10,7 +10,7 @@ from services.chassis.session.owners import AttachRefused
 from services.coordinator.app.owned_execution import OwnedExecution
 from services.coordinator.peers.dispatch import start_command
 from services.coordinator.rpc.runners import SessionRunners
-from tests.support.story import Story, node
+from tests.support.story import Story, started
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant
 
 ID = "01931f3c-7a1b-7c3d-8e4f-1234567890ab"
@@ -30,8 +30,7 @@ def runners_of(by_id: dict[str, OwnedExecution]) -> SessionRunners:
 
 
 def begun() -> Story:
-    story = Story([node("a")])
-    story.start()
+    story = started()
     story.assign("a")
     return story
 

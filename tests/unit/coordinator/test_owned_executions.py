@@ -16,7 +16,7 @@ from services.coordinator.core.values import ReleaseReason
 from services.coordinator.peers.dispatch import granted_execution, received_message, start_command
 from services.coordinator.rpc.run_messages import forwarded_command
 from services.coordinator.rpc.runners import SessionRunners
-from tests.support.story import EXECUTION_ID, Story, node
+from tests.support.story import EXECUTION_ID, Story, node, started
 from windlass.dispatcher.v1.sessions_pb2 import ExecutionGrant, ExecutionMessage
 
 NODES = {"name": "w", "nodes": [{"id": "a", "module": "noop@1"}], "edges": []}
@@ -46,8 +46,7 @@ def executions_of(story: Story) -> OwnedExecutions:
 
 def live_story() -> Story:
     """Run 1 must not be done twice. Run 2 may, because its node says so, and run 3, because its runner does."""
-    story = Story([node("once"), node("again", idempotent=True), node("anew")])
-    story.start()
+    story = started(node("once"), node("again", idempotent=True), node("anew"))
     story.assign("once", "again")
     story.assign("anew", is_idempotent=True)
     return story

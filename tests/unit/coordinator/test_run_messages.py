@@ -6,7 +6,7 @@ import pytest
 
 from services.coordinator.core.commands import ReportProgress
 from services.coordinator.rpc.run_messages import run_grant
-from tests.support.story import BEGIN, SECOND, Story, edge, node
+from tests.support.story import BEGIN, SECOND, Story, edge, node, started
 from windlass.coordinator.v1 import sessions_pb2 as pb
 
 
@@ -27,8 +27,7 @@ def test_grant_says_what_is_left_of_the_executions_deadline(seconds_later: int, 
 
 
 def test_grant_of_an_execution_without_a_deadline_says_nothing_of_one() -> None:
-    story = Story([node("a", timeout="5s")])
-    story.start()
+    story = started(node("a", timeout="5s"))
     story.assign()
     assert not granted(story).HasField("execution_left")
 
@@ -52,8 +51,7 @@ def test_a_grant_has_what_its_templates_see() -> None:
 
 
 def test_a_grant_after_a_lost_runner_says_so_and_has_its_cursor() -> None:
-    story = Story([node("a", idempotent=True)])
-    story.start()
+    story = started(node("a", idempotent=True))
     story.assign("a")
     first = granted(story)
     assert (first.attempt, first.may_have_run_before, first.idempotent, first.cursor) == (1, False, True, b"")

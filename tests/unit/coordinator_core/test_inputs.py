@@ -3,7 +3,7 @@
 from services.coordinator.core.effects import GrantRun, StopRun
 from services.coordinator.core.inputs import INPUTS_BYTES_MAX
 from services.coordinator.core.values import INLINE_BYTES_MAX, OutputRef
-from tests.support.story import Story, edge, names, node, the_event
+from tests.support.story import edge, names, node, started, the_event
 
 LARGE = b'"' + b"x" * (INLINE_BYTES_MAX - 2) + b'"'
 COUNT = INPUTS_BYTES_MAX // INLINE_BYTES_MAX + 1
@@ -18,8 +18,7 @@ def gathered(*sums, last=LARGE, edges=(), **more):
     """All sources have given a large output, the last of them this one."""
     into = [edge(source, target) for target in sums for source in SOURCES]
     nodes = [*map(node, SOURCES), *map(seeing_all, sums)]
-    story = Story([*nodes, *more.pop("others", ())], [*into, *edges], **more)
-    story.start()
+    story = started(*nodes, *more.pop("others", ()), edges=[*into, *edges], **more)
     story.assign(*SOURCES)
     for source in SOURCES[:-1]:
         story.succeed(source, LARGE)

@@ -17,7 +17,7 @@ from services.coordinator.core.projection import (
     run_row,
 )
 from services.coordinator.core.values import ErrorClass, OutputRef
-from tests.support.story import EXECUTION_ID, Story, begun, node
+from tests.support.story import EXECUTION_ID, Story, begun, node, started
 
 
 def shown(story, id):
@@ -63,8 +63,7 @@ def test_row_of_an_execution_follows_it_to_its_end():
 
 
 def test_a_change_is_the_changing_part_of_a_row():
-    story = Story([node("a")])
-    story.start()
+    story = started()
     story.do("a")
     change = dict(zip(RUN_CHANGING, run_change(story.execution, story.run("a")), strict=True))
     assert change.items() <= shown(story, "a").items()

@@ -20,12 +20,11 @@ from services.coordinator.core.handlers import handle
 from services.coordinator.core.retry import RetryPolicy
 from services.coordinator.core.state import summary
 from services.coordinator.core.values import Error, ErrorClass, FailureReason, ReleaseReason
-from tests.support.story import SECOND, Story, begun, edge, events, names, node, the_event
+from tests.support.story import SECOND, Story, begun, edge, events, names, node, started, the_event
 
 
 def test_a_lease_says_whose_attempt_it_is():
-    story = Story([node("a"), node("b")])
-    story.start()
+    story = started(node("a"), node("b"))
     decision = story.when(Assign([Grant(story.work("b"), "i7", "r7", "00-t-s-01"), Grant(story.work("a"), "i8", "r8")]))
     assert events(decision, "node", "run", "attempt", "instance_id", "runner", "traceparent") == [
         ("RunLeased", "b", 1, 1, "i7", "r7", "00-t-s-01"),
@@ -37,8 +36,7 @@ def test_a_lease_says_whose_attempt_it_is():
 
 
 def test_a_work_is_not_leased_twice():
-    story = Story([node("a"), node("b")], [edge("a", "b")])
-    story.start()
+    story = started(node("a"), node("b"), edges=[edge("a", "b")])
     twice = story.when(Assign([Grant(story.work("a"), "i", "r"), Grant(story.work("a"), "i", "r")]))
     assert twice.refusal.reason is RefusalReason.NOT_READY
     assert story.when(Assign([Grant(story.work("b"), "i", "r")])).refusal.reason is RefusalReason.NOT_READY
@@ -116,8 +114,7 @@ def test_a_dead_runners_work_is_ready_again_at_once():
 
 
 def test_work_may_be_done_twice_when_its_node_says_so_or_its_runner_of_its_module():
-    story = Story([node("a", idempotent=True), node("b"), node("c")])
-    story.start()
+    story = started(node("a", idempotent=True), node("b"), node("c"))
     leased = story.assign("a"), story.assign("b", is_idempotent=True), story.assign("c")
     assert [the_event("RunLeased", decision).is_idempotent for decision in leased] == [True, True, False]
     assert names(story.lose(is_idempotent_only=True)) == ["RunLost", "RunLost"]
@@ -128,8 +125,7 @@ def test_work_may_be_done_twice_when_its_node_says_so_or_its_runner_of_its_modul
 
 
 def test_who_takes_an_execution_over_knows_what_may_be_done_twice():
-    story = Story([node("a"), node("b")])
-    story.start()
+    story = started(node("a"), node("b"))
     story.assign("a")
     story.assign("b", is_idempotent=True)
     successor = story.again()
@@ -375,8 +371,7 @@ def test_a_report_counts_for_the_instance_that_was_granted_the_run():
 
 
 def two_running():
-    story = Story([node("a"), node("b"), node("c")])
-    story.start()
+    story = started(node("a"), node("b"), node("c"))
     story.assign("a", instance="i1")
     story.assign("b", instance="i2")
     return story

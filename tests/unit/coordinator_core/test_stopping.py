@@ -7,14 +7,13 @@ from services.coordinator.core.decision import RefusalReason
 from services.coordinator.core.effects import StopRun, parking, resume_effects
 from services.coordinator.core.state import ReportFinished, summary
 from services.coordinator.core.values import ErrorClass, FailureReason
-from tests.support.story import BEGIN, SECOND, Story, begun, chain, edge, names, node, the_event
+from tests.support.story import BEGIN, SECOND, Story, begun, chain, edge, names, node, started, the_event
 
 SLEEP = node("s", "sleep@1", config={"duration": "60s"})
 
 
 def running(*more, **document):
-    story = Story([node("a"), node("b"), *more], **document)
-    story.start()
+    story = started(node("a"), node("b"), *more, **document)
     story.assign("a", "b")
     return story
 
@@ -26,8 +25,7 @@ def stopped_by(decision):
 
 
 def test_cancel_with_nothing_running_is_final_at_once():
-    story = Story([node("a"), SLEEP, node("z")], chain("a", "z"))
-    story.start()
+    story = started(node("a"), SLEEP, node("z"), edges=chain("a", "z"))
     decision = story.cancel()
     assert names(decision) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
     assert stopped_by(decision) == (["a"], [])
@@ -112,23 +110,20 @@ def test_the_asked_for_deadline_wins_over_the_workflows():
 
 
 def test_a_deadline_that_passes_with_other_timers_is_all_that_counts():
-    story = Story([node("s", "sleep@1", config={"duration": "10s"}), node("t")], chain("s", "t"), timeout="9s")
-    story.start()
+    story = started(node("s", "sleep@1", config={"duration": "10s"}), node("t"), edges=chain("s", "t"), timeout="9s")
     story.later(20)
     assert names(story.tick()) == ["StopOrdered", "RunCancelled", "ExecutionFinished"]
 
 
 def test_a_sleep_that_ended_in_the_same_tick_is_not_cancelled():
-    story = Story([node("s", "sleep@1", config={"duration": "1s"}), node("t")], chain("s", "t"), timeout="9s")
-    story.start()
+    story = started(node("s", "sleep@1", config={"duration": "1s"}), node("t"), edges=chain("s", "t"), timeout="9s")
     story.later(20)
     assert names(story.tick()) == ["WaitEnded", "RunSucceeded", "StopOrdered", "ExecutionFinished"]
     assert summary(story.execution).succeeded == ("s",)
 
 
 def test_what_was_skipped_in_the_tick_that_ends_it_has_no_run():
-    story = Story([SLEEP, node("t"), node("u")], [edge("s", "t", "failure"), edge("t", "u")], timeout="61s")
-    story.start()
+    story = started(SLEEP, node("t"), node("u"), edges=[edge("s", "t", "failure"), edge("t", "u")], timeout="61s")
     story.later(70)
     decision = story.tick()
     assert names(decision) == ["WaitEnded", "RunSucceeded", "StopOrdered", "ExecutionFinished"]
@@ -145,8 +140,7 @@ def test_a_deadline_passes_unnoticed_once_it_ends():
 
 
 def test_what_would_begin_in_the_decision_that_fails_fast_never_begins():
-    story = Story([node("h"), SLEEP, node("bad")], [edge("h", "s", "failure")], onFailure="FAIL_FAST")
-    story.start()
+    story = started(node("h"), SLEEP, node("bad"), edges=[edge("h", "s", "failure")], onFailure="FAIL_FAST")
     for _ in range(2):
         story.assign("h", "bad")
         story.lose()

@@ -8,7 +8,7 @@ from services.coordinator.core.commands import Assign, Grant, ReportSuccess, Sta
 from services.coordinator.core.handlers import handle
 from services.coordinator.core.state import summary
 from services.coordinator.core.values import BrokenInvariant, Failure, Origin, OutputRef
-from tests.support.story import Story, begun, chain, edge, events, fields, names, node, the_event
+from tests.support.story import Story, begun, chain, edge, events, fields, names, node, started, the_event
 
 
 def test_empty_graph_succeeds_at_once():
@@ -18,8 +18,7 @@ def test_empty_graph_succeeds_at_once():
 
 
 def test_a_linear_step_is_two_events():
-    story = Story([node("a"), node("b"), node("c")], chain("a", "b", "c"))
-    story.start()
+    story = started(node("a"), node("b"), node("c"), edges=chain("a", "b", "c"))
     assert names(story.assign("a")) == ["RunLeased"]
     assert names(story.succeed("a")) == ["RunSucceeded"]
     assert names(story.assign("b")) == ["RunLeased"]
@@ -29,8 +28,7 @@ def test_a_linear_step_is_two_events():
 
 
 def test_all_roots_are_ready_at_once_in_the_order_of_the_definition():
-    story = Story([node("a"), node("b"), node("c"), node("z")], [edge("z", "c")])
-    story.start()
+    story = started(node("a"), node("b"), node("c"), node("z"), edges=[edge("z", "c")])
     assert story.ready == ["a", "b", "z"]
     assert story.state == "RUNNING"
 
@@ -46,8 +44,7 @@ def test_start_carries_what_was_asked_for():
 
 
 def test_join_any_starts_with_the_first_and_only_once():
-    story = Story([node("a"), node("b"), node("c", join="ANY")], [edge("a", "c"), edge("b", "c")])
-    story.start()
+    story = started(node("a"), node("b"), node("c", join="ANY"), edges=[edge("a", "c"), edge("b", "c")])
     story.do("a", "c")
     assert story.state == "RUNNING"
     assert names((story.assign("b"), story.succeed("b"))[1]) == ["RunSucceeded", "ExecutionFinished"]
@@ -55,11 +52,11 @@ def test_join_any_starts_with_the_first_and_only_once():
 
 
 def test_node_where_a_taken_and_a_skipped_branch_meet_is_done():
-    story = Story(
-        [node("if", "condition@1"), node("yes"), node("no"), node("deep"), node("end")],
-        [edge("if", "yes", "true"), edge("if", "no", "false"), *chain("no", "deep", "end"), edge("yes", "end")],
+    story = started(
+        node("if", "condition@1"),
+        *map(node, ["yes", "no", "deep", "end"]),
+        edges=[edge("if", "yes", "true"), edge("if", "no", "false"), *chain("no", "deep", "end"), edge("yes", "end")],
     )
-    story.start()
     story.assign("if")
     assert events(story.succeed("if", branch="true"), "node", "run") == [
         ("RunSucceeded", "if", 1), ("WorkSkipped", "no", 2), ("WorkSkipped", "deep", 3),
@@ -72,11 +69,10 @@ def test_node_where_a_taken_and_a_skipped_branch_meet_is_done():
 
 
 def test_a_failure_blocks_what_needs_its_success_and_nothing_else():
-    story = Story(
-        [node("bad"), node("next"), node("last"), node("free"), node("more"), node("both")],
-        [*chain("bad", "next", "last"), *chain("free", "more"), edge("more", "both"), edge("next", "both")],
+    story = started(
+        *map(node, ["bad", "next", "last", "free", "more", "both"]),
+        edges=[*chain("bad", "next", "last"), *chain("free", "more"), edge("more", "both"), edge("next", "both")],
     )
-    story.start()
     story.assign("bad")
     assert events(story.fail("bad"), "node") == [("RunFailed", "bad"), ("WorkBlocked", "next"), ("WorkBlocked", "last")]
     assert story.state == "RUNNING"
@@ -91,11 +87,10 @@ def test_a_failure_blocks_what_needs_its_success_and_nothing_else():
 
 
 def test_a_failure_edge_handles_the_failure():
-    story = Story(
-        [node("a"), node("good"), node("alarm"), node("end")],
-        [edge("a", "good"), edge("a", "alarm", "failure"), edge("good", "end"), edge("alarm", "end")],
+    story = started(
+        *map(node, ["a", "good", "alarm", "end"]),
+        edges=[edge("a", "good"), edge("a", "alarm", "failure"), edge("good", "end"), edge("alarm", "end")],
     )
-    story.start()
     story.assign("a")
     assert names(story.fail("a")) == ["RunFailed", "WorkSkipped"]
     story.do("alarm", "end")
@@ -126,11 +121,10 @@ def test_two_edges_from_one_node_to_the_same_target_both_count(branch, state):
 
 
 def test_work_behind_a_failure_is_skipped_or_blocked_by_its_own_edges():
-    story = Story(
-        [node("a"), node("b"), node("c"), node("d"), node("e")],
-        [edge("a", "b", "success"), edge("b", "c", "failure"), edge("a", "d", "label"), edge("c", "e")],
+    story = started(
+        *map(node, "abcde"),
+        edges=[edge("a", "b", "success"), edge("b", "c", "failure"), edge("a", "d", "label"), edge("c", "e")],
     )
-    story.start()
     story.assign("a")
     decision = story.fail("a")
     assert names(decision) == [
@@ -140,10 +134,8 @@ def test_work_behind_a_failure_is_skipped_or_blocked_by_its_own_edges():
 
 
 def test_fail_fast_stops_everything_at_the_first_unhandled_failure():
-    story = Story(
-        [node("bad"), node("slow"), node("waiting"), node("next")], chain("bad", "next"), onFailure="FAIL_FAST"
-    )
-    story.start()
+    nodes = map(node, ["bad", "slow", "waiting", "next"])
+    story = started(*nodes, edges=chain("bad", "next"), onFailure="FAIL_FAST")
     story.assign("bad", "slow")
     decision = story.fail("bad")
     assert names(decision) == ["RunFailed", "StopOrdered"]
@@ -155,8 +147,7 @@ def test_fail_fast_stops_everything_at_the_first_unhandled_failure():
 
 
 def test_default_output_is_that_of_the_leaves():
-    story = Story([node("a"), node("b"), node("c"), node("d")], [edge("a", "b"), edge("a", "d", "nope")])
-    story.start()
+    story = started(node("a"), node("b"), node("c"), node("d"), edges=[edge("a", "b"), edge("a", "d", "nope")])
     story.do("a")
     story.assign("b")
     story.succeed("b", OutputRef("k", "ab" * 32, 300_000))
@@ -169,8 +160,7 @@ def test_default_output_is_that_of_the_leaves():
 
 
 def test_a_default_output_beyond_the_inline_limit_names_its_runs():
-    story = Story([node("a"), node("b")])
-    story.start()
+    story = started(node("a"), node("b"))
     story.do("a")
     story.assign("b")
     story.work("a").output = big = b'"' + b"x" * 200_000 + b'"'
