@@ -8,6 +8,7 @@ import orjson
 from services.runner.app.modules import built_in
 from services.runner.app.rendering import Rendering
 from services.runner.app.worker import Worker
+from services.runner.core.failures import ErrorClass, Failure
 from services.runner.core.job import Ended, Job
 from services.runner.store.outputs import DirectoryOutputs
 from tests.support.manual_clock import ManualClock
@@ -66,6 +67,12 @@ class Bench:
         before = len(self.desk.ended)
         self.worker.take([job])
         return (await self.desk.until(before + 1))[-1].outcome
+
+    async def failure(self, job: Job) -> tuple[ErrorClass, str]:
+        """The class and the type of the error in the next report, which tells of a failure."""
+        outcome = await self.outcome(job)
+        assert isinstance(outcome, Failure), outcome
+        return outcome.error_class, outcome.type
 
 
 def a_job(module: str = "noop@1", number: int = 1, **given: Any) -> Job:

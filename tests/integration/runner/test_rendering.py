@@ -185,8 +185,7 @@ async def test_many_copies_of_much_data_are_made_within_the_limits_of_the_child(
         execution_input={"text": "x" * 1_000_000},
         has_templates=True,
     )
-    outcome = await bench.outcome(job)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR")
+    assert await bench.failure(job) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR")
 
 
 async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_again(bench: Bench) -> None:
@@ -236,8 +235,7 @@ async def test_an_async_module_evaluates_what_computes_in_a_thread(bench: Bench)
     bench.registry.declare("test.evaluates@1")(evaluates)
     bench.registry.declare("test.blocks@1")(blocks)
     assert await bench.outcome(a_job("test.evaluates@1", 1)) == Succeeded(b"14")
-    outcome = await bench.outcome(a_job("test.blocks@1", 2))
-    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "BLOCKING_CALL")
+    assert await bench.failure(a_job("test.blocks@1", 2)) == (ErrorClass.PERMANENT, "BLOCKING_CALL")
 
 
 def has_input(pid: int) -> bool:

@@ -42,8 +42,8 @@ def attach(holder: HolderRules, address: str, now: float = 0.0, refused: Sequenc
     holder.receive(address, ServerFrame(attached=Attached("s", "server", EXECUTION, refused)), now)
 
 
-def attached(*addresses: str, capacity: int = 10) -> HolderRules:
-    """A holder that is attached everywhere and has settled its credit with all servers."""
+def attached(*addresses: str, capacity: int = 10, held: Sequence[str] = ()) -> HolderRules:
+    """A holder that is attached everywhere and has settled its credit with all servers. The first granted `held`."""
     holder = holder_of(capacity)
     for address in addresses:
         attach(holder, address)
@@ -51,6 +51,8 @@ def attached(*addresses: str, capacity: int = 10) -> HolderRules:
         for address in owing:
             credit = some(said(holder, address).credit)
             holder.receive(address, ServerFrame(credit_seen=credit.number), 0.0)
+    if held:
+        grant(holder, addresses[0], *held)
     return holder
 
 
@@ -86,8 +88,7 @@ def test_attach_names_the_holder_and_all_that_it_holds():
 
 
 def test_lease_refused_at_the_attach_is_gone():
-    holder = attached(A)
-    grant(holder, A, "x", "y")
+    holder = attached(A, held=["x", "y"])
     holder.lost(A)
     holder.dialled(A, 1.0)
     said(holder, A, 1.0)
@@ -114,8 +115,7 @@ def test_report_goes_to_the_server_that_granted_and_is_forgotten_when_taken():
 
 
 def test_refused_report_ends_its_lease_and_is_never_sent_again():
-    holder = attached(A)
-    grant(holder, A, "x")
+    holder = attached(A, held=["x"])
     holder.report(report("x"), ends_lease=True)
     said(holder, A)
     refused = ServerFrame(refused_reports=[RefusedReport("r-x", "EPOCH_STALE")])
@@ -124,8 +124,7 @@ def test_refused_report_ends_its_lease_and_is_never_sent_again():
 
 
 def test_unanswered_reports_of_a_lost_stream_go_to_another():
-    holder = attached(A, B)
-    grant(holder, A, "x", "y")
+    holder = attached(A, B, held=["x", "y"])
     holder.report(report("x"), ends_lease=True)
     said(holder, A)
     holder.report(report("y"), ends_lease=False)
@@ -134,8 +133,7 @@ def test_unanswered_reports_of_a_lost_stream_go_to_another():
 
 
 def test_reports_wait_for_a_stream_when_there_is_none():
-    holder = attached(A)
-    grant(holder, A, "x")
+    holder = attached(A, held=["x"])
     holder.lost(A)
     holder.report(report("x"), ends_lease=True)
     assert holder.reports_unanswered == 1
@@ -165,8 +163,7 @@ def test_reports_in_flight_are_bounded():
 
 
 def test_revoked_lease_frees_its_place():
-    holder = attached(A, capacity=1)
-    grant(holder, A, "x")
+    holder = attached(A, capacity=1, held=["x"])
     revoked = [Refused("x", 1, "RUN_CANCELLED")]
     assert holder.receive(A, ServerFrame(revoked=revoked), 0.0) == HolderEffects(revoked=revoked)
     assert said(holder, A).credit == Credit(2, 1)
@@ -183,8 +180,7 @@ def test_grant_that_comes_after_its_revocation_by_another_server_is_not_begun():
 
 
 def test_grant_that_comes_after_its_lease_was_refused_at_an_attach_is_not_begun():
-    holder = attached(A)
-    grant(holder, A, "x")
+    holder = attached(A, held=["x"])
     attach(holder, B, refused=[Refused("x", 1, "LEASE_ENDED")])
     assert holder.receive(A, ServerFrame(grants=[Grant("x", 1, "x")]), 0.0) == HolderEffects()
     assert holder.leases == {}
@@ -201,16 +197,14 @@ def test_grant_that_an_ended_instance_left_unread_is_not_begun():
 
 @pytest.mark.parametrize("taker", [A, B])
 def test_report_of_a_lease_that_was_taken_back_goes_to_who_took_it(taker):
-    holder = attached(A, B)
-    grant(holder, A, "x")
+    holder = attached(A, B, held=["x"])
     holder.receive(taker, ServerFrame(revoked=[Refused("x", 1, "CANCELLED")]), 0.0)
     holder.report(report("x"), ends_lease=True)
     assert said(holder, taker).reports == [report("x")]
 
 
 def test_report_of_a_lease_that_was_taken_back_by_who_is_gone_goes_to_another():
-    holder = attached(A, B)
-    grant(holder, A, "x")
+    holder = attached(A, B, held=["x"])
     holder.receive(A, ServerFrame(revoked=[Refused("x", 1, "CANCELLED")]), 0.0)
     holder.lost(A)
     holder.report(report("x"), ends_lease=True)
@@ -218,16 +212,14 @@ def test_report_of_a_lease_that_was_taken_back_by_who_is_gone_goes_to_another():
 
 
 def test_revocation_of_what_is_reported_already_stops_nothing():
-    holder = attached(A)
-    grant(holder, A, "x")
+    holder = attached(A, held=["x"])
     holder.report(report("x"), ends_lease=True)
     assert holder.receive(A, ServerFrame(revoked=[Refused("x", 1, "NODE_TIMEOUT")]), 0.0) == HolderEffects()
     assert holder.reports_unanswered == 1
 
 
 def test_lease_handed_back_is_refused_and_stays_refused():
-    holder = attached(A)
-    grant(holder, A, "x")
+    holder = attached(A, held=["x"])
     holder.refuse("x", 1, "UNKNOWN_MODULE", "no such module")
     assert holder.leases == {}
     assert said(holder, A).refused == [Refused("x", 1, "UNKNOWN_MODULE", "no such module")]
@@ -250,8 +242,7 @@ def test_denied_claim_is_binding():
 
 
 def test_claimed_lease_reports_to_its_new_server():
-    holder = attached(A, B)
-    grant(holder, A, "x")
+    holder = attached(A, B, held=["x"])
     holder.receive(B, ServerFrame(claims=[Lease("x", 1)]), 0.0)
     holder.report(report("x"), ends_lease=True)
     assert said(holder, B).reports == [report("x")]
@@ -343,8 +334,7 @@ def test_less_capacity_calls_credit_back():
 
 
 def test_place_is_free_once_the_end_is_reported():
-    holder = attached(A, capacity=2)
-    grant(holder, A, "x", "y")
+    holder = attached(A, capacity=2, held=["x", "y"])
     assert holder.take_frame(A, 0.0) is None, "no credit is called back"
     holder.report(report("x"), ends_lease=True)
     frame = said(holder, A)
@@ -382,8 +372,7 @@ def test_beat_is_due_and_only_one_is_in_flight():
 
 
 def test_beats_tell_changes_and_the_whole_set_when_asked():
-    holder = attached(A)
-    grant(holder, A, "x", "y")
+    holder = attached(A, held=["x", "y"])
     first = some(beat(holder, A, BEAT).beat)
     assert sorted(first.held) == [("x", 1), ("y", 1)]
     holder.receive(A, ServerFrame(beat=BeatAnswer(1, True), revoked=[Refused("x", 1, "END")]), BEAT)
@@ -457,8 +446,7 @@ def test_attach_without_an_answer_is_dialled_anew():
 
 
 def test_drain_tells_every_server_and_takes_no_grant():
-    holder = attached(A, B, capacity=2)
-    grant(holder, A, "x")
+    holder = attached(A, B, capacity=2, held=["x"])
     holder.drain()
     frames = [said(holder, A), said(holder, B)]
     assert all(frame.is_draining for frame in frames)
@@ -474,8 +462,7 @@ def test_drain_tells_every_server_and_takes_no_grant():
 
 
 def test_leaving_server_gets_no_more_credit():
-    holder = attached(A, B, capacity=2)
-    grant(holder, A, "x")
+    holder = attached(A, B, capacity=2, held=["x"])
     holder.receive(A, ServerFrame(is_draining=True), 0.0)
     holder.report(report("x"), ends_lease=True)
     assert said(holder, A).credit is None
@@ -504,8 +491,7 @@ def test_notes_to_a_server_that_does_not_read_are_bounded():
 
 
 def test_count_of_grants_goes_with_what_else_is_said():
-    holder = attached(A)
-    grant(holder, A, "x")
+    holder = attached(A, held=["x"])
     assert list(holder.owing()) == []
     assert holder.has_uncounted
     holder.post(A, ["note"])
@@ -515,8 +501,7 @@ def test_count_of_grants_goes_with_what_else_is_said():
 
 
 def test_count_of_grants_that_finds_no_company_goes_alone():
-    holder = attached(A)
-    grant(holder, A, "x")
+    holder = attached(A, held=["x"])
     holder.count_grants()
     assert list(holder.owing()) == [A]
     assert said(holder, A) == HolderFrame(grants_seen=1)
@@ -524,14 +509,12 @@ def test_count_of_grants_that_finds_no_company_goes_alone():
 
 
 def test_count_of_many_grants_waits_for_nothing():
-    holder = attached(A, capacity=FRAME_ITEMS_MAX)
-    grant(holder, A, *[f"x{number}" for number in range(FRAME_ITEMS_MAX)])
+    holder = attached(A, capacity=FRAME_ITEMS_MAX, held=[f"x{number}" for number in range(FRAME_ITEMS_MAX)])
     assert said(holder, A).grants_seen == FRAME_ITEMS_MAX
 
 
 def test_lease_handed_back_without_a_stream_is_refused_when_it_is_asked_for():
-    holder = attached(A)
-    grant(holder, A, "x")
+    holder = attached(A, held=["x"])
     holder.lost(A)
     holder.refuse("x", 1, "UNKNOWN_MODULE")
     attach(holder, B)

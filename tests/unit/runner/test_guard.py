@@ -65,9 +65,7 @@ async def test_whatever_a_module_raises_is_reported(
         raise error
 
     bench.registry.declare("test.raises@1", inline=way == "inline")(raising_async if way == "async" else raising)
-    outcome = await bench.outcome(a_job("test.raises@1"))
-    assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (error_class, kind)
+    assert await bench.failure(a_job("test.raises@1")) == (error_class, kind)
     assert bench.worker.going == 0
 
 
@@ -93,9 +91,7 @@ def deep(levels: int) -> Any:
 )
 async def test_what_is_not_json_is_a_permanent_failure(bench: Bench, returned: Any) -> None:
     bench.registry.declare("test.bad@1", inline=True)(lambda _ctx, _inputs, _config: returned)
-    outcome = await bench.outcome(a_job("test.bad@1"))
-    assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "OUTPUT_NOT_JSON")
+    assert await bench.failure(a_job("test.bad@1")) == (ErrorClass.PERMANENT, "OUTPUT_NOT_JSON")
 
 
 async def test_what_is_as_deep_as_may_be_is_an_output(bench: Bench) -> None:
@@ -106,9 +102,7 @@ async def test_what_is_as_deep_as_may_be_is_an_output(bench: Bench) -> None:
 @pytest.mark.parametrize("label", [5, None, "x" * 256, "\ud800"])
 async def test_a_branch_that_is_no_label_is_a_permanent_failure(bench: Bench, label: Any) -> None:
     bench.registry.declare("test.branch@1", inline=True)(lambda _ctx, _inputs, _config: Branch(label))
-    outcome = await bench.outcome(a_job("test.branch@1"))
-    assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "INVALID_BRANCH")
+    assert await bench.failure(a_job("test.branch@1")) == (ErrorClass.PERMANENT, "INVALID_BRANCH")
 
 
 @pytest.mark.parametrize(
@@ -117,17 +111,13 @@ async def test_a_branch_that_is_no_label_is_a_permanent_failure(bench: Bench, la
 @pytest.mark.parametrize("module", ["transform@1", "delay@1"])
 async def test_a_template_that_becomes_no_json_fails_its_node(bench: Bench, template: str, module: str) -> None:
     job = a_job(module, config={"duration": 0}, inputs={"a": template}, has_templates=True)
-    outcome = await bench.outcome(job)
-    assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR")
+    assert await bench.failure(job) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR")
 
 
 async def test_an_output_that_is_gone_fails_the_attempt(bench: Bench) -> None:
     gone = OutputRef("ab/" + "0" * 64 + ".json", "0" * 64, 3)
     job = a_job("transform@1", inputs={"a": "{{ nodes.x.output }}"}, has_templates=True, outputs={"x": gone})
-    outcome = await bench.outcome(job)
-    assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.TRANSIENT, "OUTPUT_MISSING")
+    assert await bench.failure(job) == (ErrorClass.TRANSIENT, "OUTPUT_MISSING")
 
 
 @pytest.mark.parametrize("module", ["transform@1", "delay@1"])
@@ -135,9 +125,7 @@ async def test_an_output_that_is_gone_fails_the_attempt(bench: Bench) -> None:
     "broken", [{"inputs": b"{nope"}, {"cursor": b"{nope"}, {"config": b"[]", "has_templates": True}]
 )
 async def test_a_grant_that_cannot_be_read_fails_its_attempt(bench: Bench, module: str, broken: dict[str, Any]) -> None:
-    outcome = await bench.outcome(a_job(module, **broken))
-    assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.TRANSIENT, "INTERNAL")
+    assert await bench.failure(a_job(module, **broken)) == (ErrorClass.TRANSIENT, "INTERNAL")
 
 
 async def test_a_cost_that_is_no_number_costs_nothing(bench: Bench) -> None:

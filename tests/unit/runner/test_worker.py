@@ -68,9 +68,7 @@ async def test_built_in_module_gives_its_output_and_branch(bench: Bench, job: Jo
     ],
 )
 async def test_failures_have_a_class(bench: Bench, job: Job, error_class: ErrorClass, kind: str) -> None:
-    outcome = await bench.outcome(job)
-    assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (error_class, kind)
+    assert await bench.failure(job) == (error_class, kind)
 
 
 async def test_no_more_run_at_once_than_allowed(tmp_path: Any) -> None:
