@@ -35,7 +35,7 @@ class Calls:
 
     async def __call__(self, method: str, request: Message, channel: grpc.aio.Channel | None = None) -> Any:
         key = "system" if METHODS[method].containing_service.name == "WorkspaceService" else "admin"
-        call = method_on(channel or self._near, method)
+        call = method_on(channel or self._near, METHODS[method])
         return await call(request.SerializeToString(), metadata=self._keys[key], timeout=CALL_SECONDS)
 
     async def unheard(self, method: str, request: Message) -> None:

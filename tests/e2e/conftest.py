@@ -8,6 +8,7 @@ import pytest_asyncio
 from google.protobuf.struct_pb2 import Struct
 
 from tests.support.api import Client, new_workspace
+from tests.support.otlp import Collector, collector
 from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import executions_pb2, resources_pb2
 
@@ -23,6 +24,12 @@ class World(NamedTuple):
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def shared_stack() -> AsyncIterator[Stack]:
     async with running_stack(coordinators=2, modules=[Path(__file__).with_name("node_modules.py")]) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def spans() -> AsyncIterator[Collector]:
+    async with collector() as made:
         yield made
 
 

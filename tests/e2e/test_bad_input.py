@@ -17,9 +17,9 @@ import pytest
 from google.protobuf import json_format, message_factory, struct_pb2
 from google.protobuf.descriptor import FieldDescriptor
 
-from services.chassis.grpc.errors import RemoteError, remote_error
+from services.chassis.grpc.errors import RemoteError
 from tests.e2e.conftest import World
-from tests.support.api import METHODS, method_on
+from tests.support.api import METHODS, answer_to
 from tests.support.filters import FAULTY_FILTERS
 from tests.support.nested import nested_struct, with_tag
 from tests.support.stack import Stack
@@ -66,21 +66,13 @@ async def answer(
     """How the method answers these bytes."""
     key = "system" if name in OF_SYSTEM else "admin"
     channel: Any = world.stack.channel()
-    call = method_on(channel, name)(raw, metadata=metadata or world.stack.metadata(key), timeout=seconds)
     try:
-        if METHODS[name].server_streaming:
-            async for _ in call:
-                pass
-        else:
-            await call
-    except grpc.aio.AioRpcError as error:
-        found = remote_error(error)
-        told = f"{found.message} {found.metadata} {found.violations}"
-        assert not [leak for leak in LEAKS if leak in told], told
-        return found
+        found = await answer_to(channel, METHODS[name], raw, metadata or world.stack.metadata(key), seconds)
     finally:
         await channel.close()
-    return RemoteError(grpc.StatusCode.OK, "", "")
+    told = f"{found.message} {found.metadata} {found.violations}"
+    assert not [leak for leak in LEAKS if leak in told], told
+    return found
 
 
 async def rows(stack: Stack) -> dict[str, int]:

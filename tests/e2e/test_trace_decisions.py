@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from services.chassis.telemetry.tracing import new_trace
 from tests.support.api import Client
-from tests.support.otlp import Collector, Trace, collector
+from tests.support.otlp import Collector, Trace
 from tests.support.postgres import free_port
 from tests.support.probe import eventually, until
 from tests.support.stack import STOP_SECONDS, Stack, running_stack
@@ -20,12 +20,6 @@ TRACES_PER_SECOND = 2
 BATCH = 60
 # Long enough for a kill in the middle, on a busy machine.
 SLOW_STEP = "3s"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def spans() -> AsyncIterator[Collector]:
-    async with collector() as made:
-        yield made
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

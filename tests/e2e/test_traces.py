@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.api import Client, new_workspace
-from tests.support.otlp import EVERY_HOP, ONE_STEP_TREE, Collector, Trace, collector
+from tests.support.otlp import EVERY_HOP, ONE_STEP_TREE, Collector, Trace
 from tests.support.probe import eventually, some
 from tests.support.stack import Stack, running_stack
 from windlass.api.v1 import resources_pb2, runs_pb2
@@ -19,12 +19,6 @@ from windlass.api.v1 import resources_pb2, runs_pb2
 STATE = resources_pb2.Execution
 RUNNER_CONCURRENCY = 10
 ONE_NODE = [{"id": "only", "module": "noop@1"}]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def spans() -> AsyncIterator[Collector]:
-    async with collector() as made:
-        yield made
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

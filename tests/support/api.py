@@ -1,11 +1,13 @@
 """The public contract, as a program uses it: the api of a running stack with a key in hand."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import grpc.aio
 from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import MethodDescriptor
 
+from services.chassis.grpc.errors import RemoteError, remote_error
 from tests.support.stack import Stack
 from windlass.api.v1 import executions_pb2, resources_pb2, runs_pb2, workflows_pb2, workspaces_pb2
 from windlass.api.v1.executions_pb2_grpc import ExecutionServiceStub
@@ -27,15 +29,34 @@ METHODS: dict[str, MethodDescriptor] = {
 }
 
 
-def method_on(channel: Any, name: str) -> Any:
-    """The method of this name on a channel. It takes bytes, so that a test can send what is no request."""
-    method = METHODS[name]
+def path_of(method: MethodDescriptor) -> str:
+    return f"/{method.containing_service.full_name}/{method.name}"
+
+
+def method_on(channel: Any, method: MethodDescriptor) -> Any:
+    """The method on a channel. It takes bytes, so that a test can send what is no request."""
     make = channel.unary_stream if method.server_streaming else channel.unary_unary
     return make(
-        f"/{method.containing_service.full_name}/{name}",
+        path_of(method),
         request_serializer=bytes,
         response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
     )
+
+
+async def answer_to(
+    channel: Any, method: MethodDescriptor, raw: bytes, metadata: Sequence[tuple[str, str]], seconds: float
+) -> RemoteError:
+    """How the method answers these bytes: its refusal, or OK."""
+    call = method_on(channel, method)(raw, metadata=metadata, timeout=seconds)
+    try:
+        if method.server_streaming:
+            async for _ in call:
+                pass
+        else:
+            await call
+    except grpc.aio.AioRpcError as error:
+        return remote_error(error)
+    return RemoteError(grpc.StatusCode.OK, "", "")
 
 
 class Served(Protocol):

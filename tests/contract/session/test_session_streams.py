@@ -40,6 +40,14 @@ def grant(session: ServerSession, *lease_ids: str, epoch: int = 1) -> None:
     assert session.grant([grant_of(lease_id, epoch) for lease_id in lease_ids])
 
 
+async def granted_at(replica: Replica, worker: Any, *lease_ids: str) -> ServerSession:
+    """The session in which the worker was sent these grants, once it has them."""
+    session = await session_of(replica)
+    grant(session, *lease_ids)
+    await until(lambda: len(worker.grants) == len(lease_ids), SECONDS, "the grants")
+    return session
+
+
 async def granted_to(holder: RawHolder, replica: Replica, *lease_ids: str) -> None:
     """Send these grants to the holder, which reads them and does not count them."""
     await holder.attach()
@@ -54,11 +62,9 @@ async def granted_to(holder: RawHolder, replica: Replica, *lease_ids: str) -> No
 
 async def test_lease_goes_down_and_its_report_up(store: MemorySessionStore):
     async with serving(store) as replica, holding(replica) as worker:
-        session = await session_of(replica)
+        session = await granted_at(replica, worker, "x", "y")
         assert (session.attach.holder, session.attach.labels) == ("worker", {"zone": "a"})
         assert (session.attach.modules, session.attach.idempotent_modules) == (("noop@1", "x.y@1"), ("x.y@1",))
-        grant(session, "x", "y")
-        await until(lambda: len(worker.grants) == 2, SECONDS, "the grants")
         assert worker.holder.may_start()
         await until(lambda: len(replica.owner.taken) == 2, SECONDS, "the count of the grants")
         worker.done("1", "x")
@@ -122,9 +128,7 @@ async def test_frame_that_is_too_large_for_a_message_is_spread():
 
 async def test_handed_back_grant_and_denied_claim_reach_the_owner(store: MemorySessionStore):
     async with serving(store) as replica, holding(replica) as worker:
-        session = await session_of(replica)
-        grant(session, "x")
-        await until(lambda: worker.grants, SECONDS, "the grant")
+        session = await granted_at(replica, worker, "x")
         worker.holder.refuse("x", 1, "UNKNOWN_MODULE", "none such")
         session.claim([Lease("other", 3)])
         await until(lambda: len(replica.owner.refused) == 2, SECONDS, "both refusals")
@@ -136,9 +140,7 @@ async def test_handed_back_grant_and_denied_claim_reach_the_owner(store: MemoryS
 
 async def test_drain_ends_when_all_is_reported(store: MemorySessionStore):
     async with serving(store) as replica, holding(replica) as worker:
-        session = await session_of(replica)
-        grant(session, "x")
-        await until(lambda: worker.grants, SECONDS, "the grant")
+        await granted_at(replica, worker, "x")
         draining = asyncio.create_task(worker.holder.drain())
         await until(lambda: replica.owner.drained, SECONDS, "the drain at the server")
         assert not draining.done()
@@ -165,9 +167,7 @@ async def test_demand_moves_credit_between_replicas(store: MemorySessionStore):
 async def test_reports_of_a_dead_replica_go_to_another(store: MemorySessionStore):
     async with serving(store) as one, serving(store) as two, holding(one, two) as worker:
         one.owner.is_acknowledging = False
-        session = await session_of(one)
-        grant(session, "x")
-        await until(lambda: worker.grants, SECONDS, "the grant")
+        await granted_at(one, worker, "x")
         worker.done("1", "x")
         await until(lambda: one.owner.reports, SECONDS, "the report at the first replica")
         first = worker.holder.instance_id
@@ -200,9 +200,7 @@ async def test_closed_stream_ends_nothing_that_another_replica_hears(store: Memo
 
 async def test_ended_instance_ends_all_work_and_comes_back_afresh(store: MemorySessionStore):
     async with serving(store) as replica, holding(replica) as worker:
-        session = await session_of(replica)
-        grant(session, "x")
-        await until(lambda: worker.grants, SECONDS, "the grant")
+        await granted_at(replica, worker, "x")
         first = worker.holder.instance_id
         await store.end(first)
         await until(lambda: "RENEWAL_REFUSED" in worker.edges, SECONDS, "the refused renewal")
@@ -226,9 +224,7 @@ async def test_nothing_ends_while_the_database_is_away():
     timing = EXECUTION.scaled(0.3)
     store = MemorySessionStore(timing)
     async with serving(store, timing=timing) as replica, holding(replica, timing=timing) as worker:
-        session = await session_of(replica)
-        grant(session, "x")
-        await until(lambda: worker.grants, SECONDS, "the grant")
+        session = await granted_at(replica, worker, "x")
         first = worker.holder.instance_id
         store.is_away = True
         await until(lambda: "fenced" in worker.edges, SECONDS, "the self-fence")

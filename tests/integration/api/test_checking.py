@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -143,15 +144,21 @@ async def test_caller_that_waits_too_long_for_a_turn_is_asked_to_come_again(
     assert await first == [("input", "TOO_LARGE")]
 
 
-async def test_caller_who_goes_takes_the_child_along(checkers: Checkers, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[asyncio.subprocess.Process] = []
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
+    """The children that were started since the test began."""
+    found: list[Process] = []
     start = asyncio.create_subprocess_exec
 
-    async def noted(*given: Any, **how: Any) -> asyncio.subprocess.Process:
-        started.append(await start(*given, **how))
-        return started[-1]
+    async def noted(*given: Any, **how: Any) -> Process:
+        found.append(await start(*given, **how))
+        return found[-1]
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+    return found
+
+
+async def test_caller_who_goes_takes_the_child_along(checkers: Checkers, started: list[Process]) -> None:
     caller = asyncio.create_task(found(checkers, HOSTILE, SLOW))
     await until(lambda: started, 5.0, "the child")
     caller.cancel()
@@ -160,17 +167,7 @@ async def test_caller_who_goes_takes_the_child_along(checkers: Checkers, monkeyp
     assert started[0].returncode is not None
 
 
-async def test_child_that_somebody_ends_while_it_waits_is_replaced(
-    checkers: Checkers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[asyncio.subprocess.Process] = []
-    start = asyncio.create_subprocess_exec
-
-    async def noted(*given: Any, **how: Any) -> asyncio.subprocess.Process:
-        started.append(await start(*given, **how))
-        return started[-1]
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+async def test_child_that_somebody_ends_while_it_waits_is_replaced(checkers: Checkers, started: list[Process]) -> None:
     assert await found(checkers, {}, {}) == []
     started[0].kill()
     await started[0].wait()

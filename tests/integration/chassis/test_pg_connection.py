@@ -171,14 +171,20 @@ async def test_a_raw_pipeline_may_be_larger_than_the_buffer_of_the_socket(connec
     assert names_read == [(name,) for name in names]
 
 
-async def test_a_raw_pipeline_without_an_answer_may_have_committed(
-    connection: PgConnection, other: PgConnection
-) -> None:
+async def sleeping(connection: PgConnection, other: PgConnection) -> tuple[int, asyncio.Task[object]]:
+    """The backend of the connection, and a raw pipeline that sleeps there."""
     pid = await backend_of(connection)
     asleep = asyncio.create_task(connection.run_pipeline([(b"SELECT pg_sleep(600), $1::int4", (1,))]))
     await wait_until(
         other, f"SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep')"
     )
+    return pid, asleep
+
+
+async def test_a_raw_pipeline_without_an_answer_may_have_committed(
+    connection: PgConnection, other: PgConnection
+) -> None:
+    pid, asleep = await sleeping(connection, other)
     await other.fetch("SELECT pg_terminate_backend(%s, 5000)", (pid,))
     with pytest.raises(CommitUnknown):
         await asleep
@@ -188,11 +194,7 @@ async def test_a_raw_pipeline_without_an_answer_may_have_committed(
 async def test_a_raw_pipeline_that_is_cancelled_leaves_nothing_to_the_next(
     connection: PgConnection, other: PgConnection
 ) -> None:
-    pid = await backend_of(connection)
-    asleep = asyncio.create_task(connection.run_pipeline([(b"SELECT pg_sleep(600), $1::int4", (1,))]))
-    await wait_until(
-        other, f"SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'PgSleep')"
-    )
+    _, asleep = await sleeping(connection, other)
     asleep.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asleep

@@ -1,6 +1,7 @@
 """Every frame in every state of the server's side has a defined answer: an executable table with a ledger."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,11 @@ STATES: dict[str, Callable[[], ServerSessionRules]] = {
     "lost": lost,
 }
 
+
+def attaching(**more: Any) -> HolderFrame:
+    return HolderFrame(attach=Attach("holder", "instance", 1, **more))
+
+
 FRAMES: dict[str, HolderFrame] = {
     "nothing": HolderFrame(),
     "attach": HolderFrame(attach=ATTACH),
@@ -97,24 +103,12 @@ FRAMES: dict[str, HolderFrame] = {
     "attach with negative capacity": HolderFrame(attach=Attach("holder", "instance", -1)),
     "attach with a NUL": HolderFrame(attach=Attach("holder", "inst\0ance", 1)),
     "attach with a long name": HolderFrame(attach=Attach("h" * (NAME_MAX + 1), "instance", 1)),
-    "attach with too many labels": HolderFrame(
-        attach=Attach("holder", "instance", 1, labels={str(n): "" for n in range(LABELS_MAX + 1)})
-    ),
-    "attach with too many modules": HolderFrame(
-        attach=Attach("holder", "instance", 1, modules=["noop@1"] * (MODULES_MAX + 1))
-    ),
-    "attach with too many idempotent modules": HolderFrame(
-        attach=Attach("holder", "instance", 1, idempotent_modules=["noop@1"] * (MODULES_MAX + 1))
-    ),
-    "attach with a long idempotent module": HolderFrame(
-        attach=Attach("holder", "instance", 1, idempotent_modules=["m" * (NAME_MAX + 1)])
-    ),
-    "attach with too many leases": HolderFrame(
-        attach=Attach("holder", "instance", 1, held=[Lease("x", 1)] * (HELD_MAX + 1))
-    ),
-    "attach with a long lease": HolderFrame(
-        attach=Attach("holder", "instance", 1, held=[Lease("x", 1), Lease(LONG, 1)])
-    ),
+    "attach with too many labels": attaching(labels={str(n): "" for n in range(LABELS_MAX + 1)}),
+    "attach with too many modules": attaching(modules=["noop@1"] * (MODULES_MAX + 1)),
+    "attach with too many idempotent modules": attaching(idempotent_modules=["noop@1"] * (MODULES_MAX + 1)),
+    "attach with a long idempotent module": attaching(idempotent_modules=["m" * (NAME_MAX + 1)]),
+    "attach with too many leases": attaching(held=[Lease("x", 1)] * (HELD_MAX + 1)),
+    "attach with a long lease": attaching(held=[Lease("x", 1), Lease(LONG, 1)]),
     "next beat": HolderFrame(beat=Beat(2, False, 0)),
     "old beat": HolderFrame(beat=Beat(1, False, 0)),
     "beat after a gap": HolderFrame(beat=Beat(4, False, 0)),
@@ -237,7 +231,7 @@ def test_count_that_goes_back_is_a_fault():
 def test_attached_frame_follows_the_acceptance_and_names_the_refused_leases():
     session = new()
     held = [Lease("mine", 4), Lease("stale", 2)]
-    session.receive(HolderFrame(attach=Attach("holder", "instance", 1, held=held)), 0.0)
+    session.receive(attaching(held=held), 0.0)
     assert session.take_frame() is None
     session.accept([Refused("stale", 2, "EPOCH_STALE")])
     frame = some(session.take_frame())
@@ -300,7 +294,7 @@ def test_beats_keep_the_set_of_held_leases():
 def test_leases_are_counted_from_the_attach_on_and_gone_with_the_stream():
     session = new()
     counts = [session.held_count]
-    session.receive(HolderFrame(attach=Attach("holder", "instance", 1, held=[Lease("a", 1), Lease("b", 1)])), 0.0)
+    session.receive(attaching(held=[Lease("a", 1), Lease("b", 1)]), 0.0)
     counts.append(session.held_count)
     session.accept([Refused("a", 1, "EPOCH_STALE")])
     counts.append(session.held_count)
@@ -321,7 +315,7 @@ def test_unanswered_reports_of_all_frames_count_together():
 @pytest.mark.parametrize("end", [lambda session: session.close("NO", "no"), ServerSessionRules.lost])
 def test_leases_of_an_attach_that_is_never_accepted_are_forgotten(end: Callable[[ServerSessionRules], object]):
     session = new()
-    session.receive(HolderFrame(attach=Attach("holder", "instance", 1, held=[Lease("a", 1)])), 0.0)
+    session.receive(attaching(held=[Lease("a", 1)]), 0.0)
     end(session)
     assert session.held_count == 0
     assert session.attach is not None

@@ -138,8 +138,12 @@ class World:
         assert task.cancelled()
 
 
-async def test_a_definition_that_does_not_come_holds_up_nobody_else() -> None:
-    world = World()
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_a_definition_that_does_not_come_holds_up_nobody_else(world: World) -> None:
     world.answers["there"] = VERSION
     async with world.running():
         waiting = world.arrive("away")
@@ -151,8 +155,7 @@ async def test_a_definition_that_does_not_come_holds_up_nobody_else() -> None:
         await until(lambda: world.begun == [owned, waiting])
 
 
-async def test_a_definition_is_asked_for_once_by_all_who_need_it_and_not_for_the_dropped() -> None:
-    world = World()
+async def test_a_definition_is_asked_for_once_by_all_who_need_it_and_not_for_the_dropped(world: World) -> None:
     async with world.running():
         first, second = world.arrive("away"), world.arrive("away")
         await until(lambda: world.asked)
@@ -168,8 +171,7 @@ async def test_a_definition_is_asked_for_once_by_all_who_need_it_and_not_for_the
     assert world.begun == [second]
 
 
-async def test_a_definition_that_comes_while_journals_are_read_is_not_asked_for_again() -> None:
-    world = World()
+async def test_a_definition_that_comes_while_journals_are_read_is_not_asked_for_again(world: World) -> None:
     world.may_read.clear()
     async with world.running():
         world.take_on(1)
@@ -184,8 +186,7 @@ async def test_a_definition_that_comes_while_journals_are_read_is_not_asked_for_
         assert not world.asked
 
 
-async def test_a_version_that_is_not_there_is_refused_at_once_and_for_good() -> None:
-    world = World()
+async def test_a_version_that_is_not_there_is_refused_at_once_and_for_good(world: World) -> None:
     world.answers["none"] = DefinitionRefused("VERSION_NOT_FOUND", "no", is_permanent=True)
     async with world.running():
         owned = world.arrive("none")
@@ -195,9 +196,8 @@ async def test_a_version_that_is_not_there_is_refused_at_once_and_for_good() -> 
 
 
 async def test_a_definition_that_a_newer_coordinator_may_know_goes_back_after_a_rest(
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World()
     world.answers["newer"] = DefinitionRefused("DEFINITION_CORRUPT", "?", is_permanent=False)
     monkeypatch.setattr(journal_loader, "REST_SECONDS", 3_600.0)
     async with world.running():
@@ -210,8 +210,7 @@ async def test_a_definition_that_a_newer_coordinator_may_know_goes_back_after_a_
     assert world.refused == [("DEFINITION_CORRUPT", False)]
 
 
-async def test_a_journal_that_cannot_be_read_holds_up_no_other() -> None:
-    world = World()
+async def test_a_journal_that_cannot_be_read_holds_up_no_other(world: World) -> None:
     world.giants = {"7", "150"}
     async with world.running():
         owned = world.take_on(200)
@@ -226,8 +225,7 @@ async def test_a_journal_that_cannot_be_read_holds_up_no_other() -> None:
     assert sorted(world.hard_loads) == [["150"], ["7"], ["7"]]
 
 
-async def test_few_tries_find_the_journal_that_cannot_be_read() -> None:
-    world = World()
+async def test_few_tries_find_the_journal_that_cannot_be_read(world: World) -> None:
     world.giants = {"7"}
     async with world.running():
         world.take_on(200)
@@ -236,9 +234,10 @@ async def test_few_tries_find_the_journal_that_cannot_be_read() -> None:
         assert world.failed == [200, 14, 1]
 
 
-async def test_what_is_slow_is_read_in_batches_that_its_time_is_enough_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_slow_is_read_in_batches_that_its_time_is_enough_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Backoff, "next", lambda _: 0.0)
-    world = World()
     world.most = 20
     async with world.running():
         world.take_on(1_000)
@@ -247,8 +246,7 @@ async def test_what_is_slow_is_read_in_batches_that_its_time_is_enough_for(monke
         assert max(world.failed[1:]) <= 2 * world.most
 
 
-async def test_a_journal_that_is_damaged_is_handed_back_as_failed_and_harms_no_other() -> None:
-    world = World()
+async def test_a_journal_that_is_damaged_is_handed_back_as_failed_and_harms_no_other(world: World) -> None:
     world.damaged = {"7"}
     async with world.running():
         world.take_on(50)
@@ -258,8 +256,7 @@ async def test_a_journal_that_is_damaged_is_handed_back_as_failed_and_harms_no_o
     assert [each.execution_id for each in world.dropped] == ["7"]
 
 
-async def test_newcomers_and_what_failed_are_read_by_turns() -> None:
-    world = World()
+async def test_newcomers_and_what_failed_are_read_by_turns(world: World) -> None:
     world.giants = {str(number) for number in range(200)}
     async with world.running():
         world.take_on(200)

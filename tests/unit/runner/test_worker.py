@@ -12,6 +12,8 @@ from services.runner.core.job import Job, OutputRef, Released, Stopped, Succeede
 from tests.support.runner_bench import Bench, a_job
 from windlass.sdk import Context, TransientError
 
+PERMANENT, TIMEOUT, TRANSIENT = ErrorClass.PERMANENT, ErrorClass.TIMEOUT, ErrorClass.TRANSIENT
+
 
 @pytest.fixture
 def bench(tmp_path: Any) -> Bench:
@@ -47,24 +49,16 @@ async def test_built_in_module_gives_its_output_and_branch(bench: Bench, job: Jo
 @pytest.mark.parametrize(
     ("job", "error_class", "kind"),
     [
-        (a_job("fail@1"), ErrorClass.TRANSIENT, "TRANSIENT"),
-        (a_job("fail@1", config={"type": "PERMANENT"}), ErrorClass.PERMANENT, "PERMANENT"),
-        (a_job("fail@1", config={"type": "CARD_DECLINED"}), ErrorClass.TRANSIENT, "CARD_DECLINED"),
-        (a_job("switch@1", config={"cases": []}), ErrorClass.PERMANENT, "NO_BRANCH"),
-        (a_job("condition@1"), ErrorClass.PERMANENT, "INVALID_CONFIG"),
-        (a_job("condition@1", config={"expression": [1, 2]}), ErrorClass.PERMANENT, "INVALID_CONFIG"),
-        (
-            a_job("switch@1", config={"cases": [{"when": {"a": 1}, "branch": "a"}]}),
-            ErrorClass.PERMANENT,
-            "INVALID_CONFIG",
-        ),
-        (
-            a_job("transform@1", inputs={"a": "{{ input.no }}"}, has_templates=True),
-            ErrorClass.PERMANENT,
-            "TEMPLATE_ERROR",
-        ),
-        (a_job("delay@1", config={"duration": "soon"}), ErrorClass.PERMANENT, "INVALID_CONFIG"),
-        (a_job("delay@1", config={"duration": "60s"}, timeout_seconds=0.01), ErrorClass.TIMEOUT, "NODE_TIMEOUT"),
+        (a_job("fail@1"), TRANSIENT, "TRANSIENT"),
+        (a_job("fail@1", config={"type": "PERMANENT"}), PERMANENT, "PERMANENT"),
+        (a_job("fail@1", config={"type": "CARD_DECLINED"}), TRANSIENT, "CARD_DECLINED"),
+        (a_job("switch@1", config={"cases": []}), PERMANENT, "NO_BRANCH"),
+        (a_job("condition@1"), PERMANENT, "INVALID_CONFIG"),
+        (a_job("condition@1", config={"expression": [1, 2]}), PERMANENT, "INVALID_CONFIG"),
+        (a_job("switch@1", config={"cases": [{"when": {"a": 1}, "branch": "a"}]}), PERMANENT, "INVALID_CONFIG"),
+        (a_job("transform@1", inputs={"a": "{{ input.no }}"}, has_templates=True), PERMANENT, "TEMPLATE_ERROR"),
+        (a_job("delay@1", config={"duration": "soon"}), PERMANENT, "INVALID_CONFIG"),
+        (a_job("delay@1", config={"duration": "60s"}, timeout_seconds=0.01), TIMEOUT, "NODE_TIMEOUT"),
     ],
 )
 async def test_failures_have_a_class(bench: Bench, job: Job, error_class: ErrorClass, kind: str) -> None:
