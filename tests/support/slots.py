@@ -4,6 +4,8 @@ It runs in the database, as a constraint trigger, so that it sees what each comm
 whoever commits: a test's own claimers, or the dispatchers of a whole stack.
 """
 
+from typing import LiteralString
+
 import psycopg
 
 # The function writes with the rights of whoever installs it: the service's role needs none on the table.
@@ -42,8 +44,14 @@ def waiting(url: str) -> int:
     return _one(url, "SELECT count(*) FROM dispatcher.queue")
 
 
-def _one(url: str, query: str) -> int:
+def slots_in_use(url: str, workspace: str) -> int:
+    """The slots in use that are committed."""
+    query = "SELECT count(*) FROM dispatcher.queue WHERE workspace = %s AND state IN (2, 3) AND NOT ends_only"
+    return _one(url, query, workspace)
+
+
+def _one(url: str, query: LiteralString, *params: str) -> int:
     with psycopg.connect(url) as connection:
-        row = connection.execute(query).fetchone()
+        row = connection.execute(query, params).fetchone()
     assert row is not None
     return int(row[0])

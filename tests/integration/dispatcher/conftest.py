@@ -6,7 +6,6 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 
-import psycopg
 import pytest_asyncio
 
 from services.chassis.postgres.database import Database, PgConnection
@@ -79,11 +78,11 @@ class Rig:
             )
         )
 
-    async def leased(self, workspace: str) -> Claim:
-        """The claim of a new execution that is alone in its workspace."""
-        await self.limit(workspace, 5)
-        (claim,) = (await self.enqueue(new_start(workspace), holders=1)).claims
-        return claim
+    async def leased(self, workspace: str, count: int = 1, holder: str = "holder-a") -> Sequence[Claim]:
+        """The claims of new executions that are alone in their workspace."""
+        await self.limit(workspace, 100)
+        starts = [new_start(workspace) for _ in range(count)]
+        return (await self.enqueue(*starts, holders=count, holder=holder)).claims
 
     async def park(
         self, claim: Claim, wake_time: datetime | None = None, seen_message_ids: Sequence[str] = ()
@@ -146,14 +145,3 @@ async def address(database: TestDatabase) -> AsyncIterator[str]:
 async def api(address: str) -> AsyncIterator[Api]:
     async with Api(address) as api:
         yield api
-
-
-def slots_in_use(url: str, workspace: str) -> int:
-    """The slots in use that are committed, read over another connection."""
-    with psycopg.connect(url) as connection:
-        row = connection.execute(
-            "SELECT count(*) FROM dispatcher.queue WHERE workspace = %s AND state IN (2, 3) AND NOT ends_only",
-            (workspace,),
-        ).fetchone()
-    assert row is not None
-    return int(row[0])

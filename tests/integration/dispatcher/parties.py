@@ -99,6 +99,12 @@ class Coordinator(HolderOwner):
         await until(lambda: len(self.grants) >= count, SECONDS, f"{count} {what}, not {len(self.grants)}")
         return self.grants
 
+    async def take(self, api: Api, sent: queue_pb2.EnqueueItem) -> sessions_pb2.ExecutionGrant:
+        """The grant of this item, which is the first that comes."""
+        await api.enqueue(sent)
+        (grant,) = await self.granted(1)
+        return grant
+
     def finish(self, *grants: sessions_pb2.ExecutionGrant) -> None:
         for grant in grants:
             self._report(grant, finished=sessions_pb2.ExecutionReport.Finished())

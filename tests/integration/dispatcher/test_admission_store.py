@@ -78,7 +78,7 @@ async def test_claim_serves_workspaces_round_robin(rig: Rig) -> None:
 
 
 async def test_finish_is_fenced_by_its_epoch(rig: Rig) -> None:
-    claim = await rig.leased("fence")
+    (claim,) = await rig.leased("fence")
     assert await rig.finish((claim.execution_id, claim.epoch - 1)) == [None]
     assert await rig.leases.end(["holder-a"])
     assert await rig.finish(claim) == [None]
@@ -137,11 +137,8 @@ async def test_known_count_is_taken_instead_of_counting(rig: Rig) -> None:
         now=datetime.now(UTC), new_starts=arrived, new_start_holders=[0, -1, -1], waiting={"known": 2}, holders=["h"]
     )
     result = await rig.queue.commit(batch)
-    assert [each.outcome for each in result.admissions] == [
-        EnqueueOutcome.QUEUED,
-        EnqueueOutcome.QUEUED,
-        EnqueueOutcome.QUEUE_FULL,
-    ]
+    outcomes = [each.outcome for each in result.admissions]
+    assert outcomes == [EnqueueOutcome.QUEUED, EnqueueOutcome.QUEUED, EnqueueOutcome.QUEUE_FULL]
     (workspace,) = result.workspaces
     assert (workspace.added, workspace.queued) == (1, None), "who goes ahead at once has not waited"
 
@@ -181,7 +178,7 @@ async def test_parked_execution_gives_back_its_slot_and_wakes_by_time(rig: Rig) 
 
 
 async def test_parking_with_a_time_that_has_passed_wakes_at_once(rig: Rig) -> None:
-    claim = await rig.leased("late-park")
+    (claim,) = await rig.leased("late-park")
     past = datetime.now(UTC) - timedelta(seconds=1)
     assert (await rig.park(claim, past)).woken == ["late-park"]
 

@@ -91,8 +91,7 @@ async def test_item_that_cannot_be_stored_stands_alone_and_is_an_error(empty_rig
 
 async def test_grant_and_its_taking_are_told(address: str, api: Api, log: Log) -> None:
     async with Coordinator(address, name="taker") as coordinator:
-        await api.enqueue(item("told"))
-        (grant,) = await coordinator.granted(1)
+        grant = await coordinator.take(api, item("told"))
         lease = {"execution_id": grant.lease.lease_id, "epoch": grant.lease.epoch}
         assert await log.one("dispatching item", **lease) == {**lease, "workspace": "told", "log_level": "info"}
         assert await log.one("dispatched execution", **lease) == {**lease, "holder": "taker", "log_level": "info"}
@@ -161,8 +160,7 @@ async def test_late_report_is_told_with_who_brought_it_and_why_it_is_refused(
     address: str, api: Api, log: Log, kind: str
 ) -> None:
     async with Coordinator(address) as coordinator:
-        await api.enqueue(item(f"late-{kind}"))
-        (grant,) = await coordinator.granted(1)
+        grant = await coordinator.take(api, item(f"late-{kind}"))
         stale = sessions_pb2.ExecutionGrant()
         stale.CopyFrom(grant)
         stale.lease.epoch -= 1

@@ -90,13 +90,6 @@ async def test_claim_leaves_for_the_next_what_would_make_it_too_large(rig: Rig) 
     assert [len(claim.messages) for claim in await rig.claim("heavy", claims=8)] == [8, 0]
 
 
-async def leased(rig: Rig, count: int) -> list[str]:
-    """Lease `count` executions to one holder. Returns their ids in order."""
-    await rig.limit("unread", 20)
-    claims = (await rig.enqueue(*[new_start("unread") for _ in range(count)], holders=count)).claims
-    return sorted(claim.execution_id for claim in claims)
-
-
 async def unread(rig: Rig) -> list[bytes]:
     """The messages that are sent again. All executions of a test have the same holder."""
     (bodies,) = (await rig.mailbox.unread()).values()
@@ -108,7 +101,7 @@ async def resent(rig: Rig) -> list[int]:
 
 
 async def test_what_is_resent_at_once_is_bounded_and_goes_round(empty_rig: Rig) -> None:
-    ids = await leased(empty_rig, 10)
+    ids = sorted(each.execution_id for each in await empty_rig.leased("unread", 10))
     for execution_id in ids:
         await empty_rig.fill(execution_id, messages=4, size=MEBIBYTE // 2)
     # The oldest of each, then the second of as many as there is room for; of none the third.
@@ -119,7 +112,7 @@ async def test_what_is_resent_at_once_is_bounded_and_goes_round(empty_rig: Rig) 
 
 
 async def test_full_mailboxes_that_nobody_reads_hold_up_no_other(empty_rig: Rig) -> None:
-    *stuck, other = await leased(empty_rig, 10)
+    *stuck, other = sorted(each.execution_id for each in await empty_rig.leased("unread", 10))
     for execution_id in stuck:
         await empty_rig.fill(execution_id, messages=8, size=MEBIBYTE)
     await empty_rig.fill(other, messages=1, size=8)
@@ -128,7 +121,7 @@ async def test_full_mailboxes_that_nobody_reads_hold_up_no_other(empty_rig: Rig)
 
 
 async def test_mailbox_of_many_messages_that_nobody_reads_holds_up_no_other(empty_rig: Rig) -> None:
-    stuck, other = await leased(empty_rig, 2)
+    stuck, other = sorted(each.execution_id for each in await empty_rig.leased("unread", 2))
     await empty_rig.fill(stuck, messages=RESENT_MESSAGES_MAX + 1, size=4)
     await empty_rig.fill(other, messages=2, size=8)
     bodies = await unread(empty_rig)

@@ -74,8 +74,7 @@ async def test_going_execution_keeps_its_lease_when_a_replica_goes(database: Dat
             coordinator = Coordinator(stays, goes)
             await coordinator.__aenter__()
             async with Api(goes) as api:
-                await api.enqueue(item("moved"))
-                (grant,) = await coordinator.granted(1)
+                grant = await coordinator.take(api, item("moved"))
         await coordinator.finished(grant)
         assert coordinator.taken == [grant.lease.lease_id]
         assert not coordinator.ended

@@ -14,7 +14,7 @@ from services.dispatcher.app.admission_metrics import AdmissionMetrics
 from services.dispatcher.app.ports import PendingReport
 from services.dispatcher.app.returns import Returns
 from services.dispatcher.core.items import Claim, LeaseReleased, State
-from tests.integration.dispatcher.conftest import Rig, new_start
+from tests.integration.dispatcher.conftest import Rig
 from tests.integration.dispatcher.test_admission_loop import Recorder
 
 
@@ -42,12 +42,6 @@ def returns_of(rig: Rig, lost: str = "") -> tuple[Returns, AdmissionInbox]:
     return Returns(leases=LosesAnswers(rig, lost), inbox=inbox, metrics=AdmissionMetrics(), clock=clock), inbox
 
 
-async def granted(rig: Rig, workspace: str, count: int, holder: str = "holder-a") -> Sequence[Claim]:
-    await rig.limit(workspace, 100)
-    starts = [new_start(workspace) for _ in range(count)]
-    return (await rig.enqueue(*starts, holders=count, holder=holder)).claims
-
-
 async def states(rig: Rig, workspace: str) -> list[State]:
     return [State(row[0]) for row in await rig.rows("state", f"workspace = '{workspace}'")]  # type: ignore[arg-type]
 
@@ -62,7 +56,7 @@ def told(claims: Sequence[Claim], holder: Recorder, **release: Any) -> list[Pend
 @pytest.mark.parametrize("lost", ["", "hand_back"])
 async def test_many_releases_are_answered_once_each(rig: Rig, lost: str) -> None:
     workspace = f"many-{lost}"
-    claims = await granted(rig, workspace, 50)
+    claims = await rig.leased(workspace, 50)
     returns, inbox = returns_of(rig, lost)
     holder = Recorder()
     returns.released(told(claims, holder, reason="DRAINING"))
@@ -79,7 +73,7 @@ async def test_many_releases_are_answered_once_each(rig: Rig, lost: str) -> None
 
 
 async def test_failed_dispatch_whose_answer_is_lost_is_charged_once(rig: Rig) -> None:
-    (claim,) = await granted(rig, "charged", 1)
+    (claim,) = await rig.leased("charged")
     returns, _ = returns_of(rig, "fail")
     holder = Recorder()
     returns.released(told([claim], holder, is_failed=True, reason="AWAY"))
@@ -93,7 +87,7 @@ async def test_failed_dispatch_whose_answer_is_lost_is_charged_once(rig: Rig) ->
 @pytest.mark.parametrize("lost", ["", "reasons"])
 async def test_late_release_is_refused_and_changes_nothing(rig: Rig, lost: str) -> None:
     workspace = f"stale-{lost}"
-    (claim,) = await granted(rig, workspace, 1)
+    (claim,) = await rig.leased(workspace)
     returns, _ = returns_of(rig, lost)
     holder = Recorder()
     stale = claim._replace(epoch=claim.epoch - 1)
@@ -108,7 +102,7 @@ async def test_late_release_is_refused_and_changes_nothing(rig: Rig, lost: str) 
 
 
 async def test_grants_handed_back_wait_again_but_never_anothers(rig: Rig) -> None:
-    mine, moved = await granted(rig, "handed", 2)
+    mine, moved = await rig.leased("handed", 2)
     returns, inbox = returns_of(rig)
     returns.hand_back([(mine.execution_id, mine.epoch), (moved.execution_id, moved.epoch - 1)])
     await returns.run_once()
@@ -119,7 +113,7 @@ async def test_grants_handed_back_wait_again_but_never_anothers(rig: Rig) -> Non
 @pytest.mark.parametrize("lost", ["", "end"])
 async def test_leases_of_an_ended_instance_wait_again_under_a_higher_epoch(rig: Rig, lost: str) -> None:
     holder = f"ended-{lost}"
-    (claim,) = await granted(rig, holder, 1, holder)
+    (claim,) = await rig.leased(holder, 1, holder)
     returns, _ = returns_of(rig, lost)
     returns.ended([holder])
     if lost:
@@ -133,7 +127,7 @@ async def test_leases_of_an_ended_instance_wait_again_under_a_higher_epoch(rig: 
 
 
 async def test_every_grant_has_a_higher_epoch(rig: Rig) -> None:
-    (claim,) = await granted(rig, "again", 1)
+    (claim,) = await rig.leased("again")
     epochs = [claim.epoch]
     for _ in range(3):
         await rig.leases.hand_back([(claim.execution_id, epochs[-1])])

@@ -100,8 +100,7 @@ async def test_same_request_twice_in_one_message_starts_once(address: str, api: 
 
 async def test_parked_execution_wakes_by_its_time(address: str, api: Api) -> None:
     async with Coordinator(address) as coordinator:
-        await api.enqueue(item("sleeper", executions_max=1))
-        (grant,) = await coordinator.granted(1)
+        grant = await coordinator.take(api, item("sleeper", executions_max=1))
         wake = datetime.now(UTC) + timedelta(seconds=0.3)
         coordinator.park(grant, wake_time=wake)
         await coordinator.reported()
@@ -115,8 +114,7 @@ async def test_parked_execution_wakes_by_its_time(address: str, api: Api) -> Non
 
 async def test_message_wakes_a_parked_execution_and_comes_with_the_grant(address: str, api: Api) -> None:
     async with Coordinator(address) as coordinator:
-        await api.enqueue(item("messages"))
-        (grant,) = await coordinator.granted(1)
+        grant = await coordinator.take(api, item("messages"))
         coordinator.park(grant)
         await coordinator.reported()
         request = cancel(grant.lease.lease_id, workspace="messages")
@@ -130,8 +128,7 @@ async def test_message_wakes_a_parked_execution_and_comes_with_the_grant(address
 
 async def test_message_is_pushed_to_the_holder_until_it_is_acknowledged(address: str, api: Api) -> None:
     async with Coordinator(address) as coordinator:
-        await api.enqueue(item("pushed"))
-        (grant,) = await coordinator.granted(1)
+        grant = await coordinator.take(api, item("pushed"))
         request = cancel(grant.lease.lease_id, message_id="push-1", workspace="pushed")
         assert (await api.queue.Deliver(request)).found
         assert (await api.queue.Deliver(request)).found
@@ -143,8 +140,7 @@ async def test_message_is_pushed_to_the_holder_until_it_is_acknowledged(address:
 
 async def test_message_unseen_at_the_parking_wakes_at_once(address: str, api: Api) -> None:
     async with Coordinator(address) as coordinator:
-        await api.enqueue(item("unseen"))
-        (grant,) = await coordinator.granted(1)
+        grant = await coordinator.take(api, item("unseen"))
         assert (await api.queue.Deliver(cancel(grant.lease.lease_id, "unseen-1", "unseen"))).found
         coordinator.park(grant)
         again = (await coordinator.granted(2))[1]
@@ -205,8 +201,7 @@ async def test_deadline_that_passes_in_the_queue_ends_without_a_slot(address: st
 
 async def test_foreign_and_unknown_executions_are_not_found(address: str, api: Api) -> None:
     async with Coordinator(address) as coordinator:
-        await api.enqueue(item("owner"))
-        (grant,) = await coordinator.granted(1)
+        grant = await coordinator.take(api, item("owner"))
         assert not (await api.queue.Deliver(cancel(grant.lease.lease_id, workspace="thief"))).found
         assert not (await api.queue.Deliver(cancel(str(uuid.uuid4()), workspace="owner"))).found
         await coordinator.finished(grant)

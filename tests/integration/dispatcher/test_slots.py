@@ -13,8 +13,9 @@ from services.chassis.postgres.arrays import Ints, Texts
 from services.chassis.postgres.connection import connect
 from services.dispatcher.store.claim_statements import CLAIM
 from services.dispatcher.store.slots import LOCK_WORKSPACES
-from tests.integration.dispatcher.conftest import Rig, new_start, slots_in_use
+from tests.integration.dispatcher.conftest import Rig, new_start
 from tests.support.probe import eventually
+from tests.support.slots import slots_in_use
 
 SLOTS = 5
 

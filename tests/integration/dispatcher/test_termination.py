@@ -44,8 +44,7 @@ async def test_dispatcher_that_is_told_to_go_answers_first_and_exits_cleanly(dat
     try:
         await eventually(lambda: is_serving(address), 20.0, "the dispatcher to serve")
         async with Coordinator(address) as coordinator, Api(address) as api:
-            await api.enqueue(item("leaving"))
-            (grant,) = await coordinator.granted(1)
+            grant = await coordinator.take(api, item("leaving"))
             leaving.send_signal(signal.SIGTERM)
             async with asyncio.timeout(SECONDS):
                 assert await leaving.wait() == 0
