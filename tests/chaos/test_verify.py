@@ -156,17 +156,16 @@ Change = Callable[[list[ev.Event]], list[ev.Event]]
 # Each breaks the promise that its name begins with. First those that are statements about one execution.
 
 EXECUTIONS = "UPDATE coordinator.executions"
+RUNS = "UPDATE coordinator.runs"
 QUEUE = "UPDATE dispatcher.queue"
+REQUESTS = "UPDATE dispatcher.requests"
 ONE_SLOT = "UPDATE dispatcher.tenants SET executions_max = 1"
 IN_ROWS = {
     "s2_the_fence_has_fallen": ("row", f"{EXECUTIONS} SET epoch = 0 WHERE execution_id = %s"),
     "s3_fenced_above_every_grant": ("held", f"{EXECUTIONS} SET epoch = epoch + 1000 WHERE execution_id = %s"),
     "s3_granted_above_what_was_minted": ("held", f"{QUEUE} SET epoch = epoch + 1000 WHERE execution_id = %s"),
     "s6_a_row_that_is_not_the_fold": ("row", f"{EXECUTIONS} SET retries = retries + 1 WHERE execution_id = %s"),
-    "s6_a_run_that_no_event_made": (
-        "row",
-        "UPDATE coordinator.runs SET number = 99 WHERE execution_id = %s AND number = 1",
-    ),
+    "s6_a_run_that_no_event_made": ("row", f"{RUNS} SET number = 99 WHERE execution_id = %s AND number = 1"),
     "s6_a_flipped_bit": (
         "row",
         (
@@ -188,10 +187,7 @@ IN_ROWS = {
         ),
     ),
     "s12_queued_in_another_workspace": ("held", f"{QUEUE} SET workspace = 'other' WHERE execution_id = %s"),
-    "s12_a_key_of_another_workspace": (
-        "row",
-        "UPDATE dispatcher.requests SET workspace = 'other' WHERE execution_id = %s",
-    ),
+    "s12_a_key_of_another_workspace": ("row", f"{REQUESTS} SET workspace = 'other' WHERE execution_id = %s"),
     "s13_more_going_than_slots": ("held", ONE_SLOT, "UPDATE dispatcher.tenants SET lowered_epoch = 0"),
     "s13_granted_past_a_limit_that_had_been_lowered": (
         "held",
@@ -259,9 +255,7 @@ async def s4_what_was_acknowledged_is_nowhere(false: Falsifier) -> None:
 
 @breach
 async def s5_a_key_is_answered_with_what_another_asked_for(false: Falsifier) -> None:
-    await false.run(
-        "UPDATE dispatcher.requests SET execution_id = %s WHERE execution_id = %s", *(false.told.retry, false.told.row)
-    )
+    await false.run(f"{REQUESTS} SET execution_id = %s WHERE execution_id = %s", *(false.told.retry, false.told.row))
 
 
 @breach_in("row")

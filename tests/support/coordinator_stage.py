@@ -343,6 +343,13 @@ class Stage:
         self.dispatcher.grant(session, [order])
         return order
 
+    async def start_at(self, runner: StageRunner, session: Any, version: str) -> Any:
+        """The order of a new execution, once its first run is at the runner."""
+        before = len(runner.grants)
+        order = self.start(session, version)
+        await eventually(lambda: len(runner.grants) > before)
+        return order
+
     async def attach_also(self, runner: StageRunner, address: str) -> None:
         """A second coordinator for a runner that has one."""
         runner.attach(address)

@@ -72,8 +72,7 @@ async def test_fault_of_the_database_that_is_no_executions_ends_the_process_and_
     on_stage: Stage, tables: Database
 ) -> None:
     session, runner = await on_stage.with_runner(is_silent=True)
-    order = on_stage.start(session, on_stage.catalog.add("v-line", **line(1)))
-    await eventually(lambda: runner.grants)
+    order = await on_stage.start_at(runner, session, on_stage.catalog.add("v-line", **line(1)))
     await tables.execute("ALTER TABLE journal RENAME TO elsewhere")
     try:
         runner.answer(runner.grants[0], None)

@@ -59,9 +59,8 @@ async def test_an_execution_that_waits_for_a_message_alone_is_parked_and_wakes(
     waits = {"id": "wait", "module": WaitForMessage.module}
     version = on_stage.catalog.add("v-waits", name="w", nodes=[waits], edges=[])
     _, session = await on_stage.coordinator()
-    order = on_stage.dispatcher.order(version)
+    order = on_stage.start(session, version)
     id_ = order.lease.lease_id
-    on_stage.dispatcher.grant(session, [order])
     await eventually(lambda: reports_of(on_stage, order, "parked"))
     (parked,) = reports_of(on_stage, order, "parked")
     assert not parked.HasField("wake_time"), "no time may wake it"

@@ -57,8 +57,7 @@ async def test_work_waits_for_a_runner_that_fits(on_stage: Stage, tables: Databa
 async def test_a_cancel_is_journalled_acknowledged_and_stops_the_run(on_stage: Stage, tables: Database) -> None:
     version = on_stage.catalog.add("v-line", **line(2))
     session, runner = await on_stage.with_runner(is_silent=True)
-    order = on_stage.start(session, version)
-    await eventually(lambda: runner.grants)
+    order = await on_stage.start_at(runner, session, version)
     message = ExecutionMessage(message_id="m1", execution_id=order.lease.lease_id)
     message.cancel.reason = "enough"
     session.post([message])

@@ -36,12 +36,7 @@ PLAIN = ["ExecutionStarted", "RunLeased", "RunSucceeded", "RunLeased", "RunSucce
 
 async def going(on_stage: Stage, runner: StageRunner, session: Any) -> Any:
     """An execution whose first run is at the runner."""
-    version = on_stage.catalog.add("v-step", **STEP)
-    order = on_stage.dispatcher.order(version)
-    before = len(runner.grants)
-    on_stage.dispatcher.grant(session, [order])
-    await eventually(lambda: len(runner.grants) > before)
-    return order
+    return await on_stage.start_at(runner, session, on_stage.catalog.add("v-step", **STEP))
 
 
 async def test_the_next_holder_adopts_a_live_run_and_takes_its_result(on_stage: Stage, tables: Database) -> None:
@@ -144,9 +139,7 @@ async def test_an_append_whose_answer_was_lost_counts_once(
 
 
 async def test_a_hint_that_it_is_new_does_not_start_it_twice(on_stage: Stage, tables: Database) -> None:
-    address, session = await on_stage.coordinator("0")
-    runner = await on_stage.runner(address)
-    runner.work = lambda grant: None
+    session, runner = await on_stage.with_runner("0", is_silent=True)
     order = await going(on_stage, runner, session)
     id_ = order.lease.lease_id
     other_address, other = await on_stage.coordinator("1")
@@ -165,14 +158,12 @@ async def test_a_hint_that_it_is_new_does_not_start_it_twice(on_stage: Stage, ta
 
 @pytest.mark.parametrize("is_idempotent", [True, False])
 async def test_the_runs_of_a_dead_runner_go_to_another(on_stage: Stage, is_idempotent: bool) -> None:
-    version = on_stage.catalog.add(
-        f"v-{is_idempotent}", name="w", nodes=[{"id": "a", "module": "noop@1", "idempotent": is_idempotent}], edges=[]
-    )
+    nodes = [{"id": "a", "module": "noop@1", "idempotent": is_idempotent}]
+    version = on_stage.catalog.add(f"v-{is_idempotent}", name="w", nodes=nodes, edges=[])
     address, session = await on_stage.coordinator()
     doomed = await on_stage.runner(address, "doomed")
     doomed.work = lambda grant: None
-    order = on_stage.start(session, version)
-    await eventually(lambda: doomed.grants)
+    order = await on_stage.start_at(doomed, session, version)
     await doomed.holder.stop()
     other = await on_stage.runner(address, "other")
     await eventually(lambda: order.lease.lease_id in on_stage.dispatcher.finished, seconds=20)
@@ -201,9 +192,7 @@ async def test_a_dead_runners_word_on_its_module_sends_the_work_elsewhere_first(
     address, session = await on_stage.coordinator("0")
     doomed = await on_stage.runner(address, "doomed", idempotent=["noop@1"])
     doomed.work = lambda grant: None
-    order = on_stage.dispatcher.order(version)
-    id_ = order.lease.lease_id
-    on_stage.dispatcher.grant(session, [order])
+    id_ = on_stage.start(session, version).lease.lease_id
     await eventually(lambda: len(doomed.grants) == 2)
     numbers = {grant.node: int(grant.lease.lease_id.rpartition(".")[2]) for grant in doomed.grants}
     assert {grant.node: grant.idempotent for grant in doomed.grants} == {"once": False, "again": True}

@@ -17,11 +17,7 @@ def claim_of(lease_id: str, epoch: int = 2) -> runs_pb.RunGrant:
 async def going(on_stage: Stage, runner: StageRunner, session: Any) -> Any:
     """An execution whose run is at the runner, which says nothing."""
     runner.work = lambda grant: None
-    order = on_stage.dispatcher.order(on_stage.catalog.add("v-one", **STEP))
-    before = len(runner.grants)
-    on_stage.dispatcher.grant(session, [order])
-    await eventually(lambda: len(runner.grants) > before)
-    return order
+    return await on_stage.start_at(runner, session, on_stage.catalog.add("v-one", **STEP))
 
 
 async def test_a_report_without_a_run_is_refused_and_the_coordinator_serves_on(on_stage: Stage) -> None:
