@@ -94,11 +94,6 @@ class MemoryChecker(Checkers):
 
 
 @pytest.fixture
-def checker() -> MemoryChecker:
-    return MemoryChecker()
-
-
-@pytest.fixture
 def used() -> MemoryRequests:
     return MemoryRequests()
 
@@ -124,10 +119,8 @@ def startables(workflows: MemoryWorkflows, clock: ManualClock) -> Startables:
 
 
 @pytest.fixture
-def starter(
-    startables: Startables, queue: MemoryQueue, used: MemoryRequests, checker: MemoryChecker, clock: ManualClock
-) -> Starter:
-    return Starter(startables, queue, used, checker, Identifiers(clock), clock, enqueue_seconds=1.0)
+def starter(startables: Startables, queue: MemoryQueue, used: MemoryRequests, clock: ManualClock) -> Starter:
+    return Starter(startables, queue, used, MemoryChecker(), Identifiers(clock), clock, enqueue_seconds=1.0)
 
 
 async def prepared(starter: Starter, *, workspace: str = "team", **changed: Any) -> NewStart:

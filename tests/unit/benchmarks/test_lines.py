@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ from benchmarks import __main__ as bench
 from benchmarks import rounds
 from benchmarks.peers.environment import ROOT
 
+Lines = Callable[..., Awaitable[Any]]
 NUMBER = float
 SHAPE = {
     "peer": str,
@@ -109,56 +110,49 @@ def fits(value: Any, shape: Any) -> bool:
     return isinstance(value, shape)
 
 
-async def lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *given: str) -> Any:
-    monkeypatch.setattr(sys, "argv", ["benchmarks", *given])
-    await bench.main()
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+@pytest.fixture
+def lines(_without_work: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lines:
+    """Runs the benchmarks with these arguments. Returns the lines that they print."""
+
+    async def printed(*given: str) -> Any:
+        monkeypatch.setattr(sys, "argv", ["benchmarks", *given])
+        await bench.main()
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return printed
 
 
-@pytest.mark.usefixtures("_without_work")
-async def test_line_has_the_shape_of_the_contract(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (line,) = await lines(capsys, monkeypatch, "--peers", "")
+async def test_line_has_the_shape_of_the_contract(lines: Lines) -> None:
+    (line,) = await lines("--peers", "")
     assert fits(line, SHAPE), line
     assert (line["peer"], line["cores"]) == ("windlass", os.cpu_count())
     assert line["W1"] == {"p50_ms": 100.0, "p95_ms": 190.0, "cpu_ms_each": 25.0}
 
 
-@pytest.mark.usefixtures("_without_work")
-async def test_figures_are_medians_of_three_rounds(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (line,) = await lines(capsys, monkeypatch, "--peers", "", "--parts", "W2")
+async def test_figures_are_medians_of_three_rounds(lines: Lines) -> None:
+    (line,) = await lines("--peers", "", "--parts", "W2")
     assert line["W2"] == {"steps_per_s": rounds.STEPS / 20.0, "cpu_s_per_1000_steps": 0.5}
     assert set(line) == {"peer", "W2", "memory_pss_mb", "collector", "cores"}
 
 
-@pytest.mark.usefixtures("_without_work")
-async def test_round_without_a_span_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_round_without_a_span_fails(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Idle, "spans_arrived", 0)
     with pytest.raises(RuntimeError, match="nothing was traced"):
-        await lines(capsys, monkeypatch, "--peers", "", "--parts", "W1")
+        await lines("--peers", "", "--parts", "W1")
 
 
-@pytest.mark.usefixtures("_without_work")
-async def test_two_trees_are_compared_round_by_round(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_two_trees_are_compared_round_by_round(lines: Lines, tmp_path: Path) -> None:
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/windlass").touch()
-    ours, theirs, ratio = await lines(capsys, monkeypatch, "--beside", str(tmp_path), "--parts", "W3", "--rounds", "2")
+    ours, theirs, ratio = await lines("--beside", str(tmp_path), "--parts", "W3", "--rounds", "2")
     assert (ours["peer"], theirs["peer"]) == (str(ROOT), str(tmp_path))
     # The walls are 40, 10, 20, 40 s: this tree is first in the first round and second in the other.
     assert (ours["W3"]["wall_s"], theirs["W3"]["wall_s"]) == (40.0, 15.0)
     assert ratio["W3"]["wall_s"] == [3.0, 2.0, 4.0]
 
 
-@pytest.mark.usefixtures("_without_work")
-async def test_each_peer_has_a_line_of_its_own(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_peer_has_a_line_of_its_own(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "PEERS", {"quick": Quick()})
-    first, second = await lines(capsys, monkeypatch, "--peers", "quick", "--rounds", "1")
+    first, second = await lines("--peers", "quick", "--rounds", "1")
     assert fits(first, SHAPE), first
     assert second == {"peer": "quick", "W3": {"wall_s": 0.5}, "cores": os.cpu_count()}

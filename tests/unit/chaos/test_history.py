@@ -51,13 +51,8 @@ def history() -> History:
 def test_history_without_a_fault_has_none_and_tells_what_was_looked_at() -> None:
     assert faults_of(history()) == []
     assert cases(history()) == {
-        "executions": 2,
-        "runs": 6,
-        "calls": 6,
-        "repeated": 2,
-        "works": 4,
-        "works called again": 2,
-    }
+        "executions": 2, "runs": 6, "calls": 6, "repeated": 2, "works": 4, "works called again": 2,
+    }  # fmt: skip
 
 
 def falsified(run: str, key: str, *, is_shown: bool) -> list[str]:

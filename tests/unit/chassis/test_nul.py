@@ -28,13 +28,8 @@ def test_each_place_is_told_by_its_path(shop: Shop) -> None:
     order.labels.update({"left": "c\0", "right": "fine"})
     order.extras.update({"a": {"b": [1, {"c": "d\0"}, ["fine", "e\0"]]}, "f": "g\0", "h": None})
     assert sorted(paths(order)) == [
-        "extras.a.b[1].c",
-        "extras.a.b[2][1]",
-        "extras.f",
-        "labels['left']",
-        "notes[1]",
-        "shoe",
-    ]
+        "extras.a.b[1].c", "extras.a.b[2][1]", "extras.f", "labels['left']", "notes[1]", "shoe",
+    ]  # fmt: skip
 
 
 def test_keys_are_text_too(shop: Shop) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.command_line import windlass
 
+COMMANDS = ("up", "down", "status", "serve", "migrate", "start", "watch", "runs", "validate", "workflow", "admin")
 HEAVY = {"grpc", "google.protobuf", "rich", "yaml", "psycopg", "asyncio", "services", "deploy", "structlog"}
 
 
@@ -24,19 +25,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_help_lists_the_commands() -> None:
     shown = windlass("--help")
     assert shown.returncode == 0
-    for command in (
-        "up",
-        "down",
-        "status",
-        "serve",
-        "migrate",
-        "start",
-        "watch",
-        "runs",
-        "validate",
-        "workflow",
-        "admin",
-    ):
+    for command in COMMANDS:
         assert f"\n  {command} " in shown.stdout
 
 

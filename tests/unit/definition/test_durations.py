@@ -37,30 +37,9 @@ def test_duration_is_read(text, span):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "s",
-        "-1s",
-        "1 s",
-        "1y",
-        "1e3s",
-        "nan",
-        None,
-        True,
-        [],
-        {},
-        "1.s",
-        -1,
-        1e300,
-        10**400,
-        "٣s",
-        float("inf"),
-        float("nan"),
-        "366d",
-        "999999999999d",
-    ],
-)
+    "text", ["", "s", "-1s", "1 s", "1y", "1e3s", "nan", "1.s", "٣s", "366d", "999999999999d", None, True, [], {},
+             -1, 1e300, 10**400, float("inf"), float("nan")],
+)  # fmt: skip
 def test_anything_else_is_no_duration(text):
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)

@@ -28,14 +28,8 @@ def test_ports_follow_service_offset_and_replica(tmp_path: Path) -> None:
     assert planned["api-1"]["gRPC"] == "127.0.0.1:7511"
     assert planned["coordinator-2"] == {"gRPC": "127.0.0.1:7523", "metrics": "127.0.0.1:7723"}
     assert list(planned) == [
-        "api-0",
-        "api-1",
-        "dispatcher-0",
-        "coordinator-0",
-        "coordinator-1",
-        "coordinator-2",
-        "runner-0",
-    ]
+        "api-0", "api-1", "dispatcher-0", "coordinator-0", "coordinator-1", "coordinator-2", "runner-0",
+    ]  # fmt: skip
 
 
 def _ports(offset: int, replicas: int) -> list[int]:
