@@ -119,7 +119,7 @@ COLUMNS: render.Columns = {
     "execution": "id",
     "workflow": lambda execution: f"{execution.workflow}@{execution.version}",
     "state": "state",
-    "started": "create_time",
+    "created": "create_time",
     "took": "metrics.duration",
 }
 RUN_COLUMNS: render.Columns = {
@@ -179,7 +179,7 @@ def _show(execution: Any) -> None:
     }
     for name in ("succeeded", "failed", "skipped", "blocked"):
         facts[name] = ", ".join(getattr(execution.summary, name))
-    facts["runs"] = f"{metrics.runs}, {metrics.retries} of them retries" if metrics.runs else ""
+    facts["runs"] = render.run_count(metrics.runs, metrics.retries) if metrics.runs else ""
     facts["trace"] = execution.trace_id
     for name, value in facts.items():
         if value:
