@@ -4,12 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
 from tests.support.command_line import windlass
+from windlass.cli.app import app
 
 HEAVY = {"grpc", "google.protobuf", "rich", "yaml", "psycopg", "asyncio", "services", "deploy", "structlog"}
 
@@ -38,6 +42,25 @@ def test_help_lists_the_commands() -> None:
         "admin",
     ):
         assert f"\n  {command} " in shown.stdout
+
+
+@pytest.mark.parametrize("group", [(), ("workflow",), ("keys",), ("workspace",), ("admin",)])
+def test_summary_of_every_command_is_one_whole_sentence(group: tuple[str, ...]) -> None:
+    commands = windlass(*group, "--help", COLUMNS="80").stdout.partition("Commands:\n")[2].splitlines()
+    assert commands
+    assert [line for line in commands if not line.endswith(".") or line.endswith("...")] == []
+
+
+def commands_below(command: Any) -> Iterator[Any]:
+    yield command
+    for inner in getattr(command, "commands", {}).values():
+        yield from commands_below(inner)
+
+
+def test_every_option_is_described_by_a_sentence() -> None:
+    options = [each for command in commands_below(typer.main.get_command(app)) for each in command.params]
+    told = {(each.name, each.help) for each in options if each.param_type_name == "option" and not each.hidden}
+    assert [(name, text) for name, text in told if not text or not (text[0].isupper() and text.endswith("."))] == []
 
 
 def test_version_is_that_of_the_distribution() -> None:
