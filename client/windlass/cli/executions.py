@@ -210,9 +210,14 @@ def _input(text: str) -> Any:
     from google.protobuf.struct_pb2 import Struct
 
     try:
-        return ParseDict(json.loads(Path(text[1:]).read_text() if text.startswith("@") else text), Struct())
-    except (OSError, ValueError, TypeError, AttributeError, ParseError) as error:
-        raise typer.BadParameter(f"not a JSON object: {error}", param_hint="--input") from None
+        value = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+        if not isinstance(value, dict):
+            raise TypeError('an object has braces, like {"id": 7}')
+        return ParseDict(value, Struct())
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {text[1:]}: {error.strerror}", param_hint="--input") from None
+    except (ValueError, TypeError, AttributeError, ParseError) as error:
+        raise typer.BadParameter(f"this is not a JSON object: {error}", param_hint="--input") from None
 
 
 def _labels(entries: Any) -> dict[str, str]:

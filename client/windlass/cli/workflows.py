@@ -117,10 +117,12 @@ def read_source(file: Path) -> Source:
     """The text of a definition. A file that is unreadable or empty is a usage error."""
     try:
         text = (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{file}: {error}") from None
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{file} is not text in UTF-8: {error.reason} at byte {error.start}") from None
     if not text.strip():
-        raise typer.BadParameter(f"{file} holds no definition (a mapping with name, nodes, edges)")
+        raise typer.BadParameter(f"{file} is empty; a definition is an object with name, nodes and edges")
     return Source(text, "JSON" if file.suffix == ".json" else "YAML")
 
 

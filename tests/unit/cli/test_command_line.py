@@ -14,6 +14,7 @@ import typer.main
 
 from tests.support.command_line import windlass
 from windlass.cli.app import app
+from windlass.cli.invocation import as_typed
 
 HEAVY = {"grpc", "google.protobuf", "rich", "yaml", "psycopg", "asyncio", "services", "deploy", "structlog"}
 
@@ -88,6 +89,24 @@ def test_usage_errors_end_with_2_and_no_traceback(arguments: tuple[str, ...]) ->
     refused = windlass(*arguments)
     assert refused.returncode == 2, refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("start", "x", "--input", "@/no/such.json"), "cannot read /no/such.json: No such file or directory"),
+        (("start", "x", "--input", "5"), 'this is not a JSON object: an object has braces, like {"id": 7}'),
+        (("workflow", "apply", "/no/such.yaml"), "cannot read /no/such.yaml: No such file or directory"),
+        (("validate", "/dev/null"), "/dev/null is empty; a definition is an object with name, nodes and edges"),
+    ],
+)
+def test_usage_error_says_what_is_wrong(arguments: tuple[str, ...], said: str) -> None:
+    assert windlass(*arguments).stderr.splitlines()[-1].endswith(f": {said}")
+
+
+def test_hint_names_the_home_only_to_our_own_commands(tmp_path: Path) -> None:
+    assert as_typed("windlass list", tmp_path).endswith(f" list --home {os.path.relpath(tmp_path)}")
+    assert as_typed("grpcurl -plaintext HOST:PORT list", tmp_path) == "grpcurl -plaintext HOST:PORT list"
 
 
 def test_nothing_running_is_said_with_what_to_do(tmp_path: Path) -> None:
