@@ -46,7 +46,7 @@ def _show_key(answer: Any) -> None:
 @command(keys, "create", shows=_show_key)
 def create_key(
     api: Api,
-    role: Annotated[Role, typer.Argument(metavar="ROLE", help="What the key may do.")],
+    role: Annotated[Role, typer.Argument(metavar="ROLE", help="docs/security.md says what it may do.")],
     title: Annotated[str, typer.Option(help="Says who has the key and what for.")] = "",
     workspace: WorkspaceOption = "",
 ) -> Any:
