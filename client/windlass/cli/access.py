@@ -71,7 +71,7 @@ def revoke_key(api: Api, key_id: Annotated[str, typer.Argument(metavar="KEY_ID")
 
 def _show_workspace(answer: Any) -> None:
     name = answer.workspace.workspace
-    typer.echo(f"{name} is made; its first key: windlass keys create ADMIN --workspace {name}")
+    typer.echo(f"{name} is created; create its first key with: windlass keys create ADMIN --workspace {name}")
 
 
 @command(workspaces, "create", shows=_show_workspace)
