@@ -136,7 +136,7 @@ RUN_COLUMNS: render.Columns = {
     "run": lambda run: run.id.rpartition(".")[2],
     "node": lambda run: render.node_name(run.node),
     "module": "module",
-    "attempt": "attempt",
+    "attempt": lambda run: str(run.attempt or ""),
     "state": "state",
     "began": lambda run: render.clock(run.start_time),
     "took": "duration",

@@ -90,6 +90,11 @@ def test_row_is_one_line_with_whole_cells_however_narrow_the_terminal(capsys: py
     assert [line for line in (first, second) if line.endswith(" ")] == []
 
 
+def test_skipped_node_has_no_attempt(capsys: pytest.CaptureFixture[str]) -> None:
+    show_runs([Run(id="e.6", node="other", module="noop@1", state=Run.State.SKIPPED)])
+    assert capsys.readouterr().out.splitlines()[2].split() == ["6", "other", "noop@1", "SKIPPED"]
+
+
 def test_run_that_renders_the_output_is_no_node(capsys: pytest.CaptureFixture[str]) -> None:
     show_runs([run_from("a", 0, 10), run_from("$output", 10, 20)])
     shown = capsys.readouterr().out
