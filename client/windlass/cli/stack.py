@@ -28,7 +28,7 @@ def _as_url(given: str | None) -> str | None:
             raise ValueError
         address_of(with_database(given, DATABASE))
     except (ValueError, psycopg.Error):
-        raise typer.BadParameter("is not like postgresql://USER:PASSWORD@HOST:PORT/postgres") from None
+        raise typer.BadParameter("this is not like postgresql://USER:PASSWORD@HOST:PORT/postgres") from None
     return given
 
 
