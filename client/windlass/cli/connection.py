@@ -26,14 +26,16 @@ CALL_SECONDS = 30.0
 TRIES = 5
 TRY_AGAIN_SECONDS = 0.3
 
-HomeOption = Annotated[Path, typer.Option("--home", help="Home of the local stack.", envvar="WINDLASS_HOME")]
-AddressOption = Annotated[str | None, typer.Option("--address", help="host:port of an api.", envvar="WINDLASS_ADDRESS")]
-KeyFileOption = Annotated[Path | None, typer.Option("--key-file", help="File with the key; WINDLASS_KEY also does.")]
+HomeOption = Annotated[Path, typer.Option("--home", help="The home of a local stack.", envvar="WINDLASS_HOME")]
+AddressOption = Annotated[str | None, typer.Option("--address", help="HOST:PORT of an api.", envvar="WINDLASS_ADDRESS")]
+KeyFileOption = Annotated[
+    Path | None, typer.Option("--key-file", help="A file with the key. Or set WINDLASS_KEY to the key.")
+]
 AuthorityFileOption = Annotated[
     Path | None,
     typer.Option(
         "--authority-file",
-        help="Speak TLS to --address; its certificate must be signed by one of these.",
+        help="Call --address over TLS. An authority in this file must have signed its certificate.",
         envvar="WINDLASS_AUTHORITY_FILE",
     ),
 ]

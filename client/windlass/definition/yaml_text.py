@@ -73,9 +73,9 @@ class YamlText:
         except MarkedYAMLError as error:
             told = ", ".join(part for part in (error.context, error.problem) if part)
             line = 0 if error.problem_mark is None else error.problem_mark.line + 1
-            raise Unreadable("SYNTAX", f"is no YAML: {told}", line=line) from None
+            raise Unreadable("SYNTAX", f"this is not YAML: {told}", line=line) from None
         except YAMLError as error:
-            raise Unreadable("SYNTAX", f"is no YAML: {' '.join(str(error).split())[:300]}") from None
+            raise Unreadable("SYNTAX", f"this is not YAML: {' '.join(str(error).split())[:300]}") from None
         if self._root is not None:
             self.document = self._read(self._root)
 
@@ -126,15 +126,15 @@ class YamlText:
         for key, value in node.value:
             tag = key.tag.removeprefix(_TAG)
             if not isinstance(key, ScalarNode):
-                raise Unreadable("NOT_JSON", "a key is text", self._shown_path(), _line(key))
+                raise Unreadable("NOT_JSON", "a key must be text", self._shown_path(), _line(key))
             if tag == "merge":
                 merged += self._merged(value)
                 continue
             shown = shown_key(key.value)
             if tag not in _TEXTS:
-                self._tell("NOT_JSON", f'a key is text: write "{shown}" in quotes', key, f".{shown}")
+                self._tell("NOT_JSON", f'a key must be text: write "{shown}" in quotes', key, f".{shown}")
             elif key.value in members:
-                self._tell("DUPLICATE_KEY", f"the key {shown!r} is there twice", key, f".{shown}")
+                self._tell("DUPLICATE_KEY", f"the key {shown!r} occurs twice in one object", key, f".{shown}")
             members[key.value] = self._inside(f".{shown}", value)
         for source in merged:  # of two sources with the same key, the earlier wins
             for name, value in source.items():
@@ -163,7 +163,7 @@ class YamlText:
                 return number(self._loader.construct_yaml_float(node))
         except (ValueError, KeyError):
             pass
-        self._tell("NOT_JSON", f"{text[:40]!r} is no {tag} that JSON has", node)
+        self._tell("NOT_JSON", f"JSON has no {tag} like {text[:40]!r}", node)
         return None
 
     def _tell(self, reason: str, message: str, node: Node, step: str = "") -> None:

@@ -57,7 +57,7 @@ class Context:
         """Report progress; what is left out stays as it was. It travels with the runner's next beat, and the next
         attempt gets the last cursor.
 
-        Raises PermanentError for a cursor that is no JSON or over 64 KiB."""
+        Raises PermanentError for a cursor that is not JSON or is over 64 KiB."""
         self.tell(progress, message, cursor)
 
     def tell(self, progress: float | None = None, message: str | None = None, cursor: Any = None) -> None:

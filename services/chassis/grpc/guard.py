@@ -267,7 +267,7 @@ def _has_time(context: Context, seconds_max: float | None) -> bool:
 def _not_allowed(method: str, rule: Rule, identity: Identity) -> Refusal:
     return Refusal(
         "ROLE_REQUIRED",
-        f"{method} is for: {rule}",
+        f"{method} may be called only by: {rule}",
         metadata={"method": method, "required": str(rule), "have": identity.grade},
     )
 

@@ -122,7 +122,7 @@ async def http_request(ctx: Context, _inputs: Any, config: Any) -> Returned:
     except (aiohttp.InvalidURL, aiohttp.TooManyRedirects) as error:
         raise PermanentError(f"{type(error).__name__}: {url}", type="HTTP_INVALID") from None
     except aiohttp.ClientError as error:
-        raise TransientError(f"{type(error).__name__} from {url}", type="HTTP_NETWORK") from None
+        raise TransientError(f"no answer from {url} ({type(error).__name__})", type="HTTP_NETWORK") from None
 
 
 def _body(config: Any, headers: dict[str, str]) -> bytes | None:
