@@ -12,7 +12,7 @@ workspaces = typer.Typer(help="Workspaces; needs the system key.", no_args_is_he
 
 WorkspaceArgument = Annotated[str, typer.Argument(metavar="WORKSPACE")]
 WorkspaceOption = Annotated[
-    str, typer.Option("--workspace", help="Another workspace than the key's own; needs the system key.")
+    str, typer.Option("--workspace", help="A workspace other than the key's own; needs the system key.")
 ]
 
 
@@ -104,7 +104,7 @@ def update_workspace(
     tier: Annotated[Tier | None, typer.Option()] = None,
     executions_max: Annotated[int | None, typer.Option(help="0 = the tier's number.", min=0)] = None,
     queued_max: Annotated[int | None, typer.Option(help="0 = the default.", min=0)] = None,
-    etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = "",
+    etag: Annotated[str, typer.Option(help="Refuse unless it still has this etag.")] = "",
 ) -> None:
     """Change its tier or limits; a lower limit ends no running execution."""
     changed = messages.Workspace(workspace=workspace)

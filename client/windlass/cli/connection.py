@@ -28,7 +28,7 @@ TRY_AGAIN_SECONDS = 0.3
 
 HomeOption = Annotated[Path, typer.Option("--home", help="Home of the local stack.", envvar="WINDLASS_HOME")]
 AddressOption = Annotated[str | None, typer.Option("--address", help="host:port of an api.", envvar="WINDLASS_ADDRESS")]
-KeyFileOption = Annotated[Path | None, typer.Option("--key-file", help="File with the key; WINDLASS_KEY also does.")]
+KeyFileOption = Annotated[Path | None, typer.Option("--key-file", help="File with the key; or set WINDLASS_KEY to it.")]
 AuthorityFileOption = Annotated[
     Path | None,
     typer.Option(

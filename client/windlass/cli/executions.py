@@ -35,8 +35,8 @@ def start(
     label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeatable.")] = None,
     priority: Annotated[int, typer.Option(help="1 (lowest) to 5.", min=1, max=5)] = 3,
     timeout: Annotated[float | None, typer.Option(help="Seconds until it ends as TIMEOUT.", min=0.001)] = None,
-    same_as: Annotated[str, typer.Option("--request-id", help="A repeat with it starts nothing new.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="Until it is final; exit code 1 unless SUCCESS.")] = False,
+    same_as: Annotated[str, typer.Option("--request-id", help="A repeat with the same id starts nothing new.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is final; exit code 1 unless SUCCESS.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Start an execution."""
@@ -64,7 +64,7 @@ def start(
 def watch(
     api: Api,
     execution_id: IdArgument,
-    after_seq: Annotated[int, typer.Option(help="Go on after this one.", min=0)] = 0,
+    after_seq: Annotated[int, typer.Option(help="Begin after the event of this number.", min=0)] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Follow its events to the end; exit code 1 unless it ends in SUCCESS."""

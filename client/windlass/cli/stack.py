@@ -32,7 +32,7 @@ def _as_url(given: str | None) -> str | None:
     return given
 
 
-HomeOption = Annotated[Path, typer.Option("--home", help="Where the stack keeps its state.", show_default=True)]
+HomeOption = Annotated[Path, typer.Option("--home", help="The folder of the stack's state.", show_default=True)]
 OperatorOption = Annotated[
     str | None,
     typer.Option(
@@ -47,7 +47,7 @@ OperatorOption = Annotated[
 REPLICAS_MAX = 20
 _say = partial(typer.echo, err=True)
 
-admin = typer.Typer(help="First keys, and what only an operator does.", no_args_is_help=True, rich_markup_mode=None)
+admin = typer.Typer(help="First keys and commands of the operator alone.", no_args_is_help=True, rich_markup_mode=None)
 
 
 Service = Literal["api", "dispatcher", "coordinator", "runner"]
@@ -71,10 +71,12 @@ def up(
         list[Path] | None,
         typer.Option(help="A file of user modules for the runners; repeatable.", exists=True, dir_okay=False),
     ] = None,
-    lease_scale: Annotated[float, typer.Option(help="All lease times, times this.", min=0.01, max=100)] = 1.0,
+    lease_scale: Annotated[float, typer.Option(help="Factor for all lease times.", min=0.01, max=100)] = 1.0,
     database_url: OperatorOption = None,
-    otlp_endpoint: Annotated[str | None, typer.Option(help="OTLP/gRPC collector; no traces without.")] = None,
-    no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave a dead process dead.")] = False,
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(help="OTLP/gRPC collector. Without it nothing is traced.")
+    ] = None,
+    no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not restart a process that has ended.")] = False,
     env: Annotated[list[str] | None, typer.Option(hidden=True, help="SERVICE[-REPLICA]:KEY=VALUE")] = None,
 ) -> None:
     """Run the whole stack until Ctrl-C."""

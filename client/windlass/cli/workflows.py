@@ -30,7 +30,7 @@ def _show_applied(answer: Any) -> None:
 
 @command(app, shows=_show_applied)
 def apply(
-    api: Api, file: FileArgument, etag: Annotated[str, typer.Option(help="Refuse when it was changed since.")] = ""
+    api: Api, file: FileArgument, etag: Annotated[str, typer.Option(help="Refuse unless it still has this etag.")] = ""
 ) -> Any:
     """Create a workflow, or a new version of it."""
     return api.call(messages.ApplyWorkflowRequest(**read_source(file)._asdict(), etag=etag))
@@ -103,7 +103,7 @@ def restore(api: Api, workflow: NameArgument) -> None:
 
 class Source(NamedTuple):
     source: str
-    # By the name of Workflow.SourceFormat.
+    # The name of a Workflow.SourceFormat.
     source_format: Any
 
 

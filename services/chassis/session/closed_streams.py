@@ -78,7 +78,8 @@ class ClosedStreams:
         """End the instance after the grace, unless it has attached again or another replica has heard it."""
         try:
             asked_time = await self._store.now()
-            # The stream closed earlier by this. Otherwise a beat that came in between would not count.
+            # The stream closed this long before the answer. A beat between the two counts, so the time is subtracted
+            # below.
             late = self._clock.monotonic() - closed_at
             await self._clock.sleep(max(0.0, self._timing.closed_grace - late))
             if instance_id in self._attached:

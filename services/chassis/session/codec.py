@@ -45,8 +45,8 @@ class HopCodec:
     server_frame: Callable[[], Any]
     holder_notes: str = ""
     server_notes: str = ""
-    # Called with the body of a report each time that it is written, so that it can be brought up to date. A report
-    # may be written more than once, and long after it was made.
+    # This is called with the body of a report each time that it is written, so that it can be brought up to date. A
+    # report may be written more than once, and long after it was made.
     date_report: Callable[[Any], None] | None = None
 
     # ── holder to server ──────────────────────────────────────────────────────────────────────────────────

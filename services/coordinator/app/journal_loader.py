@@ -41,7 +41,8 @@ from services.coordinator.core.state import Execution
 log = logger(__name__)
 
 _LOADS_MAX: Final = 200
-# A failed batch is split into so many parts. Each read may take its full time, so few reads must find the one to blame.
+# A failed batch is split into this number of parts. Each read may take its full time, so few reads must find the one to
+# blame.
 _PARTS: Final = 14
 # A newer coordinator may need a moment to start, and a lease that rests here costs less than one that bounces.
 _REST_SECONDS: Final = 5.0
@@ -88,7 +89,7 @@ class JournalLoader:
                 if not self._ready and not self._parts:
                     await self._executions.unloaded_level.wait()
                     self._sort(group)
-                # By turns, so that new executions and those that failed do not hold each other up.
+                # The two take turns, so that new executions and those that failed do not hold each other up.
                 if self._ready:
                     count = self._loads_max
                     batch, self._ready = self._ready[:count], self._ready[count:]

@@ -51,7 +51,7 @@ class PendingAppend:
         self.runs: dict[int, Run] = {}
         self.inputs: Sequence[Input] = ()
         self.answers: list[tuple[Answer, Refusal | None]] = []
-        # So many of `answers` have been given to the outbox.
+        # The number of `answers` that have been given to the outbox.
         self.answered = 0
         # The sessions in which a place is reserved for a run of this append, by the number of the run.
         self.places: dict[int, ServerSession] = {}

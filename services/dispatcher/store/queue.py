@@ -46,7 +46,7 @@ class PostgresQueue:
         self._connection = connection
 
     async def store_limits(self, limits: Mapping[str, WorkspaceLimits]) -> None:
-        """A transaction of its own, because it locks tenants in another order than a batch."""
+        """This is a transaction of its own, because it locks tenants in another order than a batch."""
         crash_point("dispatcher.limits.before_commit")
         with _as_unstorable():
             await self._connection.execute(
