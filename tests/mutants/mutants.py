@@ -53,7 +53,7 @@ FENCES: Final = [
     ),
     Mutant(
         "epoch_dropped_from_the_hand_back",
-        *(_DISPATCHER, "_HAND_BACK", sql_not_compared("epoch")),
+        *(_DISPATCHER, "locked_leases", not_compared("epoch")),
         "test_grants_handed_back_wait_again_but_never_anothers",
     ),
     Mutant(
