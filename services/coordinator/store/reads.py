@@ -23,6 +23,7 @@ _FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 _PAYLOADS: Final[Row] = {"input": b"", "output": None}
 _LISTED: Final = tuple(column for column in EXECUTION_READ if column not in _PAYLOADS)
 
+# The statements below are raw SQL, because waits and watches ask for them in coordinators that never list anything.
 _EXECUTIONS: Final = f"""
 SELECT {selected("e", EXECUTION_READ)} FROM executions e WHERE e.execution_id = ANY(%s::uuid[])
 """

@@ -31,6 +31,7 @@ _ADMISSIONS = {int(outcome): Admission(outcome) for outcome in EnqueueOutcome}
 
 # Settings of the connection. Without them the planner examines the arrays of each batch, at the cost of a second run.
 SETTINGS: Final = {**BY_INDEX, "enable_bitmapscan": "off", "enable_material": "off"}
+# This is raw SQL like the batch, because composing the arrays of its columns would take twice the lines.
 _STORE_LIMITS = """
 INSERT INTO dispatcher.tenants AS t (workspace, executions_max, queued_max, revision)
 SELECT * FROM unnest(%s, %s, %s, %s) AS l (workspace, executions_max, queued_max, revision) ORDER BY workspace
