@@ -144,8 +144,7 @@ class PostgresServer:
         self._release_lock()
 
     async def _take_lock(self) -> None:
-        # A restart waits here too: backends of a killed server may live on for a moment and hold the lock they
-        # inherited.
+        # A restart waits here too: backends of a killed server may live on for a moment and hold the inherited lock.
         self._release_lock()
         lock = os.open(self.data.with_name(self.data.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         backoff = Backoff(first=0.02, cap=0.5)

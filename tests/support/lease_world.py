@@ -50,7 +50,7 @@ class Stream:
     rules: ServerSessionRules
     up: deque[HolderFrame] = field(default_factory=deque)
     down: deque[ServerFrame] = field(default_factory=deque)
-    # When each beat (0: the attach) was sent, by the machine's own account.
+    # The time at which each beat (0: the attach) was sent, by the machine's own account.
     sent_at: dict[int, float] = field(default_factory=dict)
     instance_id: str = ""
 

@@ -75,7 +75,7 @@ class WorkflowRecord(NamedTuple):
     definition: bytes
     revision: int
     create_time: datetime
-    # When this version was applied.
+    # The time at which this version was applied.
     update_time: datetime
     archive_time: datetime | None
     # Lists leave both out.

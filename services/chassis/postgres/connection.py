@@ -42,9 +42,8 @@ Connection = AsyncConnection[tuple[Any, ...]]
 _CONNECT_SECONDS: Final = 3
 _IDLE_IN_TRANSACTION_MS: Final = 10_000
 NO_SETTINGS: Final[Mapping[str, str]] = {}
-# These settings are for statements that take whole batches as arrays. They are planned once, perhaps while the tables
-# are small, for arrays of any length. The plan that is right at every size uses the indexes, so all others are switched
-# off.
+# Settings for statements that take whole batches as arrays. They are planned once, perhaps while the tables are small,
+# for arrays of any length. The plan that is right at every size uses the indexes, so all others are switched off.
 BY_INDEX: Final[Mapping[str, str]] = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",

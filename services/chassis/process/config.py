@@ -240,8 +240,7 @@ class StoringSettings(ProcessSettings):
 
 
 def read_or_exit(kind: type[Settings]) -> Settings:
-    """Return the settings for `__main__`, or print each fault on a line and exit with code 2, as for a wrong command
-    line."""
+    """Return the settings for `__main__`, or print each fault and exit with code 2, as for a wrong command line."""
     try:
         return kind.from_environment()
     except InvalidSettings as failure:

@@ -33,7 +33,7 @@ from services.chassis.lease.frames import (
 from services.chassis.lease.timing import LeaseTiming
 from windlass.types.v1 import session_pb2 as pb
 
-# Below the 4 MiB that all our gRPC endpoints accept, with room for the control part.
+# This is below the 4 MiB that all our gRPC endpoints accept, with room for the control part.
 MESSAGE_BYTES_MAX = 3 * 1024 * 1024 + 512 * 1024
 
 

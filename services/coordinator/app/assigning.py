@@ -38,7 +38,7 @@ _GIVEN_MAX: Final = 1_000
 class Assignment(NamedTuple):
     work: Work
     session: ServerSession
-    # When the execution began to wait for such a runner.
+    # The time at which the execution began to wait for such a runner.
     since: Instant
 
 
@@ -56,8 +56,7 @@ class Assigner:
 
     @property
     def waiting(self) -> int:
-        """The approximate number of works that wait for a runner. Runners divide their credit between coordinators by
-        it."""
+        """The rough number of works that wait for a runner. Runners divide their credit between coordinators by it."""
         executions = sum(map(len, self._queues.values()))
         if executions >= _COUNTED_MAX:
             return executions

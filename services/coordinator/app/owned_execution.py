@@ -90,5 +90,5 @@ class OwnedExecution:
     message_ids: list[str] = field(default_factory=list)
     # True: it is no longer owned, and whatever is under way for it is thrown away.
     is_dropped: bool = False
-    # When its timer fires; 0: it has none.
+    # The time at which its timer fires; 0: it has none.
     wake: int = 0

@@ -73,6 +73,7 @@ sa.Index("queue_listed", queue.c.workspace, queue.c.execution_id)
 
 # `execution_ids` are given as `Texts`.
 _EXECUTION_IDS: Final = sa.cast(sa.bindparam("execution_ids", type_=ARRAY(sa.Text)), ARRAY(_ID))
+_EPOCHS: Final = sa.bindparam("epochs", type_=ARRAY(sa.BigInteger))
 is_asked_for: Final = queue.c.execution_id == sa.any_(_EXECUTION_IDS)
 execution_id_text: Final = sa.cast(queue.c.execution_id, sa.Text)
 
@@ -85,11 +86,7 @@ def lease_arrays(leases: Collection[tuple[str, int]]) -> tuple[Texts, BigInts]:
 def locked_leases(*states: State, skip_locked: bool = False) -> CTE:
     """The rows of the leases given by `lease_arrays`, if they are in these states. They are locked in the order of
     their ids, as by every writer of several rows."""
-    given = (
-        sa.func.unnest(_EXECUTION_IDS, sa.bindparam("epochs", type_=ARRAY(sa.BigInteger)))
-        .table_valued("execution_id", "epoch")
-        .render_derived(name="given")
-    )
+    given = sa.func.unnest(_EXECUTION_IDS, _EPOCHS).table_valued("execution_id", "epoch").render_derived()
     return (
         sa.select(queue.c.execution_id)
         .join(given, sa.and_(queue.c.execution_id == given.c.execution_id, queue.c.epoch == given.c.epoch))
