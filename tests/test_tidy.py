@@ -68,7 +68,7 @@ def test_namespace_package_has_no_init() -> None:
 
 
 def test_every_dependency_has_its_line() -> None:
-    """docs/dependencies.md says of each what it is for; and of nothing that is not there."""
+    """docs/dependencies.md states the purpose of each, and has no line for anything else."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     lists = [
         project["project"]["dependencies"],
@@ -98,7 +98,7 @@ def test_dependencies_that_break_others_stay_out() -> None:
 
 
 def test_runner_installs_no_database_library() -> None:
-    """A person's own machine runs user code; it holds no driver, as it holds no credential."""
+    """A person's own machine runs user code. It has no driver, because it has no credential either."""
     assert {"sqlalchemy", "psycopg-binary", "uvloop"} <= installed_by("dispatcher")
     assert {"grpcio", "minijinja"} <= installed_by("runner")
     assert (
@@ -107,7 +107,7 @@ def test_runner_installs_no_database_library() -> None:
 
 
 def test_layer_contracts_see_something() -> None:
-    """A contract over packages that are not there would be kept for ever."""
+    """A contract over packages that do not exist would always be kept."""
     contracts = configparser.ConfigParser(comment_prefixes=("#",))
     contracts.read(ROOT / ".importlinter")
     patterns = {
@@ -128,7 +128,7 @@ def requirement_name(line: str) -> str:
 
 
 def installed_by(extra: str) -> set[str]:
-    """Everything that `pip install windlass[extra]` brings, by the lock."""
+    """Everything that `pip install windlass[extra]` installs, by the lock file."""
     packages = {package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
     ours = packages["windlass"]
     found: set[str] = set()

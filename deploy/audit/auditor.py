@@ -36,7 +36,7 @@ Rows = Sequence[tuple[Any, ...]]
 CONNECT_SECONDS: Final = 10
 _BATCH: Final = 500
 _FIRST_ID: Final = "00000000-0000-0000-0000-000000000000"
-# Ordered by the primary key itself, because an order by its text would sort the whole table for every batch.
+# The order is that of the primary key itself. An order by its text would sort the whole table for every batch.
 _EXECUTIONS: Final = f"""
 SELECT {selected("e", EXECUTION_COLUMNS)} FROM coordinator.executions e
 WHERE e.execution_id > %s::uuid ORDER BY e.execution_id LIMIT %s

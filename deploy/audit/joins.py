@@ -37,7 +37,7 @@ class Joins:
         for node in nodes:
             for edge in node.edges:
                 self._incoming[edge.target].append((node.id, edge))
-        # How each node ended, and the branch that it took.
+        # The end of each node, and the branch that it took.
         self._ended: dict[str, tuple[End, str]] = {}
 
     def ended(self, node: str, how: End, branch: str = "") -> None:

@@ -1,4 +1,4 @@
-"""A runner's worker on a bench: a session that keeps what was reported, and jobs for it."""
+"""A bench for a runner's worker: a session that keeps its reports, and jobs for it."""
 
 import asyncio
 from typing import Any
@@ -13,12 +13,12 @@ from services.runner.store.outputs import DirectoryOutputs
 from tests.support.manual_clock import ManualClock
 from windlass.sdk import Registry
 
-# A run that is not reported by then is not going to be.
+# A run that is not reported by then will never be.
 HANGS_SECONDS = 60
 
 
 class Desk:
-    """Stands where the session stands: keeps what was reported and says whether work may begin."""
+    """Takes the place of the session: it keeps the reports, and says whether work may begin."""
 
     def __init__(self) -> None:
         self.is_fenced = False
@@ -45,7 +45,7 @@ class Desk:
 
 
 class Bench:
-    """A worker with the built-in modules and some of the test's own."""
+    """A worker with the built-in modules and some modules of the test."""
 
     def __init__(self, directory: Any, concurrency: int = 10, desk: Desk | None = None) -> None:
         self.desk = desk or Desk()

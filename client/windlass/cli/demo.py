@@ -128,7 +128,7 @@ def _tell_what_happened(execution: Any, runs: Any) -> None:
 def _show_what_next() -> None:
     command = program()
     definition = os.path.relpath(str(files("windlass.cli") / DEFINITION))
-    _title("What to try next")
+    _title("Next steps")
     typer.echo(
         f"""\
 Start a stack that stays in one terminal. It keeps its state in .windlass/:

@@ -24,7 +24,7 @@ WHOLE_MAX = 2**53
 OUTPUT_NODE, OUTPUT_SHOWN = "$output", "(output)"
 
 
-# By the title of a column: what is in its cells.
+# Says what is in the cells of each column, by its title.
 Columns = Mapping[str, "str | Callable[[Any], str]"]
 
 

@@ -32,7 +32,7 @@ def _as_url(given: str | None) -> str | None:
     return given
 
 
-HomeOption = Annotated[Path, typer.Option("--home", help="Where the stack keeps its state.", show_default=True)]
+HomeOption = Annotated[Path, typer.Option("--home", help="The folder of the stack's state.", show_default=True)]
 OperatorOption = Annotated[
     str | None,
     typer.Option(

@@ -109,7 +109,7 @@ def restore(api: Api, workflow: NameArgument) -> None:
 
 class Source(NamedTuple):
     source: str
-    # By the name of Workflow.SourceFormat.
+    # The name of a Workflow.SourceFormat.
     source_format: Any
 
 

@@ -67,7 +67,7 @@ def _parse_json(text: str) -> Parsed:
         document = json.loads(text, object_pairs_hook=unique, parse_int=_number, parse_float=_number)
     except orjson.JSONDecodeError as error:
         return _unreadable("SYNTAX", f"this is not JSON: {error.msg}", error.lineno)
-    except RecursionError:  # from about 900 levels on; orjson itself ends at 1,024
+    except RecursionError:  # this begins at about 900 levels; orjson itself stops at 1,024
         return _unreadable("TOO_DEEP", "JSON is nested without end")
     return Parsed(document, faults)
 

@@ -20,7 +20,7 @@ from windlass.definition.limits import DEFINITION_BYTES_MAX, DEPTH_MAX, FAULTS_M
 NODES_MAX: Final = 250_000
 # Nesting over DEPTH_MAX is one fault among others. At this depth reading ends: libyaml's time grows with its square.
 LEVELS_MAX: Final = 2 * DEPTH_MAX
-# Far more than a double has. The time to read a number grows with the square of its digits.
+# A double has far fewer. The time to read a number grows with the square of its digits.
 DIGITS_MAX: Final = 400
 _TAG: Final = "tag:yaml.org,2002:"
 _TEXTS: Final = frozenset({"str", "timestamp", "value", "merge"})
@@ -99,11 +99,11 @@ class YamlText:
         # A container counts its two brackets, a scalar its text and a comma.
         self._spent += 1 + len(node.value) if isinstance(node, ScalarNode) else 2
         if self._spent > DEFINITION_BYTES_MAX:
-            raise Unreadable("TOO_LARGE", f"at most {DEFINITION_BYTES_MAX} bytes, aliases written out")
+            raise Unreadable("TOO_LARGE", f"at most {DEFINITION_BYTES_MAX} bytes with all aliases written out")
         if isinstance(node, ScalarNode):
             return self._scalar(node)
         if node in self._open:
-            raise Unreadable("SYNTAX", "an alias stands inside what it stands for", self._shown_path(), _line(node))
+            raise Unreadable("SYNTAX", "an alias stands inside its own target", self._shown_path(), _line(node))
         if len(self._open) >= LEVELS_MAX:
             raise Unreadable("TOO_DEEP", f"is nested deeper than {DEPTH_MAX}", self._shown_path(), _line(node))
         self._open.add(node)
@@ -136,7 +136,7 @@ class YamlText:
             elif key.value in members:
                 self._tell("DUPLICATE_KEY", f"the key {shown!r} occurs twice in one object", key, f".{shown}")
             members[key.value] = self._inside(f".{shown}", value)
-        for source in merged:  # of two sources with the same key, the earlier wins
+        for source in merged:  # if two sources have the same key, the earlier one wins
             for name, value in source.items():
                 members.setdefault(name, value)
         return members
@@ -163,7 +163,7 @@ class YamlText:
                 return number(self._loader.construct_yaml_float(node))
         except (ValueError, KeyError):
             pass
-        self._tell("NOT_JSON", f"JSON has no {tag} like {text[:40]!r}", node)
+        self._tell("NOT_JSON", f"{text[:40]!r} is not a {tag} that JSON has", node)
         return None
 
     def _tell(self, reason: str, message: str, node: Node, step: str = "") -> None:

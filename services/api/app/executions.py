@@ -35,8 +35,9 @@ CANCEL_SECONDS: Final = 2.0
 # How long the read of a running execution waits to learn whether it was given up. Nearly all were not.
 _GIVEN_UP_SECONDS: Final = 1.0
 # For this time an execution that was not given up is not checked again, so that reading it often costs dispatchers
-# nothing, and does not wait for them while they are away. Its end may be seen this late. And how many are remembered.
+# nothing, and does not wait for them while they are away. Its end may be seen this late.
 _GOING_SECONDS: Final = 2.0
+# The number of such executions that are remembered.
 _GOING_MAX: Final = 10_000
 # A row carries an input of up to 256 KiB; an answer has at most 64 MiB.
 _QUEUE_PAGE: Final = 200

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal
 from services.chassis.identity.callers import Identity
 
-# A peer answers with at most so many rows.
+# A peer answers with at most this number of rows.
 PAGE_SIZE_MAX: Final = 1_000
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED", "TIMEOUT"})
 
@@ -75,7 +75,7 @@ class WorkflowRecord(NamedTuple):
     definition: bytes
     revision: int
     create_time: datetime
-    # When this version was applied.
+    # The time at which this version was applied.
     update_time: datetime
     archive_time: datetime | None
     # Lists leave both out.
@@ -163,8 +163,8 @@ class Filter(Protocol):
     def matches(self, execution: Execution) -> bool: ...
 
     def may_match(self, row: Execution) -> bool:
-        """Whether the execution of a row of the queue may match, judged without asking its coordinator. A row that was
-        given up does not say when the execution started."""
+        """True when the execution of a row of the queue may match. Its coordinator is not asked. A row that was given
+        up does not say when the execution started."""
         ...
 
 
@@ -196,7 +196,7 @@ class ApiKeys(Protocol):
 
 class Workspaces(Protocol):
     async def get(self, workspace: str) -> WorkspaceRecord | None:
-        """Closed ones too."""
+        """Finds closed workspaces too."""
         ...
 
     async def page(self, after: str, limit: int) -> Sequence[WorkspaceRecord]: ...

@@ -84,4 +84,4 @@ class EventWatcher:
                 for execution in ended:
                     self._watches.final(execution)
             except (DependencyUnavailable, Refusal) as failure:
-                log.info("admissions are read later", error=str(failure))
+                log.info("executions that were given up cannot be read now", error=str(failure))

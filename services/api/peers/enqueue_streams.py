@@ -101,7 +101,7 @@ class EnqueueStreams:
         _waiting.set(len(self._pending))
         for execution_id, pending in list(self._pending.items()):
             if pending.deadline <= now and not pending.answer.done():
-                # Not raised: asyncio would log it when the caller has gone.
+                # It is not raised here, because asyncio would log it when the caller has gone.
                 pending.answer.set_result(DependencyUnavailable("the dispatcher"))
             if pending.answer.done():
                 # It was given up, here or by its caller. An answer that still arrives is ignored.

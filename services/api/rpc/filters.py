@@ -64,7 +64,7 @@ class ExecutionFilter:
 
     def __init__(self, conditions: Sequence[pb.Condition]) -> None:
         self.conditions: Final = conditions
-        # Perhaps only a value has this text; that costs no more than a look at the coordinators.
+        # If only a value has this text, the coordinators are asked in vain, which does no harm.
         self._asks_for_start = any('"start_time"' in str(each) for each in conditions)
 
     def matches(self, execution: ports.Execution) -> bool:

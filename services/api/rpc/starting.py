@@ -38,7 +38,7 @@ Item = executions_pb2.BatchStartExecutionsResponse.Item
 ANSWER_SECONDS: Final = 0.1
 # Starts of a batch that are begun before other calls have their turn.
 TRIED_AT_ONCE: Final = 10
-# Shared out among the items of a batch; each item names at least one.
+# The items of a batch share this number of violations; each item names at least one.
 VIOLATIONS_OF_A_BATCH: Final = 1_000
 _METHOD: Final = "/windlass.api.v1.ExecutionService/StartExecution"
 
@@ -94,7 +94,7 @@ class Starting:
         return await self._end(begun, answer_by)
 
     async def all(self, requests: list[Request], incoming: TraceContext | None, answer_by: float) -> list[Item]:
-        """In the order of the requests; a failure is the item's own."""
+        """The items in the order of the requests. A start that fails does not fail the others."""
         traces = [self._trace(incoming) for _ in requests]
         tried: list[_Begun | _Refused | Exception] = []
         items: list[Item] = []

@@ -39,11 +39,11 @@ Work: TypeAlias = Callable[[Any, Context], Coroutine[Any, Any, Any]]
 _BEARER: Final = "bearer "
 # The parser reads no more than this for a caller without a key.
 OPEN_BYTES_MAX: Final = 64 * 1024
-# Calls of one method that needs no key, streams included. Nobody needs more, and a server can serve far more.
+# The limit of open calls, streams included, of one method that needs no key. A server can serve far more.
 OPEN_CALLS_MAX: Final = 1_000
 
 _handled = counter("grpc_server_handled_total", "Finished RPCs.", ["method", "code"])
-_seconds = histogram("grpc_server_handling_seconds", "How long RPCs took.", ["method"])
+_seconds = histogram("grpc_server_handling_seconds", "Duration of RPCs.", ["method"])
 _streams = gauge("grpc_server_streams", "Streams that are open.", ["method"])
 
 
@@ -184,12 +184,12 @@ class Guard:
     async def _identify(self, context: Context, key: str | None, service: str | None) -> Identity:
         if key is not None:
             if self._keys is None or key[: len(_BEARER)].lower() != _BEARER:
-                raise Refusal("KEY_INVALID", "the authorization is no key that this service knows")
+                raise Refusal("KEY_INVALID", "this service does not know the key in the authorization")
             return await self._keys.identify(key[len(_BEARER) :].strip())
         if service is not None:
             name = None if self._credential is None else self._credential.verify(service)
             if name is None:
-                raise Refusal("KEY_INVALID", "the service credential does not fit")
+                raise Refusal("KEY_INVALID", "the service credential was not signed with a secret of this process")
             return Identity(CallerKind.SERVICE, name)
         # Only a port that demands client certificates finds one here. The port need not be known: where there is such
         # a port, no header is taken (config.py), so a caller on the public port beside it is never a service.
@@ -260,7 +260,7 @@ def _has_time(context: Context, seconds_max: float | None) -> bool:
     """The caller's own deadline, which gRPC enforces, is not later than the limit of the rule."""
     if seconds_max is None:
         return True
-    remaining: float | None = context.time_remaining()  # None without a deadline, whatever its stubs say
+    remaining: float | None = context.time_remaining()  # it is None without a deadline, although the stubs deny that
     return remaining is not None and remaining <= seconds_max
 
 

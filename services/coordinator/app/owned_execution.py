@@ -71,7 +71,7 @@ class OwnedExecution:
     epoch: int
     # The first command, if the journal is still empty.
     start: Start
-    # None if the execution is not sampled.
+    # The trace of the execution; None if it is not sampled.
     trace: TraceContext | None = None
     grant_time_ns: int = 0
     # A hint: an earlier holder may have begun it.
@@ -88,7 +88,7 @@ class OwnedExecution:
     unanswered: set[str] = field(default_factory=set)
     # Mailbox messages that are in the journal. The dispatcher hears of them when the execution parks.
     message_ids: list[str] = field(default_factory=list)
-    # No longer owned. Whatever is under way for it is thrown away.
+    # True: it is no longer owned, and whatever is under way for it is thrown away.
     is_dropped: bool = False
-    # When its timer fires; 0: it has none.
+    # The time at which its timer fires; 0: it has none.
     wake: int = 0

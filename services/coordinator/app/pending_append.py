@@ -51,11 +51,11 @@ class PendingAppend:
         self.runs: dict[int, Run] = {}
         self.inputs: Sequence[Input] = ()
         self.answers: list[tuple[Answer, Refusal | None]] = []
-        # So many of `answers` have been given to the outbox.
+        # The number of `answers` that have been given to the outbox.
         self.answered = 0
         # The sessions in which a place is reserved for a run of this append, by the number of the run.
         self.places: dict[int, ServerSession] = {}
-        # When the work of each such run began to wait for a place.
+        # The times at which the work of these runs began to wait for a place.
         self.ready_times: dict[int, Instant] = {}
         self.effect_keys: dict[int, str] = {}
         # Some work was to be leased but failed, because no runner can take its inputs.

@@ -5,7 +5,8 @@
     journal; leased, made, ended, moved runs    only for executions that `fresh` or `advanced` let through
     answer    the refused executions, with the epoch and last_seq of their present rows
 
-Each combination of parts is a prepared statement of its own. There are few, and each saves the server needless work.
+Every step waits for it, so it is text for libpq, at half the CPU of the driver (chassis/postgres/raw_pipeline.py). Each
+combination of parts is a prepared statement of its own. There are few, and each saves the server needless work.
 
 Hazard: `(… IN …) IS TRUE` keeps the planner from turning a hashed lookup into a join, which would be quadratic, because
 journal.py prescribes nested loops.

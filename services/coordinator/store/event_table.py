@@ -37,9 +37,9 @@ class Form(NamedTuple):
 
 class Row(NamedTuple):
     event: type[ev.Event]
-    # In the oneof of windlass.journal.v1.Event.
+    # The name of its field in the oneof of windlass.journal.v1.Event.
     name: str
-    # From the event into its message, and from the message to the fields of the event.
+    # One puts the event into its message, the other reads the fields of the event from it.
     write: Write
     read: Read
 
@@ -51,7 +51,7 @@ def _forms(make: type, **own_forms: Form) -> dict[str, Form]:
 
 def _codec(forms: Mapping[str, Form]) -> tuple[Write, Read]:
     def write(message: Any, value: Any) -> None:
-        # Present even if all its fields are empty.
+        # The message is present even if all its fields are empty.
         message.SetInParent()
         for name, form in forms.items():
             item = getattr(value, name)
@@ -143,7 +143,7 @@ def _or_none(form: Form) -> Form:
 
 
 def _enum(names: type[StrEnum], numbers: Any) -> Form:
-    """Stored as a number. Unspecified means None."""
+    """An enum is stored as a number. Unspecified means None."""
     prefix = numbers.Name(0).removesuffix("UNSPECIFIED")
     known = {names(text.removeprefix(prefix)): number for text, number in numbers.items() if number}
     found = {number: name for name, number in known.items()}
@@ -154,7 +154,7 @@ def _enum(names: type[StrEnum], numbers: Any) -> Form:
 
 
 _VALUE: Final = _message(_write_value, _read_value)
-# By the type of the field. Instants and spans are numbers, in µs.
+# The forms by the types of fields. Instants and spans are numbers, in µs.
 FORMS: Final[dict[Any, Form]] = {
     **dict.fromkeys((bool, int, float, str, bytes), Form()),
     values.WorkKey: _message(_write_key, _read_key),

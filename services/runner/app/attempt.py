@@ -56,7 +56,7 @@ class Reading:
     # The rest of the config, and the inputs: these are rendered.
     documents: dict[str, Any]
     has_plain_documents: bool
-    # Also every expression in `raw` is plain, so that all of it may be done on the event loop.
+    # True when every expression in `raw` is plain too, so that all of it may be done on the event loop.
     is_plain: bool
 
 
@@ -136,7 +136,7 @@ def call_inline(attempt: Attempt) -> Outcome:
 
 
 def prepare_and_call_inline(prepared: Callable[[], Attempt]) -> tuple[Attempt, Outcome]:
-    """Both in one step, for a short module in the thread of the rendering queue."""
+    """Prepare and call in one step, for a short module in the thread of the rendering queue."""
     attempt = prepared()
     return attempt, call_inline(attempt)
 

@@ -23,7 +23,7 @@ from windlass.sdk import ModuleError
 
 log = logger(__name__)
 
-_runs_ended = counter("runner_runs_ended_total", "Runs reported, by what became of them.", ["outcome"])
+_runs_ended = counter("runner_runs_ended_total", "Runs reported, by outcome.", ["outcome"])
 _ended = {kind: _runs_ended.labels(kind.__name__.lower()) for kind in (Succeeded, Failure, Released, Stopped)}
 
 

@@ -49,7 +49,7 @@ from windlass.sdk.context import MESSAGE_CHARACTERS_MAX
 
 log = logger(__name__)
 
-_runs_going = gauge("runner_runs_going", "Runs begun and not over.")
+_runs_going = gauge("runner_runs_going", "Runs that have begun and are not over.")
 _threads_abandoned = gauge(
     "runner_threads_abandoned", "Plain functions that work on although their run is over; each costs a place."
 )
@@ -101,7 +101,7 @@ class Worker:
 
     @property
     def going(self) -> int:
-        """Runs begun and not over."""
+        """Runs that have begun and are not over."""
         return len(self._going)
 
     @property

@@ -41,7 +41,7 @@ class DirectoryOutputs:
         self._directory = directory
         # The directories that this process has made durable in their parents.
         self._durable: set[Path] = set()
-        # Threads of its own, so that nothing else in the process can delay it.
+        # It has threads of its own, so that nothing else in the process can delay it.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="outputs")
 
     async def put(self, value: bytes) -> OutputRef:
@@ -80,7 +80,7 @@ class DirectoryOutputs:
             beside.mkdir(exist_ok=True)
             while not _write(place, value, beside / uuid4().hex):
                 pass
-        # Also when the file was there already: its writer may not have come this far.
+        # This is needed even when the file was there already, because its writer may not have come this far.
         _sync_directory(place.parent)
         crash_point("runner.output.after")
         return ref

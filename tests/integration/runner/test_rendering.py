@@ -1,4 +1,4 @@
-"""Templates: types are kept, missing paths are errors, users' text gets no power; in the runner and in its child."""
+"""Templates keep types, a missing path is an error, and users' text gets no power, in the runner and in its child."""
 
 import asyncio
 import fcntl
@@ -29,7 +29,7 @@ SCOPE = {"input": {"id": 7, "none": None, "tags": ["a"]}, "state": {}, "nodes": 
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# Each takes, in one step of the engine or in few, more memory or time than there is.
+# In one step of the engine, or in few, each takes more memory or time than there is.
 HOSTILE = [
     "{{ '%0100000000000000d'|format(1) }}",
     "{{ 'a'|indent(100000000000000, true) }}",
@@ -241,7 +241,7 @@ async def test_an_async_module_evaluates_what_computes_in_a_thread(bench: Bench)
 
 
 def has_input(pid: int) -> bool:
-    """True when the child has not read all that was sent to it."""
+    """True when the child has not read everything that was sent to it."""
     pipe = os.open(f"/proc/{pid}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
     try:
         return any(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
@@ -251,7 +251,7 @@ def has_input(pid: int) -> bool:
 
 @pytest.mark.timeout(600)  # the child is niced, and its 3 s of CPU time may take minutes on a machine under load
 def test_a_template_that_takes_its_time_inside_filters_is_ended(renderer_process: RendererProcess) -> None:
-    """Fuel counts steps, not what each takes."""
+    """Fuel counts steps, and not the time of each step."""
     with pytest.raises(PermanentError, match="too much time") as failure:
         renderer_process.render({"config": SLOW}, {"input": {"long": "a" * 1_000_000}})
     assert failure.value.type == "TEMPLATE_ERROR"

@@ -1,4 +1,4 @@
-"""However pushes come (late, twice, in disorder, not at all), a watch is the journal: each event once, in order."""
+"""A watch gives each event once and in order, even if pushes come late, twice, in disorder or not at all."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Execution = resources_pb2.Execution
 
 
 class MemoryJournal:
-    """The coordinators, the queue and the watch streams in one: what is committed, and what is told of it."""
+    """The coordinators, the queue and the watch streams in one: the committed events, and the pushes of them."""
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.committed = 0
         # The news of the watch in order of arrival: a sequence, a cut, or the final record.
         self.told: deque[int | str | None] = deque()
-        # How much more is committed before each item is told.
+        # The number of events that are committed before each item of news.
         self.growth: deque[int] = deque()
         self.queue_state: Any = None
 
@@ -69,7 +69,7 @@ class MemoryJournal:
         return self
 
     async def next(self, seconds: float) -> ports.Event | ports.Execution | None:
-        """A silence lets the rest happen: only the journal tells of it."""
+        """In a silence the rest happens, and only the journal tells of it."""
         await asyncio.sleep(0)
         grown = self.growth.popleft() if self.growth else self.length
         self.committed = min(self.length, self.committed + grown)
@@ -79,7 +79,7 @@ class MemoryJournal:
         if told == "final":
             return self.execution()
         assert isinstance(told, int)
-        # Nothing is told before it is committed.
+        # Nothing is pushed before it is committed.
         return self.event(max(1, min(told, self.committed)))
 
     def close(self) -> None: ...

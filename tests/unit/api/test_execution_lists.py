@@ -1,4 +1,4 @@
-"""One list of executions out of two places, and one execution wherever it is: nothing twice, nothing lost."""
+"""Two places make one list of executions, and one execution is found in either: none is lost or shown twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from windlass.types.v1 import start_pb2
 
 Execution = resources_pb2.Execution
 QUEUED, STARTED, BOTH, FAILED, FOREIGN = "queued", "started", "both", "failed", "foreign"
-# It had begun, and its coordinators could not go on with it.
+# It had begun, and coordinators could not go on with it.
 GIVEN_UP = "given up"
 
 
@@ -189,7 +189,7 @@ async def test_execution_that_was_given_up_is_listed_by_its_shown_fields(text: s
     [("state = RUNNING", 0), ("workflow = other", 0), ("start_time:*", 900), ("NOT start_time:*", 900)],
 )
 async def test_coordinators_are_asked_for_executions_that_may_match(text: str, asked: int) -> None:
-    """Rows that were given up stay in the queue, and each record carries an input and an output."""
+    """Rows that were given up stay in the queue, and each record has an input and an output."""
 
     class Counting(MemoryPlaces):
         asked = 0

@@ -1,4 +1,4 @@
-"""From a start command to the order that is queued, and from the queue's answer to what the caller is told."""
+"""A start command becomes the order that is queued, and the queue's answer becomes the answer to the caller."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MemoryWorkflows:
 
 
 class MemoryQueue:
-    """Answers at once, the same to all."""
+    """A queue that gives every start the same answer at once."""
 
     def __init__(self) -> None:
         self.answer = queue_pb2.EnqueueAnswer(outcome=queue_pb2.EnqueueAnswer.QUEUED)
@@ -66,7 +66,7 @@ class MemoryQueue:
 
 
 class MemoryRequests:
-    """The request_ids that were used, as dispatchers keep them; it counts how often somebody asks."""
+    """The used request_ids, as dispatchers keep them. It counts how often somebody asks."""
 
     def __init__(self) -> None:
         self.used: dict[str, UsedRequest] = {}
@@ -250,7 +250,7 @@ async def test_change_of_a_workspace_or_workflow_is_read_at_once(
 
 
 async def settled(starter: Starter, queue: MemoryQueue, outcome: str, existing: str = "") -> str:
-    """The id that had been started before; "" for a new one, or the reason why not."""
+    """The id of the earlier start; "" for a new one, or the reason of the refusal."""
     start = await prepared(starter, request_id="r")
     queue.answer = queue_pb2.EnqueueAnswer(
         outcome=queue_pb2.EnqueueAnswer.Outcome.Value(outcome),
@@ -270,7 +270,7 @@ async def settled(starter: Starter, queue: MemoryQueue, outcome: str, existing: 
     [
         ("QUEUED", "", ""),
         ("EXISTING", "another", "another"),
-        ("EXISTING", "own", ""),  # sent twice by ourselves
+        ("EXISTING", "own", ""),  # we have sent it twice ourselves
         ("REQUEST_ID_REUSED", "another", "REQUEST_ID_REUSED"),
         ("REQUEST_ID_REUSED", "", "REQUEST_ID_REUSED"),
         ("QUEUE_FULL", "", "QUEUE_FULL"),

@@ -1,4 +1,4 @@
-"""The watches of an api and of coordinators on real streams: an end is told whichever coordinator carries it."""
+"""The watches of an api and of coordinators on real streams: an end arrives, whichever coordinator has it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from windlass.coordinator.v1.reads_pb2_grpc import add_WatchServiceServicer_to_s
 
 SECONDS = 20.0
 OTHER_ID = ID[:-1] + "0"
-# Two seconds of a coordinator last so long here.
+# Two seconds of a coordinator last this long here.
 SCALE = 0.01
 
 
@@ -81,7 +81,7 @@ class Api:
         await self.is_known(len(self._serving))
 
     async def is_known(self, count: int) -> None:
-        """Wait until so many coordinators follow what names this api."""
+        """Wait until this number of coordinators follows the starts that name this api."""
         await until(lambda: sum(stream.knows_us for stream in self.watches.streams) == count, SECONDS, "known streams")
 
     def start(self) -> OpenWatch:

@@ -1,4 +1,4 @@
-"""The watch streams and the streams of starts: which coordinators are subscribed to, and which starts are sent."""
+"""The watch streams subscribe at the right coordinators, and the enqueue streams send the right starts."""
 
 from __future__ import annotations
 

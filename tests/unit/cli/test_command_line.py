@@ -1,4 +1,4 @@
-"""The command line before it talks to anybody: what it imports, refuses, and finds by itself."""
+"""Before it talks to anybody, the command line imports little, refuses wrong usage, and finds the api by itself."""
 
 import json
 import os

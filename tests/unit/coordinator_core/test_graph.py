@@ -1,4 +1,4 @@
-"""The two tables of graph.py, said once more in other words."""
+"""The two tables of graph.py, in another form."""
 
 import itertools
 

@@ -66,7 +66,7 @@ LEDGER = {
     "progress": report("RunProgressed", stopping=["RunProgressed"]),
     "stopped": report("RunFailed", stopping=["RunCancelled"]),
     "drained": report("RunReleased", stopping=["RunReleased"]),
-    # The coordinator itself does this. It may do so at any time, so it is never late.
+    # The coordinator itself does this. It may do it at any time, so it is never late.
     "withdrawn": row(NOTHING, **each((STOPPING, *WORKING), "RunReleased")),
     "lose": row(
         **each((FINAL, WAITING, READY), NOTHING), **each((STOPPING, RUNNING, LEASED), "RunLost"),

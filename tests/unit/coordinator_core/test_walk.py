@@ -1,4 +1,4 @@
-"""How an execution walks its graph."""
+"""An execution walks its graph."""
 
 import json
 

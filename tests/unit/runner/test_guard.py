@@ -1,4 +1,4 @@
-"""Each run is reported, whatever its attempt does: nothing leaves the worker, nothing is held unreported."""
+"""Each run is reported, whatever its attempt does: no exception leaves the worker, and no run stays unreported."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ from windlass.sdk import Branch, Context, ModuleError, PermanentError, Transient
 
 
 class WireDesk(Desk):
-    """Puts each report in the form in which it would leave."""
+    """Encodes each report as it would be sent."""
 
     def report(self, ended: Ended) -> None:
         report_of(ended, "1").SerializeToString()

@@ -1,4 +1,4 @@
-"""http.request@1 against a server that fails in every way: which class, which type, and when to come back."""
+"""http.request@1 meets a server that fails in every way, and gives the right class, type and time to wait."""
 
 import asyncio
 import contextlib
@@ -13,13 +13,13 @@ from services.runner.core.failures import ErrorClass, Failure
 from tests.support.postgres import free_port
 from tests.support.runner_bench import Bench, a_job
 
-# The server's clock is far behind ours; only the difference of the two counts.
+# The server's clock is far behind ours. Only the difference of its two times counts.
 DATE = {"Date": "Sun, 06 Nov 1994 08:49:37 GMT"}
 DATED = DATE | {"Retry-After": "Sun, 06 Nov 1994 08:51:07 GMT"}
 
 
 class Server:
-    """Answers each request with what it was given last."""
+    """Answers each request with the answer that a test has given last."""
 
     def __init__(self) -> None:
         self.url = ""

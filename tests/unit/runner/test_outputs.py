@@ -1,4 +1,4 @@
-"""Large outputs in a directory, whoever writes them."""
+"""Large outputs are kept in a directory, whoever writes them."""
 
 import asyncio
 import fcntl
@@ -108,7 +108,7 @@ async def test_what_a_killed_writer_left_is_swept_at_the_next_start(tmp_path: Pa
 
 @pytest.fixture
 def stopped_writer(tmp_path: Path) -> Iterator[Path]:
-    """A file as a writer has it that is at its fsync."""
+    """The file of a writer that is at its fsync."""
     left = tmp_path / ".writing" / "a"
     left.parent.mkdir()
     with left.open("xb") as file:

@@ -1,4 +1,4 @@
-"""The worker: what it begins, what it hands back, what it says of an outcome."""
+"""The worker begins runs, hands some back, and reports outcomes."""
 
 import asyncio
 import threading

@@ -26,7 +26,7 @@ TURN_SECONDS_MAX: Final = 5.0
 # The most expensive honest input (256 KiB of fractions against an enum of integers) took half a second, and a caller
 # should have an answer within a second.
 CPU_SECONDS_MAX: Final = 0.8
-# For compiling a schema when its definition is applied.
+# The limits for compiling a schema when its definition is applied.
 COMPILE_CPU_SECONDS_MAX: Final = 0.5
 # Finding all misfits may take far longer than finding the first; beyond this time only the first is answered.
 ALL_CPU_SECONDS_MAX: Final = 0.1

@@ -9,7 +9,7 @@ _HEAD: Final = struct.Struct(">fII")
 class Request(NamedTuple):
     schema: bytes
     document: bytes
-    # How many misfits are wanted.
+    # The number of misfits that are wanted.
     most: int
     cpu_seconds: float
 
