@@ -20,6 +20,8 @@ from deploy.audit import admission
 from deploy.audit.findings import Findings
 from deploy.audit.journals import AuditedGrant, JournalJudge
 from deploy.audit.projections import compare
+from services.chassis.postgres.connection import Connection
+from services.chassis.postgres.raw_pipeline import Rows
 from services.coordinator.core.compiling import compile_definition
 from services.coordinator.core.definition import Definition
 from services.coordinator.core.events import Event, ExecutionStarted
@@ -29,9 +31,6 @@ from services.coordinator.core.state import Execution
 from services.coordinator.core.values import Origin
 from services.coordinator.store.codec import CorruptRecord, Stored, unseal
 from services.coordinator.store.columns import selected, uuid_array
-
-Connection = psycopg.AsyncConnection[tuple[Any, ...]]
-Rows = Sequence[tuple[Any, ...]]
 
 CONNECT_SECONDS: Final = 10
 _BATCH: Final = 500

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum, auto
 from typing import Final
 
-from services.coordinator.core.definition import Definition, Edge, Join, When
+from services.coordinator.core.definition import Definition, Edge, JoinRule, When
 
 
 class End(StrEnum):
@@ -31,7 +31,7 @@ _TAKEN_AFTER: Final = {
 class Joins:
     def __init__(self, definition: Definition) -> None:
         nodes = definition.nodes.values()
-        self._wants_all = {node.id: node.join is Join.ALL for node in nodes}
+        self._wants_all = {node.id: node.join is JoinRule.ALL for node in nodes}
         # The edges to each node, with their sources.
         self._incoming: dict[str, list[tuple[str, Edge]]] = {node.id: [] for node in nodes}
         for node in nodes:

@@ -55,11 +55,11 @@ INITDB = (
     "--locale=C",
 )
 
-Report = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 @contextlib.asynccontextmanager
-async def reporting(report: Report, text: Callable[[], str]) -> AsyncIterator[None]:
+async def reporting(report: Say, text: Callable[[], str]) -> AsyncIterator[None]:
     """Report the text every five seconds for as long as the block takes."""
 
     async def repeat() -> None:
@@ -87,7 +87,7 @@ class PostgresServer:
     name = "PostgreSQL"
 
     def __init__(
-        self, directory: Path, *, port: int, log: Path, password_file: Path, report: Report = lambda _text: None
+        self, directory: Path, *, port: int, log: Path, password_file: Path, report: Say = lambda _text: None
     ) -> None:
         self._account = binaries.unprivileged_account()
         self._wanted = directory

@@ -12,9 +12,9 @@ from typing import Any
 from services.coordinator.core.commands import (
     Adopt,
     Assign,
+    AssignedRun,
     Cancel,
     Command,
-    Grant,
     LoseRunner,
     Release,
     ReportFailure,
@@ -27,7 +27,7 @@ from services.coordinator.core.effects import effects
 from services.coordinator.core.events import Event, ExecutionFinished, LateReportRejected
 from services.coordinator.core.fold import fold
 from services.coordinator.core.handlers import handle
-from services.coordinator.core.projection import Row, execution_row, run_row
+from services.coordinator.core.projection import RowValues, execution_row, run_row
 from services.coordinator.core.state import Execution, WorkState, summary, unsettled
 from services.coordinator.core.values import Error, ErrorClass, Origin, ReleaseReason, Value
 from services.coordinator.store.codec import encode_event, seal, unseal
@@ -53,7 +53,7 @@ def edge(source: str, target: str, when: str = "success") -> Document:
     return {"from": source, "to": target, "when": when}
 
 
-def rows(execution: Execution) -> tuple[Row, list[Row]]:
+def rows(execution: Execution) -> tuple[RowValues, list[RowValues]]:
     if execution.seq == 0:
         return (), []
     return execution_row(execution), [run_row(execution, run) for run in execution.runs]
@@ -116,7 +116,7 @@ class Story:
         self.take(decision.events, before[1])
         return decision
 
-    def take(self, events: Sequence[Event], runs_before: Sequence[Row] = ()) -> None:
+    def take(self, events: Sequence[Event], runs_before: Sequence[RowValues] = ()) -> None:
         """Append emitted events to the journal."""
         if events:
             self._store(events)
@@ -146,7 +146,7 @@ class Story:
         """Lease the ready works of these nodes, or all that are ready."""
         works = [self.work(id) for id in ids] or list(self.execution.ready)
         runner = f"runner of {instance}"
-        return self.when(Assign([Grant(work, instance, runner, is_idempotent=is_idempotent) for work in works]))
+        return self.when(Assign([AssignedRun(work, instance, runner, is_idempotent=is_idempotent) for work in works]))
 
     def succeed(self, id: str, output: Value = b'{"ok":true}', branch: str = "") -> Any:
         run = self.run(id)

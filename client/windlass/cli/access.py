@@ -19,7 +19,7 @@ WorkspaceOption = Annotated[
 
 
 Role = Literal["VIEWER", "WORKFLOW", "ADMIN", "RUNNER"]
-Tier = Literal["FREE", "PRO", "ENTERPRISE"]
+TierName = Literal["FREE", "PRO", "ENTERPRISE"]
 TIER = typer.Option(help="It says how many executions may run at once, unless a limit is set.")
 KEY_COLUMNS = {
     "key": "key_id",
@@ -78,7 +78,7 @@ def _show_workspace(answer: Any) -> None:
 def create_workspace(
     api: Api,
     workspace: WorkspaceArgument,
-    tier: Annotated[Tier, TIER] = "FREE",
+    tier: Annotated[TierName, TIER] = "FREE",
     executions_max: Annotated[
         int, typer.Option(help="The most executions at once; 0 means the tier's number.", min=0)
     ] = 0,
@@ -106,7 +106,7 @@ def get_workspace(api: Api, workspace: WorkspaceArgument) -> None:
 def update_workspace(
     api: Api,
     workspace: WorkspaceArgument,
-    tier: Annotated[Tier | None, TIER] = None,
+    tier: Annotated[TierName | None, TIER] = None,
     executions_max: Annotated[
         int | None, typer.Option(help="The most executions at once; 0 means the tier's number.", min=0)
     ] = None,

@@ -42,7 +42,7 @@ AuthorityFileOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
 
 
 class Unusable(Exception):
@@ -130,11 +130,11 @@ class Api:
 
 def command(
     tree: typer.Typer, name: str | None = None, *, shows: Callable[[Any], None] | None = None
-) -> Callable[[Command], Command]:
+) -> Callable[[CommandFunction], CommandFunction]:
     """Make a command of a function whose first parameter is the api. With `shows`, the command prints the function's
     answer, by `shows` or as JSON."""
 
-    def registered(function: Command) -> Command:
+    def registered(function: CommandFunction) -> CommandFunction:
         _, *own = inspect.signature(function).parameters.values()
         options = list(inspect.signature(Api).parameters.values())
 

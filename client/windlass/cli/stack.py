@@ -32,7 +32,7 @@ def _as_url(given: str | None) -> str | None:
     return given
 
 
-HomeOption = Annotated[Path, typer.Option("--home", help="The folder of the stack's state.", show_default=True)]
+StackHomeOption = Annotated[Path, typer.Option("--home", help="The folder of the stack's state.", show_default=True)]
 OperatorOption = Annotated[
     str | None,
     typer.Option(
@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    home: HomeOption = DEFAULT_HOME,
+    home: StackHomeOption = DEFAULT_HOME,
     port_offset: Annotated[int, typer.Option(help="A number that is added to every port.", min=0, max=55000)] = 0,
     apis: Annotated[int, typer.Option(help="The number of api processes.", min=1, max=REPLICAS_MAX)] = 1,
     dispatchers: Annotated[int, typer.Option(help="The number of dispatcher processes.", min=1, max=REPLICAS_MAX)] = 1,
@@ -110,7 +110,7 @@ def up(
     raise typer.Exit(local_stack.up(options))
 
 
-def down(home: HomeOption = DEFAULT_HOME) -> None:
+def down(home: StackHomeOption = DEFAULT_HOME) -> None:
     """Stop the stack that `up` runs in another terminal."""
     from windlass.cli import local_stack
 
@@ -118,7 +118,7 @@ def down(home: HomeOption = DEFAULT_HOME) -> None:
 
 
 def status(
-    home: HomeOption = DEFAULT_HOME,
+    home: StackHomeOption = DEFAULT_HOME,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Show what runs, where and since when. Exit code 1 unless the stack is up."""
@@ -150,21 +150,21 @@ def serve(
     runpy.run_module(f"services.{service}", run_name="__main__", alter_sys=True)
 
 
-def migrate(home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
+def migrate(home: StackHomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
     """Create or upgrade the database, its roles and schemas. The passwords of the roles are kept in the home."""
     from deploy.local.installation import migrate as run
 
     raise typer.Exit(run(home, _needed(database_url), _say))
 
 
-def bootstrap(home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
+def bootstrap(home: StackHomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
     """Create the first workspace and keys. The workspace is `default`; the keys are kept in the home (mode 0600)."""
     from deploy.local.installation import bootstrap as run
 
     raise typer.Exit(run(home, _needed(database_url), _say))
 
 
-def verify(context: typer.Context, home: HomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
+def verify(context: typer.Context, home: StackHomeOption = DEFAULT_HOME, database_url: OperatorOption = None) -> None:
     """Check what is stored against the guarantees. Every journal is folded again. Exit code 1 if one is broken.
 
     It reads the database of the stack that runs in the home, or the database that is given.

@@ -91,7 +91,7 @@ class AfterCommit:
             if pending.owned.is_dropped:
                 # The lease was revoked while the commit was under way. The new holder finds the events in the journal.
                 self.give_back_places(pending)
-                self._executions.send_away(each.answer for each in pending.inputs)
+                self._executions.send_away(each.source for each in pending.inputs)
                 continue
             try:
                 self._answer(pending, out)

@@ -157,7 +157,7 @@ class CommitLoop:
     def _lose(self, pending: PendingAppend) -> None:
         self._after_commit.give_back_places(pending)
         self._executions.drop(pending.owned)
-        self._executions.send_away(each.answer for each in pending.inputs)
+        self._executions.send_away(each.source for each in pending.inputs)
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -46,7 +46,7 @@ class ReceivedReport(NamedTuple):
 ReceivedProgress = tuple[str, Sequence[Command]]
 
 
-class Answer(NamedTuple):
+class CommandSource(NamedTuple):
     """The source of a command, which gets an answer once the command is in the journal: a report on a runner's session,
     or a mailbox message."""
 
@@ -55,12 +55,12 @@ class Answer(NamedTuple):
     message_id: str = ""
 
 
-NOBODY = Answer()
+NOBODY = CommandSource()
 
 
 class Input(NamedTuple):
     command: Command
-    answer: Answer = NOBODY
+    source: CommandSource = NOBODY
 
 
 @dataclass(slots=True, eq=False)

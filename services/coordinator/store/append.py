@@ -18,9 +18,10 @@ import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from services.chassis.postgres.arrays import Array
+from services.chassis.postgres.raw_pipeline import Rows
 from services.coordinator.app.ports import Append
 from services.coordinator.core.projection import (
     EXECUTION_CHANGING,
@@ -31,8 +32,6 @@ from services.coordinator.core.projection import (
     RUN_RESULT,
 )
 from services.coordinator.store.columns import Uuids, parameters, read, unnest
-
-Rows = list[tuple[Any, ...]]
 
 _RUN_KEY: Final = ("execution_id", "number")
 _FENCE: Final = ("fence_epoch", "fence_seq")

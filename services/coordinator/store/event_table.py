@@ -35,7 +35,7 @@ class Form(NamedTuple):
     may_be_none: bool = False
 
 
-class Row(NamedTuple):
+class EventRow(NamedTuple):
     event: type[ev.Event]
     # The name of its field in the oneof of windlass.journal.v1.Event.
     name: str
@@ -170,9 +170,9 @@ FORMS: Final[dict[Any, Form]] = {
     ev.WaitKind: _enum(ev.WaitKind, pb.WaitKind),
     ev.WaitOutcome: _enum(ev.WaitOutcome, pb.WaitOutcome),
 }
-_FAILURE: Final = _nested(values.Failure)
-FORMS[values.Failure] = _FAILURE
-FORMS[values.Failure | None] = _or_none(_FAILURE)
+_FAILURE: Final = _nested(values.FinalError)
+FORMS[values.FinalError] = _FAILURE
+FORMS[values.FinalError | None] = _or_none(_FAILURE)
 FORMS[values.Error] = _nested(values.Error)
 FORMS[RetryPolicy] = _nested(RetryPolicy)
 # The origin is stored as a StartOrder, whose time is a Timestamp.
@@ -212,9 +212,9 @@ def _write_run_succeeded(to: pb.RunSucceeded, event: ev.RunSucceeded) -> None:
 _BY_HAND: Final[Mapping[Any, Write]] = {ev.RunLeased: _write_run_leased, ev.RunSucceeded: _write_run_succeeded}
 
 
-def _row(name: str, event: type[ev.Event]) -> Row:
+def _row(name: str, event: type[ev.Event]) -> EventRow:
     write, read = _codec(_forms(event))
-    return Row(event, name, _BY_HAND.get(event, write), read)
+    return EventRow(event, name, _BY_HAND.get(event, write), read)
 
 
 _EVENTS: Final[Mapping[str, type[ev.Event]]] = {event.__name__: event for event in get_args(ev.Event)}

@@ -24,7 +24,7 @@ from services.dispatcher.store.claim_statements import CLAIM, CLAIM_ENDING
 from services.dispatcher.store.slots import LOCK_WORKSPACES
 from services.dispatcher.store.tables import lease_arrays
 
-Read = Callable[[AdmissionBatch, BatchResult, Rows], None]
+ReadRows = Callable[[AdmissionBatch, BatchResult, Rows], None]
 
 _REJECTED = Admission(EnqueueOutcome.REJECTED, message="this dispatcher does not know the workspace")
 _ADMISSIONS = {int(outcome): Admission(outcome) for outcome in EnqueueOutcome}
@@ -85,12 +85,12 @@ def _as_unstorable() -> Iterator[None]:
         raise
 
 
-def _plan(batch: AdmissionBatch) -> tuple[list[HotStatement], list[Read]]:
+def _plan(batch: AdmissionBatch) -> tuple[list[HotStatement], list[ReadRows]]:
     """Only the statements that the batch needs. On an idle system a start needs two, a finish one."""
     statements: list[HotStatement] = []
-    reads: list[Read] = []
+    reads: list[ReadRows] = []
 
-    def add(statement: bytes, params: Sequence[Array | int], read: Read) -> None:
+    def add(statement: bytes, params: Sequence[Array | int], read: ReadRows) -> None:
         statements.append((statement, params))
         reads.append(read)
 

@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from services.runner.app.rendering import Renderer, RendererProcess
 from services.runner.app.rendering.engine import RENDERED_CHARACTERS_MAX
-from services.runner.core.failures import ErrorClass, Failure
+from services.runner.core.failures import Failure, FailureClass
 from services.runner.core.job import Succeeded
 from tests.support.probe import some, until
 from tests.support.runner_bench import Bench, a_job
@@ -161,7 +161,7 @@ async def test_a_hostile_template_or_expression_ends_its_run_and_no_other(bench:
         assert len(bench.desk.ended) == number, "the event loop has waited for it"
         outcome = (await bench.desk.until(number + 1))[-1].outcome
         assert isinstance(outcome, Failure), (job, outcome)
-        assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR"), job
+        assert (outcome.failure_class, outcome.type) == (FailureClass.PERMANENT, "TEMPLATE_ERROR"), job
     good = a_job("transform@1", 98, inputs={"a": "{{ input.id * 2 }}"}, has_templates=True)
     assert await bench.outcome(good) == Succeeded(b'{"a":14}')
     good = a_job("condition@1", 99, config={"expression": "input.id * 2 > 13"})
@@ -186,7 +186,7 @@ async def test_many_copies_of_much_data_are_made_within_the_limits_of_the_child(
         has_templates=True,
     )
     outcome = await bench.outcome(job)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR")
+    assert (outcome.failure_class, outcome.type) == (FailureClass.PERMANENT, "TEMPLATE_ERROR")
 
 
 async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_again(bench: Bench) -> None:
@@ -203,7 +203,7 @@ async def test_a_child_that_is_killed_at_work_is_a_failure_that_may_be_tried_aga
     child.kill()
     outcome = (await bench.desk.until(2))[-1].outcome
     assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.TRANSIENT, "RENDERER_LOST")
+    assert (outcome.failure_class, outcome.type) == (FailureClass.TRANSIENT, "RENDERER_LOST")
     assert await bench.outcome(good(3)) == Succeeded(b'{"a":14}')
     assert first not in children()
     assert bench.rendering.renderer_process.pid in children()
@@ -237,7 +237,7 @@ async def test_an_async_module_evaluates_what_computes_in_a_thread(bench: Bench)
     bench.registry.declare("test.blocks@1")(blocks)
     assert await bench.outcome(a_job("test.evaluates@1", 1)) == Succeeded(b"14")
     outcome = await bench.outcome(a_job("test.blocks@1", 2))
-    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "BLOCKING_CALL")
+    assert (outcome.failure_class, outcome.type) == (FailureClass.PERMANENT, "BLOCKING_CALL")
 
 
 def has_input(pid: int) -> bool:

@@ -12,10 +12,10 @@ import pytest
 from services.api.app.checking.children import Checkers
 from services.api.app.checking.engine import misfits
 from services.api.app.identifiers import Identifiers, is_execution_id
-from services.api.app.ports import StartableRecord, UsedRequest
+from services.api.app.ports import EarlierStart, StartableRecord
 from services.api.app.startables import Startables
-from services.api.app.starts import INPUT_BYTES_MAX, NewStart, StartCommand, Starter
-from services.api.peers.enqueue_streams import Outcome, outcome_of
+from services.api.app.starts import INPUT_BYTES_MAX, PreparedStart, StartCommand, Starter
+from services.api.peers.enqueue_streams import StartResult, outcome_of
 from services.api.rpc import translate
 from services.chassis.grpc.errors import DependencyUnavailable, Refusal, Violation
 from services.chassis.telemetry.tracing import new_trace
@@ -59,8 +59,8 @@ class MemoryQueue:
     def __init__(self) -> None:
         self.answer = queue_pb2.EnqueueAnswer(outcome=queue_pb2.EnqueueAnswer.QUEUED)
 
-    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[Outcome]:
-        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    def enqueue(self, item: queue_pb2.EnqueueItem, seconds: float) -> asyncio.Future[StartResult]:
+        answered: asyncio.Future[StartResult] = asyncio.get_running_loop().create_future()
         answered.set_result(outcome_of(self.answer, item))
         return answered
 
@@ -69,10 +69,10 @@ class MemoryRequests:
     """The used request_ids, as dispatchers keep them. It counts how often somebody asks."""
 
     def __init__(self) -> None:
-        self.used: dict[str, UsedRequest] = {}
+        self.used: dict[str, EarlierStart] = {}
         self.reads = 0
 
-    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, UsedRequest]:
+    async def requests(self, workspace: str, request_ids: Sequence[str]) -> Mapping[str, EarlierStart]:
         self.reads += 1
         return {id_: used for id_, used in self.used.items() if workspace == "team" and id_ in request_ids}
 
@@ -130,7 +130,7 @@ def starter(
     return Starter(startables, queue, used, checker, Identifiers(clock), clock, enqueue_seconds=1.0)
 
 
-async def prepared(starter: Starter, *, workspace: str = "team", **changed: Any) -> NewStart:
+async def prepared(starter: Starter, *, workspace: str = "team", **changed: Any) -> PreparedStart:
     return await starter.prepare(workspace, COMMAND._replace(**changed))
 
 
@@ -293,7 +293,7 @@ async def test_closed_workspace_is_forgotten(starter: Starter, queue: MemoryQueu
 
 async def test_request_id_that_was_used_is_recalled_by_its_content(starter: Starter, used: MemoryRequests) -> None:
     first = COMMAND._replace(request_id="r")
-    used.used = {"r": UsedRequest((await prepared(starter, request_id="r")).request_hash, "old")}
+    used.used = {"r": EarlierStart((await prepared(starter, request_id="r")).request_hash, "old")}
     others = [first, first._replace(input={"id": 2}), first._replace(request_id="fresh")]
     same, other, fresh = await starter.recall("team", others)
     assert same == "old"

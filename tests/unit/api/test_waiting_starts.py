@@ -40,11 +40,11 @@ Answer = queue_pb2.EnqueueAnswer
 class Running:
     """Coordinators and a queue that say of every execution that it goes on."""
 
-    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+    async def executions(self, execution_ids: Sequence[str]) -> Sequence[ports.ExecutionView]:
         execution = resources_pb2.Execution(id=execution_ids[0], state=resources_pb2.Execution.RUNNING)
         return [execution_of(reads_pb2.ExecutionRecord(execution=execution, workspace="team"))]
 
-    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.Execution]:
+    async def queued(self, execution_ids: Sequence[str]) -> Sequence[ports.ExecutionView]:
         return ()
 
 

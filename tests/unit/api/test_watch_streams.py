@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest_asyncio
 
-from services.api.app.ports import Execution
+from services.api.app.ports import ExecutionView
 from services.api.peers.watch_streams import OpenWatch, WatchStreams
 from services.chassis.grpc.client import ChannelPool
 from services.coordinator.rpc.watch import WatchHub as CoordinatorHub
@@ -121,7 +121,7 @@ async def api(coordinators: list[Coordinator]) -> AsyncIterator[Api]:
 
 
 async def is_told(watch: OpenWatch) -> bool:
-    return isinstance(await watch.next(SECONDS), Execution)
+    return isinstance(await watch.next(SECONDS), ExecutionView)
 
 
 async def test_end_is_told_of_a_start_that_is_granted_where_no_stream_of_ours_is(

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from services.coordinator.core.commands import (
     Assign,
-    Grant,
+    AssignedRun,
     Release,
     ReportFailure,
     ReportProgress,
@@ -111,7 +111,7 @@ class Fortune(RuleBasedStateMachine):
     def assign(self, data):
         work = self.pick(data, self.story.execution.ready)
         _assert_join_holds(self.story, work.node)
-        grant = Grant(work, self.pick(data, INSTANCES), "r", is_idempotent=data.draw(st.booleans()))
+        grant = AssignedRun(work, self.pick(data, INSTANCES), "r", is_idempotent=data.draw(st.booleans()))
         self.do(lambda: self.story.when(Assign([grant])))
 
     @precondition(lambda self: self.story.execution.live)

@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from services.runner.app import worker
-from services.runner.core.failures import ErrorClass, Failure
-from services.runner.core.job import Ended, OutputRef, Succeeded
+from services.runner.core.failures import Failure, FailureClass
+from services.runner.core.job import Ended, StoredOutput, Succeeded
 from services.runner.peers.translate import progress_of, report_of
 from tests.support.probe import some
 from tests.support.runner_bench import HANGS_SECONDS, Bench, Desk, a_job
@@ -43,20 +43,20 @@ class Homemade(ModuleError):
 
 
 @pytest.mark.parametrize(
-    ("error", "error_class", "kind"),
+    ("error", "failure_class", "kind"),
     [
-        (asyncio.CancelledError(), ErrorClass.TRANSIENT, "CancelledError"),
-        (SystemExit(3), ErrorClass.TRANSIENT, "SystemExit"),
-        (ValueError("bad file \udcff"), ErrorClass.PERMANENT, "ValueError"),
-        (PermanentError("x", type=404), ErrorClass.PERMANENT, "404"),  # type: ignore[arg-type]
-        (TransientError("x", retry_after="30"), ErrorClass.TRANSIENT, "TRANSIENT"),  # type: ignore[arg-type]
-        (TransientError("x", retry_after=float("inf")), ErrorClass.TRANSIENT, "TRANSIENT"),
-        (Homemade(), ErrorClass.TRANSIENT, "TRANSIENT"),
+        (asyncio.CancelledError(), FailureClass.TRANSIENT, "CancelledError"),
+        (SystemExit(3), FailureClass.TRANSIENT, "SystemExit"),
+        (ValueError("bad file \udcff"), FailureClass.PERMANENT, "ValueError"),
+        (PermanentError("x", type=404), FailureClass.PERMANENT, "404"),  # type: ignore[arg-type]
+        (TransientError("x", retry_after="30"), FailureClass.TRANSIENT, "TRANSIENT"),  # type: ignore[arg-type]
+        (TransientError("x", retry_after=float("inf")), FailureClass.TRANSIENT, "TRANSIENT"),
+        (Homemade(), FailureClass.TRANSIENT, "TRANSIENT"),
     ],
 )
 @pytest.mark.parametrize("way", ["async", "thread", "inline"])
 async def test_whatever_a_module_raises_is_reported(
-    bench: Bench, error: BaseException, error_class: ErrorClass, kind: str, way: str
+    bench: Bench, error: BaseException, failure_class: FailureClass, kind: str, way: str
 ) -> None:
     def raising(_ctx: Context, _inputs: Any, _config: Any) -> None:
         raise error
@@ -67,7 +67,7 @@ async def test_whatever_a_module_raises_is_reported(
     bench.registry.declare("test.raises@1", inline=way == "inline")(raising_async if way == "async" else raising)
     outcome = await bench.outcome(a_job("test.raises@1"))
     assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (error_class, kind)
+    assert (outcome.failure_class, outcome.type) == (failure_class, kind)
     assert bench.worker.going == 0
 
 
@@ -95,7 +95,7 @@ async def test_what_is_not_json_is_a_permanent_failure(bench: Bench, returned: A
     bench.registry.declare("test.bad@1", inline=True)(lambda _ctx, _inputs, _config: returned)
     outcome = await bench.outcome(a_job("test.bad@1"))
     assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "OUTPUT_NOT_JSON")
+    assert (outcome.failure_class, outcome.type) == (FailureClass.PERMANENT, "OUTPUT_NOT_JSON")
 
 
 async def test_what_is_as_deep_as_may_be_is_an_output(bench: Bench) -> None:
@@ -108,7 +108,7 @@ async def test_a_branch_that_is_no_label_is_a_permanent_failure(bench: Bench, la
     bench.registry.declare("test.branch@1", inline=True)(lambda _ctx, _inputs, _config: Branch(label))
     outcome = await bench.outcome(a_job("test.branch@1"))
     assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "INVALID_BRANCH")
+    assert (outcome.failure_class, outcome.type) == (FailureClass.PERMANENT, "INVALID_BRANCH")
 
 
 @pytest.mark.parametrize(
@@ -119,15 +119,15 @@ async def test_a_template_that_becomes_no_json_fails_its_node(bench: Bench, temp
     job = a_job(module, config={"duration": 0}, inputs={"a": template}, has_templates=True)
     outcome = await bench.outcome(job)
     assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.PERMANENT, "TEMPLATE_ERROR")
+    assert (outcome.failure_class, outcome.type) == (FailureClass.PERMANENT, "TEMPLATE_ERROR")
 
 
 async def test_an_output_that_is_gone_fails_the_attempt(bench: Bench) -> None:
-    gone = OutputRef("ab/" + "0" * 64 + ".json", "0" * 64, 3)
+    gone = StoredOutput("ab/" + "0" * 64 + ".json", "0" * 64, 3)
     job = a_job("transform@1", inputs={"a": "{{ nodes.x.output }}"}, has_templates=True, outputs={"x": gone})
     outcome = await bench.outcome(job)
     assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.TRANSIENT, "OUTPUT_MISSING")
+    assert (outcome.failure_class, outcome.type) == (FailureClass.TRANSIENT, "OUTPUT_MISSING")
 
 
 @pytest.mark.parametrize("module", ["transform@1", "delay@1"])
@@ -137,7 +137,7 @@ async def test_an_output_that_is_gone_fails_the_attempt(bench: Bench) -> None:
 async def test_a_grant_that_cannot_be_read_fails_its_attempt(bench: Bench, module: str, broken: dict[str, Any]) -> None:
     outcome = await bench.outcome(a_job(module, **broken))
     assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (ErrorClass.TRANSIENT, "INTERNAL")
+    assert (outcome.failure_class, outcome.type) == (FailureClass.TRANSIENT, "INTERNAL")
 
 
 async def test_a_cost_that_is_no_number_costs_nothing(bench: Bench) -> None:

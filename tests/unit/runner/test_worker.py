@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from services.runner.core.failures import ErrorClass, Failure
-from services.runner.core.job import Job, OutputRef, Released, Stopped, Succeeded
+from services.runner.core.failures import Failure, FailureClass
+from services.runner.core.job import Job, Released, Stopped, StoredOutput, Succeeded
 from tests.support.runner_bench import Bench, a_job
 from windlass.sdk import Context, TransientError
 
@@ -45,32 +45,32 @@ async def test_built_in_module_gives_its_output_and_branch(bench: Bench, job: Jo
 
 
 @pytest.mark.parametrize(
-    ("job", "error_class", "kind"),
+    ("job", "failure_class", "kind"),
     [
-        (a_job("fail@1"), ErrorClass.TRANSIENT, "TRANSIENT"),
-        (a_job("fail@1", config={"type": "PERMANENT"}), ErrorClass.PERMANENT, "PERMANENT"),
-        (a_job("fail@1", config={"type": "CARD_DECLINED"}), ErrorClass.TRANSIENT, "CARD_DECLINED"),
-        (a_job("switch@1", config={"cases": []}), ErrorClass.PERMANENT, "NO_BRANCH"),
-        (a_job("condition@1"), ErrorClass.PERMANENT, "INVALID_CONFIG"),
-        (a_job("condition@1", config={"expression": [1, 2]}), ErrorClass.PERMANENT, "INVALID_CONFIG"),
+        (a_job("fail@1"), FailureClass.TRANSIENT, "TRANSIENT"),
+        (a_job("fail@1", config={"type": "PERMANENT"}), FailureClass.PERMANENT, "PERMANENT"),
+        (a_job("fail@1", config={"type": "CARD_DECLINED"}), FailureClass.TRANSIENT, "CARD_DECLINED"),
+        (a_job("switch@1", config={"cases": []}), FailureClass.PERMANENT, "NO_BRANCH"),
+        (a_job("condition@1"), FailureClass.PERMANENT, "INVALID_CONFIG"),
+        (a_job("condition@1", config={"expression": [1, 2]}), FailureClass.PERMANENT, "INVALID_CONFIG"),
         (
             a_job("switch@1", config={"cases": [{"when": {"a": 1}, "branch": "a"}]}),
-            ErrorClass.PERMANENT,
+            FailureClass.PERMANENT,
             "INVALID_CONFIG",
         ),
         (
             a_job("transform@1", inputs={"a": "{{ input.no }}"}, has_templates=True),
-            ErrorClass.PERMANENT,
+            FailureClass.PERMANENT,
             "TEMPLATE_ERROR",
         ),
-        (a_job("delay@1", config={"duration": "soon"}), ErrorClass.PERMANENT, "INVALID_CONFIG"),
-        (a_job("delay@1", config={"duration": "60s"}, timeout_seconds=0.01), ErrorClass.TIMEOUT, "NODE_TIMEOUT"),
+        (a_job("delay@1", config={"duration": "soon"}), FailureClass.PERMANENT, "INVALID_CONFIG"),
+        (a_job("delay@1", config={"duration": "60s"}, timeout_seconds=0.01), FailureClass.TIMEOUT, "NODE_TIMEOUT"),
     ],
 )
-async def test_failures_have_a_class(bench: Bench, job: Job, error_class: ErrorClass, kind: str) -> None:
+async def test_failures_have_a_class(bench: Bench, job: Job, failure_class: FailureClass, kind: str) -> None:
     outcome = await bench.outcome(job)
     assert isinstance(outcome, Failure)
-    assert (outcome.error_class, outcome.type) == (error_class, kind)
+    assert (outcome.failure_class, outcome.type) == (failure_class, kind)
 
 
 async def test_no_more_run_at_once_than_allowed(tmp_path: Any) -> None:
@@ -233,7 +233,7 @@ async def test_a_large_output_is_kept_before_it_is_reported(bench: Bench) -> Non
     big = {"text": "x" * 300_000}
     outcome = await bench.outcome(a_job("transform@1", inputs=big))
     assert isinstance(outcome, Succeeded)
-    assert isinstance(outcome.output, OutputRef)
+    assert isinstance(outcome.output, StoredOutput)
     assert await bench.outputs.get(outcome.output) == orjson.dumps(big)
     ref = outcome.output
     bench.desk.ended.clear()
