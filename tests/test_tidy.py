@@ -7,12 +7,13 @@ about words leaves them out.
 import configparser
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.tidiness import RULES, Source, foreign_words
+from tests.support.tidiness import RULES, Source, foreign_words, types_of
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ("services", "client", "deploy", "tests", "benchmarks", "protos")
@@ -49,6 +50,19 @@ def test_every_file_keeps_every_law() -> None:
         for breach in check(source)
     ]
     assert not found, "\n" + "\n".join(found)
+
+
+def test_no_two_modules_define_a_type_of_the_same_name() -> None:
+    homes = defaultdict(list)
+    for source in sources():
+        for name in types_of(source) if not source.is_test else ():
+            homes[name].append(source.path)
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_classes_and_aliases_are_types() -> None:
+    text = 'class Lease: ...\nGrant = int | str\nRun: TypeAlias = int\nItem = TypeVar("Item")\nMAX = 3\n'
+    assert types_of(Source("x.py", text)) == {"Lease", "Grant", "Run"}
 
 
 def test_prose_speaks_of_the_product_only() -> None:

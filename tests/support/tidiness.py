@@ -77,6 +77,15 @@ def has_keyword(node: ast.Call, name: str) -> bool:
     return any(keyword.arg == name and ast.unparse(keyword.value) not in {"''", "None"} for keyword in node.keywords)
 
 
+def types_of(source: Source) -> set[str]:
+    """The public classes and type aliases of a module. A type variable means something in its own file only."""
+    found = {node.name for node in source.tree.body if isinstance(node, ast.ClassDef)}
+    for node in source.tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and called(node.value) != "TypeVar":
+            found.add(ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target))
+    return {name for name in found if re.fullmatch(r"[A-Z]\w*[a-z]\w*", name)}
+
+
 @rule
 def module_size(source: Source) -> Iterator[str]:
     """A file that is too large to keep in mind is two files."""
