@@ -11,7 +11,16 @@ import ast
 import re
 from collections.abc import Iterator
 
-ERRORS = {"Error", "Failure", "ModuleError", "PermanentError", "TransientError", "ModuleTimeout", "CircuitOpenError"}
+ERRORS = {
+    "Error",
+    "Failure",
+    "FinalError",
+    "ModuleError",
+    "PermanentError",
+    "TransientError",
+    "ModuleTimeout",
+    "CircuitOpenError",
+}
 UPPER_SNAKE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9<>]+)*")
 
 

@@ -50,7 +50,7 @@ _say = partial(typer.echo, err=True)
 admin = typer.Typer(help="Create the first keys, and verify a database.", no_args_is_help=True, rich_markup_mode=None)
 
 
-Service = Literal["api", "dispatcher", "coordinator", "runner"]
+ServiceName = Literal["api", "dispatcher", "coordinator", "runner"]
 
 
 def register(app: typer.Typer) -> None:
@@ -128,7 +128,7 @@ def status(
 
 
 def serve(
-    service: Annotated[Service, typer.Argument(metavar="SERVICE", help="The service to run.")],
+    service: Annotated[ServiceName, typer.Argument(metavar="SERVICE", help="The service to run.")],
     grpc_address: Annotated[str | None, typer.Option(help="Sets WINDLASS_GRPC_ADDRESS.")] = None,
     public_grpc_address: Annotated[str | None, typer.Option(help="Sets WINDLASS_PUBLIC_GRPC_ADDRESS.")] = None,
     metrics_address: Annotated[str | None, typer.Option(help="Sets WINDLASS_METRICS_ADDRESS.")] = None,

@@ -49,8 +49,8 @@ def started(*ready):
 
 def stop_ordered(*cancelled):
     return StopOrdered(
-        time=1, outcome=ExecutionState.CANCELLED, error=FinalError("", "CANCELLED", ""), answer_by_time=2, message_id="",
-        caller="", cancelled=cancelled, passed_over=(),
+        time=1, outcome=ExecutionState.CANCELLED, error=FinalError("", "CANCELLED", ""), answer_by_time=2,
+        message_id="", caller="", cancelled=cancelled, passed_over=(),
     )  # fmt: skip
 
 
